@@ -1,0 +1,18 @@
+//! ulplab: is this kernel, or this cheaper number format, still right?
+//!
+//! Data flows one way: an [`sweep::experiment::Experiment`] is planned into cells, each cell runs a path with some
+//! numerics and yields [`record::Record`]s, gates turn records into verdicts, reports show both. See `docs/design.md`.
+
+pub mod backend;
+pub mod cli;
+pub mod dataset;
+pub mod error;
+pub mod formats;
+pub mod gate;
+pub mod metrics;
+pub mod record;
+pub mod report;
+pub mod sweep;
+pub mod tensorfile;
+
+pub use error::{Error, Exit, Result};

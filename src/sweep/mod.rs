@@ -1,0 +1,5 @@
+//! Experiment files, and running them.
+
+pub mod experiment;
+pub mod run;
+pub mod summary;
