@@ -3,13 +3,19 @@
 //! Data flows one way: an [`sweep::experiment::Experiment`] is planned into cells, each cell runs a path with some
 //! numerics and yields [`record::Record`]s, gates turn records into verdicts, reports show both. See `docs/design.md`.
 
+pub mod atomic;
 pub mod backend;
+pub mod bench;
 pub mod cli;
+pub mod compare;
 pub mod dataset;
 pub mod error;
 pub mod formats;
 pub mod gate;
+pub mod generate;
+pub mod inventory;
 pub mod metrics;
+pub mod pattern;
 pub mod record;
 pub mod report;
 pub mod sweep;

@@ -61,7 +61,7 @@ pub struct Worst {
 }
 
 /// JSON has no NaN and no infinities: NaN is stored as null, infinities as strings.
-mod nullable {
+pub(crate) mod nullable {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Serialize, Deserialize)]

@@ -1,1 +1,3 @@
-//! To come.
+//! Where a candidate's numbers come from.
+
+pub mod rounding;

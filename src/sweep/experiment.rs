@@ -129,3 +129,41 @@ pub enum Statistic {
     /// Upper end of it.
     CiHigh,
 }
+
+impl Experiment {
+    /// Finds what no model is needed to find: the offending text and what is wrong with it.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let wrong = |place: &str, message: String| Err((place.to_string(), message));
+        if self.tokens < 2 {
+            return wrong("tokens", format!("tokens = {}: a window needs at least 2", self.tokens));
+        }
+        for (what, empty) in
+            [("phases", self.phases.is_empty()), ("window", self.windows.is_empty()), ("recipe", self.recipes.is_empty())]
+        {
+            if empty {
+                return wrong(what, format!("no {what} is given"));
+            }
+        }
+        if let Some(name) = repeated(self.windows.iter().map(Window::name)) {
+            return wrong(&name, format!("window '{name}' is given twice"));
+        }
+        let plain = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        for name in [&self.name].into_iter().chain(self.recipes.iter().map(|recipe| &recipe.name)) {
+            if !plain(name) {
+                return wrong(name, format!("'{name}' is not a name: letters, digits, '_' and '-' only"));
+            }
+        }
+        let reserved = crate::sweep::plan::REFERENCE.to_string();
+        let names = self.recipes.iter().map(|recipe| recipe.name.clone()).chain([reserved]);
+        if let Some(name) = repeated(names) {
+            return wrong(&name, format!("recipe name '{name}' is taken"));
+        }
+        Ok(())
+    }
+}
+
+/// The first name that occurs a second time.
+fn repeated(names: impl Iterator<Item = String>) -> Option<String> {
+    let mut seen = std::collections::HashSet::new();
+    names.into_iter().find(|name| !seen.insert(name.clone()))
+}

@@ -1,0 +1,310 @@
+//! A recipe on the CPU: the reference's path, rounded at the recipe's sites.
+//!
+//! A site is rounded by encoding the tensor to the format's bytes and decoding them again, so that what is measured is
+//! what a cache of that format would hold.
+
+use std::sync::Arc;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
+use reference::paths::deepseek_v4::Config;
+use reference::{Numerics, Role, Site, SiteInfo, SiteKind, Tensor};
+
+use crate::error::did_you_mean;
+use crate::formats::{Codec, codec, hadamard};
+use crate::pattern::matches;
+use crate::sweep::experiment::{self, Recipe, Segment};
+
+/// A recipe resolved against a model: codecs found, layers parsed, patterns known to match.
+#[derive(Clone)]
+pub struct Rounding {
+    rounds: Vec<Round>,
+    /// Replace rounding errors by noise of their energy, drawn from this seed.
+    noise: Option<u64>,
+    rope_dims: usize,
+}
+
+#[derive(Clone)]
+struct Round {
+    at: String,
+    codec: Arc<dyn Codec>,
+    segment: Option<Segment>,
+    role: Option<Role>,
+    layers: Option<Vec<usize>>,
+    hadamard: bool,
+}
+
+impl Rounding {
+    /// The recipe that rounds nothing.
+    pub fn none() -> Self {
+        Self { rounds: Vec::new(), noise: None, rope_dims: 0 }
+    }
+
+    /// Resolves a recipe. The error is the offending text of the recipe and what is wrong with it.
+    pub fn resolve(recipe: &Recipe, config: &Config, sites: &[SiteInfo], seed: u64) -> Result<Self, (String, String)> {
+        let places = places(config, sites);
+        let rounds = recipe
+            .rounds
+            .iter()
+            .map(|round| Round::resolve(round, config, &places))
+            .collect::<Result<Vec<_>, _>>()?;
+        let rotates = |name: &str| {
+            let site = format!("attention.indexer.{name}");
+            places.iter().map(|place| rounds.iter().any(|r| r.hadamard && place.name == site && r.covers(place))).collect()
+        };
+        let (query, key): (Vec<bool>, Vec<bool>) = (rotates("query"), rotates("key"));
+        if query.contains(&true) != key.contains(&true) {
+            let message = "a Hadamard rotation must be on both indexer.query and indexer.key, or their products change";
+            return Err((recipe.name.clone(), message.into()));
+        }
+        let noise = recipe.noise.then_some(seed);
+        Ok(Self { rounds, noise, rope_dims: config.qk_rope_head_dim })
+    }
+
+    /// Whether a tensor read in two roles must be passed once per role.
+    pub fn splits(&self, site: &Site) -> bool {
+        self.at(site).any(|round| round.role.is_some())
+    }
+
+    /// Whether anything is rounded here.
+    pub fn touches(&self, site: &Site) -> bool {
+        self.at(site).any(|round| round.reads(site.role))
+    }
+
+    /// Rounds what the recipe rounds at this site.
+    pub fn apply(&self, site: &Site, tensor: &mut Tensor<f32>) {
+        if tensor.data.is_empty() || !self.touches(site) {
+            return;
+        }
+        let exact = self.noise.map(|seed| (seed, tensor.data.clone()));
+        for round in self.at(site).filter(|round| round.reads(site.role)) {
+            round.apply(tensor, self.rope_dims);
+        }
+        if let Some((seed, exact)) = exact {
+            self.replace_by_noise(seed, site, &exact, tensor);
+        }
+    }
+
+    /// Bytes the recipe stores one row of a site in; `None` where it is no storage format (one role only, noise).
+    pub fn bytes_per_row(&self, site: &Site, cols: usize) -> Option<f64> {
+        let mut nope = None;
+        let mut rope = None;
+        for round in self.at(site) {
+            match round.segment {
+                _ if self.noise.is_some() || round.role.is_some() => return None,
+                None => return Some(round.codec.bytes_per_row(cols)),
+                Some(_) if round.codec.is_record() => return None,
+                Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - self.rope_dims)),
+                Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(self.rope_dims)),
+            }
+        }
+        let unrounded = |channels: usize| (channels * size_of::<f32>()) as f64;
+        Some(nope.unwrap_or_else(|| unrounded(cols - self.rope_dims)) + rope.unwrap_or_else(|| unrounded(self.rope_dims)))
+    }
+
+    /// Bytes of one KV vector in the compressed caches, if it is stored alike in all layers, and bytes the growing caches of
+    /// all layers take per token of context. The window cache does not grow and is not counted.
+    pub fn cache_bytes(&self, config: &Config) -> (Option<f64>, Option<f64>) {
+        let row = |layer, name| {
+            let site = Site { layer: Some(layer), name, role: Role::Both, first_row: 0 };
+            self.bytes_per_row(&site, config.site_cols(name))
+        };
+        let mut vectors = Vec::new();
+        let mut per_token = Some(0.0);
+        for layer in 0..config.num_hidden_layers {
+            let Some(rate) = config.compress_rate(layer) else { continue };
+            let vector = row(layer, "attention.kv.compressed");
+            let indexed = config.has_site(Some(layer), "attention.indexer.key");
+            let key = if indexed { row(layer, "attention.indexer.key") } else { Some(0.0) };
+            vectors.push(vector);
+            per_token = per_token.zip(vector).zip(key).map(|((sum, vector), key)| sum + (vector + key) / rate as f64);
+        }
+        let alike = vectors.first().copied().flatten().filter(|_| vectors.windows(2).all(|pair| pair[0] == pair[1]));
+        (alike, per_token)
+    }
+
+    fn at<'a>(&'a self, site: &'a Site) -> impl Iterator<Item = &'a Round> {
+        let place = site.to_string();
+        self.rounds.iter().filter(move |round| round.covers_layer(site.layer) && matches(&round.at, &place))
+    }
+
+    /// Puts Gaussian noise in the place of the rounding error. Its energy is that of the error row by row, and apart for
+    /// the channels with and without position, so that only the error's structure is lost. The draw depends on seed, site
+    /// and row number, not on how the sequence was cut into calls.
+    fn replace_by_noise(&self, seed: u64, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
+        let cols = tensor.cols();
+        let nope = cols - self.rope_dims;
+        let mut rng = ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{site}").as_bytes()).as_bytes());
+        for (row, (exact, rounded)) in exact.chunks_exact(cols).zip(tensor.data.chunks_exact_mut(cols)).enumerate() {
+            rng.set_stream((site.first_row + row) as u64);
+            for segment in [0..nope, nope..cols] {
+                gaussian_of_same_energy(&mut rng, &exact[segment.clone()], &mut rounded[segment]);
+            }
+        }
+    }
+}
+
+impl Numerics<f32> for &Rounding {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        self.apply(site, tensor);
+    }
+
+    fn splits(&self, site: &Site) -> bool {
+        Rounding::splits(self, site)
+    }
+}
+
+/// Writes `exact` + Gaussian noise whose energy equals that of `rounded − exact`, over `rounded`.
+fn gaussian_of_same_energy(rng: &mut ChaCha8Rng, exact: &[f32], rounded: &mut [f32]) {
+    let energy: f64 = exact.iter().zip(&*rounded).map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2)).sum();
+    if energy == 0.0 {
+        return;
+    }
+    let noise: Vec<f32> = (0..exact.len()).map(|_| StandardNormal.sample(rng)).collect();
+    let drawn: f64 = noise.iter().map(|&g| f64::from(g).powi(2)).sum();
+    let scale = (energy / drawn).sqrt();
+    for ((y, &x), &g) in rounded.iter_mut().zip(exact).zip(&noise) {
+        *y = (f64::from(x) + scale * f64::from(g)) as f32;
+    }
+}
+
+/// One site in one layer, with its row length.
+struct Place {
+    name: &'static str,
+    full: String,
+    layer: Option<usize>,
+    cols: usize,
+}
+
+fn places(config: &Config, sites: &[SiteInfo]) -> Vec<Place> {
+    let mut places = Vec::new();
+    for site in sites.iter().filter(|site| site.kind == SiteKind::Tensor) {
+        let layers: Vec<Option<usize>> =
+            if site.in_layers { (0..config.num_hidden_layers).map(Some).collect() } else { vec![None] };
+        for layer in layers.into_iter().filter(|&layer| config.has_site(layer, site.name)) {
+            let full = Site { layer, name: site.name, role: Role::Both, first_row: 0 }.to_string();
+            places.push(Place { name: site.name, full, layer, cols: config.site_cols(site.name) });
+        }
+    }
+    places
+}
+
+impl Round {
+    fn resolve(round: &experiment::Round, config: &Config, places: &[Place]) -> Result<Self, (String, String)> {
+        let layers = round
+            .layers
+            .as_ref()
+            .map(|text| parse_layers(text, config.num_hidden_layers).map_err(|message| (text.clone(), message)))
+            .transpose()?;
+        let codec = codec(&round.format).map_err(|message| (round.format.clone(), message))?;
+        let resolved = Self {
+            at: round.at.clone(),
+            codec,
+            segment: round.segment,
+            role: round.role.map(|role| match role {
+                experiment::Role::Key => Role::Key,
+                experiment::Role::Value => Role::Value,
+            }),
+            layers,
+            hadamard: round.hadamard,
+        };
+        let mut covered = places.iter().filter(|place| resolved.covers(place)).peekable();
+        if covered.peek().is_none() {
+            let hint = did_you_mean(&round.at, places.iter().map(|place| place.full.as_str()));
+            return Err((round.at.clone(), format!("'{}' matches no tensor site of the model{hint}", round.at)));
+        }
+        for place in covered {
+            resolved.check(place, config).map_err(|message| (round.at.clone(), format!("'{}': {message}", place.full)))?;
+        }
+        Ok(resolved)
+    }
+
+    fn check(&self, place: &Place, config: &Config) -> Result<(), String> {
+        let kv = place.name.starts_with("attention.kv.");
+        if self.role.is_some() && !kv {
+            return Err("only the KV vectors are read in two roles".into());
+        }
+        if self.segment.is_some() && !kv && !place.name.starts_with("attention.indexer.") {
+            return Err("only KV vectors and indexer queries and keys have nope and rope segments".into());
+        }
+        if self.hadamard && (self.segment.is_some() || !place.cols.is_power_of_two()) {
+            return Err(format!("cannot rotate {} channels (a whole power of two is needed)", place.cols));
+        }
+        let whole = self.codec.check(place.cols);
+        match self.segment {
+            Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, config.qk_rope_head_dim).len()),
+            _ => whole,
+        }
+    }
+
+    fn covers_layer(&self, layer: Option<usize>) -> bool {
+        match (&self.layers, layer) {
+            (None, _) => true,
+            (Some(layers), Some(layer)) => layers.contains(&layer),
+            (Some(_), None) => false,
+        }
+    }
+
+    fn covers(&self, place: &Place) -> bool {
+        self.covers_layer(place.layer) && matches(&self.at, &place.full)
+    }
+
+    fn reads(&self, role: Role) -> bool {
+        self.role.is_none_or(|own| own == role)
+    }
+
+    fn apply(&self, tensor: &mut Tensor<f32>, rope_dims: usize) {
+        let cols = tensor.cols();
+        if self.hadamard {
+            hadamard::rotate(&mut tensor.data, cols);
+        }
+        let Some(segment) = self.segment else {
+            self.codec.round(&mut tensor.data, cols);
+            return;
+        };
+        // A record is encoded whole and only the segment of it is used; a format is applied to the segment alone.
+        let segment = segment.range(cols, rope_dims);
+        if self.codec.is_record() {
+            let mut whole = tensor.data.clone();
+            self.codec.round(&mut whole, cols);
+            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(whole.chunks_exact(cols)) {
+                row[segment.clone()].copy_from_slice(&rounded[segment.clone()]);
+            }
+        } else {
+            let mut part: Vec<f32> =
+                tensor.data.chunks_exact(cols).flat_map(|row| row[segment.clone()].iter().copied()).collect();
+            self.codec.round(&mut part, segment.len());
+            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(part.chunks_exact(segment.len())) {
+                row[segment.clone()].copy_from_slice(rounded);
+            }
+        }
+    }
+}
+
+impl Segment {
+    /// The segment's channels of a row: RoPE is on the trailing ones.
+    fn range(self, cols: usize, rope_dims: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::Nope => 0..cols - rope_dims,
+            Self::Rope => cols - rope_dims..cols,
+        }
+    }
+}
+
+/// Reads `"0-9,30"`.
+fn parse_layers(text: &str, count: usize) -> Result<Vec<usize>, String> {
+    let mut layers = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            text.trim().parse::<usize>().map_err(|_| format!("'{part}' is not a layer or a range of layers like '0-9'"))
+        };
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last || last >= count {
+            return Err(format!("layers '{part}' are not in order within 0-{}", count - 1));
+        }
+        layers.extend(first..=last);
+    }
+    Ok(layers)
+}

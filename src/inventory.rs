@@ -1,0 +1,95 @@
+//! `ulplab list` and `ulplab doctor`: what there is, and whether it works here.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use reference::SiteKind;
+use reference::paths::deepseek_v4::SITES;
+
+use crate::dataset::Datasets;
+use crate::error::{Error, Exit, Result};
+use crate::formats;
+use crate::metrics::METRICS;
+use crate::report::REPORTS;
+
+/// Print the names ulplab knows, one per line with what they are.
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    pub what: What,
+    /// Folder of the datasets [default: datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR", env = "ULPLAB_DATASETS")]
+    pub datasets: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum What {
+    /// Number formats and KV records.
+    Formats,
+    /// What is measured.
+    Metrics,
+    /// Where a path can be rounded or watched.
+    Sites,
+    /// Checkpoints and texts.
+    Datasets,
+    /// Files a run's reports are written to.
+    Reports,
+}
+
+pub fn list(args: &ListArgs) -> Result<Exit> {
+    let rows: Vec<(String, String)> = match args.what {
+        What::Formats => formats::names().map(|(name, doc)| (name.to_string(), doc.to_string())).collect(),
+        What::Metrics => METRICS.iter().map(|metric| (metric.name.to_string(), metric.doc.to_string())).collect(),
+        What::Sites => SITES
+            .iter()
+            .map(|site| {
+                let prefix = if site.in_layers { "layers.*." } else { "" };
+                let kind = match site.kind {
+                    SiteKind::Tensor => "",
+                    SiteKind::Choice => " (a decision)",
+                    SiteKind::Watch => " (watched only)",
+                };
+                (format!("{prefix}{}", site.name), format!("{} {}{kind}", site.shape, site.doc))
+            })
+            .collect(),
+        What::Datasets => Datasets::find(args.datasets.as_deref())?.list(),
+        What::Reports => REPORTS.iter().map(|report| (report.file.to_string(), report.doc.to_string())).collect(),
+    };
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut out = std::io::stdout().lock();
+    rows.iter().try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}")).map_err(Error::io("stdout", "write"))?;
+    Ok(Exit::Pass)
+}
+
+/// Check what a run needs: datasets whole, a folder to write in; say what the machine has.
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Folder of the datasets [default: datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR", env = "ULPLAB_DATASETS")]
+    pub datasets: Option<PathBuf>,
+}
+
+pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
+    println!("ulplab {}, {} threads", env!("CARGO_PKG_VERSION"), rayon::current_num_threads());
+    let mut healthy = true;
+    let mut check = |what: &str, outcome: Result<String>| match outcome {
+        Ok(found) => println!("ok    {what}: {found}"),
+        Err(error) => {
+            healthy = false;
+            println!("FAIL  {what}: {error}");
+        }
+    };
+    let found = Datasets::find(args.datasets.as_deref());
+    match found {
+        Ok(datasets) => {
+            for (name, _) in datasets.list() {
+                let verified = datasets.verify(&name).map(|files| format!("{} files as in the manifest", files.len()));
+                check(&format!("dataset {name}"), verified);
+            }
+        }
+        Err(error) => check("datasets", Err(error)),
+    }
+    let probe = PathBuf::from("runs").join(".doctor");
+    let writable = std::fs::create_dir_all(&probe).and_then(|()| std::fs::remove_dir(&probe));
+    check("runs folder", writable.map(|()| "can be written".into()).map_err(Error::io("runs", "write")));
+    Ok(if healthy { Exit::Pass } else { Exit::Setup })
+}

@@ -1,0 +1,255 @@
+//! `ulplab sweep`: plan, run, gate and report in one go.
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use reference::paths::deepseek_v4::{Model, SITES};
+
+use super::execute::{Subject, window};
+use super::experiment::Experiment;
+use super::folder::Folder;
+use super::judge;
+use super::load::Source;
+use super::plan::{Cell, Partition, REFERENCE, plan, select};
+use super::run::{Manifest, RecipeInfo};
+use crate::backend::rounding::Rounding;
+use crate::dataset::{Checkpoint, Datasets};
+use crate::error::{Error, Exit, Result};
+
+/// Set by the signal handler; running cells are finished, no new one is begun.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Run an experiment: plan, measure, gate, report.
+#[derive(Debug, clap::Args)]
+pub struct SweepArgs {
+    /// The experiment file.
+    pub experiment: PathBuf,
+    /// Override a key of the experiment, e.g. --set tokens=128.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub overrides: Vec<String>,
+    /// Only cells whose id (recipe/phase/window) matches.
+    #[arg(long, value_name = "GLOB")]
+    pub only: Vec<String>,
+    /// No cells whose id matches.
+    #[arg(long, value_name = "GLOB")]
+    pub skip: Vec<String>,
+    /// Seed of every random draw; the experiment's own if not given.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Folder of the run [default: runs/<name>/<time>].
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on with an unfinished run: the one in --out, or the newest of this experiment.
+    #[arg(long)]
+    pub resume: bool,
+    /// Run only every N-th cell from the M-th on; the partitions share one --out.
+    #[arg(long, value_name = "slice:M/N")]
+    pub partition: Option<Partition>,
+    /// Print the cells of the plan, one per line, and run none.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print verdicts as JSON Lines on stdout in place of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// No progress bar.
+    #[arg(long)]
+    pub no_progress: bool,
+    /// Folder of the datasets [default: datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR", env = "ULPLAB_DATASETS")]
+    pub datasets: Option<PathBuf>,
+}
+
+/// Everything decided before the first cell runs.
+struct Prepared {
+    experiment: Experiment,
+    checkpoint: Checkpoint,
+    datasets: Datasets,
+    cells: Vec<Cell>,
+    roundings: HashMap<String, Rounding>,
+    manifest: Manifest,
+}
+
+pub fn run(args: &SweepArgs) -> Result<Exit> {
+    let prepared = prepare(args)?;
+    if args.dry_run {
+        for cell in &prepared.cells {
+            println!("{}", cell.id);
+        }
+        return Ok(Exit::Pass);
+    }
+    let (folder, mut manifest) = folder(args, &prepared)?;
+    let started = Instant::now();
+    let before = manifest.seconds;
+    let outcome = execute(args, &prepared, &folder);
+    manifest.seconds = before + started.elapsed().as_secs_f64();
+    manifest.complete = prepared.cells.iter().all(|cell| folder.has(&cell.id));
+    folder.write_manifest(&manifest)?;
+    outcome?;
+    judge::finish(&folder, manifest, args.json)
+}
+
+fn prepare(args: &SweepArgs) -> Result<Prepared> {
+    let source = Source::read(&args.experiment)?;
+    let mut experiment = source.parse(&args.overrides)?;
+    experiment.seed = args.seed.unwrap_or(experiment.seed);
+    experiment.check().map_err(|(place, message)| source.error_at(&place, message))?;
+
+    let datasets = Datasets::find(args.datasets.as_deref())?;
+    let checkpoint = Checkpoint::open(&datasets.checkpoint(&experiment.model)?)?;
+    let config = checkpoint.config();
+    let mut roundings = HashMap::from([(REFERENCE.to_string(), Rounding::none())]);
+    for recipe in &experiment.recipes {
+        let rounding = Rounding::resolve(recipe, config, SITES, experiment.seed)
+            .map_err(|(place, message)| source.error_at(&place, format!("recipe '{}': {message}", recipe.name)))?;
+        roundings.insert(recipe.name.clone(), rounding);
+    }
+    judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+
+    let cells = select(plan(&experiment), &args.only, &args.skip)?;
+    let manifest = manifest(args, &experiment, &datasets, &checkpoint, &cells, &roundings)?;
+    Ok(Prepared { experiment, checkpoint, datasets, cells, roundings, manifest })
+}
+
+fn manifest(
+    args: &SweepArgs,
+    experiment: &Experiment,
+    datasets: &Datasets,
+    checkpoint: &Checkpoint,
+    cells: &[Cell],
+    roundings: &HashMap<String, Rounding>,
+) -> Result<Manifest> {
+    let mut data = datasets.verify(&experiment.model)?;
+    let mut texts: Vec<&str> = experiment.windows.iter().map(|window| window.text.as_str()).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    for text in texts {
+        data.extend(datasets.verify(text)?);
+    }
+    let commit = commit(&args.experiment);
+    let identity = serde_json::to_vec(&(env!("CARGO_PKG_VERSION"), &commit, experiment, &data))
+        .map_err(|error| Error::Usage(format!("the experiment cannot be written as JSON: {error}")))?;
+    let recipes = experiment
+        .recipes
+        .iter()
+        .map(|recipe| {
+            let (bytes_per_vector, bytes_per_token) = roundings[&recipe.name].cache_bytes(checkpoint.config());
+            let (name, doc, noise) = (recipe.name.clone(), recipe.doc.clone(), recipe.noise);
+            RecipeInfo { name, doc, noise, bytes_per_vector, bytes_per_token }
+        })
+        .collect();
+    Ok(Manifest {
+        schema: 1,
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit,
+        experiment: experiment.clone(),
+        fingerprint: blake3::hash(&identity).to_hex().to_string(),
+        data,
+        device: "cpu".into(),
+        threads: rayon::current_num_threads(),
+        started_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        seconds: 0.0,
+        cells: cells.iter().map(|cell| cell.id.clone()).collect(),
+        recipes,
+        complete: false,
+    })
+}
+
+/// The commit of the working tree the experiment is in, `+` behind it where it has uncommitted changes.
+fn commit(experiment: &Path) -> Option<String> {
+    let folder = experiment.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let git = |args: &[&str]| {
+        let output = std::process::Command::new("git").arg("-C").arg(folder).args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+    };
+    let head = git(&["rev-parse", "HEAD"])?;
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Some(if changed.is_empty() { head } else { head + "+" })
+}
+
+/// The run's folder, new or resumed, with its manifest on disk.
+fn folder(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
+    let home = Path::new("runs").join(&prepared.experiment.name);
+    let shared = args.partition.is_some() && args.out.as_ref().is_some_and(|out| out.join("run.json").is_file());
+    if args.resume || shared {
+        let path = match &args.out {
+            Some(out) => out.clone(),
+            None => newest(&home)?,
+        };
+        let (folder, manifest) = Folder::open(&path)?;
+        if manifest.fingerprint != prepared.manifest.fingerprint || manifest.cells != prepared.manifest.cells {
+            let message = "holds a run of another experiment, seed, data, selection or commit; it cannot be gone on with";
+            return Err(Error::Usage(format!("{}: {message}", path.display())));
+        }
+        return Ok((folder, manifest));
+    }
+    let path = args.out.clone().unwrap_or_else(|| home.join(prepared.manifest.started_at.replace(':', "")));
+    let folder = Folder::create(&path)?;
+    folder.write_manifest(&prepared.manifest)?;
+    Ok((folder, prepared.manifest.clone()))
+}
+
+/// Runs are named by their time, so the newest is the last.
+fn newest(home: &Path) -> Result<PathBuf> {
+    let nothing = || Error::Usage(format!("{}: no run to resume", home.display()));
+    let entries = std::fs::read_dir(home).map_err(|_| nothing())?;
+    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.join("run.json").is_file()).max().ok_or_else(nothing)
+}
+
+fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()> {
+    let share: Vec<&Cell> = match args.partition {
+        Some(partition) => partition.of(&prepared.cells).collect(),
+        None => prepared.cells.iter().collect(),
+    };
+    let pending: Vec<&Cell> = share.iter().copied().filter(|cell| !folder.has(&cell.id)).collect();
+    if pending.is_empty() {
+        return Ok(());
+    }
+    // A second signal ends the process at once; cells are written whole or not at all, so nothing is lost by it.
+    let handler = ctrlc::set_handler(|| {
+        if STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(Exit::Interrupted as i32);
+        }
+    });
+    handler.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))?;
+
+    let bar = progress(args, share.len(), pending.len());
+    let config = prepared.checkpoint.config();
+    let subject = Subject {
+        model: Model::load(config.clone(), &mut prepared.checkpoint.weights())?,
+        load_f64: Box::new(|| Model::load(config.clone(), &mut prepared.checkpoint.weights())),
+    };
+    for (index, place) in prepared.experiment.windows.iter().enumerate() {
+        let cells: Vec<(&Cell, &Rounding)> = pending
+            .iter()
+            .filter(|cell| cell.window == index)
+            .map(|cell| (*cell, &prepared.roundings[&cell.recipe]))
+            .collect();
+        if cells.is_empty() {
+            continue;
+        }
+        bar.set_message(place.name());
+        let text = prepared.datasets.text(&place.text, place.offset, prepared.experiment.tokens)?;
+        let ids: Vec<u32> = text.into_iter().map(u32::from).collect();
+        window(&subject, &ids, &place.name(), &cells, &STOP, &|cell, records| {
+            folder.write_cell(cell, &records)?;
+            bar.inc(1);
+            Ok(())
+        })?;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn progress(args: &SweepArgs, all: usize, pending: usize) -> ProgressBar {
+    let hidden = args.no_progress || !std::io::stderr().is_terminal();
+    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} cells  {elapsed} (about {eta} left)  {msg}");
+    let bar = ProgressBar::with_draw_target(Some(all as u64), target)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_position((all - pending) as u64);
+    bar
+}

@@ -1,0 +1,157 @@
+//! From the cells of a run to its verdicts and reports.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use reference::paths::deepseek_v4::SITES;
+
+use super::experiment::{Experiment, Rule};
+use super::folder::Folder;
+use super::load::Source;
+use super::plan::REFERENCE;
+use super::run::{Manifest, Run};
+use super::store;
+use super::summary::summarize;
+use crate::error::{Error, Exit, Result, did_you_mean};
+use crate::gate::judge;
+use crate::gate::rule::{Bound, matches_nothing};
+use crate::metrics::METRICS;
+use crate::pattern::matches;
+use crate::record::Phase;
+use crate::report;
+
+/// Finds what is wrong with the rules of an experiment before anything is run: `(offending text, message)`.
+pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
+    let recipes = || experiment.recipes.iter().map(|recipe| recipe.name.as_str()).chain([REFERENCE]);
+    let sites: Vec<String> = SITES
+        .iter()
+        .map(|site| if site.in_layers { format!("layers.0.{}", site.name) } else { site.name.to_string() })
+        .collect();
+    for rule in &experiment.gates {
+        let metrics = || METRICS.iter().map(|metric| metric.name);
+        if !metrics().any(|name| name == rule.metric) {
+            let hint = did_you_mean(&rule.metric, metrics());
+            return Err((rule.metric.clone(), format!("gate: unknown metric '{}'{hint}", rule.metric)));
+        }
+        Bound::parse(&rule.require).map_err(|message| (rule.require.clone(), format!("gate: {message}")))?;
+        if !experiment.phases.contains(&rule.phase) {
+            let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
+            return Err((rule.metric.clone(), message));
+        }
+        if let Some(pattern) = rule.recipes.iter().find(|pattern| !recipes().any(|name| matches(pattern, name))) {
+            return Err((pattern.clone(), format!("gate: {}", matches_nothing("recipe", pattern, recipes()))));
+        }
+        let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
+        let name = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
+        if !rule.at.contains("**") && !sites.iter().any(|site| matches(&name, site)) {
+            let names = sites.iter().map(String::as_str);
+            return Err((rule.at.clone(), format!("gate: {}", matches_nothing("site", &rule.at, names))));
+        }
+    }
+    Ok(())
+}
+
+/// Judges a complete run, writes all reports into its folder and prints the table; the exit code is the verdict.
+pub fn finish(folder: &Folder, manifest: Manifest, json: bool) -> Result<Exit> {
+    let run = load(folder, manifest)?;
+    store::write(&run, &folder.path)?;
+    report::write_all(&run, &folder.path)?;
+    print(&run, folder, json)?;
+    Ok(exit(&run))
+}
+
+/// Reads the cells of a run and derives everything from them. A run with missing cells is an error.
+pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
+    let missing: Vec<&String> = manifest.cells.iter().filter(|id| !folder.has(id)).collect();
+    if let Some(first) = missing.first() {
+        let (missing, all, path) = (missing.len(), manifest.cells.len(), folder.path.display());
+        return Err(Error::Incomplete(format!("{path}: {missing} of {all} cells are missing, the first is '{first}'")));
+    }
+    let mut records = Vec::new();
+    for id in &manifest.cells {
+        records.extend(folder.read_cell(id)?);
+    }
+    let summaries = summarize(&records);
+    let verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
+    Ok(Run { manifest, records, summaries, verdicts })
+}
+
+/// Each rule with the recipes it binds. A run of selected cells (`--only`) may leave a rule without any: it is dropped.
+fn bind(manifest: &Manifest) -> Vec<(&Rule, Vec<&str>)> {
+    let recipes = || manifest.recipes.iter().map(|recipe| recipe.name.as_str()).chain([REFERENCE]);
+    let ran = |recipe: &str, phase: Phase| {
+        let prefix = format!("{recipe}/{phase}/");
+        manifest.cells.iter().any(|id| id.starts_with(&prefix))
+    };
+    let bound = |rule: &Rule| {
+        recipes().filter(|name| rule.recipes.iter().any(|pattern| matches(pattern, name)) && ran(name, rule.phase)).collect()
+    };
+    let rules = manifest.experiment.gates.iter().map(|rule| (rule, bound(rule)));
+    rules.filter(|(_, recipes): &(_, Vec<&str>)| !recipes.is_empty()).collect()
+}
+
+/// Judge a stored run again, by its own gates or by those of an experiment file.
+#[derive(Debug, clap::Args)]
+pub struct GateArgs {
+    /// Folder of the run.
+    pub run: PathBuf,
+    /// Take the gates from this experiment file in place of the run's own.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Print verdicts as JSON Lines on stdout in place of the table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn gate(args: &GateArgs) -> Result<Exit> {
+    let (folder, mut manifest) = Folder::open(&args.run)?;
+    if let Some(file) = &args.rules {
+        let source = Source::read(file)?;
+        manifest.experiment.gates = source.parse(&[])?.gates;
+        check(&manifest.experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+    }
+    let run = load(&folder, manifest)?;
+    if run.verdicts.is_empty() {
+        return Err(Error::NothingSelected("no gate binds any recipe of the run".into()));
+    }
+    print(&run, &folder, args.json)?;
+    Ok(exit(&run))
+}
+
+/// Write the reports of a stored run again and print its table.
+#[derive(Debug, clap::Args)]
+pub struct ReportArgs {
+    /// Folder of the run.
+    pub run: PathBuf,
+}
+
+pub fn report(args: &ReportArgs) -> Result<Exit> {
+    let (folder, manifest) = Folder::open(&args.run)?;
+    finish(&folder, manifest, false)?;
+    Ok(Exit::Pass)
+}
+
+fn exit(run: &Run) -> Exit {
+    if run.verdicts.iter().all(|verdict| verdict.pass) { Exit::Pass } else { Exit::GateFailed }
+}
+
+/// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report.
+fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let written = if json {
+        run.verdicts.iter().try_for_each(|verdict| {
+            serde_json::to_writer(&mut out, verdict)?;
+            writeln!(out)
+        })
+    } else {
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let report = folder.path.join("report.html");
+        write!(out, "{}", report::terminal::render(run, colour)).and_then(|()| {
+            let failed = run.verdicts.iter().filter(|verdict| !verdict.pass).count();
+            let (passed, word) = (run.verdicts.len() - failed, if failed == 0 { "PASS" } else { "FAIL" });
+            let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
+            writeln!(out, "{word}: {passed} gates passed, {failed} failed; {cells} cells in {seconds:.1} s; {}", report.display())
+        })
+    };
+    written.map_err(Error::io("stdout", "write"))
+}

@@ -1,0 +1,97 @@
+//! Reading an experiment file: every mistake in it is named with file, line, and the nearest valid name.
+
+use std::path::Path;
+
+use super::experiment::Experiment;
+use crate::error::{Error, Result, did_you_mean};
+
+/// An experiment with the text it came from, so that later errors can point into it.
+pub struct Source<'a> {
+    pub file: &'a Path,
+    pub text: String,
+}
+
+impl<'a> Source<'a> {
+    pub fn read(file: &'a Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+        Ok(Self { file, text })
+    }
+
+    /// Parses the file, then applies `key=value` overrides (dotted keys, values in TOML, bare words taken as strings).
+    pub fn parse(&self, overrides: &[String]) -> Result<Experiment> {
+        let experiment: Experiment = toml::from_str(&self.text).map_err(|error| self.syntax(&error))?;
+        if overrides.is_empty() {
+            return Ok(experiment);
+        }
+        let mut table: toml::Table = toml::from_str(&self.text).map_err(|error| self.syntax(&error))?;
+        for item in overrides {
+            set(&mut table, item)?;
+        }
+        table
+            .try_into()
+            .map_err(|error: toml::de::Error| Error::Usage(format!("--set: {}", explain(error.message()))))
+    }
+
+    /// An error about the place where `needle` (a pattern, a name) stands in the file.
+    pub fn error_at(&self, needle: &str, message: impl AsRef<str>) -> Error {
+        let quoted = format!("\"{needle}\"");
+        let here = |line: &str| line.contains(&quoted) || line.split(['=', ' ']).next() == Some(needle);
+        let line = self.text.lines().position(here);
+        let message = message.as_ref();
+        Error::config(
+            self.file,
+            match line {
+                Some(line) => format!("line {}: {message}", line + 1),
+                None => message.to_string(),
+            },
+        )
+    }
+
+    fn syntax(&self, error: &toml::de::Error) -> Error {
+        let message = explain(error.message());
+        Error::config(
+            self.file,
+            match error.span() {
+                Some(span) => {
+                    let line = self.text[..span.start].matches('\n').count() + 1;
+                    format!("line {line}: {message}")
+                }
+                None => message,
+            },
+        )
+    }
+}
+
+/// serde's "unknown field" messages list what is valid; say which of it was probably meant.
+fn explain(message: &str) -> String {
+    let message = message.trim().replace('\n', "; ");
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let hint = match quoted.next() {
+        Some(wrong) if message.starts_with("unknown") => did_you_mean(wrong, quoted),
+        _ => String::new(),
+    };
+    message + &hint
+}
+
+fn set(table: &mut toml::Table, item: &str) -> Result<()> {
+    let (key, value) =
+        item.split_once('=').ok_or_else(|| Error::Usage(format!("--set {item}: expected key=value")))?;
+    let value = toml::from_str::<toml::Table>(&format!("value = {value}"))
+        .ok()
+        .and_then(|mut parsed| parsed.remove("value"))
+        .unwrap_or_else(|| toml::Value::String(value.to_string()));
+    let (path, last) = match key.rsplit_once('.') {
+        Some((path, last)) => (path.split('.').collect(), last),
+        None => (Vec::new(), key),
+    };
+    let mut table = table;
+    for name in path {
+        table = table
+            .entry(name)
+            .or_insert_with(|| toml::Table::new().into())
+            .as_table_mut()
+            .ok_or_else(|| Error::Usage(format!("--set {item}: '{name}' is not a table")))?;
+    }
+    table.insert(last.to_string(), value);
+    Ok(())
+}
