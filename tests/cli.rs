@@ -1,0 +1,82 @@
+//! The command line as a user drives it: exit codes, errors, files, interruption.
+
+#[path = "cli/errors.rs"]
+mod errors;
+#[path = "cli/interruption.rs"]
+mod interruption;
+#[path = "cli/sweep.rs"]
+mod sweep;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// `ulplab` in the project's root, so that it finds `datasets/`.
+fn ulplab(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ulplab"));
+    command.current_dir(root()).env_remove("ULPLAB_DATASETS").args(args);
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    ulplab(args).output().expect("ulplab starts")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("ulplab was not killed")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// An experiment of seconds: `recipes` and `gates` are TOML.
+fn experiment(folder: &Path, recipes: &str, gates: &str) -> PathBuf {
+    let text = format!(
+        r#"
+name = "test"
+question = "Does it work?"
+model = "dsv4-mini"
+tokens = 136
+phases = ["local", "cumulative"]
+
+[[window]]
+text = "alice"
+offset = 20000
+{recipes}
+{gates}
+"#
+    );
+    let file = folder.join("test.toml");
+    std::fs::write(&file, text).expect("the test folder can be written");
+    file
+}
+
+const FP8: &str = r#"
+[[recipe]]
+name = "v4_fp8"
+doc = "DeepSeek-V4's record"
+round = [{ at = "layers.*.attention.kv.*", format = "v4_fp8" }]
+"#;
+
+const PASSING: &str = r#"
+[[gate]]
+metric = "cosine"
+at = "layers.*.attention.kv.window"
+phase = "local"
+statistic = "min"
+require = ">= 0.999"
+recipes = ["v4_fp8"]
+why = "e4m3 keeps about 0.9997 of a vector"
+"#;
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("test paths are UTF-8")
+}

@@ -1,0 +1,96 @@
+//! SIGINT and SIGKILL in the middle of a run: nothing finished is lost, nothing is run twice, nothing reads as complete.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::*;
+
+/// Starts a sweep of a dozen cells and waits for the first of them to finish.
+fn start(file: &Path, out: &Path) -> Child {
+    let mut child = ulplab(&["sweep", path(file), "--out", path(out), "--threads", "1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    while finished(out).is_empty() {
+        assert!(child.try_wait().unwrap().is_none(), "the sweep ended before its first cell");
+        assert!(started.elapsed() < Duration::from_secs(120), "no cell finished in two minutes");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+/// The finished cells with the time each was written.
+fn finished(out: &Path) -> BTreeMap<PathBuf, SystemTime> {
+    let Ok(entries) = std::fs::read_dir(out.join("cells")) else { return BTreeMap::new() };
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|file| file.extension().is_some_and(|extension| extension == "jsonl"))
+        .map(|file| (file.clone(), file.metadata().unwrap().modified().unwrap()))
+        .collect()
+}
+
+fn many() -> String {
+    (0..6).map(|i| FP8.replace("name = \"v4_fp8\"", &format!("name = \"fp8_{i}\""))).collect()
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+fn goes_on(file: &Path, out: &Path) {
+    let gate = run(&["gate", path(out)]);
+    assert_eq!(code(&gate), 103, "an interrupted run is not complete: {}", stderr(&gate));
+    let before = finished(out);
+    let resumed = run(&["sweep", path(file), "--out", path(out), "--resume"]);
+    assert_eq!(code(&resumed), 0, "{}", stderr(&resumed));
+    let after = finished(out);
+    assert_eq!(after.len(), 13);
+    assert!(before.iter().all(|(cell, time)| after[cell] == *time), "a finished cell was run again");
+    let leftovers: Vec<_> = std::fs::read_dir(out.join("cells")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(leftovers.len(), 13, "{leftovers:?}");
+}
+
+#[test]
+fn sigint_keeps_what_is_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), &many(), "");
+    let out = folder.path().join("run");
+    let child = start(&file, &out);
+    signal(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 130, "{}", stderr(&output));
+    assert!(stderr(&output).contains("--resume"), "{}", stderr(&output));
+    assert!(finished(&out).len() < 13, "the signal came too late to test anything");
+    goes_on(&file, &out);
+}
+
+#[test]
+fn sigkill_keeps_what_is_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), &many(), "");
+    let out = folder.path().join("run");
+    let mut child = start(&file, &out);
+    signal(&child, "-KILL");
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    assert!(finished(&out).len() < 13, "the signal came too late to test anything");
+    goes_on(&file, &out);
+}
+
+#[test]
+fn another_experiment_cannot_go_on_in_the_same_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), FP8, "");
+    let out = folder.path().join("run");
+    assert_eq!(code(&run(&["sweep", path(&file), "--out", path(&out)])), 0);
+    let again = run(&["sweep", path(&file), "--out", path(&out)]);
+    assert_eq!(code(&again), 2);
+    assert!(stderr(&again).contains("is not empty"), "{}", stderr(&again));
+    let other = run(&["sweep", path(&file), "--out", path(&out), "--resume", "--seed", "9"]);
+    assert_eq!(code(&other), 2);
+    assert!(stderr(&other).contains("another experiment"), "{}", stderr(&other));
+}
