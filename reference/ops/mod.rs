@@ -1,1 +1,15 @@
 //! One file per operation.
+
+pub mod attention;
+pub mod compressor;
+pub mod experts;
+pub mod hyper_connection;
+pub mod indexer;
+pub mod linear;
+pub mod rmsnorm;
+pub mod rope;
+pub mod router;
+pub mod top_k;
+
+/// Rows worked on as one piece. Work is always cut here, however many threads there are, so results do not depend on them.
+pub const BLOCK: usize = 64;

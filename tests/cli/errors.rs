@@ -18,39 +18,98 @@ fn refuses(recipes: &str, gates: &str, words: &[&str]) {
 
 #[test]
 fn mistakes_in_recipes() {
-    refuses(&FP8.replace("v4_fp8\" }", "v4_fp9\" }"), "", &["line 16", "recipe 'v4_fp8'", "did you mean 'v4_fp8'?"]);
-    refuses(&FP8.replace("attention.kv", "atention.kv"), "", &["line 16", "matches no tensor site", "did you mean"]);
-    refuses(&FP8.replace("format =", "formt ="), "", &["line", "formt", "did you mean 'format'?"]);
-    refuses(&FP8.replace("\" }]", "\", layers = \"50-61\" }]"), "", &["50-61", "0-60"]);
-    refuses(&FP8.replace("attention.kv.*", "attention.output"), "", &["layers.0.attention.output", "64", "512"]);
+    refuses(
+        &FP8.replace("v4_fp8\" }", "v4_fp9\" }"),
+        "",
+        &["line 16", "recipe 'v4_fp8'", "did you mean 'v4_fp8'?"],
+    );
+    refuses(
+        &FP8.replace("attention.kv", "atention.kv"),
+        "",
+        &["line 16", "matches no tensor site", "did you mean"],
+    );
+    refuses(
+        &FP8.replace("format =", "formt ="),
+        "",
+        &["line", "formt", "did you mean 'format'?"],
+    );
+    refuses(
+        &FP8.replace("\" }]", "\", layers = \"50-61\" }]"),
+        "",
+        &["50-61", "0-60"],
+    );
+    refuses(
+        &FP8.replace("attention.kv.*", "attention.output"),
+        "",
+        &["layers.0.attention.output", "64", "512"],
+    );
     refuses(&FP8.replace("\" }]", "\", role = \"keys\" }]"), "", &["keys", "`key`"]);
     refuses(&format!("{FP8}{FP8}"), "", &["recipe name 'v4_fp8' is taken"]);
-    let rotated = FP8.replace("attention.kv.*", "attention.indexer.key").replace("v4_fp8\" }", "index_mxfp4\", hadamard = true }");
+    let rotated = FP8
+        .replace("attention.kv.*", "attention.indexer.key")
+        .replace("v4_fp8\" }", "index_mxfp4\", hadamard = true }");
     refuses(&rotated, "", &["both indexer.query and indexer.key"]);
 }
 
 #[test]
 fn mistakes_in_gates() {
-    refuses(FP8, &PASSING.replace(">= 0.999", "> 0.999"), &["line", "'> 0.999' is not a bound"]);
-    refuses(FP8, &PASSING.replace("0.999", "0,999"), &["'0,999'", "not a finite number"]);
-    refuses(FP8, &PASSING.replace("\"cosine\"", "\"cosin\""), &["unknown metric 'cosin'", "did you mean 'cosine'?"]);
-    refuses(FP8, &PASSING.replace("[\"v4_fp8\"]", "[\"v4_fp88\"]"), &["matches no recipe", "did you mean 'v4_fp8'?"]);
-    refuses(FP8, &PASSING.replace("kv.window", "kv.windw"), &["matches no site", "did you mean"]);
-    refuses(FP8, &PASSING.replace("\"min\"", "\"minimum\""), &["minimum", "did you mean"]);
+    refuses(
+        FP8,
+        &PASSING.replace(">= 0.999", "> 0.999"),
+        &["line", "'> 0.999' is not a bound"],
+    );
+    refuses(
+        FP8,
+        &PASSING.replace("0.999", "0,999"),
+        &["'0,999'", "not a finite number"],
+    );
+    refuses(
+        FP8,
+        &PASSING.replace("\"cosine\"", "\"cosin\""),
+        &["unknown metric 'cosin'", "did you mean 'cosine'?"],
+    );
+    refuses(
+        FP8,
+        &PASSING.replace("[\"v4_fp8\"]", "[\"v4_fp88\"]"),
+        &["matches no recipe", "did you mean 'v4_fp8'?"],
+    );
+    refuses(
+        FP8,
+        &PASSING.replace("kv.window", "kv.windw"),
+        &["matches no site", "did you mean"],
+    );
+    refuses(
+        FP8,
+        &PASSING.replace("\"min\"", "\"minimum\""),
+        &["minimum", "did you mean"],
+    );
 }
 
 #[test]
 fn missing_things() {
     let output = run(&["sweep", "no-such.toml"]);
     assert_eq!(code(&output), 96);
-    assert!(stderr(&output).contains("no-such.toml: cannot read"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("no-such.toml: cannot read"),
+        "{}",
+        stderr(&output)
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let file = experiment(folder.path(), FP8, "");
     let output = run(&["sweep", path(&file), "--set", "model=dsv4-mimi"]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("did you mean 'dsv4-mini'?"), "{}", stderr(&output));
-    let output = run(&["sweep", path(&file), "--set", "window=[{text=\"alice\", offset=147600}]"]);
+    assert!(
+        stderr(&output).contains("did you mean 'dsv4-mini'?"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(&[
+        "sweep",
+        path(&file),
+        "--set",
+        "window=[{text=\"alice\", offset=147600}]",
+    ]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("alice"), "{}", stderr(&output));
     let output = run(&["gate", path(folder.path())]);
@@ -81,7 +140,11 @@ fn a_truncated_model_is_refused() {
     let file = experiment(folder.path(), FP8, "");
     let output = run(&["sweep", path(&file), "--set", &format!("model={}", path(&model))]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("model-00002-of-00002.safetensors"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("model-00002-of-00002.safetensors"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -92,7 +155,9 @@ fn a_nan_in_the_weights_is_named() {
         let mut bytes = std::fs::read(&file).unwrap();
         let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         let table: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
-        let start = table["model.layers.7.self_attn.kv_norm.weight"]["data_offsets"][0].as_u64().unwrap() as usize;
+        let start = table["model.layers.7.self_attn.kv_norm.weight"]["data_offsets"][0]
+            .as_u64()
+            .unwrap() as usize;
         bytes[8 + header + start + 12..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
         std::fs::write(&file, bytes).unwrap();
     });
@@ -100,7 +165,10 @@ fn a_nan_in_the_weights_is_named() {
     let output = run(&["sweep", path(&file), "--set", &format!("model={}", path(&model))]);
     let error = stderr(&output);
     assert_eq!(code(&output), 2, "{error}");
-    assert!(error.contains("model.layers.7.self_attn.kv_norm.weight") && error.contains("NaN"), "{error}");
+    assert!(
+        error.contains("model.layers.7.self_attn.kv_norm.weight") && error.contains("NaN"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -121,10 +189,18 @@ fn unwritable_and_full_folders() {
         path(&file),
         path(&out)
     );
-    let output = Command::new("bash").current_dir(root()).args(["-c", &script]).output().unwrap();
+    let output = Command::new("bash")
+        .current_dir(root())
+        .args(["-c", &script])
+        .output()
+        .unwrap();
     assert_eq!(code(&output), 96, "{}", stderr(&output));
     assert!(stderr(&output).contains("cannot write"), "{}", stderr(&output));
-    assert_eq!(code(&run(&["gate", path(&out)])), 103, "what was written is no complete run");
+    assert_eq!(
+        code(&run(&["gate", path(&out)])),
+        103,
+        "what was written is no complete run"
+    );
     let leftovers = std::fs::read_dir(out.join("cells")).unwrap().count();
     assert_eq!(leftovers, 0, "no partial cell is left behind");
 

@@ -16,8 +16,14 @@ fn start(file: &Path, out: &Path) -> Child {
         .unwrap();
     let started = Instant::now();
     while finished(out).is_empty() {
-        assert!(child.try_wait().unwrap().is_none(), "the sweep ended before its first cell");
-        assert!(started.elapsed() < Duration::from_secs(120), "no cell finished in two minutes");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the sweep ended before its first cell"
+        );
+        assert!(
+            started.elapsed() < Duration::from_secs(120),
+            "no cell finished in two minutes"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     child
@@ -25,7 +31,9 @@ fn start(file: &Path, out: &Path) -> Child {
 
 /// The finished cells with the time each was written.
 fn finished(out: &Path) -> BTreeMap<PathBuf, SystemTime> {
-    let Ok(entries) = std::fs::read_dir(out.join("cells")) else { return BTreeMap::new() };
+    let Ok(entries) = std::fs::read_dir(out.join("cells")) else {
+        return BTreeMap::new();
+    };
     entries
         .map(|entry| entry.unwrap().path())
         .filter(|file| file.extension().is_some_and(|extension| extension == "jsonl"))
@@ -34,24 +42,40 @@ fn finished(out: &Path) -> BTreeMap<PathBuf, SystemTime> {
 }
 
 fn many() -> String {
-    (0..6).map(|i| FP8.replace("name = \"v4_fp8\"", &format!("name = \"fp8_{i}\""))).collect()
+    (0..6)
+        .map(|i| FP8.replace("name = \"v4_fp8\"", &format!("name = \"fp8_{i}\"")))
+        .collect()
 }
 
 fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    let status = Command::new("kill")
+        .args([name, &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(status.success());
 }
 
 fn goes_on(file: &Path, out: &Path) {
     let gate = run(&["gate", path(out)]);
-    assert_eq!(code(&gate), 103, "an interrupted run is not complete: {}", stderr(&gate));
+    assert_eq!(
+        code(&gate),
+        103,
+        "an interrupted run is not complete: {}",
+        stderr(&gate)
+    );
     let before = finished(out);
     let resumed = run(&["sweep", path(file), "--out", path(out), "--resume"]);
     assert_eq!(code(&resumed), 0, "{}", stderr(&resumed));
     let after = finished(out);
     assert_eq!(after.len(), 13);
-    assert!(before.iter().all(|(cell, time)| after[cell] == *time), "a finished cell was run again");
-    let leftovers: Vec<_> = std::fs::read_dir(out.join("cells")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(
+        before.iter().all(|(cell, time)| after[cell] == *time),
+        "a finished cell was run again"
+    );
+    let leftovers: Vec<_> = std::fs::read_dir(out.join("cells"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     assert_eq!(leftovers.len(), 13, "{leftovers:?}");
 }
 

@@ -7,21 +7,42 @@ fn a_passing_sweep_ends_in_zero_and_leaves_every_report() {
     let out = folder.path().join("run");
     let output = run(&["sweep", path(&file), "--out", path(&out)]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    for name in ["run.json", "records.parquet", "summary.parquet", "records.jsonl", "report.html", "report.md", "junit.xml"] {
+    for name in [
+        "run.json",
+        "records.parquet",
+        "summary.parquet",
+        "records.jsonl",
+        "report.html",
+        "report.md",
+        "junit.xml",
+    ] {
         assert!(out.join(name).metadata().is_ok_and(|file| file.len() > 0), "{name}");
     }
     let text = stdout(&output);
     let last = text.lines().last().unwrap();
-    assert!(last.starts_with("PASS: 1 gates passed, 0 failed; 3 cells in "), "{last}");
+    assert!(
+        last.starts_with("PASS: 1 gates passed, 0 failed; 3 cells in "),
+        "{last}"
+    );
     assert!(last.ends_with("report.html"), "{last}");
-    assert!(stderr(&output).is_empty(), "no progress bar off a terminal: {}", stderr(&output));
+    assert!(
+        stderr(&output).is_empty(),
+        "no progress bar off a terminal: {}",
+        stderr(&output)
+    );
 
     // The same verdict from the stored run, and from stricter rules.
     assert_eq!(code(&run(&["gate", path(&out)])), 0);
     let strict = experiment(folder.path(), FP8, &PASSING.replace("0.999", "0.99999"));
     let output = run(&["gate", path(&out), "--rules", path(&strict)]);
     assert_eq!(code(&output), 100, "{}", stdout(&output));
-    assert!(stdout(&output).lines().last().unwrap().starts_with("FAIL: 0 gates passed, 1 failed"));
+    assert!(
+        stdout(&output)
+            .lines()
+            .last()
+            .unwrap()
+            .starts_with("FAIL: 0 gates passed, 1 failed")
+    );
 }
 
 #[test]
@@ -38,20 +59,39 @@ fn results_do_not_depend_on_threads_or_partitions() {
     let noisy = FP8.replace("doc =", "noise = true\ndoc =");
     let file = experiment(folder.path(), &noisy, "");
     let cells = |run: &Path| {
-        let mut files: Vec<_> =
-            std::fs::read_dir(run.join("cells")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut files: Vec<_> = std::fs::read_dir(run.join("cells"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
         files.sort();
-        files.into_iter().map(|file| std::fs::read(file).unwrap()).collect::<Vec<_>>()
+        files
+            .into_iter()
+            .map(|file| std::fs::read(file).unwrap())
+            .collect::<Vec<_>>()
     };
-    let (one, two, parts) = (folder.path().join("1"), folder.path().join("2"), folder.path().join("parts"));
-    assert_eq!(code(&run(&["sweep", path(&file), "--threads", "1", "--out", path(&one)])), 0);
-    assert_eq!(code(&run(&["sweep", path(&file), "--threads", "2", "--out", path(&two)])), 0);
+    let (one, two, parts) = (
+        folder.path().join("1"),
+        folder.path().join("2"),
+        folder.path().join("parts"),
+    );
+    assert_eq!(
+        code(&run(&["sweep", path(&file), "--threads", "1", "--out", path(&one)])),
+        0
+    );
+    assert_eq!(
+        code(&run(&["sweep", path(&file), "--threads", "2", "--out", path(&two)])),
+        0
+    );
     assert!(cells(&one) == cells(&two), "thread count changes results");
 
     let part = |which: &str| run(&["sweep", path(&file), "--partition", which, "--out", path(&parts)]);
     let first = part("slice:1/2");
     assert_eq!(code(&first), 103, "half a run is incomplete");
-    assert!(stderr(&first).contains("1 of 3 cells are missing"), "{}", stderr(&first));
+    assert!(
+        stderr(&first).contains("1 of 3 cells are missing"),
+        "{}",
+        stderr(&first)
+    );
     assert_eq!(code(&run(&["gate", path(&parts)])), 103);
     assert_eq!(code(&part("slice:2/2")), 0, "the last partition completes the run");
     assert!(cells(&one) == cells(&parts), "partitions change results");
@@ -62,20 +102,43 @@ fn selection_overrides_and_dry_run() {
     let folder = tempfile::tempdir().unwrap();
     let file = experiment(folder.path(), FP8, PASSING);
     let output = run(&["sweep", path(&file), "--dry-run", "--only", "v4_fp8/*"]);
-    assert_eq!(stdout(&output), "v4_fp8/local/alice@20000\nv4_fp8/cumulative/alice@20000\n");
+    assert_eq!(
+        stdout(&output),
+        "v4_fp8/local/alice@20000\nv4_fp8/cumulative/alice@20000\n"
+    );
     let output = run(&["sweep", path(&file), "--dry-run", "--only", "v5*"]);
     assert_eq!(code(&output), 4);
     assert!(stderr(&output).contains("'v5*' matches no cell"), "{}", stderr(&output));
-    let output = run(&["sweep", path(&file), "--dry-run", "--set", "phases=[\"local\"]", "--skip", "reference/*"]);
+    let output = run(&[
+        "sweep",
+        path(&file),
+        "--dry-run",
+        "--set",
+        "phases=[\"local\"]",
+        "--skip",
+        "reference/*",
+    ]);
     assert_eq!(stdout(&output), "v4_fp8/local/alice@20000\n");
     let output = run(&["sweep", path(&file), "--dry-run", "--set", "token=5"]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("did you mean 'tokens'?"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("did you mean 'tokens'?"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn generate_writes_text_and_says_where_a_recipe_departs() {
-    let output = run(&["generate", "--prompt", "To be, or ", "--tokens", "12", "--round", "layers.*.attention.kv.*=v4_fp8"]);
+    let output = run(&[
+        "generate",
+        "--prompt",
+        "To be, or ",
+        "--tokens",
+        "12",
+        "--round",
+        "layers.*.attention.kv.*=v4_fp8",
+    ]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let text = stdout(&output);
     assert!(text.starts_with("--- reference\nTo be, or "), "{text}");

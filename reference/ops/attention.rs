@@ -1,0 +1,158 @@
+//! Multi-query attention with a sink: one softmax over window and compressed keys, one KV vector for all heads.
+//!
+//! s_j = d^−½ q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sink is a logit of the head, not scaled,
+//! and stands only in the denominator.
+
+use super::linear::Product;
+use crate::Real;
+use crate::real::vectorized;
+
+/// Consecutive rows read as keys and as values; the two differ only where the roles were split.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyRows<'a, T> {
+    pub keys: &'a [T],
+    pub values: &'a [T],
+}
+
+/// Attends from a block of queries `[rows, heads, dim]` to the rows of two caches. `visible(part, row, key)` tells whether
+/// a query row may read a key of window (part 0) or compressed cache (part 1). Gives o, shaped like the queries, and the
+/// probabilities `[rows, heads, keys of both parts]`; what is not visible has probability 0 exactly.
+pub fn attend<T: Real>(
+    queries: &[T],
+    sinks: &[T],
+    dim: usize,
+    parts: [KeyRows<'_, T>; 2],
+    visible: impl Fn(usize, usize, usize) -> bool,
+) -> (Vec<T>, Vec<T>) {
+    let m = queries.len() / dim;
+    let counts = parts.map(|part| part.keys.len() / dim);
+    let width = counts[0] + counts[1];
+    let mut p = vec![T::ZERO; m * width];
+    let mut offset = 0;
+    for (part, n) in parts.iter().zip(counts) {
+        let product = Product {
+            m,
+            n,
+            k: dim,
+            x: queries,
+            x_stride: dim,
+            w: part.keys,
+            w_strides: (dim, 1),
+            y_stride: width,
+            add: false,
+        };
+        product.run(&mut p[offset..]);
+        offset += n;
+    }
+    let scale = T::ONE / T::from_f64(dim as f64).sqrt();
+    let mask: Vec<bool> = (0..m / sinks.len())
+        .flat_map(|row| {
+            let visible = &visible;
+            (0..2).flat_map(move |part| (0..counts[part]).map(move |key| visible(part, row, key)))
+        })
+        .collect();
+    vectorized(|| {
+        for (row, p) in p.chunks_exact_mut(width).enumerate() {
+            let mask = &mask[row / sinks.len() * width..][..width];
+            softmax(p, mask, scale, sinks[row % sinks.len()]);
+        }
+    });
+    let mut out = vec![T::ZERO; queries.len()];
+    let mut offset = 0;
+    for (part, n) in parts.iter().zip(counts) {
+        if n > 0 {
+            let product = Product {
+                m,
+                n: dim,
+                k: n,
+                x: &p[offset..],
+                x_stride: width,
+                w: part.values,
+                w_strides: (1, dim),
+                y_stride: dim,
+                add: offset > 0,
+            };
+            product.run(&mut out);
+        }
+        offset += n;
+    }
+    (out, p)
+}
+
+/// Turns q·k into probabilities. The sink takes part in the maximum, so that no exponential overflows.
+#[inline(always)]
+fn softmax<T: Real>(p: &mut [T], mask: &[bool], scale: T, sink: T) {
+    let mut top = sink;
+    for (p, &visible) in p.iter_mut().zip(mask) {
+        *p = if visible { *p * scale } else { T::NEG_INFINITY };
+        top = top.max(*p);
+    }
+    p.iter_mut().for_each(|p| *p = *p - top);
+    T::exp_all(p);
+    let mut sum = (sink - top).exp();
+    p.iter().for_each(|&p| sum += p);
+    p.iter_mut().for_each(|p| *p = *p / sum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The formula as it stands, one query at a time.
+    fn plainly(query: &[f64], sink: f64, keys: &[&[f64]]) -> Vec<f64> {
+        let score =
+            |key: &&[f64]| query.iter().zip(*key).map(|(q, k)| q * k).sum::<f64>() / (query.len() as f64).sqrt();
+        let weights: Vec<f64> = keys.iter().map(|key| score(key).exp()).collect();
+        let sum = weights.iter().sum::<f64>() + sink.exp();
+        (0..query.len())
+            .map(|i| keys.iter().zip(&weights).map(|(key, w)| w / sum * key[i]).sum())
+            .collect()
+    }
+
+    #[test]
+    fn agrees_with_the_formula() {
+        let wave = |n: usize, step: f64| (0..n).map(|i| (i as f64 * step).sin() * 2.0).collect::<Vec<f64>>();
+        let (dim, queries, window, compressed) = (4, wave(3 * 2 * 4, 0.7), wave(5 * 4, 1.3), wave(2 * 4, 2.1));
+        let sinks = [0.3, -1.0];
+        let parts = [&window, &compressed].map(|rows| KeyRows {
+            keys: rows,
+            values: rows,
+        });
+        let visible = |part: usize, row: usize, key: usize| if part == 0 { key <= row + 1 } else { key < row };
+        let (out, p) = attend(&queries, &sinks, dim, parts, visible);
+        for row in 0..3 {
+            let keys: Vec<&[f64]> = window
+                .chunks(4)
+                .take(row + 2)
+                .chain(compressed.chunks(4).take(row))
+                .collect();
+            for head in 0..2 {
+                let at = (row * 2 + head) * dim;
+                let want = plainly(&queries[at..at + dim], sinks[head], &keys);
+                assert!(
+                    out[at..at + dim].iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-14),
+                    "{row} {head}"
+                );
+            }
+        }
+        assert!(
+            p[..7].iter().enumerate().all(|(key, &p)| (p == 0.0) == (key > 1)),
+            "what is not visible has none"
+        );
+    }
+
+    #[test]
+    fn a_huge_sink_leaves_nothing_and_none_leaves_all() {
+        let rows = KeyRows {
+            keys: &[1.0f32, 0.0],
+            values: &[1.0, 0.0],
+        };
+        let none = KeyRows { keys: &[], values: &[] };
+        let all = |_: usize, _: usize, _: usize| true;
+        assert_eq!(attend(&[3.0, 0.0], &[1e30], 2, [rows, none], all).0, [0.0, 0.0]);
+        assert_eq!(
+            attend(&[3.0, 0.0], &[f32::NEG_INFINITY], 2, [rows, none], all).0,
+            [1.0, 0.0]
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! Compressors: one entry for every m tokens, pooled per channel by a softmax over tokens.
+//!
+//! Each token brings values kv and logits g (`ape[t mod m]` already added). Without overlap (HCA), entry w pools the m tokens
+//! of window w. With overlap (CSA), channels are split [Ca | Cb] and entry w pools 2m slots: Ca of the window before and Cb
+//! of its own, one softmax over all; the first entry has no window before and pools m. Norm, RoPE and rounding come after.
+
+use rayon::prelude::*;
+
+use crate::real::vectorized;
+use crate::{Real, Tensor};
+
+/// Streaming state: rows of tokens not yet pooled, and with overlap the window before them.
+#[derive(Clone, Debug)]
+pub struct Pool<T> {
+    /// m, tokens per entry.
+    rate: usize,
+    overlap: bool,
+    /// Channels of an entry; rows are twice as wide with overlap.
+    dim: usize,
+    values: Vec<T>,
+    logits: Vec<T>,
+    /// Token number of the first row kept.
+    first: usize,
+    /// Tokens seen.
+    tokens: usize,
+}
+
+impl<T: Real> Pool<T> {
+    pub fn new(rate: usize, overlap: bool, dim: usize) -> Self {
+        Self {
+            rate,
+            overlap,
+            dim,
+            values: Vec::new(),
+            logits: Vec::new(),
+            first: 0,
+            tokens: 0,
+        }
+    }
+
+    /// Tokens per entry.
+    pub fn rate(&self) -> usize {
+        self.rate
+    }
+
+    /// Entries complete so far.
+    pub fn entries(&self) -> usize {
+        self.tokens / self.rate
+    }
+
+    /// Rows kept of values and of logits: what a decode cache must hold.
+    pub fn pending(&self) -> (&[T], &[T]) {
+        (&self.values, &self.logits)
+    }
+
+    fn width(&self) -> usize {
+        if self.overlap { 2 * self.dim } else { self.dim }
+    }
+
+    /// Takes the next tokens' rows and gives the entries they complete, `[new, dim]`.
+    pub fn push(&mut self, values: &Tensor<T>, logits: &Tensor<T>) -> Tensor<T> {
+        let before = self.entries();
+        self.values.extend_from_slice(&values.data);
+        self.logits.extend_from_slice(&logits.data);
+        self.tokens += values.rows();
+        let after = self.entries();
+        let mut entries = Tensor::full([after - before, self.dim], T::ZERO);
+        let pool = &*self;
+        entries
+            .data
+            .par_chunks_mut(self.dim)
+            .enumerate()
+            .for_each(|(i, entry)| pool.entry(before + i, entry));
+
+        let needed = if self.overlap { after.saturating_sub(1) } else { after } * self.rate;
+        let done = (needed - self.first) * self.width();
+        self.values.drain(..done);
+        self.logits.drain(..done);
+        self.first = needed;
+        entries
+    }
+
+    /// Pools one entry from the rows kept.
+    fn entry(&self, entry: usize, out: &mut [T]) {
+        // (token, first channel) of every slot.
+        let own = entry * self.rate..(entry + 1) * self.rate;
+        let slots: Vec<(usize, usize)> = if self.overlap {
+            let before = own.start.saturating_sub(self.rate)..own.start;
+            before
+                .map(|token| (token, 0))
+                .chain(own.map(|token| (token, self.dim)))
+                .collect()
+        } else {
+            own.map(|token| (token, 0)).collect()
+        };
+        let row = |(token, channel): (usize, usize)| {
+            let start = (token - self.first) * self.width() + channel;
+            start..start + self.dim
+        };
+        vectorized(|| {
+            let mut top = vec![T::NEG_INFINITY; self.dim];
+            for &slot in &slots {
+                top.iter_mut()
+                    .zip(&self.logits[row(slot)])
+                    .for_each(|(top, &g)| *top = top.max(g));
+            }
+            let mut sum = vec![T::ZERO; self.dim];
+            let mut weight = vec![T::ZERO; self.dim];
+            for &slot in &slots {
+                let logits = &self.logits[row(slot)];
+                weight
+                    .iter_mut()
+                    .zip(logits)
+                    .zip(&top)
+                    .for_each(|((weight, &g), &top)| *weight = g - top);
+                T::exp_all(&mut weight);
+                let values = &self.values[row(slot)];
+                for (((out, sum), &weight), &value) in out.iter_mut().zip(&mut sum).zip(&weight).zip(values) {
+                    *sum += weight;
+                    *out += weight * value;
+                }
+            }
+            out.iter_mut().zip(&sum).for_each(|(out, &sum)| *out = *out / sum);
+        });
+    }
+}

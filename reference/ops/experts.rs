@@ -1,0 +1,104 @@
+//! SwiGLU experts with clamped pre-activations, and the mixture of them.
+//!
+//! g ← min(W₁x, c), u ← clamp(W₃x, −c, c), y = W₂(silu(g)·u·w) with the router's weight w applied before W₂.
+
+use rayon::prelude::*;
+
+use super::BLOCK;
+use super::linear::{Linear, multiply};
+use crate::real::vectorized;
+use crate::{Choice, Real, Tensor};
+
+/// One expert's weights; the shared expert is one too.
+#[derive(Clone, Debug)]
+pub struct Expert<T> {
+    /// W₁ over W₃, `[2·inner, dim]`.
+    pub gate_up: Linear<T>,
+    /// W₂, `[dim, inner]`.
+    pub down: Linear<T>,
+}
+
+/// The experts of a layer.
+#[derive(Clone, Debug)]
+pub struct Experts<T> {
+    pub routed: Vec<Expert<T>>,
+    pub shared: Expert<T>,
+    /// c of the clamp.
+    pub limit: T,
+}
+
+impl<T: Real> Expert<T> {
+    /// Rows of x through the expert; `weights` has one factor per row, none means 1.
+    fn apply(&self, x: &[T], weights: Option<&[T]>, limit: T) -> Vec<T> {
+        let (dim, inner) = (self.gate_up.weight.cols(), self.down.weight.cols());
+        let rows = x.len() / dim;
+        let mut gate_up = vec![T::ZERO; rows * 2 * inner];
+        multiply(x, &self.gate_up.weight.data, dim, &mut gate_up);
+        let mut hidden = vec![T::ZERO; rows * inner];
+        vectorized(|| {
+            for (row, (hidden, gate_up)) in hidden
+                .chunks_exact_mut(inner)
+                .zip(gate_up.chunks_exact(2 * inner))
+                .enumerate()
+            {
+                let weight = weights.map_or(T::ONE, |weights| weights[row]);
+                let (gate, up) = gate_up.split_at(inner);
+                for ((hidden, &gate), &up) in hidden.iter_mut().zip(gate).zip(up) {
+                    *hidden = swiglu(gate, up, limit) * weight;
+                }
+            }
+        });
+        let mut y = vec![T::ZERO; rows * dim];
+        multiply(&hidden, &self.down.weight.data, inner, &mut y);
+        y
+    }
+}
+
+/// silu(min(g, c)) · clamp(u, −c, c). Comparisons let NaN through, which `min` and `max` would drop.
+#[inline(always)]
+pub fn swiglu<T: Real>(gate: T, up: T, limit: T) -> T {
+    let gate = if gate > limit { limit } else { gate };
+    let up = if up > limit { limit } else { up };
+    let up = if up < -limit { -limit } else { up };
+    gate * gate.sigmoid() * up
+}
+
+impl<T: Real> Experts<T> {
+    /// `[tokens, dim]` → shared expert + Σ over the selected, weighted.
+    pub fn apply(&self, x: &Tensor<T>, choice: &Choice<T>, weights: &Tensor<T>) -> Tensor<T> {
+        let dim = x.cols();
+        let mut out = Tensor::full([x.rows(), dim], T::ZERO);
+        out.data
+            .par_chunks_mut(BLOCK * dim)
+            .enumerate()
+            .for_each(|(block, out)| {
+                let first = block * BLOCK;
+                let rows = out.len() / dim;
+                for (number, expert) in self.routed.iter().enumerate() {
+                    // The block's rows that selected this expert, each with its weight.
+                    let sent = (first..first + rows).flat_map(|row| {
+                        let slots = choice
+                            .selected(row)
+                            .enumerate()
+                            .filter(move |&(_, index)| index == number);
+                        slots.map(move |(slot, _)| (row, weights.row(row)[slot]))
+                    });
+                    let (sent, factors): (Vec<usize>, Vec<T>) = sent.unzip();
+                    if sent.is_empty() {
+                        continue;
+                    }
+                    let gathered: Vec<T> = sent.iter().flat_map(|&row| x.row(row).iter().copied()).collect();
+                    let y = expert.apply(&gathered, Some(&factors), self.limit);
+                    for (&row, y) in sent.iter().zip(y.chunks_exact(dim)) {
+                        let out = &mut out[(row - first) * dim..][..dim];
+                        out.iter_mut().zip(y).for_each(|(out, &y)| *out += y);
+                    }
+                }
+                let shared = self
+                    .shared
+                    .apply(&x.data[first * dim..(first + rows) * dim], None, self.limit);
+                out.iter_mut().zip(&shared).for_each(|(out, &y)| *out += y);
+            });
+        out
+    }
+}

@@ -1,0 +1,207 @@
+//! Manifold-constrained hyper-connections (mHC): n residual streams, mixed before and after every block.
+//!
+//! Before a block, the n streams X `[n, D]` of a token give three sets of weights (μ = (fn · vec X) · rms⁻¹):
+//! * pre_j  = σ(μ_j·scale₀ + base_j) + ε: the block's input is u = Σ_j pre_j X_j;
+//! * post_j = 2σ(μ_{n+j}·scale₁ + base_{n+j});
+//! * C `[n, n]`, from A_jk = μ_{2n+jn+k}·scale₂ + base: row softmax, + ε, then Sinkhorn normalisation, columns last.
+//!
+//! After it, X'_k = post_k·y + Σ_j C_jk X_j: the first index of C is contracted.
+//! As in DeepSeek's own `hc_split_sinkhorn`.
+
+use rayon::prelude::*;
+
+use super::BLOCK;
+use super::linear::Linear;
+use super::rmsnorm::inverse_rms;
+use crate::real::vectorized;
+use crate::{Real, Tensor};
+
+/// Tokens whose n×n matrices are normalised side by side.
+const LANES: usize = 16;
+
+#[derive(Clone, Debug)]
+pub struct HyperConnection<T> {
+    /// `[2n + n², n·D]`.
+    pub projection: Linear<T>,
+    pub base: Vec<T>,
+    pub scale: [T; 3],
+    pub streams: usize,
+    pub iterations: usize,
+    pub norm_eps: T,
+    pub eps: T,
+}
+
+/// What a block needs of [`HyperConnection::pre`] when it is done.
+pub struct Mixing<T> {
+    /// `[tokens, n]`.
+    pub post: Tensor<T>,
+    /// `[tokens, n, n]`.
+    pub comb: Tensor<T>,
+}
+
+impl<T: Real> HyperConnection<T> {
+    /// `[tokens, n, D]` → the block's input `[tokens, D]`, and how its output will be mixed back.
+    pub fn pre(&self, x: &Tensor<T>) -> (Tensor<T>, Mixing<T>) {
+        let (tokens, n, dim) = (x.shape[0], self.streams, x.cols());
+        let mut input = Tensor::full([tokens, dim], T::ZERO);
+        let mut post = Tensor::full([tokens, n], T::ZERO);
+        let mut comb = Tensor::full([tokens, n, n], T::ZERO);
+        let inputs = input.data.par_chunks_mut(BLOCK * dim);
+        let posts = post.data.par_chunks_mut(BLOCK * n);
+        let combs = comb.data.par_chunks_mut(BLOCK * n * n);
+        x.data
+            .par_chunks(BLOCK * n * dim)
+            .zip(inputs)
+            .zip(posts.zip(combs))
+            .for_each(|((x, input), (post, comb))| {
+                let width = self.base.len();
+                let mut mu = vec![T::ZERO; x.len() / (n * dim) * width];
+                self.projection.apply_rows(x, &mut mu);
+                vectorized(|| {
+                    for (token, mu) in mu.chunks_exact_mut(width).enumerate() {
+                        let x = &x[token * n * dim..(token + 1) * n * dim];
+                        let scale = inverse_rms(x, self.norm_eps);
+                        for (i, mu) in mu.iter_mut().enumerate() {
+                            let which = usize::from(i >= n) + usize::from(i >= 2 * n);
+                            *mu = *mu * scale * self.scale[which] + self.base[i];
+                        }
+                        let pre: Vec<T> = mu[..n].iter().map(|&mu| mu.sigmoid() + self.eps).collect();
+                        combine(x, &pre, &mut input[token * dim..(token + 1) * dim]);
+                        for (post, &mu) in post[token * n..(token + 1) * n].iter_mut().zip(&mu[n..]) {
+                            *post = mu.sigmoid() + mu.sigmoid();
+                        }
+                        comb[token * n * n..(token + 1) * n * n].copy_from_slice(&mu[2 * n..]);
+                    }
+                    for comb in comb.chunks_mut(LANES * n * n) {
+                        sinkhorn(comb, n, self.iterations, self.eps);
+                    }
+                });
+            });
+        (input, Mixing { post, comb })
+    }
+
+    /// X'_k = post_k·y + Σ_j C_jk X_j, in place of X.
+    pub fn post(&self, x: &mut Tensor<T>, y: &Tensor<T>, mixing: &Mixing<T>) {
+        let (n, dim) = (self.streams, x.cols());
+        let post = mixing.post.data.par_chunks(BLOCK * n);
+        let comb = mixing.comb.data.par_chunks(BLOCK * n * n);
+        let y = y.data.par_chunks(BLOCK * dim);
+        x.data
+            .par_chunks_mut(BLOCK * n * dim)
+            .zip(y)
+            .zip(post.zip(comb))
+            .for_each(|((x, y), (post, comb))| {
+                vectorized(|| {
+                    let mut old = vec![T::ZERO; n * dim];
+                    for (token, x) in x.chunks_exact_mut(n * dim).enumerate() {
+                        old.copy_from_slice(x);
+                        let y = &y[token * dim..(token + 1) * dim];
+                        for (k, x) in x.chunks_exact_mut(dim).enumerate() {
+                            let post = post[token * n + k];
+                            x.iter_mut().zip(y).for_each(|(x, &y)| *x = post * y);
+                            for (j, old) in old.chunks_exact(dim).enumerate() {
+                                let weight = comb[(token * n + j) * n + k];
+                                x.iter_mut().zip(old).for_each(|(x, &old)| *x += weight * old);
+                            }
+                        }
+                    }
+                });
+            });
+    }
+}
+
+/// The streams' last mixing: h = Σ_j (σ(μ_j·scale + base_j) + ε) X_j.
+#[derive(Clone, Debug)]
+pub struct HyperHead<T> {
+    /// `[n, n·D]`.
+    pub projection: Linear<T>,
+    pub base: Vec<T>,
+    pub scale: T,
+    pub norm_eps: T,
+    pub eps: T,
+}
+
+impl<T: Real> HyperHead<T> {
+    /// `[tokens, n, D]` → `[tokens, D]`.
+    pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
+        let (tokens, n, dim) = (x.shape[0], self.base.len(), x.cols());
+        let flat = Tensor::new([tokens, n * dim], x.data.clone());
+        let mu = self.projection.apply(&flat);
+        let mut out = Tensor::full([tokens, dim], T::ZERO);
+        for token in 0..tokens {
+            let x = flat.row(token);
+            let scale = inverse_rms(x, self.norm_eps);
+            let weight = |(&mu, &base): (&T, &T)| (mu * scale * self.scale + base).sigmoid() + self.eps;
+            let pre: Vec<T> = mu.row(token).iter().zip(&self.base).map(weight).collect();
+            combine(x, &pre, out.row_mut(token));
+        }
+        out
+    }
+}
+
+/// out = Σ_j weight_j · x_j over the rows of x.
+#[inline(always)]
+fn combine<T: Real>(x: &[T], weights: &[T], out: &mut [T]) {
+    out.fill(T::ZERO);
+    for (x, &weight) in x.chunks_exact(out.len()).zip(weights) {
+        out.iter_mut().zip(x).for_each(|(out, &x)| *out += weight * x);
+    }
+}
+
+/// Turns up to [`LANES`] matrices A `[n, n]` into C: row softmax, + ε, then `iterations` column and `iterations − 1` row
+/// normalisations in turn, each dividing by sum + ε.
+#[inline(always)]
+fn sinkhorn<T: Real>(matrices: &mut [T], n: usize, iterations: usize, eps: T) {
+    let mut c = vec![[T::ZERO; LANES]; n * n];
+    for (lane, matrix) in matrices.chunks_exact(n * n).enumerate() {
+        matrix.iter().zip(&mut c).for_each(|(&a, c)| c[lane] = a);
+    }
+    for row in c.chunks_exact_mut(n) {
+        let mut top = row[0];
+        for entry in &*row {
+            for lane in 0..LANES {
+                top[lane] = top[lane].max(entry[lane]);
+            }
+        }
+        for entry in &mut *row {
+            for lane in 0..LANES {
+                entry[lane] = entry[lane] - top[lane];
+            }
+            T::exp_all(entry);
+        }
+    }
+    let rows: Vec<Vec<usize>> = (0..n).map(|j| (0..n).map(|k| j * n + k).collect()).collect();
+    let columns: Vec<Vec<usize>> = (0..n).map(|k| (0..n).map(|j| j * n + k).collect()).collect();
+    normalize(&mut c, &rows, T::ZERO);
+    for entry in &mut c {
+        for lane in 0..LANES {
+            entry[lane] += eps;
+        }
+    }
+    normalize(&mut c, &columns, eps);
+    for _ in 1..iterations {
+        normalize(&mut c, &rows, eps);
+        normalize(&mut c, &columns, eps);
+    }
+    for (lane, matrix) in matrices.chunks_exact_mut(n * n).enumerate() {
+        matrix.iter_mut().zip(&c).for_each(|(a, c)| *a = c[lane]);
+    }
+}
+
+/// Divides every line (row or column, given by its entries) by its sum + ε.
+#[inline(always)]
+fn normalize<T: Real>(c: &mut [[T; LANES]], lines: &[Vec<usize>], eps: T) {
+    for line in lines {
+        let mut sum = [eps; LANES];
+        for &entry in line {
+            for lane in 0..LANES {
+                sum[lane] += c[entry][lane];
+            }
+        }
+        for &entry in line {
+            for lane in 0..LANES {
+                c[entry][lane] = c[entry][lane] / sum[lane];
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Lightning indexer: which compressed entries a query attends to.
+//!
+//! score_w = Σ_h a_h · max(0, q_h·k_w) with a_h = (W_w x)_h · d^−½ · H^−½ (signed); the k best visible entries are selected.
+
+use rayon::prelude::*;
+
+use super::BLOCK;
+use super::linear::Product;
+use super::top_k::top_k;
+use crate::real::vectorized;
+use crate::{Choice, Real, Tensor};
+
+/// Queries `[n, heads, dim]`, head weights `[n, heads]` (scaled), all keys `[entries, dim]`; `visible(row)` entries from
+/// the first may be selected by a row.
+pub fn select<T: Real>(
+    query: &Tensor<T>,
+    head_weights: &Tensor<T>,
+    keys: &[T],
+    k: usize,
+    visible: impl Fn(usize) -> usize + Sync,
+) -> Choice<T> {
+    let (rows, heads, dim) = (query.shape[0], query.shape[1], query.cols());
+    let entries = keys.len() / dim;
+    let mut scores = Tensor::full([rows, entries.max(1)], T::NEG_INFINITY);
+    let mut indices = vec![-1; rows * k];
+    let width = scores.cols();
+    scores
+        .data
+        .par_chunks_mut(BLOCK * width)
+        .zip(indices.par_chunks_mut(BLOCK * k))
+        .enumerate()
+        .for_each(|(block, (scores, indices))| {
+            let first = block * BLOCK;
+            let rows = scores.len() / width;
+            let seen = visible(first + rows - 1);
+            let mut products = vec![T::ZERO; rows * heads * seen];
+            Product {
+                m: rows * heads,
+                n: seen,
+                k: dim,
+                x: &query.data[first * heads * dim..(first + rows) * heads * dim],
+                x_stride: dim,
+                w: keys,
+                w_strides: (dim, 1),
+                y_stride: seen,
+                add: false,
+            }
+            .run(&mut products);
+            for (row, (scores, indices)) in scores
+                .chunks_exact_mut(width)
+                .zip(indices.chunks_exact_mut(k))
+                .enumerate()
+            {
+                let visible = visible(first + row);
+                let scores = &mut scores[..visible];
+                scores.fill(T::ZERO);
+                vectorized(|| {
+                    for (head, &weight) in head_weights.row(first + row).iter().enumerate() {
+                        let products = &products[(row * heads + head) * seen..][..visible];
+                        for (score, &product) in scores.iter_mut().zip(products) {
+                            // Not `max`, which would drop NaN.
+                            let positive = if product < T::ZERO { T::ZERO } else { product };
+                            *score += weight * positive;
+                        }
+                    }
+                });
+                top_k(scores, visible, k, indices);
+            }
+        });
+    Choice { indices, k, scores }
+}

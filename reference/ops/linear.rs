@@ -1,0 +1,155 @@
+//! y = x·Wᵀ.
+
+use rayon::prelude::*;
+
+use super::BLOCK;
+use crate::real::vectorized;
+use crate::{Real, Tensor};
+
+/// A bias-free linear layer.
+#[derive(Clone, Debug)]
+pub struct Linear<T> {
+    /// `[outputs, inputs]`.
+    pub weight: Tensor<T>,
+}
+
+impl<T: Real> Linear<T> {
+    /// `[.., inputs]` → `[rows, outputs]`.
+    pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
+        let (inputs, outputs) = (self.weight.cols(), self.weight.rows());
+        let rows = x.data.len() / inputs;
+        let mut y = Tensor::full([rows, outputs], T::ZERO);
+        if rows <= BLOCK {
+            self.apply_rows(&x.data, &mut y.data);
+        } else {
+            let x = x.data.par_chunks(BLOCK * inputs);
+            x.zip(y.data.par_chunks_mut(BLOCK * outputs))
+                .for_each(|(x, y)| self.apply_rows(x, y));
+        }
+        y
+    }
+
+    /// The same on this thread, for rows already cut into a block.
+    pub fn apply_rows(&self, x: &[T], y: &mut [T]) {
+        multiply(x, &self.weight.data, self.weight.cols(), y);
+    }
+}
+
+/// y `[m, n]` = x `[m, k]` · wᵀ, w `[n, k]`, on this thread.
+pub fn multiply<T: Real>(x: &[T], w: &[T], k: usize, y: &mut [T]) {
+    let (m, n) = (x.len() / k, w.len() / k);
+    Product {
+        m,
+        n,
+        k,
+        x,
+        x_stride: k,
+        w,
+        w_strides: (k, 1),
+        y_stride: n,
+        add: false,
+    }
+    .run(y);
+}
+
+/// ⟨a, b⟩ in 32 interleaved partial sums, added pairwise.
+#[inline(always)]
+pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
+    const LANES: usize = 32;
+    let mut sums = [T::ZERO; LANES];
+    let (a_blocks, b_blocks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest: (&[T], &[T]) = (a_blocks.remainder(), b_blocks.remainder());
+    for (a, b) in a_blocks.zip(b_blocks) {
+        for lane in 0..LANES {
+            sums[lane] += a[lane] * b[lane];
+        }
+    }
+    for (lane, (&a, &b)) in rest.0.iter().zip(rest.1).enumerate() {
+        sums[lane] += a * b;
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            sums[lane] = sums[lane] + sums[lane + width];
+        }
+        width /= 2;
+    }
+    sums[0]
+}
+
+/// y `[m, n]` = x `[m, k]` · w `[k, n]` with strides, on this thread: by the `gemm` crate, or by dot products for a single
+/// row, which is bound by reading w and gains nothing from packing it.
+pub struct Product<'a, T> {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub x: &'a [T],
+    /// Elements from one row of x to the next.
+    pub x_stride: usize,
+    pub w: &'a [T],
+    /// Elements from one column of w to the next, and from one row to the next.
+    pub w_strides: (usize, usize),
+    /// Elements from one row of y to the next.
+    pub y_stride: usize,
+    /// Add to what is in y.
+    pub add: bool,
+}
+
+impl<T: Real> Product<'_, T> {
+    /// # Panics
+    /// When a slice is too short for its shape.
+    pub fn run(&self, y: &mut [T]) {
+        let Self {
+            m,
+            n,
+            k,
+            x,
+            x_stride,
+            w,
+            w_strides,
+            y_stride,
+            add,
+        } = *self;
+        if m == 0 || n == 0 {
+            return;
+        }
+        let last = |rows: usize, stride: usize| (rows.max(1) - 1) * stride;
+        assert!(k > 0 && last(m, x_stride) + k <= x.len());
+        assert!(last(n, w_strides.0) + last(k, w_strides.1) < w.len());
+        assert!(last(m, y_stride) + n <= y.len());
+        if m == 1 && w_strides.1 == 1 && !add {
+            let row = |column: usize| &w[column * w_strides.0..][..k];
+            vectorized(|| {
+                y[..n]
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(column, y)| *y = dot(&x[..k], row(column)))
+            });
+            return;
+        }
+        // SAFETY: the assertions above keep every access within the three slices, and y is borrowed mutably.
+        unsafe {
+            gemm::gemm(
+                m,
+                n,
+                k,
+                y.as_mut_ptr(),
+                1,
+                y_stride as isize,
+                add,
+                x.as_ptr(),
+                1,
+                x_stride as isize,
+                w.as_ptr(),
+                w_strides.0 as isize,
+                w_strides.1 as isize,
+                T::ONE,
+                T::ONE,
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Rotary position embedding, interleaved (GPT-J), on the last r channels of a row, with YaRN.
+//!
+//! Pair i is channels (d−r+2i, d−r+2i+1); at position p it turns by φ = p·fᵢ. Tables are FP32 in every implementation, so
+//! φ is the f32 product of f32 factors; cosine and sine are those of that number, to the precision of `T`. At p ≈ 2²⁰ this
+//! φ is off by up to 2⁻⁵, which is part of the model's definition, not an error to be mended.
+
+use rayon::prelude::*;
+
+use super::BLOCK;
+use crate::{Real, Tensor};
+
+/// How long contexts change the frequencies (YaRN without its attention factor).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    pub factor: f64,
+    /// Context the model was first trained on.
+    pub original_positions: f64,
+    pub beta_fast: f64,
+    pub beta_slow: f64,
+}
+
+/// fᵢ = θ^(−2i/r); with YaRN the slow ones are divided by the factor, with a linear ramp between.
+pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
+    let plain = |i: usize| theta.powf(-2.0 * i as f64 / dims as f64);
+    let Some(yarn) = yarn else {
+        return (0..dims / 2).map(|i| plain(i) as f32).collect();
+    };
+    let turns = |beta: f64| {
+        let wavelengths = yarn.original_positions / (2.0 * std::f64::consts::PI * beta);
+        dims as f64 * wavelengths.ln() / (2.0 * theta.ln())
+    };
+    let low = turns(yarn.beta_fast).floor().max(0.0);
+    let mut high = turns(yarn.beta_slow).ceil().min(dims as f64 - 1.0);
+    if high == low {
+        high += 0.001;
+    }
+    let mixed = |i: usize| {
+        let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+        plain(i) / yarn.factor * ramp + plain(i) * (1.0 - ramp)
+    };
+    (0..dims / 2).map(|i| mixed(i) as f32).collect()
+}
+
+/// Cosines and sines by position, made as far as they are asked for.
+#[derive(Clone, Debug)]
+pub struct Rope<T> {
+    frequencies: Vec<f32>,
+    /// For each position, r/2 pairs (cos φ, sin φ).
+    table: Vec<(T, T)>,
+}
+
+impl<T: Real> Rope<T> {
+    pub fn new(frequencies: Vec<f32>) -> Self {
+        Self {
+            frequencies,
+            table: Vec::new(),
+        }
+    }
+
+    /// Makes the table reach to `positions`.
+    pub fn extend(&mut self, positions: usize) {
+        for position in self.table.len() / self.frequencies.len()..positions {
+            self.table.extend(self.frequencies.iter().map(|&frequency| {
+                let angle = f64::from(position as f32 * frequency);
+                (T::from_f64(angle.cos()), T::from_f64(angle.sin()))
+            }));
+        }
+    }
+
+    /// Turns the last r channels of every row in place; row i of `x` is at position `position(i / rows_per_token)`, and
+    /// every row is one head of `cols` channels. `inverse` turns back.
+    pub fn apply(&self, x: &mut Tensor<T>, heads: usize, position: impl Fn(usize) -> usize + Sync, inverse: bool) {
+        let cols = x.cols();
+        let pairs = self.frequencies.len();
+        let sign = if inverse { -T::ONE } else { T::ONE };
+        x.data
+            .par_chunks_mut(BLOCK * heads * cols)
+            .enumerate()
+            .for_each(|(block, rows)| {
+                for (row, x) in rows.chunks_exact_mut(cols).enumerate() {
+                    let position = position(block * BLOCK + row / heads);
+                    let turns = &self.table[position * pairs..(position + 1) * pairs];
+                    for (pair, &(cos, sin)) in x[cols - 2 * pairs..].chunks_exact_mut(2).zip(turns) {
+                        let (even, odd, sin) = (pair[0], pair[1], sign * sin);
+                        pair[0] = even * cos - odd * sin;
+                        pair[1] = odd * cos + even * sin;
+                    }
+                }
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_yarn_frequencies() {
+        let yarn = Yarn {
+            factor: 16.0,
+            original_positions: 65536.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+        };
+        let f = frequencies(64, 1.6e5, Some(yarn));
+        let plain = frequencies(64, 1.6e5, None);
+        assert_eq!(f[..16], plain[..16]);
+        let close = |got: f32, want: f64| (f64::from(got) / want - 1.0).abs() < 2.0 * f64::from(f32::EPSILON);
+        assert!(
+            close(f[16], 2.265_625e-3) && close(f[24], 1.953_125e-5) && close(f[31], 5.680_529_036_9e-7),
+            "{f:?}"
+        );
+    }
+
+    #[test]
+    fn inverse_undoes() {
+        let mut rope = Rope::<f64>::new(frequencies(8, 1e4, None));
+        rope.extend(1000);
+        let start: Vec<f64> = (0..2 * 3 * 12).map(|i| (i as f64).sin()).collect();
+        let mut x = Tensor::new([2, 3, 12], start.clone());
+        rope.apply(&mut x, 3, |token| 998 + token, false);
+        assert_eq!(x.data[..4], start[..4], "channels without position stay");
+        assert_ne!(x.data[4..12], start[4..12]);
+        rope.apply(&mut x, 3, |token| 998 + token, true);
+        assert!(
+            x.data
+                .iter()
+                .zip(&start)
+                .all(|(a, b)| (a - b).abs() < 4.0 * f64::EPSILON)
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! Which experts a token goes to, and with what weights.
+//!
+//! σ_e = √softplus(logit_e). Learned layers take the k largest of σ_e + bias_e (the bias only selects); hash layers look
+//! the experts up by token id. Weights are γ·σ_e / Σ σ over the selected.
+
+use super::top_k::top_k;
+use crate::{Choice, Real, Tensor};
+
+/// How a layer selects.
+#[derive(Clone, Debug)]
+pub enum Selection<T> {
+    /// `[experts]`, added to σ for the selection only.
+    Bias(Vec<T>),
+    /// `[vocabulary, k]` expert numbers by token id.
+    Table(Vec<u32>),
+}
+
+/// √softplus(x), elementwise; softplus(x) = x above 20, as in PyTorch.
+pub fn sqrt_softplus<T: Real>(logits: &mut Tensor<T>) {
+    for x in &mut logits.data {
+        let softplus = if *x > T::from_f64(20.0) { *x } else { x.exp().ln_1p() };
+        *x = softplus.sqrt();
+    }
+}
+
+/// Selects `k` experts for each row of σ; the scores in the choice are σ + bias (σ where a table selects).
+pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32], k: usize) -> Choice<T> {
+    let mut scores = sigma.clone();
+    let mut indices = vec![-1; sigma.rows() * k];
+    for (row, (scores, indices)) in scores
+        .data
+        .chunks_exact_mut(sigma.cols())
+        .zip(indices.chunks_exact_mut(k))
+        .enumerate()
+    {
+        match selection {
+            Selection::Bias(bias) => {
+                scores.iter_mut().zip(bias).for_each(|(score, &bias)| *score += bias);
+                top_k(scores, scores.len(), k, indices);
+            }
+            Selection::Table(table) => {
+                let experts = &table[ids[row] as usize * k..][..k];
+                indices
+                    .iter_mut()
+                    .zip(experts)
+                    .for_each(|(index, &expert)| *index = expert as i32);
+            }
+        }
+    }
+    Choice { indices, k, scores }
+}
+
+/// γ·σ_e / Σ σ over the selected experts, `[rows, k]` in the order of the choice.
+pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, scale: T) -> Tensor<T> {
+    // transformers and DeepSeek's TileKernels add this to the sum, so that all-zero σ gives zero weights and not NaN.
+    let tiny = T::from_f64(1e-20);
+    let mut weights = Tensor::full([sigma.rows(), choice.k], T::ZERO);
+    for row in 0..sigma.rows() {
+        let of = |index: usize| sigma.row(row)[index];
+        let mut sum = tiny;
+        choice.selected(row).for_each(|index| sum += of(index));
+        for (slot, index) in choice.selected(row).enumerate() {
+            weights.row_mut(row)[slot] = of(index) / sum * scale;
+        }
+    }
+    weights
+}

@@ -1,0 +1,35 @@
+//! The k best of a row, with ties that always fall the same way.
+
+use crate::Real;
+
+/// Indices of the `k` largest scores among the first `visible`, best first: score descending, then smaller index, so that
+/// equal scores are chosen alike everywhere. Fewer than `k` candidates leave −1 at the end. NaN counts as largest.
+pub fn top_k<T: Real>(scores: &[T], visible: usize, k: usize, out: &mut [i32]) {
+    out.fill(-1);
+    // Adding zero makes −0 and 0 equal, which the total order tells apart.
+    let key = |index: u32| Into::<f64>::into(scores[index as usize]) + 0.0;
+    let order = |&a: &u32, &b: &u32| key(b).total_cmp(&key(a)).then(a.cmp(&b));
+    let mut candidates: Vec<u32> = (0..visible as u32).collect();
+    if visible > k && k > 0 {
+        candidates.select_nth_unstable_by(k - 1, order);
+        candidates.truncate(k);
+    }
+    candidates.sort_unstable_by(order);
+    for (out, index) in out.iter_mut().zip(candidates) {
+        *out = index as i32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_take_the_smaller_index() {
+        let mut out = [0; 3];
+        top_k(&[0.0, 2.0, -0.0, 2.0, 0.0, 9.0], 5, 3, &mut out);
+        assert_eq!(out, [1, 3, 0]);
+        top_k(&[1.0, 2.0], 2, 3, &mut out);
+        assert_eq!(out, [1, 0, -1]);
+    }
+}

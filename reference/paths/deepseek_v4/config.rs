@@ -1,0 +1,262 @@
+//! `config.json`, as `transformers` writes it for `deepseek_v4`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::ops::rope::{Yarn, frequencies};
+use crate::paths::TensorSpec;
+
+/// Which keys a layer attends to besides its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub enum LayerType {
+    /// None: sliding window only.
+    #[serde(rename = "sliding_attention")]
+    Sliding,
+    /// CSA: the entries its indexer selects.
+    #[serde(rename = "compressed_sparse_attention")]
+    Sparse,
+    /// HCA: all entries.
+    #[serde(rename = "heavily_compressed_attention")]
+    Heavy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum RouterType {
+    #[serde(rename = "hash_moe")]
+    Hash,
+    #[serde(rename = "moe")]
+    Learned,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct RopeParameters {
+    pub rope_type: String,
+    pub rope_theta: f64,
+    pub factor: Option<f64>,
+    pub original_max_position_embeddings: Option<f64>,
+    pub beta_fast: Option<f64>,
+    pub beta_slow: Option<f64>,
+}
+
+/// RoPE of sliding layers, and of layers with a compressor.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct RopeByLayer {
+    pub main: RopeParameters,
+    pub compress: RopeParameters,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Config {
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub moe_intermediate_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub head_dim: usize,
+    pub qk_rope_head_dim: usize,
+    pub q_lora_rank: usize,
+    pub num_experts_per_tok: usize,
+    pub n_routed_experts: usize,
+    pub routed_scaling_factor: f64,
+    pub swiglu_limit: f64,
+    pub sliding_window: usize,
+    pub o_groups: usize,
+    pub o_lora_rank: usize,
+    pub index_n_heads: usize,
+    pub index_head_dim: usize,
+    pub index_topk: usize,
+    pub hc_mult: usize,
+    pub hc_sinkhorn_iters: usize,
+    pub hc_eps: f64,
+    pub rms_norm_eps: f64,
+    pub compress_rates: BTreeMap<String, usize>,
+    pub rope_parameters: RopeByLayer,
+    pub layer_types: Vec<LayerType>,
+    pub mlp_layer_types: Vec<RouterType>,
+}
+
+impl Config {
+    /// Finds what would not work: every inconsistency that loading or running could trip over.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("moe_intermediate_size", self.moe_intermediate_size),
+            ("num_hidden_layers", self.num_hidden_layers),
+            ("num_attention_heads", self.num_attention_heads),
+            ("head_dim", self.head_dim),
+            ("q_lora_rank", self.q_lora_rank),
+            ("num_experts_per_tok", self.num_experts_per_tok),
+            ("n_routed_experts", self.n_routed_experts),
+            ("sliding_window", self.sliding_window),
+            ("o_groups", self.o_groups),
+            ("o_lora_rank", self.o_lora_rank),
+            ("index_n_heads", self.index_n_heads),
+            ("index_head_dim", self.index_head_dim),
+            ("index_topk", self.index_topk),
+            ("hc_mult", self.hc_mult),
+            ("hc_sinkhorn_iters", self.hc_sinkhorn_iters),
+        ];
+        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err(format!("{name} is 0"));
+        }
+        for (name, len) in [
+            ("layer_types", self.layer_types.len()),
+            ("mlp_layer_types", self.mlp_layer_types.len()),
+        ] {
+            if len != self.num_hidden_layers {
+                return Err(format!(
+                    "{name} has {len} entries, num_hidden_layers is {}",
+                    self.num_hidden_layers
+                ));
+            }
+        }
+        let rope = self.qk_rope_head_dim;
+        if rope % 2 != 0 || rope > self.head_dim || rope > self.index_head_dim {
+            let (head, index) = (self.head_dim, self.index_head_dim);
+            return Err(format!(
+                "qk_rope_head_dim {rope} is not even, or more than head_dim {head} or index_head_dim {index}"
+            ));
+        }
+        if self.num_attention_heads % self.o_groups != 0 {
+            let (heads, groups) = (self.num_attention_heads, self.o_groups);
+            return Err(format!(
+                "num_attention_heads {heads} is not a multiple of o_groups {groups}"
+            ));
+        }
+        if self.num_experts_per_tok > self.n_routed_experts {
+            let (chosen, all) = (self.num_experts_per_tok, self.n_routed_experts);
+            return Err(format!(
+                "num_experts_per_tok {chosen} is more than n_routed_experts {all}"
+            ));
+        }
+        for layer in &self.layer_types {
+            if *layer != LayerType::Sliding && self.rate(*layer).is_none_or(|rate| rate == 0) {
+                return Err(format!("compress_rates has no positive entry for {layer:?} layers"));
+            }
+        }
+        for rope in [&self.rope_parameters.main, &self.rope_parameters.compress] {
+            let yarn = [rope.factor, rope.original_max_position_embeddings];
+            if !["default", "yarn"].contains(&rope.rope_type.as_str()) {
+                return Err(format!(
+                    "rope_type '{}' is unknown: expected 'default' or 'yarn'",
+                    rope.rope_type
+                ));
+            }
+            if rope.rope_type == "yarn" && yarn.contains(&None) {
+                return Err("rope_type 'yarn' needs factor and original_max_position_embeddings".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn rate(&self, layer: LayerType) -> Option<usize> {
+        let name = match layer {
+            LayerType::Sliding => return None,
+            LayerType::Sparse => "compressed_sparse_attention",
+            LayerType::Heavy => "heavily_compressed_attention",
+        };
+        self.compress_rates.get(name).copied()
+    }
+
+    /// Tokens per entry of a layer's compressed cache; `None` where it has none.
+    pub fn compress_rate(&self, layer: usize) -> Option<usize> {
+        self.rate(self.layer_types[layer])
+    }
+
+    /// Frequencies of a layer's RoPE.
+    pub fn rope_frequencies(&self, layer: LayerType) -> Vec<f32> {
+        let rope = match layer {
+            LayerType::Sliding => &self.rope_parameters.main,
+            LayerType::Sparse | LayerType::Heavy => &self.rope_parameters.compress,
+        };
+        let yarn = (rope.rope_type == "yarn").then(|| Yarn {
+            factor: rope.factor.unwrap_or(1.0),
+            original_positions: rope.original_max_position_embeddings.unwrap_or(1.0),
+            beta_fast: rope.beta_fast.unwrap_or(32.0),
+            beta_slow: rope.beta_slow.unwrap_or(1.0),
+        });
+        frequencies(self.qk_rope_head_dim, rope.rope_theta, yarn)
+    }
+
+    /// Every tensor of the model, with `transformers`' names.
+    pub fn tensors(&self) -> Vec<TensorSpec> {
+        let (hidden, dim, streams) = (self.hidden_size, self.head_dim, self.hc_mult);
+        let mut specs = Vec::new();
+        let mut add = |name: String, shape: &[usize], integer: bool| {
+            specs.push(TensorSpec {
+                name,
+                shape: shape.to_vec(),
+                integer,
+            });
+        };
+        add("model.embed_tokens.weight".into(), &[self.vocab_size, hidden], false);
+        for layer in 0..self.num_hidden_layers {
+            let mut float = |name: &str, shape: &[usize]| add(format!("model.layers.{layer}.{name}"), shape, false);
+            let mixes = 2 * streams + streams * streams;
+            for hc in ["attn_hc", "ffn_hc"] {
+                float(&format!("{hc}.fn"), &[mixes, streams * hidden]);
+                float(&format!("{hc}.base"), &[mixes]);
+                float(&format!("{hc}.scale"), &[3]);
+            }
+            float("input_layernorm.weight", &[hidden]);
+            float("post_attention_layernorm.weight", &[hidden]);
+            let heads = self.num_attention_heads * dim;
+            float("self_attn.q_a_proj.weight", &[self.q_lora_rank, hidden]);
+            float("self_attn.q_a_norm.weight", &[self.q_lora_rank]);
+            float("self_attn.q_b_proj.weight", &[heads, self.q_lora_rank]);
+            float("self_attn.kv_proj.weight", &[dim, hidden]);
+            float("self_attn.kv_norm.weight", &[dim]);
+            float(
+                "self_attn.o_a_proj.weight",
+                &[self.o_groups * self.o_lora_rank, heads / self.o_groups],
+            );
+            float("self_attn.o_b_proj.weight", &[hidden, self.o_groups * self.o_lora_rank]);
+            float("self_attn.sinks", &[self.num_attention_heads]);
+            if let Some(rate) = self.compress_rate(layer) {
+                let sparse = self.layer_types[layer] == LayerType::Sparse;
+                let mut compressor = |prefix: &str, dim: usize| {
+                    let width = if sparse { 2 * dim } else { dim };
+                    float(&format!("{prefix}.kv_proj.weight"), &[width, hidden]);
+                    float(&format!("{prefix}.gate_proj.weight"), &[width, hidden]);
+                    float(&format!("{prefix}.position_bias"), &[rate, width]);
+                    float(&format!("{prefix}.kv_norm.weight"), &[dim]);
+                };
+                compressor("self_attn.compressor", dim);
+                if sparse {
+                    let prefix = "self_attn.compressor.indexer";
+                    compressor(prefix, self.index_head_dim);
+                    float(
+                        &format!("{prefix}.q_b_proj.weight"),
+                        &[self.index_n_heads * self.index_head_dim, self.q_lora_rank],
+                    );
+                    float(
+                        &format!("{prefix}.scorer.weights_proj.weight"),
+                        &[self.index_n_heads, hidden],
+                    );
+                }
+            }
+            let (experts, inner) = (self.n_routed_experts, self.moe_intermediate_size);
+            float("mlp.gate.weight", &[experts, hidden]);
+            float("mlp.experts.gate_up_proj", &[experts, 2 * inner, hidden]);
+            float("mlp.experts.down_proj", &[experts, hidden, inner]);
+            float("mlp.shared_experts.gate_proj.weight", &[inner, hidden]);
+            float("mlp.shared_experts.up_proj.weight", &[inner, hidden]);
+            float("mlp.shared_experts.down_proj.weight", &[hidden, inner]);
+            match self.mlp_layer_types[layer] {
+                RouterType::Learned => float("mlp.gate.e_score_correction_bias", &[experts]),
+                RouterType::Hash => {
+                    let name = format!("model.layers.{layer}.mlp.gate.tid2eid");
+                    add(name, &[self.vocab_size, self.num_experts_per_tok], true);
+                }
+            }
+        }
+        add("model.hc_head.hc_fn".into(), &[streams, streams * hidden], false);
+        add("model.hc_head.hc_base".into(), &[streams], false);
+        add("model.hc_head.hc_scale".into(), &[1], false);
+        add("model.norm.weight".into(), &[hidden], false);
+        add("lm_head.weight".into(), &[self.vocab_size, hidden], false);
+        specs
+    }
+}

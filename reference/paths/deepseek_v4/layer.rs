@@ -1,0 +1,409 @@
+//! One decoder layer: attention and experts, each between the two halves of its hyper-connection.
+
+use rayon::prelude::*;
+
+use super::config::LayerType;
+use super::sites::*;
+use super::state::{Compressed, LayerState};
+use crate::ops::attention::{KeyRows, attend};
+use crate::ops::experts::Experts;
+use crate::ops::hyper_connection::HyperConnection;
+use crate::ops::linear::{Linear, Product};
+use crate::ops::rmsnorm::rmsnorm;
+use crate::ops::rope::Rope;
+use crate::ops::router::{Selection, select, sqrt_softplus, weights};
+use crate::ops::{BLOCK, indexer};
+use crate::{Choice, Numerics, Real, Role, Site, Tensor};
+
+/// Queries that attend together.
+const QUERIES: usize = 32;
+
+pub(super) struct Layer<T> {
+    pub kind: LayerType,
+    pub attention_mixer: HyperConnection<T>,
+    pub attention_norm: Vec<T>,
+    pub query_down: Linear<T>,
+    pub query_norm: Vec<T>,
+    pub query_up: Linear<T>,
+    pub kv: Linear<T>,
+    pub kv_norm: Vec<T>,
+    pub sinks: Vec<T>,
+    pub output_down: Linear<T>,
+    pub output_groups: usize,
+    pub output_up: Linear<T>,
+    pub window: usize,
+    pub compressor: Option<Compressor<T>>,
+    pub indexer: Option<Indexer<T>>,
+    pub moe_mixer: HyperConnection<T>,
+    pub moe_norm: Vec<T>,
+    pub router: Linear<T>,
+    pub selection: Selection<T>,
+    pub experts_per_token: usize,
+    pub router_scale: T,
+    pub experts: Experts<T>,
+    pub eps: T,
+}
+
+pub(super) struct Compressor<T> {
+    pub kv: Linear<T>,
+    pub gate: Linear<T>,
+    /// `[rate, width]`, added to the logits by position in the window.
+    pub position_bias: Tensor<T>,
+    pub norm: Vec<T>,
+}
+
+pub(super) struct Indexer<T> {
+    pub compressor: Compressor<T>,
+    pub query_up: Linear<T>,
+    pub head_weights: Linear<T>,
+    pub top_k: usize,
+}
+
+/// Where in model and sequence a call is, and who is called at the sites.
+pub(super) struct Context<'a, T: Real> {
+    pub numerics: &'a mut dyn Numerics<T>,
+    pub layer: usize,
+    /// Position of the call's first token.
+    pub start: usize,
+    pub ids: &'a [u32],
+    pub rope: &'a Rope<T>,
+}
+
+impl<T: Real> Context<'_, T> {
+    fn at(&self, name: &'static str, first_row: usize) -> Site {
+        Site {
+            layer: Some(self.layer),
+            name,
+            role: Role::Both,
+            first_row,
+        }
+    }
+
+    fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
+        self.numerics.site(&self.at(name, self.start), tensor);
+    }
+
+    /// Passes KV vectors, once or once per role; the second tensor is the value's copy.
+    fn pass_kv(&mut self, name: &'static str, first_row: usize, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
+        let site = self.at(name, first_row);
+        if !self.numerics.splits(&site) {
+            self.numerics.site(&site, keys);
+            return None;
+        }
+        let mut values = keys.clone();
+        self.numerics.site(
+            &Site {
+                role: Role::Key,
+                ..site
+            },
+            keys,
+        );
+        self.numerics.site(
+            &Site {
+                role: Role::Value,
+                ..site
+            },
+            &mut values,
+        );
+        Some(values)
+    }
+}
+
+impl<T: Real> Layer<T> {
+    /// Streams `[T, n, D]` through the layer, in place.
+    pub fn forward(&self, x: &mut Tensor<T>, state: &mut LayerState<T>, cx: &mut Context<'_, T>) {
+        cx.pass(INPUT, x);
+
+        let (mut input, mixing) = self.attention_mixer.pre(x);
+        rmsnorm(&mut input, Some(&self.attention_norm), self.eps);
+        cx.pass(ATTENTION_INPUT, &mut input);
+        let mut output = self.attention(&input, state, cx);
+        cx.pass(ATTENTION_OUTPUT, &mut output);
+        self.attention_mixer.post(x, &output, &mixing);
+
+        let (mut input, mixing) = self.moe_mixer.pre(x);
+        rmsnorm(&mut input, Some(&self.moe_norm), self.eps);
+        cx.pass(MOE_INPUT, &mut input);
+        let mut output = self.moe(&input, cx);
+        cx.pass(MOE_OUTPUT, &mut output);
+        self.moe_mixer.post(x, &output, &mixing);
+
+        cx.pass(OUTPUT, x);
+    }
+
+    fn attention(&self, x: &Tensor<T>, state: &mut LayerState<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+        let (tokens, start, dim, heads) = (x.rows(), cx.start, self.kv_norm.len(), self.sinks.len());
+
+        let mut low = self.query_down.apply(x);
+        rmsnorm(&mut low, Some(&self.query_norm), self.eps);
+        let mut query = self.query_up.apply(&low);
+        query.shape = vec![tokens, heads, dim];
+        rmsnorm(&mut query, None, self.eps);
+        cx.rope.apply(&mut query, heads, |token| start + token, false);
+        cx.pass(QUERY, &mut query);
+
+        let mut kv = self.kv.apply(x);
+        rmsnorm(&mut kv, Some(&self.kv_norm), self.eps);
+        cx.rope.apply(&mut kv, 1, |token| start + token, false);
+        let values = cx.pass_kv(WINDOW, start, &mut kv);
+        state.remember(&kv, values.as_ref(), self.window);
+
+        if let (Some(compressor), Some(compressed)) = (&self.compressor, &mut state.compressed) {
+            if let Some((first, mut entries)) = compressor.compress(x, compressed, cx, self.eps) {
+                let values = cx.pass_kv(COMPRESSED, first, &mut entries);
+                compressed.entries.push(&entries, values.as_ref());
+            }
+        }
+        let choice = self.index(x, &low, state, cx);
+        let mut mixed = self.attend(&query, choice.as_ref(), state, cx);
+        cx.rope.apply(&mut mixed, heads, |token| start + token, true);
+        cx.pass(HEADS, &mut mixed);
+        self.project(&mixed)
+    }
+
+    /// Which compressed entries each token reads, where an indexer selects them.
+    fn index(
+        &self,
+        x: &Tensor<T>,
+        low: &Tensor<T>,
+        state: &mut LayerState<T>,
+        cx: &mut Context<'_, T>,
+    ) -> Option<Choice<T>> {
+        let (Some(indexer), Some(index)) = (&self.indexer, &mut state.index) else {
+            return None;
+        };
+        let (tokens, start) = (x.rows(), cx.start);
+        let heads = indexer.head_weights.weight.rows();
+        let dim = indexer.compressor.norm.len();
+        let mut query = indexer.query_up.apply(low);
+        query.shape = vec![tokens, heads, dim];
+        cx.rope.apply(&mut query, heads, |token| start + token, false);
+        cx.pass(INDEX_QUERY, &mut query);
+        if let Some((first, mut keys)) = indexer.compressor.compress(x, index, cx, self.eps) {
+            cx.numerics.site(&cx.at(INDEX_KEY, first), &mut keys);
+            index.entries.push(&keys, None);
+        }
+        let mut head_weights = indexer.head_weights.apply(x);
+        let scale = T::ONE / T::from_f64((dim * heads) as f64).sqrt();
+        head_weights.data.iter_mut().for_each(|weight| *weight *= scale);
+        let rate = indexer.compressor.rate();
+        let visible = |row: usize| (start + row + 1) / rate;
+        let mut choice = indexer::select(&query, &head_weights, index.entries.keys(), indexer.top_k, visible);
+        cx.numerics.choice(&cx.at(TOPK, start), &mut choice);
+        Some(choice)
+    }
+
+    /// Attention proper: every token to its window and to its compressed entries, block by block.
+    fn attend(
+        &self,
+        query: &Tensor<T>,
+        choice: Option<&Choice<T>>,
+        state: &LayerState<T>,
+        cx: &mut Context<'_, T>,
+    ) -> Tensor<T> {
+        let (heads, dim, start) = (self.sinks.len(), query.cols(), cx.start);
+        let site = cx.at(MASS, start);
+        let wanted = choice.filter(|_| cx.numerics.wants(&site));
+        let mut mass = wanted.map(|choice| Tensor::full([query.shape[0], choice.k], T::ZERO));
+        let mut out = Tensor::full(query.shape.clone(), T::ZERO);
+        let width = heads * dim;
+        let block = |(number, (query, out)): (usize, (&[T], &mut [T]))| {
+            let first = number * QUERIES;
+            let rows = query.len() / width;
+            let entries = Entries::new(state, choice, start, first..first + rows);
+            let positions = start + first..start + first + rows;
+            let oldest = (positions.start + 1).saturating_sub(self.window);
+            let recent = state
+                .window
+                .read(oldest - state.window_first..positions.end - state.window_first);
+            let (result, p) = attend(
+                query,
+                &self.sinks,
+                dim,
+                [recent, entries.rows()],
+                |part, row, key| match part {
+                    0 => {
+                        let (now, then) = (positions.start + row, oldest + key);
+                        then <= now && now < then + self.window
+                    }
+                    _ => entries.visible[row * entries.numbers.len() + key],
+                },
+            );
+            out.copy_from_slice(&result);
+            let offset = recent.keys.len() / dim;
+            wanted.map_or(Vec::new(), |choice| {
+                entries.mass(choice, first..first + rows, heads, &p, offset)
+            })
+        };
+        let blocks = query
+            .data
+            .par_chunks(QUERIES * width)
+            .zip(out.data.par_chunks_mut(QUERIES * width))
+            .enumerate();
+        let masses: Vec<Vec<T>> = blocks.map(block).collect();
+        if let Some(mass) = &mut mass {
+            mass.data = masses.concat();
+            cx.numerics.site(&site, mass);
+        }
+        out
+    }
+
+    /// Grouped output projection: W_ob · concat_g (A_g · heads of group g).
+    fn project(&self, heads: &Tensor<T>) -> Tensor<T> {
+        let groups = self.output_groups;
+        let (width, inner) = (heads.shape[1] * heads.cols(), self.output_down.weight.rows());
+        let (part, rank) = (width / groups, inner / groups);
+        let mut low = Tensor::full([heads.shape[0], inner], T::ZERO);
+        heads
+            .data
+            .par_chunks(BLOCK * width)
+            .zip(low.data.par_chunks_mut(BLOCK * inner))
+            .for_each(|(x, low)| {
+                for group in 0..groups {
+                    let w = &self.output_down.weight.data[group * rank * part..(group + 1) * rank * part];
+                    let product = Product {
+                        m: x.len() / width,
+                        n: rank,
+                        k: part,
+                        x: &x[group * part..],
+                        x_stride: width,
+                        w,
+                        w_strides: (part, 1),
+                        y_stride: inner,
+                        add: false,
+                    };
+                    product.run(&mut low[group * rank..]);
+                }
+            });
+        self.output_up.apply(&low)
+    }
+
+    fn moe(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+        let mut sigma = self.router.apply(x);
+        sqrt_softplus(&mut sigma);
+        let mut choice = select(&sigma, &self.selection, cx.ids, self.experts_per_token);
+        if matches!(self.selection, Selection::Bias(_)) {
+            cx.numerics.choice(&cx.at(ROUTER, cx.start), &mut choice);
+        }
+        let weights = weights(&sigma, &choice, self.router_scale);
+        self.experts.apply(x, &choice, &weights)
+    }
+}
+
+impl<T: Real> Compressor<T> {
+    fn rate(&self) -> usize {
+        self.position_bias.rows()
+    }
+
+    /// Feeds the call's tokens to the pool; gives the entries they complete, normed and turned to the position of their
+    /// window's first token, and the number of the first of them.
+    fn compress(
+        &self,
+        x: &Tensor<T>,
+        state: &mut Compressed<T>,
+        cx: &Context<'_, T>,
+        eps: T,
+    ) -> Option<(usize, Tensor<T>)> {
+        let rate = self.rate();
+        let values = self.kv.apply(x);
+        let mut logits = self.gate.apply(x);
+        for row in 0..logits.rows() {
+            let bias = self.position_bias.row((cx.start + row) % rate);
+            logits
+                .row_mut(row)
+                .iter_mut()
+                .zip(bias)
+                .for_each(|(logit, &bias)| *logit += bias);
+        }
+        let first = state.pool.entries();
+        let mut entries = state.pool.push(&values, &logits);
+        if entries.rows() == 0 {
+            return None;
+        }
+        rmsnorm(&mut entries, Some(&self.norm), eps);
+        cx.rope.apply(&mut entries, 1, |entry| (first + entry) * rate, false);
+        Some((first, entries))
+    }
+}
+
+impl<T: Real> LayerState<T> {
+    /// Appends to the window cache and forgets, now and then, what no later token can see.
+    fn remember(&mut self, keys: &Tensor<T>, values: Option<&Tensor<T>>, window: usize) {
+        let excess = self.window.rows().saturating_sub(window - 1);
+        if excess > window {
+            self.window.drop_first(excess);
+            self.window_first += excess;
+        }
+        self.window.push(keys, values);
+    }
+}
+
+/// The compressed entries that a block of queries reads.
+struct Entries<T> {
+    /// Ascending.
+    numbers: Vec<usize>,
+    keys: Vec<T>,
+    /// `None` where they equal the keys.
+    values: Option<Vec<T>>,
+    /// `[queries, entries]`.
+    visible: Vec<bool>,
+}
+
+impl<T: Real> Entries<T> {
+    /// What the queries `rows` of a call that began at position `start` read: what they selected, or all that is complete.
+    fn new(state: &LayerState<T>, choice: Option<&Choice<T>>, start: usize, rows: std::ops::Range<usize>) -> Self {
+        let Some(compressed) = &state.compressed else {
+            return Self {
+                numbers: Vec::new(),
+                keys: Vec::new(),
+                values: None,
+                visible: Vec::new(),
+            };
+        };
+        let complete = |row: usize| (start + row + 1) / compressed.pool.rate();
+        let read: Vec<Vec<usize>> = rows
+            .map(|row| choice.map_or_else(|| (0..complete(row)).collect(), |choice| choice.selected(row).collect()))
+            .collect();
+        let mut numbers: Vec<usize> = read.iter().flatten().copied().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut visible = vec![false; read.len() * numbers.len()];
+        for (visible, read) in visible.chunks_exact_mut(numbers.len().max(1)).zip(&read) {
+            for number in read {
+                visible[numbers.partition_point(|n| n < number)] = true;
+            }
+        }
+        let (keys, values) = compressed.entries.gather(&numbers);
+        Self {
+            numbers,
+            keys,
+            values,
+            visible,
+        }
+    }
+
+    fn rows(&self) -> KeyRows<'_, T> {
+        KeyRows {
+            keys: &self.keys,
+            values: self.values.as_ref().unwrap_or(&self.keys),
+        }
+    }
+
+    /// Mean over heads of the probability of each selected entry, `[rows, k]`; the entries begin at column `offset` of p.
+    fn mass(&self, choice: &Choice<T>, rows: std::ops::Range<usize>, heads: usize, p: &[T], offset: usize) -> Vec<T> {
+        let width = offset + self.numbers.len();
+        let mut mass = vec![T::ZERO; rows.len() * choice.k];
+        for (p, (row, mass)) in p
+            .chunks_exact(heads * width)
+            .zip(rows.zip(mass.chunks_exact_mut(choice.k)))
+        {
+            for (slot, number) in choice.selected(row).enumerate() {
+                let column = offset + self.numbers.partition_point(|n| *n < number);
+                let mut sum = T::ZERO;
+                p.chunks_exact(width).for_each(|p| sum += p[column]);
+                mass[slot] = sum / T::from_f64(heads as f64);
+            }
+        }
+        mass
+    }
+}

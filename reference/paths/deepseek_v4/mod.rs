@@ -1,0 +1,15 @@
+//! DeepSeek-V4: prefill and decode with its compressed KV caches, lightning indexer, mHC and MoE.
+//!
+//! The maths is that of DeepSeek's inference code and of `transformers`' `DeepseekV4ForCausalLM`, whose tensor names and
+//! configuration file are used.
+
+mod config;
+mod layer;
+mod model;
+mod sites;
+mod state;
+
+pub use config::{Config, LayerType};
+pub use model::Model;
+pub use sites::SITES;
+pub use state::State;

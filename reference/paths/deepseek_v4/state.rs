@@ -1,0 +1,118 @@
+//! What a sequence leaves behind for its next tokens: the caches.
+
+use crate::ops::attention::KeyRows;
+use crate::ops::compressor::Pool;
+use crate::ops::rope::Rope;
+use crate::{Real, Tensor};
+
+/// The caches of one sequence.
+#[derive(Clone, Debug)]
+pub struct State<T> {
+    pub(super) layers: Vec<LayerState<T>>,
+    /// Tokens seen.
+    pub(super) tokens: usize,
+    /// RoPE tables of sliding layers and of layers with a compressor.
+    pub(super) ropes: [Rope<T>; 2],
+}
+
+impl<T: Real> State<T> {
+    /// Tokens seen so far.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    pub fn layer(&self, layer: usize) -> &LayerState<T> {
+        &self.layers[layer]
+    }
+}
+
+/// The caches of one layer.
+#[derive(Clone, Debug)]
+pub struct LayerState<T> {
+    /// The last KV vectors, at least as many as the window reaches.
+    pub window: Cache<T>,
+    /// Token number of the window cache's first row.
+    pub window_first: usize,
+    pub compressed: Option<Compressed<T>>,
+    /// The indexer's keys.
+    pub index: Option<Compressed<T>>,
+}
+
+/// A compressor's pool with the entries made so far.
+#[derive(Clone, Debug)]
+pub struct Compressed<T> {
+    pub pool: Pool<T>,
+    pub entries: Cache<T>,
+}
+
+impl<T: Real> Compressed<T> {
+    pub fn new(rate: usize, overlap: bool, dim: usize) -> Self {
+        Self {
+            pool: Pool::new(rate, overlap, dim),
+            entries: Cache::new(dim),
+        }
+    }
+}
+
+/// Rows read as keys and as values; values are kept apart only where the two roles were split.
+#[derive(Clone, Debug)]
+pub struct Cache<T> {
+    dim: usize,
+    keys: Vec<T>,
+    values: Option<Vec<T>>,
+}
+
+impl<T: Real> Cache<T> {
+    pub fn new(dim: usize) -> Self {
+        Self {
+            dim,
+            keys: Vec::new(),
+            values: None,
+        }
+    }
+
+    pub fn rows(&self) -> usize {
+        self.keys.len() / self.dim
+    }
+
+    /// All rows as keys.
+    pub fn keys(&self) -> &[T] {
+        &self.keys
+    }
+
+    pub fn push(&mut self, keys: &Tensor<T>, values: Option<&Tensor<T>>) {
+        if let Some(values) = values {
+            // Split from the first row on: `Numerics::splits` answers alike for all rows.
+            self.values.get_or_insert_default().extend_from_slice(&values.data);
+        }
+        self.keys.extend_from_slice(&keys.data);
+    }
+
+    /// Forgets the first rows.
+    pub fn drop_first(&mut self, rows: usize) {
+        self.keys.drain(..rows * self.dim);
+        if let Some(values) = &mut self.values {
+            values.drain(..rows * self.dim);
+        }
+    }
+
+    /// A range of rows in both roles.
+    pub fn read(&self, rows: std::ops::Range<usize>) -> KeyRows<'_, T> {
+        let range = rows.start * self.dim..rows.end * self.dim;
+        KeyRows {
+            keys: &self.keys[range.clone()],
+            values: &self.values.as_ref().unwrap_or(&self.keys)[range],
+        }
+    }
+
+    /// Copies of chosen rows in both roles; the values are `None` where they equal the keys.
+    pub fn gather(&self, rows: &[usize]) -> (Vec<T>, Option<Vec<T>>) {
+        let pick = |from: &[T]| {
+            rows.iter()
+                .flat_map(|row| &from[row * self.dim..(row + 1) * self.dim])
+                .copied()
+                .collect()
+        };
+        (pick(&self.keys), self.values.as_deref().map(pick))
+    }
+}
