@@ -75,17 +75,28 @@ impl Codec for FormatCodec {
     }
 
     fn check(&self, cols: usize) -> Result<(), String> {
-        self.format.check(cols).map_err(|why| format!("format '{}': {why}", self.name))
+        self.format
+            .check(cols)
+            .map_err(|why| format!("format '{}': {why}", self.name))
     }
 
     fn encode(&self, x: &[f32], cols: usize) -> Encoded {
         let rows = rows(self, x.len(), cols);
-        pulp::Arch::new().dispatch(Encode { format: &self.format, x, rows, cols })
+        pulp::Arch::new().dispatch(Encode {
+            format: &self.format,
+            x,
+            rows,
+            cols,
+        })
     }
 
     fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
         assert_eq!(out.len(), encoded.rows * encoded.cols, "elements of '{}'", self.name);
-        pulp::Arch::new().dispatch(Decode { format: &self.format, encoded, out });
+        pulp::Arch::new().dispatch(Decode {
+            format: &self.format,
+            encoded,
+            out,
+        });
     }
 }
 
@@ -129,7 +140,9 @@ impl Format {
             Group::Token => bytes as f64,
             Group::Tensor => 0.0,
         };
-        let scales = self.scaling.map_or(0.0, |level| per_group(level.group, level.scale.bytes()));
+        let scales = self
+            .scaling
+            .map_or(0.0, |level| per_group(level.group, level.scale.bytes()));
         let globals = self.global.map_or(0.0, |group| per_group(group, 4));
         (cols * self.element.bits as usize) as f64 / 8.0 + scales + globals
     }
@@ -138,13 +151,19 @@ impl Format {
         if cols == 0 {
             return Err("a row has no channels".into());
         }
-        if let Some(Scaling { group: Group::Block(size), .. }) = self.scaling
+        if let Some(Scaling {
+            group: Group::Block(size),
+            ..
+        }) = self.scaling
             && cols % size != 0
         {
             return Err(format!("{cols} channels are not whole blocks of {size}"));
         }
         if cols * self.element.bits as usize % 8 != 0 {
-            return Err(format!("{cols} channels of {} bits are not whole bytes", self.element.bits));
+            return Err(format!(
+                "{cols} channels of {} bits are not whole bytes",
+                self.element.bits
+            ));
         }
         Ok(())
     }
@@ -157,9 +176,16 @@ impl Format {
         let mut scaled = x.to_vec();
         let global_len = self.global.map_or(x.len().max(1), |group| group.len(x.len(), cols));
         let globals: Vec<f32> = match (self.scaling, self.global) {
-            (Some(Scaling { scale: Scale::E4m3(rule), .. }), Some(_)) => {
-                x.chunks(global_len).map(|part| (rule.global)(finite(codes::amax(part)))).collect()
-            }
+            (
+                Some(Scaling {
+                    scale: Scale::E4m3(rule),
+                    ..
+                }),
+                Some(_),
+            ) => x
+                .chunks(global_len)
+                .map(|part| (rule.global)(finite(codes::amax(part))))
+                .collect(),
             _ => vec![1.0; 1],
         };
         if let Some(Scaling { group, scale }) = self.scaling {
@@ -177,29 +203,62 @@ impl Format {
                 Scale::F32(_) => Dtype::F32,
                 Scale::E4m3(_) => Dtype::F8_E4M3,
             };
-            parts.push(Part { name: "scale", dtype, shape: group.shape(rows, cols), bytes: scales });
+            parts.push(Part {
+                name: "scale",
+                dtype,
+                shape: group.shape(rows, cols),
+                bytes: scales,
+            });
         }
         codes::encode(self.element, &scaled, &mut data);
         if let Some(group) = self.global {
             let bytes = globals.iter().flat_map(|global| global.to_le_bytes()).collect();
-            parts.push(Part { name: "global", dtype: Dtype::F32, shape: group.shape(rows, cols), bytes });
+            parts.push(Part {
+                name: "global",
+                dtype: Dtype::F32,
+                shape: group.shape(rows, cols),
+                bytes,
+            });
         }
         let shape = vec![rows, if bits == 4 { cols / 2 } else { cols }];
-        parts.insert(0, Part { name: "data", dtype: dtype(self.element), shape, bytes: data });
+        parts.insert(
+            0,
+            Part {
+                name: "data",
+                dtype: dtype(self.element),
+                shape,
+                bytes: data,
+            },
+        );
         Encoded { rows, cols, parts }
     }
 
     #[inline(always)]
     fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
-        codes::decode(self.element, encoded.part("data"), out);
-        let Some(Scaling { group, scale }) = self.scaling else { return };
         let total = out.len();
+        let data = encoded.part("data");
+        assert_eq!(
+            data.len(),
+            total * self.element.bits as usize / 8,
+            "bytes of codes of '{self}'"
+        );
+        codes::decode(self.element, data, out);
+        let Some(Scaling { group, scale }) = self.scaling else {
+            return;
+        };
         let len = group.len(total, encoded.cols);
+        assert_eq!(
+            encoded.part("scale").len(),
+            total.div_ceil(len) * scale.bytes(),
+            "bytes of scales of '{self}'"
+        );
         let globals = encoded.part("global").as_chunks().0;
         let global_len = self.global.map_or(total.max(1), |group| group.len(total, encoded.cols));
         let stored = encoded.part("scale").chunks(scale.bytes());
         for (index, (block, stored)) in out.chunks_mut(len).zip(stored).enumerate() {
-            let global = globals.get(index * len / global_len).map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
+            let global = globals
+                .get(index * len / global_len)
+                .map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
             codes::divide(block, Quotient::times(scale.decode(stored, global)));
         }
     }
@@ -207,7 +266,11 @@ impl Format {
 
 /// The float of these bits, infinity made NaN: a global scale of infinity would make zeros of everything finite.
 fn finite(amax: u32) -> f32 {
-    if amax >= INFINITY_BITS { f32::NAN } else { f32::from_bits(amax) }
+    if amax >= INFINITY_BITS {
+        f32::NAN
+    } else {
+        f32::from_bits(amax)
+    }
 }
 
 fn dtype(element: &Element) -> Dtype {

@@ -24,7 +24,10 @@ pub struct Part {
 impl Encoded {
     /// The bytes of the part of that name; none if there is no such part.
     pub fn part(&self, name: &str) -> &[u8] {
-        self.parts.iter().find(|part| part.name == name).map_or(&[], |part| &part.bytes)
+        self.parts
+            .iter()
+            .find(|part| part.name == name)
+            .map_or(&[], |part| &part.bytes)
     }
 }
 

@@ -6,7 +6,9 @@
 /// In f32 by butterflies, the factor last, as in the fast_hadamard_transform package. Does not depend on the machine.
 pub fn hadamard(x: &mut [f32], cols: usize) -> Result<(), String> {
     if !cols.is_power_of_two() {
-        return Err(format!("a Hadamard rotation needs a power of two of channels, not {cols}"));
+        return Err(format!(
+            "a Hadamard rotation needs a power of two of channels, not {cols}"
+        ));
     }
     if !x.len().is_multiple_of(cols) {
         return Err(format!("{} elements are not whole rows of {cols}", x.len()));

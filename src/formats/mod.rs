@@ -41,7 +41,11 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
     }
     if let Some(named) = FORMATS.iter().find(|named| named.name == text) {
         let format = named.format.parse()?;
-        return Ok(Arc::new(block::FormatCodec { name: text.into(), doc: named.doc.into(), format }));
+        return Ok(Arc::new(block::FormatCodec {
+            name: text.into(),
+            doc: named.doc.into(),
+            format,
+        }));
     }
     if !text.contains('/') && element(text).is_none() {
         let records = RECORDS.iter().map(|record| record.name);
@@ -53,5 +57,9 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
         Some(Scaling { scale, .. }) => format!("{}; {}", format.element.doc, scale.rule().1),
         None => format.element.doc.into(),
     };
-    Ok(Arc::new(block::FormatCodec { name: format.to_string(), doc, format }))
+    Ok(Arc::new(block::FormatCodec {
+        name: format.to_string(),
+        doc,
+        format,
+    }))
 }

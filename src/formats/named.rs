@@ -11,10 +11,26 @@ pub struct Named {
 
 /// All named formats.
 pub const FORMATS: &[Named] = &[
-    Named { name: "bf16", format: "bf16", doc: "bfloat16; infinities and NaN stay" },
-    Named { name: "f16", format: "f16", doc: "IEEE half; overflow gives infinity" },
-    Named { name: "e4m3", format: "e4m3", doc: "unscaled FP8 cast, saturating at 448, infinities too; NaN stays" },
-    Named { name: "e5m2", format: "e5m2", doc: "unscaled FP8 cast, saturating at 57344, infinities too; NaN stays" },
+    Named {
+        name: "bf16",
+        format: "bf16",
+        doc: "bfloat16; infinities and NaN stay",
+    },
+    Named {
+        name: "f16",
+        format: "f16",
+        doc: "IEEE half; overflow gives infinity",
+    },
+    Named {
+        name: "e4m3",
+        format: "e4m3",
+        doc: "unscaled FP8 cast, saturating at 448, infinities too; NaN stays",
+    },
+    Named {
+        name: "e5m2",
+        format: "e5m2",
+        doc: "unscaled FP8 cast, saturating at 57344, infinities too; NaN stays",
+    },
     Named {
         name: "fp8_b64",
         format: "e4m3/b64:e8m0(act_quant)",
@@ -35,15 +51,31 @@ pub const FORMATS: &[Named] = &[
         format: "e4m3/token:f32(vllm)",
         doc: "FP8 with one f32 scale per token, as vLLM casts dynamically",
     },
-    Named { name: "fp8_tensor", format: "e4m3/t:f32", doc: "FP8 with one f32 scale per tensor" },
-    Named { name: "mxfp8", format: "e4m3/b32:e8m0", doc: "OCP MXFP8 with cuBLAS's scales: nothing saturates" },
-    Named { name: "mxfp8_floor", format: "e4m3/b32:e8m0(floor)", doc: "OCP MXFP8 with the scales of OCP MX v1.0 §6.3" },
+    Named {
+        name: "fp8_tensor",
+        format: "e4m3/t:f32",
+        doc: "FP8 with one f32 scale per tensor",
+    },
+    Named {
+        name: "mxfp8",
+        format: "e4m3/b32:e8m0",
+        doc: "OCP MXFP8 with cuBLAS's scales: nothing saturates",
+    },
+    Named {
+        name: "mxfp8_floor",
+        format: "e4m3/b32:e8m0(floor)",
+        doc: "OCP MXFP8 with the scales of OCP MX v1.0 §6.3",
+    },
     Named {
         name: "mxfp4",
         format: "e2m1/b32:e8m0(fp4_act_quant)",
         doc: "OCP MXFP4 with DeepSeek's scales: nothing saturates",
     },
-    Named { name: "mxfp4_floor", format: "e2m1/b32:e8m0(floor)", doc: "OCP MXFP4 with the scales of OCP MX v1.0 §6.3" },
+    Named {
+        name: "mxfp4_floor",
+        format: "e2m1/b32:e8m0(floor)",
+        doc: "OCP MXFP4 with the scales of OCP MX v1.0 §6.3",
+    },
     Named {
         name: "nvfp4",
         format: "e2m1/b16:e4m3/t:f32",
@@ -59,5 +91,9 @@ pub const FORMATS: &[Named] = &[
         format: "e2m1/b16:e4m3",
         doc: "NVFP4 with block scales only, as FlashInfer with global scale 1",
     },
-    Named { name: "int8_token", format: "int8/token:f32", doc: "symmetric INT8 with one f32 scale amax/127 per token" },
+    Named {
+        name: "int8_token",
+        format: "int8/token:f32",
+        doc: "symmetric INT8 with one f32 scale amax/127 per token",
+    },
 ];

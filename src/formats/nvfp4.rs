@@ -87,7 +87,13 @@ pub static V41: Nvfp4Rule = Nvfp4Rule {
     global: no_global,
     encode: |amax, _| {
         let (code, scale) = e4m3(at_least(amax * (1.0 / 6.0), 1.0 / 512.0));
-        (code, Quotient { zero: 0.0, ..Quotient::over(scale) })
+        (
+            code,
+            Quotient {
+                zero: 0.0,
+                ..Quotient::over(scale)
+            },
+        )
     },
     decode: block_only,
 };
@@ -136,7 +142,11 @@ pub static MODELOPT: Nvfp4Rule = Nvfp4Rule {
         let (code, scale) = e4m3(if amax == 0.0 { 1.0 } else { amax / (6.0 * g) });
         let step = scale * g;
         // A step that underflows to 0 holds zeros only; ModelOpt divides by it.
-        let quotient = if step == 0.0 { Quotient::times(0.0) } else { Quotient::over(step) };
+        let quotient = if step == 0.0 {
+            Quotient::times(0.0)
+        } else {
+            Quotient::over(step)
+        };
         (code, Quotient { zero: 0.0, ..quotient })
     },
     decode: |scale, g| scale * g,

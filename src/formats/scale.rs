@@ -33,8 +33,16 @@ fn e8m0_round(x: f32, threshold: u32) -> u8 {
     let magnitude = x.to_bits() & 0x7fff_ffff;
     let (field, fraction) = (magnitude >> 23, magnitude & 0x7f_ffff);
     // 2^-127, the power of code 0, is the fraction 0x400000 of a subnormal.
-    let up = if field == 0 { fraction > 0x40_0000 + threshold / 2 } else { fraction > threshold };
-    if magnitude > INFINITY_BITS { 255 } else { (field + u32::from(up)).min(254) as u8 }
+    let up = if field == 0 {
+        fraction > 0x40_0000 + threshold / 2
+    } else {
+        fraction > threshold
+    };
+    if magnitude > INFINITY_BITS {
+        255
+    } else {
+        (field + u32::from(up)).min(254) as u8
+    }
 }
 
 /// How elements are divided by their scale before the cast.
@@ -49,11 +57,19 @@ pub(super) struct Quotient {
 
 impl Quotient {
     pub const fn times(factor: f32) -> Self {
-        Self { factor, divide: false, zero: -0.0 }
+        Self {
+            factor,
+            divide: false,
+            zero: -0.0,
+        }
     }
 
     pub const fn over(factor: f32) -> Self {
-        Self { factor, divide: true, zero: -0.0 }
+        Self {
+            factor,
+            divide: true,
+            zero: -0.0,
+        }
     }
 
     #[inline(always)]
@@ -104,13 +120,25 @@ impl PowerRule {
             Pick::Nearest => return e8m0_round(f32::from_bits(amax) * limits.inverse, 0x35_04f3),
         };
         // Half a step above the largest f32 is infinity.
-        if field == 255 && self.pick == Pick::Even { 255 } else { field.saturating_sub(limits.exponent).min(254) as u8 }
+        if field == 255 && self.pick == Pick::Even {
+            255
+        } else {
+            field.saturating_sub(limits.exponent).min(254) as u8
+        }
     }
 }
 
 /// Rules for E8M0 scales; the first is the default.
-pub const POWER_RULES: &[&PowerRule] =
-    &[&RCEIL, &FLOOR, &CEIL, &EVEN, &ACT_QUANT, &FP4_ACT_QUANT, &FLASHMLA_V41, &NEAREST];
+pub const POWER_RULES: &[&PowerRule] = &[
+    &RCEIL,
+    &FLOOR,
+    &CEIL,
+    &EVEN,
+    &ACT_QUANT,
+    &FP4_ACT_QUANT,
+    &FLASHMLA_V41,
+    &NEAREST,
+];
 
 pub static RCEIL: PowerRule = PowerRule {
     name: "rceil",
@@ -181,7 +209,11 @@ impl F32Rule {
             return f32::NAN;
         }
         let amax = f32::from_bits(amax.max(self.amax_floor.to_bits()));
-        if self.power { e8m0_value(e8m0_ceil(amax * limits.inverse)) } else { amax / limits.max }
+        if self.power {
+            e8m0_value(e8m0_ceil(amax * limits.inverse))
+        } else {
+            amax / limits.max
+        }
     }
 
     #[inline(always)]

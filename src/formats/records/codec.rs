@@ -31,7 +31,11 @@ impl Codec for RecordCodec {
 
     fn check(&self, cols: usize) -> Result<(), String> {
         let Record { name, dim, .. } = self.record;
-        if cols == *dim { Ok(()) } else { Err(format!("record '{name}' holds {dim} channels, not {cols}")) }
+        if cols == *dim {
+            Ok(())
+        } else {
+            Err(format!("record '{name}' holds {dim} channels, not {cols}"))
+        }
     }
 
     fn encode(&self, x: &[f32], cols: usize) -> Encoded {
@@ -39,9 +43,22 @@ impl Codec for RecordCodec {
         let stride = self.record.page_stride(self.page);
         let pages = rows.div_ceil(self.page);
         let mut bytes = vec![0; pages * stride];
-        pulp::Arch::new().dispatch(Encode { codec: self, x, bytes: &mut bytes });
-        let part = Part { name: "pages", dtype: Dtype::U8, shape: vec![pages, stride], bytes };
-        Encoded { rows, cols, parts: vec![part] }
+        pulp::Arch::new().dispatch(Encode {
+            codec: self,
+            x,
+            bytes: &mut bytes,
+        });
+        let part = Part {
+            name: "pages",
+            dtype: Dtype::U8,
+            shape: vec![pages, stride],
+            bytes,
+        };
+        Encoded {
+            rows,
+            cols,
+            parts: vec![part],
+        }
     }
 
     fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
@@ -49,8 +66,16 @@ impl Codec for RecordCodec {
         let bytes = encoded.part("pages");
         let stride = self.record.page_stride(self.page);
         assert_eq!(out.len(), encoded.rows * dim, "elements of '{name}'");
-        assert_eq!(bytes.len(), encoded.rows.div_ceil(self.page) * stride, "bytes of '{name}'");
-        pulp::Arch::new().dispatch(Decode { codec: self, bytes, out });
+        assert_eq!(
+            bytes.len(),
+            encoded.rows.div_ceil(self.page) * stride,
+            "bytes of '{name}'"
+        );
+        pulp::Arch::new().dispatch(Decode {
+            codec: self,
+            bytes,
+            out,
+        });
     }
 }
 
@@ -92,7 +117,9 @@ impl Record {
     fn encode(&self, x: &[f32], page: usize, bytes: &mut [u8]) {
         let mut halves = vec![0; 2 * self.dim];
         let mut row = vec![0.0; self.dim];
-        let pages = bytes.chunks_exact_mut(self.page_stride(page)).zip(x.chunks(page * self.dim));
+        let pages = bytes
+            .chunks_exact_mut(self.page_stride(page))
+            .zip(x.chunks(page * self.dim));
         for (bytes, tokens) in pages {
             for (slot, token) in tokens.chunks_exact(self.dim).enumerate() {
                 codes::encode(&BF16, token, &mut halves);
@@ -120,7 +147,9 @@ impl Record {
 
     #[inline(always)]
     fn decode(&self, bytes: &[u8], page: usize, out: &mut [f32]) {
-        let pages = bytes.chunks_exact(self.page_stride(page)).zip(out.chunks_mut(page * self.dim));
+        let pages = bytes
+            .chunks_exact(self.page_stride(page))
+            .zip(out.chunks_mut(page * self.dim));
         for (bytes, tokens) in pages {
             for (slot, token) in tokens.chunks_exact_mut(self.dim).enumerate() {
                 for segment in self.segments {

@@ -7,7 +7,15 @@ use crate::formats::scale::{ACT_QUANT, ACT_QUANT_F32, FLASHMLA_V41, FP4_ACT_QUAN
 
 /// All records.
 pub const RECORDS: &[&Record] = &[
-    &V4_FP8, &V4_NVFP4, &V4_MXFP4, &V41_MXFP8, &V41_FP4, &V32_FP8, &V4_BF16, &INDEX_FP8, &INDEX_MXFP4,
+    &V4_FP8,
+    &V4_NVFP4,
+    &V4_MXFP4,
+    &V41_MXFP8,
+    &V41_FP4,
+    &V32_FP8,
+    &V4_BF16,
+    &INDEX_FP8,
+    &INDEX_MXFP4,
 ];
 
 const fn at(region: usize, offset: usize, bytes: usize) -> Place {
@@ -15,7 +23,13 @@ const fn at(region: usize, offset: usize, bytes: usize) -> Place {
 }
 
 const fn plain(name: &'static str, channels: (usize, usize), element: &'static Element, codes: Place) -> Segment {
-    Segment { name, channels, element, codes, scales: None }
+    Segment {
+        name,
+        channels,
+        element,
+        codes,
+        scales: None,
+    }
 }
 
 /// The 64 channels that RoPE rotates, kept in bf16.
