@@ -155,11 +155,11 @@ impl Format {
             group: Group::Block(size),
             ..
         }) = self.scaling
-            && cols % size != 0
+            && !cols.is_multiple_of(size)
         {
             return Err(format!("{cols} channels are not whole blocks of {size}"));
         }
-        if cols * self.element.bits as usize % 8 != 0 {
+        if !(cols * self.element.bits as usize).is_multiple_of(8) {
             return Err(format!(
                 "{cols} channels of {} bits are not whole bytes",
                 self.element.bits

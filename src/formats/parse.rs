@@ -110,7 +110,7 @@ fn parse(text: &str) -> Result<Format, String> {
         group: Group::Block(size),
         ..
     }) = scaling
-        && size * element.bits as usize % 8 != 0
+        && !(size * element.bits as usize).is_multiple_of(8)
     {
         return Err(format!(
             "a block of {size} codes of {} bits is not whole bytes",

@@ -309,8 +309,9 @@ impl Scale {
             Self::E8m0(rule) => {
                 let code = rule.code(amax, limits);
                 out[0] = code;
-                // 254 - code is the code of the reciprocal; of 2^127 that is the subnormal 2^-127.
-                Quotient::times(if code == 255 { f32::NAN } else { e8m0_value(254 - code) })
+                // 254 - code is the code of the reciprocal; of 2^127 that is the subnormal 2^-127. What is stored under a
+                // NaN scale means nothing.
+                Quotient::times(e8m0_value(254u8.saturating_sub(code)))
             }
             Self::F32(rule) => {
                 let scale = rule.scale(amax, limits);

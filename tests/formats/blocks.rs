@@ -236,4 +236,22 @@ fn the_nearest_power_is_nearest_in_the_logarithm() {
         let got = codec.encode(&[amax, -amax], 2).part("scale")[0];
         assert_eq!(f64::from(got), want.max(0.0), "{amax:e}");
     }
+    // Around the threshold 6·√2, four f32 steps for the product with fl32(1/6) left out.
+    let threshold = (6.0 * std::f64::consts::SQRT_2) as f32;
+    for steps in 5..2000 {
+        let (below, above) = (threshold.to_bits() - steps, threshold.to_bits() + steps);
+        let [below, above] = [below, above].map(|bits| codec.encode(&[f32::from_bits(bits), 0.0], 2).part("scale")[0]);
+        assert_eq!((below, above), (127, 128), "{steps} steps");
+    }
+}
+
+/// Just below 6 times a tie of E4M3, the product with fl32(1/6) is the tie and the quotient by 6 is not.
+#[test]
+fn a_sixth_is_a_product_or_a_quotient_as_the_rule_says() {
+    let mut x = [0.0; 16];
+    x[0] = (6.0f32 * 1.1875).next_down();
+    let scale = |format: &str| codec(format).unwrap().encode(&x, 16).part("scale")[0];
+    assert_eq!(scale("e2m1/b16:e4m3(flashinfer)"), 0x3a);
+    assert_eq!(scale("e2m1/b16:e4m3(v41)"), 0x3a);
+    assert_eq!(scale("e2m1/b16:e4m3(torchao)"), 0x39);
 }

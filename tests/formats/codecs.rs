@@ -79,6 +79,11 @@ fn nothing_is_fine() {
 fn zeros_stay_zeros() {
     for (codec, cols) in all() {
         let mut x = vec![0.0; 2 * cols];
+        assert!(
+            codec.encode(&x, cols).part("data").iter().all(|byte| *byte == 0),
+            "codes of {}",
+            codec.name()
+        );
         codec.round(&mut x, cols);
         assert!(x.iter().all(|x| x.to_bits() == 0), "{}", codec.name());
     }

@@ -195,6 +195,8 @@ fn overflow_infinity_and_nan_follow_the_policy() {
         (&INT8, -1e9, 0x81),
         (&INT8, f32::NAN, 0),
         (&E8M0, 0.0, 0),
+        (&E8M0, f32::from_bits(0x40_0000), 0),
+        (&E8M0, f32::from_bits(0x40_0001), 1),
         (&E8M0, f32::INFINITY, 254),
         (&E8M0, f32::NAN, 255),
     ];

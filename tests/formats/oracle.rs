@@ -78,7 +78,9 @@ pub fn nearest(element: &'static str, x: f64) -> u8 {
     let table = table(element);
     let sign = if x.is_sign_negative() { table.len() / 2 } else { 0 };
     let codes = (0..table.len() / 2).filter(|code| table[*code].is_finite());
-    let distance = |code: usize| (f64::from(table[code]) - x.abs()).abs();
+    // Beyond all finite values, but not so far that distances round to the same.
+    let magnitude = x.abs().min(1e6);
+    let distance = |code: usize| (f64::from(table[code]) - magnitude).abs();
     let best = codes
         .min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then((a % 2).cmp(&(b % 2))))
         .unwrap();
