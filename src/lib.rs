@@ -3,6 +3,7 @@
 //! Data flows one way: an [`sweep::experiment::Experiment`] is planned into cells, each cell runs a path with some
 //! numerics and yields [`record::Record`]s, gates turn records into verdicts, reports show both. See `docs/design.md`.
 
+pub mod atomic;
 pub mod backend;
 pub mod cli;
 pub mod dataset;

@@ -2,4 +2,5 @@
 
 pub mod experiment;
 pub mod run;
+pub mod store;
 pub mod summary;
