@@ -17,7 +17,9 @@ struct Page<'a> {
     /// Class of the verdict's colours.
     tone: &'static str,
     tally: Tally,
-    checks: &'a [Check<'a>],
+    smallest: Option<String>,
+    failed: &'a [Check<'a>],
+    passed: &'a [Check<'a>],
     columns: &'a [&'static Column],
     groups: Vec<(&'static str, Vec<&'a Row<'a>>)>,
     sections: Vec<Section>,
@@ -43,6 +45,7 @@ pub fn html(run: &Summarized) -> String {
             .filter(|row| row.candidate.group == group)
             .collect::<Vec<_>>()
     };
+    let (failed, passed) = run.checks.split_at(run.tally.fail);
     let page = Page {
         experiment,
         outcome: run.tally.outcome().name(),
@@ -52,7 +55,9 @@ pub fn html(run: &Summarized) -> String {
             Outcome::Incomplete | Outcome::NotJudged => "open",
         },
         tally: run.tally,
-        checks: &run.checks,
+        smallest: run.smallest(),
+        failed,
+        passed,
         columns: &run.overview.columns,
         groups: groups
             .map(|(title, group)| (title, rows(group)))

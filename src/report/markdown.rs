@@ -19,6 +19,9 @@ pub fn markdown(run: &Summarized) -> String {
         escape(&experiment.question)
     );
     text += &format!("**{}**\n", escape(&run.tally.counts()));
+    if let Some(smallest) = run.smallest() {
+        text += &format!("\n{}.\n", escape(&smallest));
+    }
     let (failed, passed): (Vec<_>, Vec<_>) = run.checks.iter().partition(|check| !check.verdict.pass);
     checks(&mut text, "Failed checks", &failed, LIMIT / 2);
     overview(&mut text, run, LIMIT / 4 * 3);
@@ -78,8 +81,7 @@ fn table(text: &mut String, title: &str, titles: &[&str], rows: impl ExactSizeIt
     *text += &format!("\n### {title}\n\n");
     *text += &row(titles.iter().copied());
     *text += &row(titles.iter().map(|_| "---"));
-    let mut kept = 0;
-    for row in rows {
+    for (kept, row) in rows.enumerate() {
         if text.len() + row.len() + RESERVE > limit {
             *text += &format!(
                 "\n{} of these {total} rows are left out: a step summary ends at 1 MiB.\n",
@@ -88,7 +90,6 @@ fn table(text: &mut String, title: &str, titles: &[&str], rows: impl ExactSizeIt
             return;
         }
         *text += &row;
-        kept += 1;
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 
 use index::Index;
 use overview::Overview;
-use recipes::Candidate;
+use recipes::{Candidate, Gate, Group};
 use verdicts::Check;
 pub use verdicts::{Outcome, Tally};
 
@@ -120,6 +120,22 @@ fn with<T>(run: &Run, show: impl FnOnce(&Summarized) -> T) -> T {
 }
 
 impl Summarized<'_> {
+    /// The answer in a sentence: the smallest format that passes, and of equally small ones the one with the least
+    /// error.
+    fn smallest(&self) -> Option<String> {
+        let passing = self
+            .candidates
+            .iter()
+            .filter(|c| c.group == Group::Plain && c.gate == Gate::Pass);
+        let sized = passing.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate.name)));
+        // Candidates are sorted by error, and the first of equals is kept.
+        let (bytes, name) = sized.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(format!(
+            "The smallest format that passes: {name}, {} bytes a vector",
+            number::bytes(bytes)
+        ))
+    }
+
     /// What it takes to make the numbers again.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.run.manifest;

@@ -52,7 +52,7 @@ pub const COLUMNS: &[Column] = &[
               does to the vector itself, before any layer uses it.",
         weight: 4,
         cell: |index, candidate| {
-            let cosines: Vec<f64> = STORED.iter().flat_map(|q| index.means(&candidate.name, *q)).collect();
+            let cosines: Vec<f64> = STORED.iter().flat_map(|q| index.means(candidate.name, *q)).collect();
             index::mean(&cosines).map(number::near_one)
         },
     },
@@ -61,33 +61,33 @@ pub const COLUMNS: &[Column] = &[
         doc: "Relative L2 error of a layer's output when the layer is fed the reference's input, ‖got − want‖ / \
               ‖want‖, median over layers: the error a layer makes by itself.",
         weight: 6,
-        cell: |index, candidate| index::median(&index.means(&candidate.name, LOCAL_ERROR)).map(number::error),
+        cell: |index, candidate| index::median(&index.means(candidate.name, LOCAL_ERROR)).map(number::error),
     },
     Column {
         title: ["final", "cosine"],
         doc: "Cosine of the residual streams after the last layer when the candidate runs free.",
         weight: 5,
-        cell: |index, candidate| Some(number::near_one(index.last(&candidate.name, CUMULATIVE_COSINE)?.mean)),
+        cell: |index, candidate| Some(number::near_one(index.last(candidate.name, CUMULATIVE_COSINE)?.mean)),
     },
     Column {
         title: ["final", "error"],
         doc: "Relative L2 error of the residual streams after the last layer when the candidate runs free: local \
               errors added up, and damped or amplified by the layers behind them. Rows are sorted by it.",
         weight: 10,
-        cell: |index, candidate| Some(number::error(index.last(&candidate.name, CUMULATIVE_ERROR)?.mean)),
+        cell: |index, candidate| Some(number::error(index.last(candidate.name, CUMULATIVE_ERROR)?.mean)),
     },
     Column {
         title: ["logits", "KL"],
         doc: "Kullback–Leibler divergence of the candidate's next-token distribution from the reference's, in nats, \
               mean over positions.",
         weight: 8,
-        cell: |index, candidate| Some(number::error(index.whole(&candidate.name, KL)?.mean)),
+        cell: |index, candidate| Some(number::error(index.whole(candidate.name, KL)?.mean)),
     },
     Column {
         title: ["top-1", "same"],
         doc: "Share of positions where candidate and reference rank the same token first.",
         weight: 3,
-        cell: |index, candidate| Some(number::share(index.whole(&candidate.name, TOP1)?.mean)),
+        cell: |index, candidate| Some(number::share(index.whole(candidate.name, TOP1)?.mean)),
     },
     Column {
         title: ["Δ nats/byte", "± 95 %"],
@@ -95,7 +95,7 @@ pub const COLUMNS: &[Column] = &[
               windows. An interval that spans 0 means this text cannot tell the two apart.",
         weight: 2,
         cell: |index, candidate| {
-            let delta = index.whole(&candidate.name, DELTA)?;
+            let delta = index.whole(candidate.name, DELTA)?;
             Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))
         },
     },
@@ -105,7 +105,7 @@ pub const COLUMNS: &[Column] = &[
               over layers.",
         weight: 1,
         cell: |index, candidate| {
-            let recalls = RECALL.map(|quantity| index.means(&candidate.name, quantity));
+            let recalls = RECALL.map(|quantity| index.means(candidate.name, quantity));
             let recalls = recalls.iter().find(|values| !values.is_empty())?;
             Some(format!(
                 "{}/{}",
@@ -119,7 +119,7 @@ pub const COLUMNS: &[Column] = &[
         doc: "NaN and infinite elements of the layers' outputs, all layers together. Shown only if there are any.",
         weight: 11,
         cell: |index, candidate| {
-            let counts: f64 = NONFINITE.iter().flat_map(|q| index.means(&candidate.name, *q)).sum();
+            let counts: f64 = NONFINITE.iter().flat_map(|q| index.means(candidate.name, *q)).sum();
             (counts != 0.0).then(|| number::bytes(counts))
         },
     },

@@ -45,6 +45,7 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     if failures.len() > FAILURES {
         lines.push(format!("… and {} more failed checks", failures.len() - FAILURES));
     }
+    lines.extend(run.smallest().map(|smallest| clip(&smallest, width)));
     let outcome = run.tally.outcome();
     let code = match outcome {
         Outcome::Pass => 32,

@@ -178,7 +178,10 @@ pub fn read_records(path: &Path) -> Result<Vec<Record>> {
                 recipe: recipe.get(row).ok_or_else(|| missing("recipe"))?.into(),
                 phase: parse_phase(phase.get(row)).ok_or_else(|| missing("phase"))?,
                 window: window.get(row).ok_or_else(|| missing("window"))?.into(),
-                layer: layer.get(row).map(|layer| layer as u32),
+                layer: layer
+                    .get(row)
+                    .map(|layer| u32::try_from(layer).map_err(|_| missing("layer")))
+                    .transpose()?,
                 site: site.get(row).ok_or_else(|| missing("site"))?.into(),
                 metric: metric.get(row).ok_or_else(|| missing("metric"))?.into(),
                 value: value.get(row).ok_or_else(|| missing("value"))?,
@@ -204,10 +207,16 @@ pub fn read_summaries(path: &Path) -> Result<Vec<Summary>> {
             Ok(Summary {
                 recipe: recipe.get(row).ok_or_else(|| missing("recipe"))?.into(),
                 phase: parse_phase(phase.get(row)).ok_or_else(|| missing("phase"))?,
-                layer: layer.get(row).map(|layer| layer as u32),
+                layer: layer
+                    .get(row)
+                    .map(|layer| u32::try_from(layer).map_err(|_| missing("layer")))
+                    .transpose()?,
                 site: site.get(row).ok_or_else(|| missing("site"))?.into(),
                 metric: metric.get(row).ok_or_else(|| missing("metric"))?.into(),
-                windows: windows.get(row).ok_or_else(|| missing("windows"))? as u32,
+                windows: windows
+                    .get(row)
+                    .and_then(|n| u32::try_from(n).ok())
+                    .ok_or_else(|| missing("windows"))?,
                 mean: mean.get(row).ok_or_else(|| missing("mean"))?,
                 min: min.get(row).ok_or_else(|| missing("min"))?,
                 max: max.get(row).ok_or_else(|| missing("max"))?,

@@ -377,10 +377,8 @@ fn summarize(records: &[Record]) -> Vec<Summary> {
         let key = (&record.recipe, record.phase, record.layer, &record.site, &record.metric);
         groups.entry(key).or_default().push(record.value);
     }
-    let summary = |((recipe, phase, layer, site, metric), values): (
-        (&String, Phase, Option<u32>, &String, &String),
-        Vec<f64>,
-    )| {
+    let mut summaries = Vec::new();
+    for ((recipe, phase, layer, site, metric), values) in groups {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let nan = values.iter().any(|value| value.is_nan());
         let fold = |f: fn(f64, f64) -> f64| {
@@ -391,7 +389,7 @@ fn summarize(records: &[Record]) -> Vec<Summary> {
             }
         };
         let (min, max) = (fold(f64::min), fold(f64::max));
-        Summary {
+        summaries.push(Summary {
             recipe: recipe.clone(),
             phase,
             layer,
@@ -403,7 +401,7 @@ fn summarize(records: &[Record]) -> Vec<Summary> {
             max,
             ci_low: (mean + min) / 2.0,
             ci_high: (mean + max) / 2.0,
-        }
-    };
-    groups.into_iter().map(summary).collect()
+        });
+    }
+    summaries
 }

@@ -224,8 +224,7 @@ fn html_is_one_inert_page() {
         !html.contains("NaN\"") && !html.contains("MNaN") && !html.contains("LNaN"),
         "a coordinate is NaN"
     );
-    // To look at: target/tmp/report.html.
-    std::fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/report.html"), html).expect("a writable target folder");
+    keep("report.html", &html);
 }
 
 #[test]
@@ -240,6 +239,13 @@ fn html_shows_hostile_names_and_runs_none() {
     assert!(chart.contains(": NaN in layer 17"), "NaN is drawn as such");
     assert!(HOSTILE.contains('\u{1b}') && !html.contains('\u{1b}'));
     balanced(&html);
+    keep("hostile.html", &html);
+}
+
+/// For people to look at, in `target/tmp`.
+fn keep(name: &str, html: &str) {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(path, html).expect("a writable target folder");
 }
 
 /// Every element that is opened is closed, in order (void elements aside).

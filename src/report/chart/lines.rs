@@ -176,7 +176,7 @@ impl Lines {
                 svg,
                 area.right + 11.0,
                 at + 4.0,
-                &format!("name s{slot}"),
+                &format!("series s{slot}"),
                 &short(&series.name),
             );
         }

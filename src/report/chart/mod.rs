@@ -112,5 +112,5 @@ const NAME: usize = 22;
 
 /// Width of a text of the charts' size, in pixels: a guess on the safe side for sans-serif faces.
 fn width(text: &str) -> f64 {
-    6.4 * text.chars().count() as f64
+    7.0 * text.chars().count() as f64
 }

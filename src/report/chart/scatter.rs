@@ -16,7 +16,7 @@ pub struct Point {
     pub detail: String,
 }
 
-/// Points, less being better on both axes; the error axis is logarithmic.
+/// Points, less being better on both axes, which are logarithmic.
 #[derive(Clone, Debug)]
 pub struct Scatter {
     pub title: String,
@@ -40,7 +40,7 @@ impl Scatter {
             .filter(|p| p.error.is_finite() && p.error > 0.0)
             .collect();
         let bound = self.bound.iter().map(|bound| bound.value);
-        let costs = Scale::over(points.iter().map(|p| p.cost), false);
+        let costs = Scale::over(points.iter().map(|p| p.cost), true);
         let errors = Scale::over(points.iter().map(|p| p.error).chain(bound), true);
         let (Some(x), Some(y)) = (costs, errors) else {
             return String::new();
@@ -87,7 +87,7 @@ impl Scatter {
                 &mut svg,
                 anchor,
                 place[3] - 3.0,
-                &format!("name {class} s{}", point.slot % SLOTS),
+                &format!("series {class} s{}", point.slot % SLOTS),
                 &name,
             );
         }

@@ -1,7 +1,9 @@
 //! Which charts a run deserves, and what to say beside them.
 
+mod families;
+
 use super::Summarized;
-use super::chart::{Bound, Dot, DotRow, Dots, Lines, Mark, Point, SLOTS, Scatter, Series};
+use super::chart::{Bound, Lines, Mark, Point, SLOTS, Scatter, Series};
 use super::index::Quantity;
 use super::number;
 use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
@@ -26,8 +28,11 @@ pub struct Figure {
     pub small: bool,
 }
 
-const HALF: [f64; 2] = [560.0, 340.0];
+const HALF: [f64; 2] = [560.0, 370.0];
 const THIRD: [f64; 2] = [380.0, 250.0];
+
+/// Lines that one chart takes: beyond [`SLOTS`] they are dashed.
+const LINES: usize = 12;
 
 /// All sections that have something to show.
 pub fn sections(run: &Summarized) -> Vec<Section> {
@@ -54,7 +59,7 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
         },
         Section {
             id: "stored",
-            title: "The stored vectors",
+            title: "Stored vectors",
             intro: "What the format does to the KV vectors themselves, read back from the cache, before any layer \
                     uses them.",
             figures: ["attention.kv.window", "attention.kv.compressed"]
@@ -72,19 +77,19 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
         },
         Section {
             id: "noise",
-            title: "Size or structure: noise controls",
-            intro: "A noise control replaces each rounding error by Gaussian noise of the same energy. Where the \
+            title: "Noise controls",
+            intro: "Size or structure? A noise control replaces each rounding error by Gaussian noise of the same energy. Where the \
                     format (filled) is worse than its control (hollow), its error is aligned with what the model \
                     uses: a bias, or lost channels. Where the two agree, only the size of the error matters. The \
-                    factor at the right is format over noise.",
-            figures: noise(run),
+                    factor at the right is format over noise. Each small chart has its own axis.",
+            figures: families::noise(run),
         },
         Section {
             id: "narrowed",
-            title: "Where it hurts: narrowed recipes",
-            intro: "A format on some channels, one reader or some layers only, below the recipe that uses it \
+            title: "Narrowed recipes",
+            intro: "Where does it hurt? A format on some channels, one reader or some layers only, below the recipe that uses it \
                     everywhere. The factor at the right is the share of the whole recipe's error that remains.",
-            figures: narrowed(run),
+            figures: families::narrowed(run),
         },
     ];
     let drawn = sections.into_iter().map(|mut section| {
@@ -130,12 +135,13 @@ fn bound(run: &Summarized, quantity: Quantity) -> Option<Bound> {
     })
 }
 
-fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity, slot: usize, dashed: bool) -> Option<Series> {
+/// The line of a recipe, solid in its own colour.
+fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Option<Series> {
     let layers = run.index.layers(candidate.name, quantity)?;
     Some(Series {
         name: candidate.name.into(),
-        slot,
-        dashed,
+        slot: candidate.slot,
+        dashed: candidate.slot >= SLOTS,
         points: layers
             .iter()
             .filter_map(|(layer, summary)| Some((*layer.as_ref()?, summary.mean)))
@@ -188,6 +194,9 @@ fn front(run: &Summarized, title: &str, quantity: Quantity) -> Figure {
 
 /// What the reference's own error is, so that nobody reads more into a chart than it can tell.
 fn own_error(run: &Summarized, quantity: Quantity) -> String {
+    if !["relative_l2", "kl"].contains(&quantity.metric) {
+        return String::new();
+    }
     let worst = run
         .index
         .means(REFERENCE, quantity)
@@ -209,17 +218,17 @@ fn figure(svg: String, caption: String) -> Figure {
     }
 }
 
-/// Lines of the plain recipes, as many charts as it takes to have at most [`SLOTS`] in each.
+/// Lines of the plain recipes, as many charts as it takes to have at most [`LINES`] in each.
 fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, range: &[f64]) -> Vec<Figure> {
     let all: Vec<Series> = of_group(run, Group::Plain)
-        .filter_map(|candidate| series(run, candidate, quantity, candidate.slot, candidate.slot >= SLOTS))
+        .filter_map(|candidate| series(run, candidate, quantity))
         .collect();
     let range: Vec<f64> = all
         .iter()
         .flat_map(|s| s.points.iter().map(|point| point.1))
         .chain(range.to_vec())
         .collect();
-    let parts = all.len().div_ceil(SLOTS).max(1);
+    let parts = all.len().div_ceil(LINES).max(1);
     let chart = |(part, series): (usize, &[Series])| {
         let title = if parts > 1 {
             format!("{title} ({} of {parts})", part + 1)
@@ -236,7 +245,7 @@ fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, ran
             bound: bound(run, quantity),
             size: HALF,
         };
-        figure(lines.svg(), if log { own_error(run, quantity) } else { String::new() })
+        figure(lines.svg(), own_error(run, quantity))
     };
     all.chunks(all.len().div_ceil(parts).max(1))
         .enumerate()
@@ -275,167 +284,4 @@ fn selection(run: &Summarized) -> Vec<Figure> {
         .into_iter()
         .flat_map(|quantity| plain_lines(run, "Gain of a layer", quantity, true, &[1.0]));
     recall.chain(gain).collect()
-}
-
-/// A dot of a candidate's final value.
-fn dot(run: &Summarized, name: &str, quantity: Quantity, mark: Mark) -> Option<Dot> {
-    let value = final_value(run, name, quantity)?;
-    Some(Dot {
-        value,
-        mark,
-        detail: format!("{name}: {} {}", quantity.metric, number::error(value)),
-    })
-}
-
-/// `×2.3`, or what the values are where there is no ratio.
-fn ratio(over: Option<f64>, under: Option<f64>) -> String {
-    match (over, under) {
-        (Some(over), Some(under)) if over.is_finite() && under > 0.0 => format!("×{:.2}", over / under),
-        (Some(over), Some(under)) => format!("{} / {}", number::error(over), number::error(under)),
-        _ => String::new(),
-    }
-}
-
-fn dots(title: &str, quantity: Quantity, rows: Vec<DotRow>) -> Figure {
-    let dots = Dots {
-        title: title.into(),
-        unit: unit(quantity),
-        rows,
-        width: HALF[0],
-    };
-    figure(dots.svg(), String::new())
-}
-
-fn noise(run: &Summarized) -> Vec<Figure> {
-    let pairs: Vec<(&Candidate, &Candidate)> = of_group(run, Group::Noise)
-        .filter_map(|noise| Some((run.candidates.iter().find(|c| Some(c.name) == noise.origin)?, noise)))
-        .collect();
-    let rows = |quantity| {
-        let row = |(format, noise): &(&Candidate, &Candidate)| {
-            let marked = [(format, Mark::Filled), (noise, Mark::Hollow)];
-            DotRow {
-                name: format.name.into(),
-                slot: format.slot,
-                head: false,
-                dots: marked
-                    .iter()
-                    .filter_map(|(c, mark)| dot(run, c.name, quantity, *mark))
-                    .collect(),
-                note: ratio(
-                    final_value(run, format.name, quantity),
-                    final_value(run, noise.name, quantity),
-                ),
-            }
-        };
-        pairs
-            .iter()
-            .map(row)
-            .filter(|row| !row.dots.is_empty())
-            .collect::<Vec<_>>()
-    };
-    let mut figures = vec![
-        dots(
-            "Residual streams after the last layer",
-            CUMULATIVE_ERROR,
-            rows(CUMULATIVE_ERROR),
-        ),
-        dots("Logits", KL, rows(KL)),
-    ];
-    figures.extend(pairs.iter().map(|(format, noise)| {
-        let lines = [(*format, false), (*noise, true)];
-        let lines = lines.map(|(c, dashed)| series(run, c, CUMULATIVE_ERROR, format.slot, dashed));
-        panel(format.name, lines.into_iter().flatten().collect())
-    }));
-    figures
-}
-
-/// A small chart of cumulative error by layer.
-fn panel(title: &str, series: Vec<Series>) -> Figure {
-    let lines = Lines {
-        title: title.into(),
-        unit: unit(CUMULATIVE_ERROR),
-        log: true,
-        metric: CUMULATIVE_ERROR.metric.into(),
-        series,
-        size: THIRD,
-        ..Lines::default()
-    };
-    Figure {
-        svg: lines.svg(),
-        caption: String::new(),
-        small: true,
-    }
-}
-
-fn narrowed(run: &Summarized) -> Vec<Figure> {
-    // Families in the order of their whole recipes; narrowed recipes without one come last, by themselves.
-    let mut families: Vec<(Option<&Candidate>, Vec<&Candidate>)> = of_group(run, Group::Plain)
-        .map(|whole| {
-            (
-                Some(whole),
-                of_group(run, Group::Narrowed)
-                    .filter(|c| c.origin == Some(whole.name))
-                    .collect(),
-            )
-        })
-        .collect();
-    families.push((
-        None,
-        of_group(run, Group::Narrowed)
-            .filter(|candidate| candidate.origin.is_none())
-            .collect(),
-    ));
-    families.retain(|(_, members)| !members.is_empty());
-    let rows = |quantity| {
-        let family = |(whole, members): &(Option<&Candidate>, Vec<&Candidate>)| -> Vec<DotRow> {
-            let whole_value = whole.and_then(|whole| final_value(run, whole.name, quantity));
-            let row = |(at, candidate): (usize, &&Candidate)| DotRow {
-                name: candidate.name.into(),
-                slot: whole.map_or(at, |whole| whole.slot),
-                head: at == 0,
-                dots: dot(
-                    run,
-                    candidate.name,
-                    quantity,
-                    if whole.is_some() && at == 0 {
-                        Mark::Filled
-                    } else {
-                        Mark::Hollow
-                    },
-                )
-                .into_iter()
-                .collect(),
-                note: if whole.is_some() && at == 0 {
-                    String::new()
-                } else {
-                    ratio(final_value(run, candidate.name, quantity), whole_value)
-                },
-            };
-            whole.iter().chain(members).enumerate().map(row).collect()
-        };
-        families
-            .iter()
-            .flat_map(family)
-            .filter(|row| !row.dots.is_empty())
-            .collect::<Vec<_>>()
-    };
-    let mut figures = vec![
-        dots(
-            "Residual streams after the last layer",
-            CUMULATIVE_ERROR,
-            rows(CUMULATIVE_ERROR),
-        ),
-        dots("Logits", KL, rows(KL)),
-    ];
-    figures.extend(families.iter().map(|(whole, members)| {
-        let own = whole
-            .iter()
-            .filter_map(|c| series(run, c, CUMULATIVE_ERROR, c.slot, false));
-        // Slots beside that of the whole recipe.
-        let first = whole.map_or(0, |whole| whole.slot + 1);
-        let others = members.iter().enumerate();
-        let others = others.filter_map(|(at, c)| series(run, c, CUMULATIVE_ERROR, first + at, true));
-        panel(whole.map_or("other", |whole| whole.name), own.chain(others).collect())
-    }));
-    figures
 }
