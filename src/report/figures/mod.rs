@@ -54,7 +54,7 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
             intro: "Local: every layer is fed the reference's input, so a layer that stands out is sensitive by \
                     itself. Cumulative: the candidate runs free, so a rising line is error that adds up and a flat \
                     one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
-                    read its values.",
+                    read its values. A cross at the top is NaN or infinity.",
             figures: error_by_layer(run),
         },
         Section {
