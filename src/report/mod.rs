@@ -1,1 +1,175 @@
-//! To come.
+//! Reports: each a pure function of a run, all from the same numbers.
+
+mod chart;
+mod figures;
+mod html;
+mod index;
+mod junit;
+mod markdown;
+mod number;
+mod overview;
+mod recipes;
+mod terminal;
+mod verdicts;
+
+use std::path::{Path, PathBuf};
+
+use crate::atomic::write_text;
+use crate::sweep::run::Run;
+use crate::{Error, Result};
+
+use index::Index;
+use overview::Overview;
+use recipes::{Candidate, Gate, Group};
+use verdicts::Check;
+pub use verdicts::{Outcome, Tally};
+
+/// A way to show a run.
+pub struct Report {
+    pub name: &'static str,
+    /// File in the run's folder.
+    pub file: &'static str,
+    pub doc: &'static str,
+    pub write: fn(&Run) -> String,
+}
+
+/// All reports.
+pub const REPORTS: &[Report] = &[
+    Report {
+        name: "html",
+        file: "report.html",
+        doc: "everything, with charts, in one page that needs no network and no script",
+        write: html,
+    },
+    Report {
+        name: "markdown",
+        file: "report.md",
+        doc: "verdicts and overview, below the 1 MiB that GitHub allows a step summary",
+        write: markdown,
+    },
+    Report {
+        name: "junit",
+        file: "report.xml",
+        doc: "one test case a verdict, for CI systems",
+        write: junit,
+    },
+    Report {
+        name: "text",
+        file: "report.txt",
+        doc: "the table of the terminal, 120 characters wide",
+        write: |run| terminal(run, 120, false),
+    },
+];
+
+/// Writes all of [`REPORTS`] to `folder` and tells their paths.
+pub fn write_all(run: &Run, folder: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+    let write = |report: &Report| {
+        let path = folder.join(report.file);
+        write_text(&path, &(report.write)(run))?;
+        Ok(path)
+    };
+    REPORTS.iter().map(write).collect()
+}
+
+/// One self-contained page.
+pub fn html(run: &Run) -> String {
+    with(run, html::html)
+}
+
+/// Below 1 MiB, whatever the run.
+pub fn markdown(run: &Run) -> String {
+    with(run, markdown::markdown)
+}
+
+pub fn junit(run: &Run) -> String {
+    with(run, junit::junit)
+}
+
+/// The table for a terminal of `width` characters.
+pub fn terminal(run: &Run, width: usize, colour: bool) -> String {
+    with(run, |run| terminal::terminal(run, width, colour))
+}
+
+/// The counts every report shows; `tally(run).line()` is the verdict line.
+pub fn tally(run: &Run) -> Tally {
+    with(run, |run| run.tally)
+}
+
+/// A run and what all reports derive from it.
+struct Summarized<'a> {
+    run: &'a Run,
+    index: &'a Index<'a>,
+    candidates: &'a [Candidate<'a>],
+    overview: Overview<'a>,
+    checks: Vec<Check<'a>>,
+    tally: Tally,
+}
+
+fn with<T>(run: &Run, show: impl FnOnce(&Summarized) -> T) -> T {
+    let index = Index::new(run);
+    let candidates = recipes::candidates(run, &index);
+    show(&Summarized {
+        run,
+        index: &index,
+        candidates: &candidates,
+        overview: Overview::new(&index, &candidates),
+        checks: verdicts::checks(run, &index),
+        tally: Tally::new(run, &candidates),
+    })
+}
+
+impl Summarized<'_> {
+    /// The answer in a sentence: the smallest format that passes, and of equally small ones the one with the least
+    /// error.
+    fn smallest(&self) -> Option<String> {
+        let passing = self
+            .candidates
+            .iter()
+            .filter(|c| c.group == Group::Plain && c.gate == Gate::Pass);
+        let sized = passing.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate.name)));
+        // Candidates are sorted by error, and the first of equals is kept.
+        let (bytes, name) = sized.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(format!(
+            "The smallest format that passes: {name}, {} bytes a vector",
+            number::bytes(bytes)
+        ))
+    }
+
+    /// What it takes to make the numbers again.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let manifest = &self.run.manifest;
+        let experiment = &manifest.experiment;
+        let windows: Vec<String> = experiment.windows.iter().map(|window| window.name()).collect();
+        let mut facts = vec![
+            ("experiment", experiment.name.clone()),
+            ("model", experiment.model.clone()),
+            (
+                "windows",
+                format!(
+                    "{} of {} tokens: {}",
+                    windows.len(),
+                    experiment.tokens,
+                    windows.join(", ")
+                ),
+            ),
+            ("seed", experiment.seed.to_string()),
+            ("fingerprint", manifest.fingerprint.clone()),
+            (
+                "commit",
+                manifest.commit.clone().unwrap_or_else(|| "not a working tree".into()),
+            ),
+            ("ulplab", manifest.version.clone()),
+            ("device", format!("{}, {} threads", manifest.device, manifest.threads)),
+            ("started", manifest.started_at.clone()),
+            ("took", format!("{:.0} s", manifest.seconds)),
+        ];
+        facts.extend(
+            manifest
+                .data
+                .iter()
+                .map(|(name, hash)| ("data", format!("{name} {hash}"))),
+        );
+        facts
+    }
+}

@@ -1,0 +1,230 @@
+//! Values by layer, one line a series.
+
+use super::scale::Scale;
+use super::{Area, Mark, SLOTS, escape, line, marker, open, short, text, width};
+use crate::report::number;
+
+/// A line.
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub name: String,
+    /// Colour and marker.
+    pub slot: usize,
+    /// Drawn dashed, with hollow markers.
+    pub dashed: bool,
+    /// Layer and value, in order of layers.
+    pub points: Vec<(u32, f64)>,
+}
+
+/// A line across the chart that a gate draws.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    pub value: f64,
+    pub label: String,
+}
+
+/// A line chart over layers.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    pub title: String,
+    /// What the values are.
+    pub unit: String,
+    pub log: bool,
+    /// Name of the metric, for the way its values are written.
+    pub metric: String,
+    pub series: Vec<Series>,
+    /// Values the axis must hold besides its own, so that charts side by side have the same axis.
+    pub range: Vec<f64>,
+    pub bound: Option<Bound>,
+    /// In pixels of the view box.
+    pub size: [f64; 2],
+}
+
+/// Layers between two markers of a line.
+const MARKED: usize = 10;
+/// Least distance of two labels.
+const LABEL: f64 = 13.0;
+
+impl Lines {
+    /// The SVG; empty if there is nothing to draw.
+    pub fn svg(&self) -> String {
+        let values = self
+            .series
+            .iter()
+            .flat_map(|series| series.points.iter().map(|point| point.1));
+        let layers = self
+            .series
+            .iter()
+            .flat_map(|series| series.points.iter().map(|point| point.0 as f64));
+        let values = values.chain(self.range.iter().copied());
+        let (Some(x), Some(y)) = (Scale::over(layers, false), Scale::over(values, self.log)) else {
+            return String::new();
+        };
+        let names = self
+            .series
+            .iter()
+            .map(|series| width(&short(&series.name)))
+            .fold(0.0, f64::max);
+        let [wide, high] = self.size;
+        let area = Area {
+            left: 52.0,
+            right: wide - names - 20.0,
+            top: 42.0,
+            bottom: high - 34.0,
+        };
+        let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
+        let mut svg = open(wide, high, &format!("{}: {} by layer", self.title, self.unit));
+        text(&mut svg, 0.0, 14.0, "title", &self.title);
+        text(&mut svg, 0.0, 30.0, "unit", &self.unit);
+        self.axes(&mut svg, area, &x, &y);
+        for (place, series) in self.series.iter().enumerate() {
+            self.draw(&mut svg, series, place, &x, &y, area);
+        }
+        self.labels(&mut svg, area, &x, &y);
+        self.readings(&mut svg, area, &x);
+        svg + "</svg>"
+    }
+
+    fn axes(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+        for (value, label) in y.ticks() {
+            let at = y.at(value);
+            line(svg, [area.left, at], [area.right, at], "grid");
+            text(svg, area.left - 6.0, at + 4.0, "tick end", &label);
+        }
+        for (value, label) in x.ticks() {
+            if value.fract() == 0.0 && value >= 0.0 {
+                line(
+                    svg,
+                    [x.at(value), area.bottom],
+                    [x.at(value), area.bottom + 4.0],
+                    "axis",
+                );
+                text(svg, x.at(value), area.bottom + 16.0, "tick middle", &label);
+            }
+        }
+        line(svg, [area.left, area.bottom], [area.right, area.bottom], "axis");
+        text(
+            svg,
+            (area.left + area.right) / 2.0,
+            area.bottom + 31.0,
+            "tick middle",
+            "layer",
+        );
+        if let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) {
+            let at = y.at(bound.value);
+            line(svg, [area.left, at], [area.right, at], "bound");
+            text(svg, area.left + 4.0, at - 4.0, "bound-label", &bound.label);
+        }
+    }
+
+    /// The line breaks where a value cannot be drawn; NaN and infinities are crosses at the top.
+    fn draw(&self, svg: &mut String, series: &Series, place: usize, x: &Scale, y: &Scale, area: Area) {
+        let mut path = String::new();
+        let mut pen_down = false;
+        for (layer, value) in &series.points {
+            let drawable = value.is_finite() && (!self.log || *value > 0.0);
+            if drawable {
+                let command = if pen_down { 'L' } else { 'M' };
+                path += &format!("{command}{:.1} {:.1}", x.at(f64::from(*layer)), y.at(*value));
+            }
+            pen_down = drawable;
+        }
+        let dash = if series.dashed { " dashed" } else { "" };
+        *svg += &format!("<path d=\"{path}\" class=\"line s{}{dash}\"/>", series.slot % SLOTS);
+        let mark = if series.dashed { Mark::Hollow } else { Mark::Filled };
+        // Each series starts at its own layer, so that markers of close lines do not cover each other.
+        for (at, (layer, value)) in series.points.iter().enumerate() {
+            if !value.is_finite() {
+                let title = format!("{}: {value} in layer {layer}", series.name);
+                marker(
+                    svg,
+                    [x.at(f64::from(*layer)), area.top],
+                    3.5,
+                    series.slot,
+                    Mark::Cross,
+                    &title,
+                );
+            } else if at % MARKED == (3 * place + 2) % MARKED && (!self.log || *value > 0.0) {
+                marker(svg, [x.at(f64::from(*layer)), y.at(*value)], 3.5, series.slot, mark, "");
+            }
+        }
+    }
+
+    /// Names at the ends of the lines, moved apart where they would touch.
+    fn labels(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+        let drawable = |value: f64| value.is_finite() && (!self.log || value > 0.0);
+        let end = |series: &Series| series.points.iter().rev().find(|point| drawable(point.1)).copied();
+        let mut ends: Vec<(&Series, [f64; 2], f64)> = self
+            .series
+            .iter()
+            .filter_map(|series| {
+                let (layer, value) = end(series)?;
+                let at = y.at(value);
+                Some((series, [x.at(f64::from(layer)), at], at))
+            })
+            .collect();
+        ends.sort_by(|a, b| a.2.total_cmp(&b.2));
+        spread(
+            &mut ends.iter_mut().map(|end| &mut end.2).collect::<Vec<_>>(),
+            area.top - 4.0,
+            area.bottom,
+        );
+        for (series, from, at) in ends {
+            let slot = series.slot % SLOTS;
+            line(svg, from, [area.right + 8.0, at], &format!("leader s{slot}"));
+            text(
+                svg,
+                area.right + 11.0,
+                at + 4.0,
+                &format!("series s{slot}"),
+                &short(&series.name),
+            );
+        }
+    }
+
+    /// A strip over each layer that shows all values there when the pointer rests on it.
+    fn readings(&self, svg: &mut String, area: Area, x: &Scale) {
+        let mut layers: Vec<u32> = self
+            .series
+            .iter()
+            .flat_map(|s| s.points.iter().map(|point| point.0))
+            .collect();
+        layers.sort_unstable();
+        layers.dedup();
+        let step = (x.at(1.0) - x.at(0.0)).max(2.0);
+        for layer in layers {
+            let at = |series: &Series| series.points.iter().find(|point| point.0 == layer).map(|point| point.1);
+            let mut values: Vec<_> = self
+                .series
+                .iter()
+                .filter_map(|s| Some((at(s)?, s.name.as_str())))
+                .collect();
+            values.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let rows = values
+                .iter()
+                .map(|(value, name)| format!("\n{} {name}", number::of_metric(&self.metric, *value)));
+            let title = format!("layer {layer}{}", rows.collect::<String>());
+            *svg += &format!(
+                "<rect x=\"{:.1}\" y=\"{:.0}\" width=\"{step:.1}\" height=\"{:.0}\" class=\"hover\"><title>{}</title></rect>",
+                x.at(f64::from(layer)) - step / 2.0,
+                area.top,
+                area.bottom - area.top,
+                escape(&title)
+            );
+        }
+    }
+}
+
+/// Moves sorted places down, then up, until neighbours are [`LABEL`] apart within `low..=high` (if there is room).
+fn spread(places: &mut [&mut f64], low: f64, high: f64) {
+    let mut least = low;
+    for place in places.iter_mut() {
+        **place = place.max(least);
+        least = **place + LABEL;
+    }
+    let mut most = high;
+    for place in places.iter_mut().rev() {
+        **place = place.min(most);
+        most = **place - LABEL;
+    }
+}

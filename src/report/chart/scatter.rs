@@ -1,0 +1,185 @@
+//! Cost against error, with the front of what nothing beats in both.
+
+use super::scale::Scale;
+use super::{Area, Bound, Mark, SLOTS, line, marker, open, short, text, width};
+
+/// A candidate.
+#[derive(Clone, Debug)]
+pub struct Point {
+    pub name: String,
+    /// Colour and marker.
+    pub slot: usize,
+    pub mark: Mark,
+    pub cost: f64,
+    pub error: f64,
+    /// Shown when the pointer rests on the point.
+    pub detail: String,
+}
+
+/// Points, less being better on both axes, which are logarithmic.
+#[derive(Clone, Debug)]
+pub struct Scatter {
+    pub title: String,
+    pub unit: String,
+    pub cost_unit: String,
+    pub points: Vec<Point>,
+    pub bound: Option<Bound>,
+    /// In pixels of the view box.
+    pub size: [f64; 2],
+}
+
+/// A rectangle that a label takes: left, right, top, bottom.
+type Place = [f64; 4];
+
+impl Scatter {
+    /// The SVG; empty if there is nothing to draw.
+    pub fn svg(&self) -> String {
+        let points: Vec<&Point> = self
+            .points
+            .iter()
+            .filter(|p| p.error.is_finite() && p.error > 0.0)
+            .collect();
+        let bound = self.bound.iter().map(|bound| bound.value);
+        let costs = Scale::over(points.iter().map(|p| p.cost), true);
+        let errors = Scale::over(points.iter().map(|p| p.error).chain(bound), true);
+        let (Some(x), Some(y)) = (costs, errors) else {
+            return String::new();
+        };
+        let [wide, high] = self.size;
+        let area = Area {
+            left: 52.0,
+            right: wide - 12.0,
+            top: 42.0,
+            bottom: high - 40.0,
+        };
+        let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
+        let mut svg = open(
+            wide,
+            high,
+            &format!("{}: {} against {}", self.title, self.unit, self.cost_unit),
+        );
+        text(&mut svg, 0.0, 14.0, "title", &self.title);
+        text(&mut svg, 0.0, 30.0, "unit", &self.unit);
+        self.axes(&mut svg, area, &x, &y);
+        let front = front(&points);
+        let mut path = String::new();
+        for (at, point) in front.iter().enumerate() {
+            let [px, py] = [x.at(point.cost), y.at(point.error)];
+            path += &if at == 0 {
+                format!("M{px:.1} {py:.1}")
+            } else {
+                format!("H{px:.1}V{py:.1}")
+            };
+        }
+        svg += &format!("<path d=\"{path}\" class=\"front\"/>");
+        let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
+        let mut taken: Vec<Place> = spots
+            .iter()
+            .map(|[x, y]| [x - 6.0, x + 6.0, y - 6.0, y + 6.0])
+            .collect();
+        for (point, at) in points.iter().zip(&spots) {
+            marker(&mut svg, *at, 5.0, point.slot, point.mark, &point.detail);
+            let name = short(&point.name);
+            let (place, class) = free_place(&name, *at, area, &taken);
+            taken.push(place);
+            let anchor = if class == "end" { place[1] } else { place[0] };
+            text(
+                &mut svg,
+                anchor,
+                place[3] - 3.0,
+                &format!("series {class} s{}", point.slot % SLOTS),
+                &name,
+            );
+        }
+        svg + "</svg>"
+    }
+
+    fn axes(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+        for (value, label) in y.ticks() {
+            let at = y.at(value);
+            line(svg, [area.left, at], [area.right, at], "grid");
+            text(svg, area.left - 6.0, at + 4.0, "tick end", &label);
+        }
+        for (value, label) in x.ticks() {
+            let at = x.at(value);
+            line(svg, [at, area.top], [at, area.bottom], "grid");
+            text(svg, at, area.bottom + 16.0, "tick middle", &label);
+        }
+        line(svg, [area.left, area.bottom], [area.right, area.bottom], "axis");
+        text(
+            svg,
+            (area.left + area.right) / 2.0,
+            area.bottom + 33.0,
+            "tick middle",
+            &self.cost_unit,
+        );
+        if let Some(bound) = &self.bound {
+            let at = y.at(bound.value);
+            line(svg, [area.left, at], [area.right, at], "bound");
+            text(svg, area.right - 4.0, at - 4.0, "bound-label end", &bound.label);
+        }
+    }
+}
+
+/// The points that no other beats in cost and error, by cost.
+fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
+    let mut sorted = points.to_vec();
+    sorted.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.error.total_cmp(&b.error)));
+    let mut best = f64::INFINITY;
+    sorted.retain(|point| {
+        let better = point.error < best;
+        best = best.min(point.error);
+        better
+    });
+    sorted
+}
+
+/// A place beside `at` that covers neither a point nor another label, or else the one that covers least.
+fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str) {
+    let wide = width(name);
+    let side = |left: bool, dy: f64| -> (Place, &'static str) {
+        let (from, class) = if left {
+            (x - 9.0 - wide, "end")
+        } else {
+            (x + 9.0, "start")
+        };
+        ([from, from + wide, y + dy - 7.0, y + dy + 7.0], class)
+    };
+    let places = [0.0, -10.0, 10.0, -20.0, 20.0]
+        .into_iter()
+        .flat_map(|dy| [side(false, dy), side(true, dy)]);
+    let outside = |p: &Place| (area.left - p[0]).max(0.0) + (p[1] - area.right).max(0.0);
+    let covered = |p: &Place| -> f64 {
+        let overlap =
+            |q: &Place| (p[1].min(q[1]) - p[0].max(q[0])).max(0.0) * (p[3].min(q[3]) - p[2].max(q[2])).max(0.0);
+        taken.iter().map(overlap).sum::<f64>() + 100.0 * outside(p)
+    };
+    let best = places.min_by(|a, b| covered(&a.0).total_cmp(&covered(&b.0)));
+    best.unwrap_or_else(|| side(false, 0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_front_is_what_nothing_beats() {
+        let point = |name: &str, cost, error| Point {
+            name: name.into(),
+            slot: 0,
+            mark: Mark::Filled,
+            cost,
+            error,
+            detail: String::new(),
+        };
+        let points = [
+            point("worse", 584.0, 0.2),
+            point("cheap", 368.0, 0.1),
+            point("right", 1024.0, 0.001),
+            point("dear", 1024.0, 0.01),
+            point("middle", 528.0, 0.02),
+        ];
+        let names: Vec<_> = front(&points.each_ref()).iter().map(|p| p.name.clone()).collect();
+        assert_eq!(names, ["cheap", "middle", "right"]);
+    }
+}

@@ -1,0 +1,179 @@
+//! Recipes beside the one they come from: noise controls and narrowed recipes.
+
+use super::{Figure, HALF, THIRD, figure, final_value, of_group, series, unit};
+use crate::report::Summarized;
+use crate::report::chart::{Dot, DotRow, Dots, Lines, Mark, SLOTS, Series};
+use crate::report::index::Quantity;
+use crate::report::number;
+use crate::report::overview::{CUMULATIVE_ERROR, KL};
+use crate::report::recipes::{Candidate, Group};
+
+/// A recipe and those made from it; the latter may stand alone.
+struct Family<'a> {
+    whole: Option<&'a Candidate<'a>>,
+    members: Vec<&'a Candidate<'a>>,
+}
+
+/// Families of the members of a group, in the order of their whole recipes, orphans last.
+fn families<'a>(run: &'a Summarized, group: Group) -> Vec<Family<'a>> {
+    let wholes = run.candidates.iter().map(Some).chain([None]);
+    let family = |whole: Option<&'a Candidate<'a>>| Family {
+        whole,
+        members: of_group(run, group)
+            .filter(|member| member.origin == whole.map(|whole| whole.name))
+            .collect(),
+    };
+    wholes.map(family).filter(|family| !family.members.is_empty()).collect()
+}
+
+/// Format and control in one row each, then one small chart by layer for each pair.
+pub fn noise(run: &Summarized) -> Vec<Figure> {
+    let families = families(run, Group::Noise);
+    let row = |family: &Family, quantity: Quantity| {
+        let value = |candidate: &Candidate| final_value(run, candidate.name, quantity);
+        let (first, slot) = first(family)?;
+        let marked = family.whole.map(|whole| (whole, Mark::Filled)).into_iter();
+        let marked = marked.chain(family.members.iter().map(|member| (*member, Mark::Hollow)));
+        Some(DotRow {
+            name: first.name.into(),
+            slot,
+            head: false,
+            dots: marked
+                .filter_map(|(candidate, mark)| dot(run, candidate, quantity, mark))
+                .collect(),
+            note: ratio(
+                family.whole.and_then(value),
+                family.members.first().and_then(|noise| value(noise)),
+            ),
+        })
+    };
+    let rows = |quantity| families.iter().filter_map(|family| row(family, quantity)).collect();
+    let panels = families
+        .iter()
+        .filter_map(|family| panel(run, family, |_| Some("noise".into()), false));
+    dots(rows).into_iter().chain(panels).collect()
+}
+
+/// A block of rows for each family, then one small chart by layer for each.
+pub fn narrowed(run: &Summarized) -> Vec<Figure> {
+    let families = families(run, Group::Narrowed);
+    let block = |family: &Family, quantity: Quantity| -> Vec<DotRow> {
+        let value = |candidate: &Candidate| final_value(run, candidate.name, quantity);
+        let whole = family.whole.and_then(value);
+        let Some((_, slot)) = first(family) else {
+            return Vec::new();
+        };
+        let row = |candidate: &Candidate, mark, note| DotRow {
+            name: candidate.name.into(),
+            slot,
+            head: false,
+            dots: dot(run, candidate, quantity, mark).into_iter().collect(),
+            note,
+        };
+        let members = family
+            .members
+            .iter()
+            .map(|member| row(member, Mark::Hollow, ratio(value(member), whole)));
+        let mut rows: Vec<DotRow> = family
+            .whole
+            .map(|whole| row(whole, Mark::Filled, String::new()))
+            .into_iter()
+            .chain(members)
+            .collect();
+        rows.retain(|row| !row.dots.is_empty());
+        rows.iter_mut().take(1).for_each(|row| row.head = true);
+        rows
+    };
+    let rows = |quantity| families.iter().flat_map(|family| block(family, quantity)).collect();
+    let panels = families.iter().filter_map(|family| {
+        // `v4_nvfp4_key` below `v4_nvfp4` reads `key`.
+        let part = |member: &Candidate| {
+            member
+                .name
+                .strip_prefix(family.whole?.name)
+                .map(|part| part.trim_start_matches(['_', '-', '.', ' ']).to_owned())
+        };
+        panel(run, family, part, true)
+    });
+    dots(rows).into_iter().chain(panels).collect()
+}
+
+/// The whole recipe, or else the first member, and the family's slot.
+fn first<'a>(family: &Family<'a>) -> Option<(&'a Candidate<'a>, usize)> {
+    let first = family.whole.or(family.members.first().copied())?;
+    Some((first, first.slot))
+}
+
+/// Both final errors of the same rows.
+fn dots(rows: impl Fn(Quantity<'static>) -> Vec<DotRow>) -> [Figure; 2] {
+    [
+        ("Residual streams after the last layer", CUMULATIVE_ERROR),
+        ("Logits", KL),
+    ]
+    .map(|(title, quantity)| {
+        let dots = Dots {
+            title: title.into(),
+            unit: unit(quantity),
+            rows: rows(quantity),
+            width: HALF[0],
+        };
+        figure(dots.svg(), String::new())
+    })
+}
+
+/// A dot of a candidate's final value.
+fn dot(run: &Summarized, candidate: &Candidate, quantity: Quantity, mark: Mark) -> Option<Dot> {
+    let value = final_value(run, candidate.name, quantity)?;
+    Some(Dot {
+        value,
+        mark,
+        detail: format!("{}: {} {}", candidate.name, quantity.metric, number::error(value)),
+    })
+}
+
+/// `×2.34`, or the two values where there is no ratio.
+fn ratio(over: Option<f64>, under: Option<f64>) -> String {
+    match (over, under) {
+        (Some(over), Some(under)) if over.is_finite() && under > 0.0 => format!("×{:.2}", over / under),
+        (Some(over), Some(under)) => format!("{} / {}", number::error(over), number::error(under)),
+        _ => String::new(),
+    }
+}
+
+/// Cumulative error by layer of a family: the whole recipe solid, its members dashed, each in a colour of its own or
+/// all in the family's.
+fn panel(
+    run: &Summarized,
+    family: &Family,
+    name: impl Fn(&Candidate) -> Option<String>,
+    colours: bool,
+) -> Option<Figure> {
+    let (first, slot) = first(family)?;
+    let whole = family.whole.and_then(|whole| series(run, whole, CUMULATIVE_ERROR));
+    let whole = whole.map(|whole| Series { dashed: false, ..whole });
+    let member = |(at, member): (usize, &&Candidate)| {
+        Some(Series {
+            name: name(member)
+                .filter(|name| !name.is_empty())
+                .unwrap_or_else(|| member.name.into()),
+            slot: if colours { (slot + 1 + at) % SLOTS } else { slot },
+            dashed: true,
+            ..series(run, member, CUMULATIVE_ERROR)?
+        })
+    };
+    let members = family.members.iter().enumerate().filter_map(member);
+    let lines = Lines {
+        title: first.name.into(),
+        unit: unit(CUMULATIVE_ERROR),
+        log: true,
+        metric: CUMULATIVE_ERROR.metric.into(),
+        series: whole.into_iter().chain(members).collect(),
+        size: THIRD,
+        ..Lines::default()
+    };
+    Some(Figure {
+        svg: lines.svg(),
+        caption: String::new(),
+        small: true,
+    })
+}

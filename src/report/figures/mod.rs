@@ -1,0 +1,287 @@
+//! Which charts a run deserves, and what to say beside them.
+
+mod families;
+
+use super::Summarized;
+use super::chart::{Bound, Lines, Mark, Point, SLOTS, Scatter, Series};
+use super::index::Quantity;
+use super::number;
+use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
+use super::recipes::{Candidate, Gate, Group, REFERENCE};
+use super::verdicts;
+use crate::record::Phase::{Cumulative, Local};
+
+/// Charts under one heading.
+pub struct Section {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub intro: &'static str,
+    pub figures: Vec<Figure>,
+}
+
+/// A chart and a line below it.
+pub struct Figure {
+    /// Finished markup.
+    pub svg: String,
+    pub caption: String,
+    /// Takes a third of the page, not a half.
+    pub small: bool,
+}
+
+const HALF: [f64; 2] = [560.0, 370.0];
+const THIRD: [f64; 2] = [380.0, 250.0];
+
+/// Lines that one chart takes: beyond [`SLOTS`] they are dashed.
+const LINES: usize = 12;
+
+/// All sections that have something to show.
+pub fn sections(run: &Summarized) -> Vec<Section> {
+    let sections = [
+        Section {
+            id: "front",
+            title: "What a byte buys",
+            intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
+                    better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
+                    marks pass all gates that bind them, crosses fail one, hollow marks are bound by none.",
+            figures: vec![
+                front(run, "Residual streams after the last layer", CUMULATIVE_ERROR),
+                front(run, "Logits", KL),
+            ],
+        },
+        Section {
+            id: "layers",
+            title: "Error by layer",
+            intro: "Local: every layer is fed the reference's input, so a layer that stands out is sensitive by \
+                    itself. Cumulative: the candidate runs free, so a rising line is error that adds up and a flat \
+                    one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
+                    read its values. A cross at the top is NaN or infinity.",
+            figures: error_by_layer(run),
+        },
+        Section {
+            id: "stored",
+            title: "Stored vectors",
+            intro: "What the format does to the KV vectors themselves, read back from the cache, before any layer \
+                    uses them.",
+            figures: ["attention.kv.window", "attention.kv.compressed"]
+                .into_iter()
+                .flat_map(|site| plain_lines(run, site, Quantity::new(Local, site, "relative_l2"), true, &[]))
+                .collect(),
+        },
+        Section {
+            id: "selection",
+            title: "Selection and gain",
+            intro: "Recall: the share of the reference's top-k choices that the candidate's indexer makes too; a \
+                    token that is not chosen is lost to attention however well it is stored. Gain: error at a \
+                    layer's output over error at its input; above 1 the layer amplifies what it is fed.",
+            figures: selection(run),
+        },
+        Section {
+            id: "noise",
+            title: "Noise controls",
+            intro: "Size or structure? A noise control replaces each rounding error by Gaussian noise of the same energy. Where the \
+                    format (filled) is worse than its control (hollow), its error is aligned with what the model \
+                    uses: a bias, or lost channels. Where the two agree, only the size of the error matters. The \
+                    factor at the right is format over noise. Each small chart has its own axis.",
+            figures: families::noise(run),
+        },
+        Section {
+            id: "narrowed",
+            title: "Narrowed recipes",
+            intro: "Where does it hurt? A format on some channels, one reader or some layers only, below the recipe that uses it \
+                    everywhere. The factor at the right is the share of the whole recipe's error that remains.",
+            figures: families::narrowed(run),
+        },
+    ];
+    let drawn = sections.into_iter().map(|mut section| {
+        section.figures.retain(|figure| !figure.svg.is_empty());
+        section
+    });
+    drawn.filter(|section| !section.figures.is_empty()).collect()
+}
+
+fn of_group<'a>(run: &'a Summarized, group: Group) -> impl Iterator<Item = &'a Candidate<'a>> + Clone {
+    run.candidates.iter().filter(move |candidate| candidate.group == group)
+}
+
+/// The value after the last layer, or outside the layers.
+fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f64> {
+    let summary = run
+        .index
+        .last(name, quantity)
+        .or_else(|| run.index.whole(name, quantity))?;
+    Some(summary.mean)
+}
+
+/// What a metric's values are, for an axis.
+fn unit(quantity: Quantity) -> String {
+    let metric = match quantity.metric {
+        "relative_l2" => "relative L2 error",
+        "kl" => "KL divergence, nats",
+        other => other,
+    };
+    format!("{metric}, {}", quantity.phase)
+}
+
+/// The bound of the gates on a quantity, if they agree on one.
+fn bound(run: &Summarized, quantity: Quantity) -> Option<Bound> {
+    let rules = run.run.manifest.experiment.gates.iter();
+    let mut bounds = rules
+        .filter(|rule| Quantity::new(rule.phase, verdicts::site(rule), &rule.metric) == quantity)
+        .filter_map(|rule| Some((verdicts::bound(rule)?, rule)));
+    let (value, rule) = bounds.next()?;
+    bounds.all(|(other, _)| other == value).then(|| Bound {
+        value,
+        label: format!("gate {}", rule.require),
+    })
+}
+
+/// The line of a recipe, solid in its own colour.
+fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Option<Series> {
+    let layers = run.index.layers(candidate.name, quantity)?;
+    Some(Series {
+        name: candidate.name.into(),
+        slot: candidate.slot,
+        dashed: candidate.slot >= SLOTS,
+        points: layers
+            .iter()
+            .filter_map(|(layer, summary)| Some((*layer.as_ref()?, summary.mean)))
+            .collect(),
+    })
+}
+
+fn front(run: &Summarized, title: &str, quantity: Quantity) -> Figure {
+    let point = |candidate: &Candidate| {
+        let (cost, error) = (candidate.bytes_per_vector?, final_value(run, candidate.name, quantity)?);
+        let (mark, verdict) = match candidate.gate {
+            Gate::Pass => (Mark::Filled, "passes its gates"),
+            Gate::Fail => (Mark::Cross, "fails a gate"),
+            Gate::Unbound => (Mark::Hollow, "no gate binds it"),
+        };
+        Some(Point {
+            name: candidate.name.into(),
+            slot: candidate.slot,
+            mark,
+            cost,
+            error,
+            detail: format!(
+                "{}: {}\n{} bytes, {} {}\n{verdict}",
+                candidate.name,
+                candidate.doc,
+                number::bytes(cost),
+                quantity.metric,
+                number::error(error)
+            ),
+        })
+    };
+    let scatter = Scatter {
+        title: title.into(),
+        unit: unit(quantity),
+        cost_unit: "bytes per stored KV vector".into(),
+        points: of_group(run, Group::Plain).filter_map(point).collect(),
+        bound: bound(run, quantity),
+        size: HALF,
+    };
+    let missing: Vec<&str> = of_group(run, Group::Plain)
+        .filter(|c| final_value(run, c.name, quantity).is_some_and(|value| !value.is_finite() || value <= 0.0))
+        .map(|candidate| candidate.name)
+        .collect();
+    let mut caption = own_error(run, quantity);
+    if !missing.is_empty() {
+        caption += &format!(" Not drawn (0, NaN or infinite): {}.", missing.join(", "));
+    }
+    figure(scatter.svg(), caption)
+}
+
+/// What the reference's own error is, so that nobody reads more into a chart than it can tell.
+fn own_error(run: &Summarized, quantity: Quantity) -> String {
+    if !["relative_l2", "kl"].contains(&quantity.metric) {
+        return String::new();
+    }
+    let worst = run
+        .index
+        .means(REFERENCE, quantity)
+        .into_iter()
+        .reduce(|a, b| if b.is_nan() || b > a { b } else { a });
+    worst.map_or(String::new(), |error| {
+        format!(
+            "The reference's own error (f32 against f64) is at most {} here.",
+            number::error(error)
+        )
+    })
+}
+
+fn figure(svg: String, caption: String) -> Figure {
+    Figure {
+        svg,
+        caption,
+        small: false,
+    }
+}
+
+/// Lines of the plain recipes, as many charts as it takes to have at most [`LINES`] in each.
+fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, range: &[f64]) -> Vec<Figure> {
+    let all: Vec<Series> = of_group(run, Group::Plain)
+        .filter_map(|candidate| series(run, candidate, quantity))
+        .collect();
+    let range: Vec<f64> = all
+        .iter()
+        .flat_map(|s| s.points.iter().map(|point| point.1))
+        .chain(range.to_vec())
+        .collect();
+    let parts = all.len().div_ceil(LINES).max(1);
+    let chart = |(part, series): (usize, &[Series])| {
+        let title = if parts > 1 {
+            format!("{title} ({} of {parts})", part + 1)
+        } else {
+            title.into()
+        };
+        let lines = Lines {
+            title,
+            unit: unit(quantity),
+            log,
+            metric: quantity.metric.into(),
+            series: series.to_vec(),
+            range: range.clone(),
+            bound: bound(run, quantity),
+            size: HALF,
+        };
+        figure(lines.svg(), own_error(run, quantity))
+    };
+    all.chunks(all.len().div_ceil(parts).max(1))
+        .enumerate()
+        .map(chart)
+        .collect()
+}
+
+fn error_by_layer(run: &Summarized) -> Vec<Figure> {
+    let both = [LOCAL_ERROR, CUMULATIVE_ERROR];
+    let names = of_group(run, Group::Plain).map(|candidate| candidate.name);
+    let range: Vec<f64> = names
+        .flat_map(|name| both.map(|quantity| run.index.means(name, quantity)))
+        .flatten()
+        .collect();
+    let local = plain_lines(run, "Local: each layer by itself", LOCAL_ERROR, true, &range);
+    let cumulative = plain_lines(run, "Cumulative: running free", CUMULATIVE_ERROR, true, &range);
+    // Side by side: the same recipes at the left and at the right.
+    let (mut local, mut cumulative) = (local.into_iter(), cumulative.into_iter());
+    let mut figures = Vec::new();
+    loop {
+        match (local.next(), cumulative.next()) {
+            (None, None) => return figures,
+            (left, right) => figures.extend(left.into_iter().chain(right)),
+        }
+    }
+}
+
+fn selection(run: &Summarized) -> Vec<Figure> {
+    let recall = RECALL.into_iter().find(|quantity| run.index.has(*quantity));
+    let gain = [Cumulative, Local].map(|phase| Quantity::new(phase, "output", "gain"));
+    let gain = gain.into_iter().find(|quantity| run.index.has(*quantity));
+    let recall = recall
+        .into_iter()
+        .flat_map(|quantity| plain_lines(run, "Recall of the indexer", quantity, false, &[1.0]));
+    let gain = gain
+        .into_iter()
+        .flat_map(|quantity| plain_lines(run, "Gain of a layer", quantity, true, &[1.0]));
+    recall.chain(gain).collect()
+}

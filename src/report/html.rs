@@ -1,0 +1,95 @@
+//! `report.html`: one page, self-contained.
+
+use askama::Template;
+
+use super::Summarized;
+use super::figures::{self, Section};
+use super::overview::{Column, Row};
+use super::recipes::Group;
+use super::verdicts::{Check, Outcome, Tally};
+use crate::sweep::experiment::Experiment;
+
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'a> {
+    experiment: &'a Experiment,
+    outcome: &'static str,
+    /// Class of the verdict's colours.
+    tone: &'static str,
+    tally: Tally,
+    smallest: Option<String>,
+    failed: &'a [Check<'a>],
+    passed: &'a [Check<'a>],
+    columns: &'a [&'static Column],
+    groups: Vec<(&'static str, Vec<&'a Row<'a>>)>,
+    sections: Vec<Section>,
+    facts: Vec<(&'static str, String)>,
+    command: String,
+    /// The experiment file.
+    toml: String,
+}
+
+/// The page. It names no outside resource and has no script.
+pub fn html(run: &Summarized) -> String {
+    let experiment = &run.run.manifest.experiment;
+    let groups = [
+        ("", Group::Reference),
+        ("Formats", Group::Plain),
+        ("Narrowed", Group::Narrowed),
+        ("Noise controls", Group::Noise),
+    ];
+    let rows = |group| {
+        run.overview
+            .rows
+            .iter()
+            .filter(|row| row.candidate.group == group)
+            .collect::<Vec<_>>()
+    };
+    let (failed, passed) = run.checks.split_at(run.tally.fail);
+    let page = Page {
+        experiment,
+        outcome: run.tally.outcome().name(),
+        tone: match run.tally.outcome() {
+            Outcome::Pass => "pass",
+            Outcome::Fail => "fail",
+            Outcome::Incomplete | Outcome::NotJudged => "open",
+        },
+        tally: run.tally,
+        smallest: run.smallest(),
+        failed,
+        passed,
+        columns: &run.overview.columns,
+        groups: groups
+            .map(|(title, group)| (title, rows(group)))
+            .into_iter()
+            .filter(|g| !g.1.is_empty())
+            .collect(),
+        sections: figures::sections(run),
+        facts: run.facts(),
+        command: command(run),
+        toml: toml::to_string_pretty(experiment).unwrap_or_else(|error| format!("# cannot be written: {error}")),
+    };
+    let html = page.render().expect("the template has no fallible part");
+    html.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
+/// What to type to run it again.
+fn command(run: &Summarized) -> String {
+    let manifest = &run.run.manifest;
+    let checkout = match manifest.commit.as_deref() {
+        Some(commit) => format!("git checkout {}\n", quoted(commit.trim_end_matches('+'))),
+        None => String::new(),
+    };
+    let file = quoted(&format!("{}.toml", manifest.experiment.name));
+    format!("{checkout}ulplab sweep {file} --seed {}", manifest.experiment.seed)
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}

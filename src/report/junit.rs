@@ -1,0 +1,80 @@
+//! `report.xml` in the JUnit form that CI systems read.
+
+use std::time::Duration;
+
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::Summarized;
+use super::recipes::{Gate, Group};
+use super::verdicts::Check;
+
+/// One suite, one test case for each verdict; a recipe that no gate binds is skipped, a missing cell is an error.
+pub fn junit(run: &Summarized) -> String {
+    let manifest = &run.run.manifest;
+    let mut suite = TestSuite::new(clean(&manifest.experiment.name));
+    if let Ok(time) = Duration::try_from_secs_f64(manifest.seconds) {
+        suite.set_time(time);
+    }
+    for (name, value) in run.facts() {
+        suite.add_property((name, clean(&value).as_str()));
+    }
+    suite.add_test_cases(run.checks.iter().map(judged));
+    for candidate in run.candidates {
+        if candidate.gate == Gate::Unbound && candidate.group != Group::Reference {
+            let mut status = TestCaseStatus::skipped();
+            status.set_message("no gate binds this recipe");
+            let mut case = TestCase::new("not judged", status);
+            case.set_classname(clean(candidate.name));
+            suite.add_test_case(case);
+        }
+    }
+    if !run.tally.complete {
+        let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+        status.set_type("incomplete").set_message(run.tally.line());
+        let mut case = TestCase::new("every planned cell is measured", status);
+        case.set_classname("run");
+        suite.add_test_case(case);
+    }
+    let mut report = Report::new(clean(&manifest.experiment.name));
+    report.add_test_suite(suite);
+    report.to_string().expect("writing XML to memory does not fail")
+}
+
+fn judged(check: &Check) -> TestCase {
+    let verdict = check.verdict;
+    let rule = &verdict.rule;
+    let numbers = [
+        ("metric", rule.metric.clone()),
+        ("value", verdict.value.to_string()),
+        ("bound", rule.require.clone()),
+        ("layer", check.layer.clone()),
+        ("statistic", check.statistic.clone()),
+        ("reference's own", check.reference.clone()),
+    ];
+    let status = if verdict.pass {
+        TestCaseStatus::success()
+    } else {
+        let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+        let lines = numbers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\n"))
+            .collect::<String>();
+        status.set_type("gate").set_message(clean(&verdict.message));
+        status.set_description(clean(&format!("{lines}why: {}", rule.why)));
+        status
+    };
+    let mut case = TestCase::new(
+        clean(&format!("{}: {} {}", check.rule, check.statistic, rule.require)),
+        status,
+    );
+    case.set_classname(clean(&verdict.recipe));
+    for (name, value) in &numbers {
+        case.add_property((*name, clean(value).as_str()));
+    }
+    case
+}
+
+/// Without the characters XML 1.0 has no way to write; quick-junit strips control characters only.
+fn clean(text: &str) -> String {
+    text.replace(['\u{fffe}', '\u{ffff}'], "")
+}

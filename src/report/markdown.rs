@@ -1,0 +1,117 @@
+//! `report.md`, made for `$GITHUB_STEP_SUMMARY`.
+
+use super::Summarized;
+use super::verdicts::Check;
+
+/// GitHub drops a step summary above this whole, so the report must stay below.
+pub const LIMIT: usize = 1 << 20;
+/// Kept free for the line that says what was left out, and the heads of tables.
+const RESERVE: usize = 4 << 10;
+/// A text longer than this is cut.
+const CELL: usize = 1000;
+
+/// Verdict, checks, overview and what it takes to run again, below [`LIMIT`] bytes: rows that do not fit are counted.
+pub fn markdown(run: &Summarized) -> String {
+    let experiment = &run.run.manifest.experiment;
+    let mut text = format!(
+        "## {}: {}\n\n",
+        run.tally.outcome().name(),
+        escape(&experiment.question)
+    );
+    text += &format!("**{}**\n", escape(&run.tally.counts()));
+    if let Some(smallest) = run.smallest() {
+        text += &format!("\n{}.\n", escape(&smallest));
+    }
+    let (failed, passed): (Vec<_>, Vec<_>) = run.checks.iter().partition(|check| !check.verdict.pass);
+    checks(&mut text, "Failed checks", &failed, LIMIT / 2);
+    overview(&mut text, run, LIMIT / 4 * 3);
+    checks(&mut text, "Passed checks", &passed, LIMIT / 8 * 7);
+    let facts = run.facts();
+    let rows = facts.iter().map(|(name, value)| row([*name, value].into_iter()));
+    table(&mut text, "Run", &["", ""], rows, LIMIT);
+    text
+}
+
+fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
+    let titles = [
+        "recipe",
+        "rule",
+        "statistic",
+        "bound",
+        "measured",
+        "layer",
+        "reference's own",
+        "why",
+    ];
+    let rows = checks.iter().map(|check| {
+        let rule = &check.verdict.rule;
+        let judged = [
+            check.verdict.recipe.as_str(),
+            &check.rule,
+            &check.statistic,
+            &rule.require,
+        ];
+        let found = [check.measured.as_str(), &check.layer, &check.reference, &rule.why];
+        row(judged.into_iter().chain(found))
+    });
+    table(text, title, &titles, rows, limit);
+}
+
+fn overview(text: &mut String, run: &Summarized, limit: usize) {
+    let titles = run.overview.columns.iter().map(|column| column.title.join(" "));
+    let titles: Vec<String> = ["recipe".into()]
+        .into_iter()
+        .chain(titles)
+        .chain(["gate".into()])
+        .collect();
+    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    let rows = run.overview.rows.iter().map(|line| {
+        let cells = line.cells.iter().map(|cell| cell.as_deref().unwrap_or("—"));
+        row(std::iter::once(line.candidate.name).chain(cells).chain([line.gate()]))
+    });
+    table(text, "Recipes, by error", &titles, rows, limit);
+}
+
+/// Appends a table, as far as `text` stays below `limit` bytes.
+fn table(text: &mut String, title: &str, titles: &[&str], rows: impl ExactSizeIterator<Item = String>, limit: usize) {
+    let total = rows.len();
+    if total == 0 {
+        return;
+    }
+    *text += &format!("\n### {title}\n\n");
+    *text += &row(titles.iter().copied());
+    *text += &row(titles.iter().map(|_| "---"));
+    for (kept, row) in rows.enumerate() {
+        if text.len() + row.len() + RESERVE > limit {
+            *text += &format!(
+                "\n{} of these {total} rows are left out: a step summary ends at 1 MiB.\n",
+                total - kept
+            );
+            return;
+        }
+        *text += &row;
+    }
+}
+
+fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
+    cells.fold("|".into(), |row: String, cell| format!("{row} {} |", escape(cell))) + "\n"
+}
+
+/// Plain text that Markdown shows as it is, in one line and not too long.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars().take(CELL) {
+        match c {
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '&' => escaped += "&amp;",
+            '\\' | '`' | '*' | '[' | ']' | '|' | '#' | '$' | '~' => escaped.extend(['\\', c]),
+            c if c.is_control() => escaped.push(' '),
+            c => escaped.push(c),
+        }
+    }
+    if text.chars().nth(CELL).is_some() {
+        escaped.push('…');
+    }
+    escaped
+}

@@ -1,0 +1,159 @@
+//! Numbers as people read them: few digits, but never so few that they lie.
+
+/// A quantity whose best value is 1 (a cosine, a recall): as many nines as it has and two digits more, so that it
+/// reads `1` only if it is 1.
+pub fn near_one(x: f64) -> String {
+    let short = 1.0 - x;
+    if !x.is_finite() {
+        not_finite(x)
+    } else if short == 0.0 {
+        "1".into()
+    } else if short.abs() < 1e-6 {
+        format!("1{}{:.0e}", if short > 0.0 { '-' } else { '+' }, short.abs())
+    } else {
+        let digits = (1.0 - short.abs().log10().floor()).clamp(3.0, 8.0) as usize;
+        format!("{x:.digits$}")
+    }
+}
+
+/// A share of decisions that came out the same: three or four decimals, and `>0.9999` where that would read 1.
+pub fn share(x: f64) -> String {
+    match 1.0 - x {
+        short if short > 0.0 && short < 1e-4 => ">0.9999".into(),
+        short if short > 0.0 && short < 1e-3 => format!("{:.4}", (x * 1e4).floor() / 1e4),
+        short if short > 0.0 => format!("{x:.3}"),
+        _ => near_one(x),
+    }
+}
+
+/// A quantity whose best value is 0: three significant digits, scientific when far from 1.
+pub fn error(x: f64) -> String {
+    significant(x, 3)
+}
+
+/// A difference that may be of either sign.
+pub fn signed(x: f64) -> String {
+    if x.is_nan() {
+        not_finite(x)
+    } else {
+        format!("{}{}", if x < 0.0 { '-' } else { '+' }, error(x.abs()))
+    }
+}
+
+/// `value ±half`, `half` being the farther end of the interval.
+pub fn interval(mean: f64, low: f64, high: f64) -> String {
+    let half = (mean - low).abs().max((high - mean).abs());
+    let sign = if mean < 0.0 { '-' } else { '+' };
+    if mean.is_nan() {
+        not_finite(mean)
+    } else {
+        format!("{sign}{} ±{}", significant(mean.abs(), 2), significant(half, 2))
+    }
+}
+
+/// A whole number, or one decimal.
+pub fn bytes(x: f64) -> String {
+    if x.fract() == 0.0 {
+        format!("{x:.0}")
+    } else {
+        format!("{x:.1}")
+    }
+}
+
+/// A value of the metric of that name.
+pub fn of_metric(metric: &str, x: f64) -> String {
+    match metric {
+        "cosine" => near_one(x),
+        "recall" | "recall_mass" | "agreement" | "top1" => share(x),
+        "delta_nats" => signed(x),
+        "nonfinite" => bytes(x),
+        _ => error(x),
+    }
+}
+
+/// The label of a tick: a round number in its shortest form.
+pub fn tick(x: f64) -> String {
+    if x == 0.0 || (1e-3..1e5).contains(&x.abs()) {
+        let text = format!("{x:.6}");
+        text.trim_end_matches('0').trim_end_matches('.').into()
+    } else {
+        format!("{x:.0e}")
+    }
+}
+
+fn significant(x: f64, digits: i32) -> String {
+    let size = x.abs();
+    if !x.is_finite() {
+        not_finite(x)
+    } else if x == 0.0 {
+        "0".into()
+    } else if (1e-3..1e4).contains(&size) {
+        let decimals = (digits - 1 - size.log10().floor() as i32).max(0) as usize;
+        format!("{x:.decimals$}")
+    } else {
+        format!("{x:.0$e}", digits as usize - 1)
+    }
+}
+
+fn not_finite(x: f64) -> String {
+    match x {
+        x if x.is_nan() => "NaN",
+        x if x > 0.0 => "inf",
+        _ => "-inf",
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_one_reads_one() {
+        assert_eq!(near_one(1.0), "1");
+        assert_eq!(near_one(0.99965), "0.99965");
+        assert_eq!(near_one(0.999999), "0.9999990");
+        assert_eq!(near_one(1.0 - 4e-9), "1-4e-9");
+        assert_eq!(near_one(1.0 + 2f64.powi(-52)), "1+2e-16");
+        assert_eq!(near_one(0.5), "0.500");
+        assert_eq!(near_one(-1.0), "-1.000");
+        assert_eq!(near_one(f64::NAN), "NaN");
+        for exponent in 1..=15 {
+            for mantissa in [1.0, 1.4, 5.0, 9.96] {
+                let x = 1.0 - mantissa * 10f64.powi(-exponent);
+                assert!(
+                    x == 1.0 || near_one(x).trim_end_matches('0') != "1.",
+                    "{x}: {}",
+                    near_one(x)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_reads_one_only_if_it_is() {
+        assert_eq!(
+            [1.0, 0.99999, 0.99985, 0.9991, 0.9989, 0.5].map(share),
+            ["1", ">0.9999", "0.9998", "0.9991", "0.999", "0.500"]
+        );
+        assert_eq!([f64::NAN, 0.0, 0.99996].map(share), ["NaN", "0.000", ">0.9999"]);
+    }
+
+    #[test]
+    fn errors_have_three_digits() {
+        assert_eq!(error(0.0), "0");
+        assert_eq!(error(0.012345), "0.0123");
+        assert_eq!(error(12.345), "12.3");
+        assert_eq!(error(1.2345e-5), "1.23e-5");
+        assert_eq!(error(f64::INFINITY), "inf");
+        assert_eq!(signed(-0.00213), "-0.00213");
+        assert_eq!(interval(0.00213, 0.0017, 0.0025), "+0.0021 ±4.3e-4");
+        assert_eq!((bytes(584.0), bytes(390.5)), ("584".into(), "390.5".into()));
+    }
+
+    #[test]
+    fn ticks_are_short() {
+        let ticks = [0.0, 1.0, 0.05, 0.001, 1e-5, 2e-7, 1e6].map(tick);
+        assert_eq!(ticks, ["0", "1", "0.05", "0.001", "1e-5", "2e-7", "1e6"]);
+    }
+}

@@ -1,0 +1,110 @@
+//! The table people see when a run ends.
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+use super::Summarized;
+use super::overview::{Column, Overview};
+use super::verdicts::Outcome;
+
+/// Failed checks written out below the table; the other reports have them all.
+const FAILURES: usize = 10;
+/// A name longer than this is cut.
+const NAME: usize = 24;
+const GAP: &str = "  ";
+
+/// One row a recipe, then the failed checks, then the verdict line. `width` is that of the terminal in characters:
+/// columns that do not fit are left out, those that say least first.
+pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
+    let paint = |text: &str, code: u8| {
+        if colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.into()
+        }
+    };
+    let mut lines = vec![clip(&run.run.manifest.experiment.question, width), String::new()];
+    for line in table(&run.overview, width).lines() {
+        let line = line.trim_end();
+        // The gate is the last column, and comfy-table would count colour codes as characters.
+        lines.push(match (line.strip_suffix("PASS"), line.strip_suffix("FAIL")) {
+            (Some(head), _) => head.to_owned() + &paint("PASS", 32),
+            (_, Some(head)) => head.to_owned() + &paint("FAIL", 31),
+            _ => line.into(),
+        });
+    }
+    lines.push(String::new());
+    let failures: Vec<_> = run.checks.iter().filter(|check| !check.verdict.pass).collect();
+    for check in failures.iter().take(FAILURES) {
+        let text = format!("{}: {}", check.verdict.recipe, check.verdict.message);
+        lines.push(format!(
+            "{} {}",
+            paint("FAIL", 31),
+            clip(&text, width.saturating_sub(5))
+        ));
+    }
+    if failures.len() > FAILURES {
+        lines.push(format!("… and {} more failed checks", failures.len() - FAILURES));
+    }
+    lines.extend(run.smallest().map(|smallest| clip(&smallest, width)));
+    let outcome = run.tally.outcome();
+    let code = match outcome {
+        Outcome::Pass => 32,
+        Outcome::Fail => 31,
+        Outcome::Incomplete | Outcome::NotJudged => 33,
+    };
+    lines.push(format!("{}: {}", paint(outcome.name(), code), run.tally.counts()));
+    lines.join("\n") + "\n"
+}
+
+/// The table with as many columns as fit.
+fn table(overview: &Overview, width: usize) -> String {
+    let mut order: Vec<&Column> = overview.columns.clone();
+    order.sort_by_key(|column| std::cmp::Reverse(column.weight));
+    (0..=order.len())
+        .rev()
+        .map(|kept| {
+            draw(overview, |column| {
+                order[..kept].iter().any(|other| std::ptr::eq(*other, column))
+            })
+        })
+        .find(|text| text.lines().all(|line| line.trim_end().chars().count() <= width))
+        .unwrap_or_else(|| draw(overview, |_| false))
+}
+
+fn draw(overview: &Overview, keep: impl Fn(&Column) -> bool) -> String {
+    let kept: Vec<usize> = (0..overview.columns.len())
+        .filter(|at| keep(overview.columns[*at]))
+        .collect();
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let titles = kept.iter().map(|at| right(&overview.columns[*at].title.join("\n")));
+    table.set_header(
+        std::iter::once(Cell::new("\nrecipe"))
+            .chain(titles)
+            .chain([Cell::new("\ngate")]),
+    );
+    for row in &overview.rows {
+        let cells = kept.iter().map(|at| right(row.cells[*at].as_deref().unwrap_or("—")));
+        let name = Cell::new(clip(row.candidate.name, NAME));
+        table.add_row(std::iter::once(name).chain(cells).chain([Cell::new(row.gate())]));
+    }
+    let last = kept.len() + 1;
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if at == last { 0 } else { GAP.len() as u16 }));
+    }
+    table.to_string()
+}
+
+fn right(text: &str) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+/// At most `width` characters, without control characters (a name must not move the cursor).
+fn clip(text: &str, width: usize) -> String {
+    let clean = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    if text.chars().count() <= width {
+        clean.collect()
+    } else {
+        clean.take(width.saturating_sub(1)).chain(['…']).collect()
+    }
+}

@@ -1,0 +1,8 @@
+//! Reports and stored runs, on a made-up run.
+
+#[path = "report/store.rs"]
+mod store;
+#[path = "report/synthetic.rs"]
+mod synthetic;
+#[path = "report/texts.rs"]
+mod texts;

@@ -1,0 +1,208 @@
+//! Files of a run.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use ulplab::atomic::write_atomic;
+use ulplab::record::{Phase, Record, Worst};
+use ulplab::sweep::run::Run;
+use ulplab::sweep::store;
+use ulplab::{Error, Exit, report};
+
+use super::synthetic;
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Panics at the first record that differs in any bit; a NaN is a NaN, whatever its sign.
+fn assert_same(found: &[Record], expected: &[Record]) {
+    assert_eq!(found.len(), expected.len());
+    for (row, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(bits(found), bits(expected), "row {row}");
+    }
+}
+
+fn bits(record: &Record) -> (Record, Vec<u64>) {
+    let mut words = record.clone();
+    let of = |value: f64| {
+        if value.is_nan() {
+            f64::NAN.to_bits()
+        } else {
+            value.to_bits()
+        }
+    };
+    let mut numbers = vec![of(std::mem::take(&mut words.value))];
+    if let Some(worst) = &mut words.worst {
+        numbers.extend([of(std::mem::take(&mut worst.want)), of(std::mem::take(&mut worst.got))]);
+    }
+    (words, numbers)
+}
+
+/// A run with every kind of number there is.
+fn odd() -> Run {
+    let mut run = synthetic::small();
+    run.records.truncate(1000);
+    let odd = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        -0.0,
+        0.0,
+        f64::MIN_POSITIVE / 8.0,
+        f64::MAX,
+        0.1,
+    ];
+    for (record, value) in run.records.iter_mut().zip(odd) {
+        record.value = value;
+        record.worst = Some(Worst {
+            index: vec![0, u64::from(u32::MAX), 9],
+            want: value,
+            got: -value,
+        });
+    }
+    run.records[9].worst = Some(Worst {
+        index: vec![],
+        want: 1.0,
+        got: 2.0,
+    });
+    run.records[10].layer = None;
+    run.records[11].phase = Phase::Cumulative;
+    run.records[12].cell = "ünï/\"cödé\"\n".into();
+    run.records[13].n = u64::MAX;
+    run
+}
+
+#[test]
+fn parquet_round_trip_keeps_every_bit() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = odd();
+    let paths = store::write_run(&run, folder.path()).expect("a written run");
+    assert_eq!(
+        names(folder.path()),
+        ["records.jsonl", "records.parquet", "summary.parquet"]
+    );
+    let records = store::read_records(&paths[0]).expect("records");
+    assert_same(&records, &run.records);
+    let summaries = store::read_summaries(&paths[1]).expect("summaries");
+    assert_eq!(format!("{summaries:?}"), format!("{:?}", run.summaries));
+    // No records is a file too.
+    let empty = Run { records: vec![], ..run };
+    store::write_records(&empty, &paths[0]).expect("a file");
+    assert!(store::read_records(&paths[0]).expect("no records").is_empty());
+}
+
+#[test]
+fn jsonl_begins_with_the_manifest_and_ends_with_the_counts() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("records.jsonl");
+    let run = odd();
+    store::write_jsonl(&run, &path).expect("a file");
+    let text = fs::read_to_string(&path).expect("text");
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(lines.len(), run.records.len() + 2);
+    assert_eq!(
+        (&lines[0]["type"], &lines[0]["experiment"]["seed"]),
+        (&"manifest".into(), &7.into())
+    );
+    let values: Vec<_> = lines[1..4].iter().map(|line| line["value"].clone()).collect();
+    assert_eq!(values, [serde_json::Value::Null, "Infinity".into(), "-Infinity".into()]);
+    let records = text.lines().skip(1).take(run.records.len());
+    let records: Vec<Record> = records
+        .map(|line| serde_json::from_str(line).expect("a record"))
+        .collect();
+    assert_same(&records, &run.records);
+    let end = lines.last().expect("a line");
+    let tally = report::tally(&run);
+    assert_eq!(
+        (&end["type"], &end["records"]),
+        (&"summary".into(), &run.records.len().into())
+    );
+    assert_eq!((&end["pass"], &end["fail"]), (&tally.pass.into(), &tally.fail.into()));
+}
+
+#[test]
+fn a_file_that_is_no_run_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("records.parquet");
+    let missing = store::read_records(&path).expect_err("no file");
+    assert!(
+        matches!(missing, Error::Io { .. }) && missing.to_string().contains("records.parquet"),
+        "{missing}"
+    );
+    store::write_summaries(&synthetic::small(), &path).expect("a file");
+    let other = store::read_records(&path).expect_err("a summary");
+    assert_eq!(other.exit(), Exit::Usage);
+    assert!(
+        other.to_string().contains("records.parquet: no column 'cell'"),
+        "{other}"
+    );
+    let whole = fs::read(&path).expect("bytes");
+    for broken in [&b""[..], b"PAR1", b"not Parquet at all", &whole[..whole.len() / 2]] {
+        fs::write(&path, broken).expect("a file");
+        let error = store::read_records(&path).expect_err("broken");
+        assert!(error.to_string().contains("records.parquet"), "{error}");
+    }
+}
+
+#[test]
+fn a_failed_write_leaves_what_was_there() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("report.html");
+    write_atomic(&path, |writer| writer.write_all(b"old")).expect("a file");
+    let full = write_atomic(&path, |writer| {
+        writer.write_all(b"new, but")?;
+        Err(io::Error::from(io::ErrorKind::StorageFull))
+    });
+    let error = full.expect_err("a full disk");
+    assert!(matches!(&error, Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull));
+    assert!(error.to_string().contains("report.html: cannot write"), "{error}");
+    assert_eq!(fs::read(&path).expect("bytes"), b"old");
+    assert_eq!(names(folder.path()), ["report.html"], "no partial file is left");
+    write_atomic(&path, |writer| writer.write_all(b"new")).expect("a file");
+    assert_eq!(fs::read(&path).expect("bytes"), b"new");
+}
+
+/// Permissions do not bind root, so the folders here are ones nobody can write to: missing, or no folder at all.
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("a file");
+    for path in [
+        folder.path().join("missing/records.parquet"),
+        file.join("records.parquet"),
+    ] {
+        let error = store::write_records(&synthetic::small(), &path).expect_err("no folder");
+        assert_eq!(error.exit(), Exit::Setup);
+        assert!(error.to_string().contains("records.parquet: cannot create"), "{error}");
+    }
+    let error = report::write_all(&synthetic::small(), &file.join("run")).expect_err("no folder");
+    assert!(error.to_string().contains("file/run: cannot create"), "{error}");
+    // A folder stands where the file should go: the rename fails, and nothing is left.
+    let taken = folder.path().join("taken");
+    fs::create_dir(&taken).expect("a folder");
+    let error = write_atomic(&taken, |_| Ok(())).expect_err("a folder is in the way");
+    assert!(error.to_string().contains("taken: cannot rename into place"), "{error}");
+    assert_eq!(names(folder.path()), ["file", "taken"]);
+}
+
+#[test]
+fn all_reports_are_written() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let paths = report::write_all(&synthetic::small(), &folder.path().join("deep/run")).expect("reports");
+    assert_eq!(
+        names(&folder.path().join("deep/run")),
+        ["report.html", "report.md", "report.txt", "report.xml"]
+    );
+    assert!(paths.iter().all(|path| path.is_file()));
+}
