@@ -103,7 +103,9 @@ pub(super) fn block(weight: &[usize], scale: &[usize]) -> Option<Vec<usize>> {
     let (&cols, rest) = weight.split_last()?;
     let (&scale_cols, scale_rest) = scale.split_last()?;
     let (rows, experts) = rest.split_last().map_or((1, rest), |(&rows, experts)| (rows, experts));
-    let (scale_rows, scale_experts) = scale_rest.split_last().map_or((1, scale_rest), |(&n, experts)| (n, experts));
+    let (scale_rows, scale_experts) = scale_rest
+        .split_last()
+        .map_or((1, scale_rest), |(&n, experts)| (n, experts));
 
     let mut block = Vec::with_capacity(weight.len());
     for (&experts, &scales) in experts.iter().zip(scale_experts) {

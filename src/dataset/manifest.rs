@@ -64,9 +64,16 @@ pub struct Manifest {
 /// Folder of the data sets: `--datasets` if given, else `$ULPLAB_DATASETS`, else `datasets/` in the current folder or one
 /// above it, else `datasets/` beside the executable.
 pub fn find_root(flag: Option<&Path>) -> Result<PathBuf> {
-    let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let variable = std::env::var_os(VARIABLE)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from);
     let current = std::env::current_dir().map_err(Error::io(".", "tell the current folder"))?;
-    find_root_from(flag, variable.as_deref(), &current, std::env::current_exe().ok().as_deref())
+    find_root_from(
+        flag,
+        variable.as_deref(),
+        &current,
+        std::env::current_exe().ok().as_deref(),
+    )
 }
 
 /// [`find_root`] with all it looks at passed in.
@@ -80,12 +87,19 @@ pub fn find_root_from(
         if let Some(folder) = folder {
             return match folder.join(MANIFEST).is_file() {
                 true => Ok(folder.to_path_buf()),
-                false => Err(Error::config(folder, format!("{who} names this folder, but no {MANIFEST} is in it"))),
+                false => Err(Error::config(
+                    folder,
+                    format!("{who} names this folder, but no {MANIFEST} is in it"),
+                )),
             };
         }
     }
     let beside = executable.and_then(Path::parent);
-    let looked: Vec<_> = current.ancestors().chain(beside).map(|folder| folder.join("datasets")).collect();
+    let looked: Vec<_> = current
+        .ancestors()
+        .chain(beside)
+        .map(|folder| folder.join("datasets"))
+        .collect();
     looked
         .iter()
         .find(|folder| folder.join(MANIFEST).is_file())
@@ -105,7 +119,9 @@ impl Manifest {
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read the manifest"))?;
         let datasets: BTreeMap<String, Dataset> = parse_toml(&file, &text)?;
         for (name, dataset) in &datasets {
-            dataset.check().map_err(|message| Error::config(&file, format!("[{name}]: {message}")))?;
+            dataset
+                .check()
+                .map_err(|message| Error::config(&file, format!("[{name}]: {message}")))?;
         }
         Ok(Self {
             root: root.to_path_buf(),
@@ -119,14 +135,20 @@ impl Manifest {
             let known: Vec<_> = self.datasets.keys().map(String::as_str).collect();
             let hint = did_you_mean(name, known.iter().copied());
             let file = self.root.join(MANIFEST);
-            Error::config(file, format!("no data set '{name}'{hint} (there are: {})", known.join(", ")))
+            Error::config(
+                file,
+                format!("no data set '{name}'{hint} (there are: {})", known.join(", ")),
+            )
         })
     }
 
     /// The folder of a checkpoint, for [`super::Checkpoint::open`].
     pub fn checkpoint(&self, name: &str) -> Result<PathBuf> {
         let files = &self.expect(name, Kind::Checkpoint)?.files;
-        let config = files.iter().map(|file| self.path(file)).find(|path| path.ends_with("config.json"));
+        let config = files
+            .iter()
+            .map(|file| self.path(file))
+            .find(|path| path.ends_with("config.json"));
         config
             .as_deref()
             .and_then(Path::parent)
@@ -139,29 +161,40 @@ impl Manifest {
         let dataset = self.expect(name, Kind::Text)?;
         let path = self.path(&dataset.files[0]);
         let mut file = File::open(&path).map_err(Error::io(&path, "open the text"))?;
-        let size = file.metadata().map_err(Error::io(&path, "tell the size of the text"))?.len();
+        let size = file
+            .metadata()
+            .map_err(Error::io(&path, "tell the size of the text"))?
+            .len();
         let (offset, len) = (offset as u64, len as u64);
         if offset.checked_add(len).is_none_or(|end| end > size) {
             let message = format!("bytes {offset} … {offset} + {len} were asked for, but the text has {size}");
             return Err(Error::data(&path, message));
         }
         let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(offset)).map_err(Error::io(&path, "seek in the text"))?;
-        file.take(len).read_to_end(&mut bytes).map_err(Error::io(&path, "read the text"))?;
+        file.seek(SeekFrom::Start(offset))
+            .map_err(Error::io(&path, "seek in the text"))?;
+        file.take(len)
+            .read_to_end(&mut bytes)
+            .map_err(Error::io(&path, "read the text"))?;
         Ok(bytes)
     }
 
     /// Compares every file of a data set with its size and checksum, and returns path and blake3 of each, as the manifest
     /// of a run stores them.
     pub fn verify(&self, name: &str) -> Result<Vec<(String, String)>> {
-        self.get(name)?.files.par_iter().map(|file| self.verify_file(file)).collect()
+        self.get(name)?
+            .files
+            .par_iter()
+            .map(|file| self.verify_file(file))
+            .collect()
     }
 
     fn verify_file(&self, expected: &DataFile) -> Result<(String, String)> {
         let path = self.path(expected);
         let bytes = map(&path)?;
         let differs = |found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| {
-            let message = format!("found {found}, {MANIFEST} says {expected}: the file was changed or not fully fetched");
+            let message =
+                format!("found {found}, {MANIFEST} says {expected}: the file was changed or not fully fetched");
             Err(Error::data(&path, message))
         };
         if bytes.len() as u64 != expected.bytes {
@@ -200,12 +233,16 @@ impl Dataset {
             _ => {}
         }
         for DataFile { path, blake3, .. } in &self.files {
-            let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
+            let inside = Path::new(path)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)));
             if path.is_empty() || !inside {
                 return Err(format!("path '{path}' leaves the folder of the manifest"));
             }
             if blake3.len() != 64 || !blake3.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
-                return Err(format!("blake3 '{blake3}' of {path} is not 64 lower-case hexadecimal digits"));
+                return Err(format!(
+                    "blake3 '{blake3}' of {path} is not 64 lower-case hexadecimal digits"
+                ));
             }
         }
         Ok(())

@@ -76,7 +76,8 @@ impl Tensors {
         let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|error| describe(&path, &map, &error))?;
         let data = size_of::<u64>() + header;
         let mut twice = Problems::default();
-        for (name, info) in metadata.tensors() {
+        for name in metadata.offset_keys() {
+            let Some(info) = metadata.info(&name) else { continue };
             let stored = Stored {
                 shard: self.shards.len(),
                 dtype: info.dtype,
@@ -143,7 +144,8 @@ impl Tensors {
     pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let wrong = |message: String| Error::data(&self.folder, message);
         let stored = self.find(name, shape, false).map_err(wrong)?;
-        let read = |stored: &Stored| decode::floats(stored.dtype, self.bytes(stored)).ok_or_else(|| unread(name, stored));
+        let read =
+            |stored: &Stored| decode::floats(stored.dtype, self.bytes(stored)).ok_or_else(|| unread(name, stored));
         let mut values = read(stored).map_err(wrong)?;
         if let Some((scales, block)) = self.scales_of(name, stored).map_err(wrong)? {
             decode::scale(&mut values, shape, &read(scales).map_err(wrong)?, &block);
@@ -166,7 +168,10 @@ impl Tensors {
             Ok(id) if (id as usize) < limit => Ok(id),
             _ => {
                 let index = unravel(i, shape);
-                let message = format!("tensor '{name}' has {value} at {index:?}, expected 0 … {}", limit as i128 - 1);
+                let message = format!(
+                    "tensor '{name}' has {value} at {index:?}, expected 0 … {}",
+                    limit as i128 - 1
+                );
                 Err(Error::data(&self.shards[stored.shard].path, message))
             }
         };
@@ -183,7 +188,10 @@ impl Tensors {
             return Err(unread(name, stored));
         }
         if stored.shape != shape {
-            return Err(format!("tensor '{name}' is {:?}, the model needs {shape:?}", stored.shape));
+            return Err(format!(
+                "tensor '{name}' is {:?}, the model needs {shape:?}",
+                stored.shape
+            ));
         }
         self.scales_of(name, stored)?;
         Ok(stored)
@@ -196,10 +204,15 @@ impl Tensors {
         }
         let dtype = weight.dtype;
         let Some((scale_name, scale)) = self.find_scale(name)? else {
-            return Err(format!("tensor '{name}' is {dtype}, but has neither '{name}_scale' nor '{name}_scale_inv'"));
+            return Err(format!(
+                "tensor '{name}' is {dtype}, but has neither '{name}_scale' nor '{name}_scale_inv'"
+            ));
         };
         if !decode::is_scale(scale.dtype) {
-            return Err(format!("scale '{scale_name}' is {}, expected F32, BF16, F16 or F8_E8M0", scale.dtype));
+            return Err(format!(
+                "scale '{scale_name}' is {}, expected F32, BF16, F16 or F8_E8M0",
+                scale.dtype
+            ));
         }
         match decode::block(&weight.shape, &scale.shape) {
             Some(block) => Ok(Some((scale, block))),
@@ -228,7 +241,10 @@ impl Tensors {
 }
 
 fn unread(name: &str, stored: &Stored) -> String {
-    format!("tensor '{name}' is stored as {}, which ulplab does not read here", stored.dtype)
+    format!(
+        "tensor '{name}' is stored as {}, which ulplab does not read here",
+        stored.dtype
+    )
 }
 
 /// The index of an element in every dimension.
@@ -246,7 +262,9 @@ fn read_index(file: &Path) -> Result<BTreeMap<String, String>> {
     let Index { weight_map } = serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?;
     let mut problems = Problems::default();
     for name in weight_map.values().collect::<BTreeSet<_>>() {
-        let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        let inside = Path::new(name)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
         if !inside {
             problems.add(|| format!("shard '{name}' is outside the checkpoint's folder"));
         } else if !file.with_file_name(name).is_file() {
@@ -264,16 +282,27 @@ fn unindexed(folder: &Path) -> Result<Vec<String>> {
         return Ok(vec![SINGLE.into()]);
     }
     let list = || -> std::io::Result<Vec<String>> {
-        std::fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        std::fs::read_dir(folder)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
     };
     let mut names = list().map_err(Error::io(folder, "list the checkpoint"))?;
     names.retain(|name| name.ends_with(".safetensors"));
     names.sort();
     if names.is_empty() {
-        return Err(Error::data(folder, format!("no {SINGLE}, {INDEX} or other *.safetensors in this folder")));
+        return Err(Error::data(
+            folder,
+            format!("no {SINGLE}, {INDEX} or other *.safetensors in this folder"),
+        ));
     }
     // model-00001-of-00002.safetensors tells how many there must be.
-    let of = |name: &String| name.strip_suffix(".safetensors")?.rsplit_once("-of-")?.1.parse::<usize>().ok();
+    let of = |name: &String| {
+        name.strip_suffix(".safetensors")?
+            .rsplit_once("-of-")?
+            .1
+            .parse::<usize>()
+            .ok()
+    };
     if let Some(expected) = names.iter().filter_map(of).max()
         && names.len() != expected
     {
@@ -296,15 +325,19 @@ fn describe(path: &Path, bytes: &[u8], error: &safetensors::SafeTensorError) -> 
         return Error::data(path, format!("{size} bytes are too few for a safetensors file"));
     };
     if header > size - 8 {
-        let message = format!("the header should have {header} bytes, the file has {size}: truncated, or not safetensors");
+        let message =
+            format!("the header should have {header} bytes, the file has {size}: truncated, or not safetensors");
         return Error::data(path, message);
     }
     let entries: Result<BTreeMap<String, Entry>, _> = serde_json::from_slice(&bytes[8..8 + header as usize]);
-    let end = entries.ok().and_then(|entries| entries.values().map(|entry| entry.data_offsets.1).max());
+    let end = entries
+        .ok()
+        .and_then(|entries| entries.values().map(|entry| entry.data_offsets.1).max());
     match end.and_then(|end| end.checked_add(8 + header)) {
-        Some(expected) if expected > size => {
-            Error::data(path, format!("truncated: {size} bytes, but the header tells of {expected}"))
-        }
+        Some(expected) if expected > size => Error::data(
+            path,
+            format!("truncated: {size} bytes, but the header tells of {expected}"),
+        ),
         _ => Error::data(path, format!("corrupt safetensors: {error}")),
     }
 }
@@ -331,7 +364,10 @@ impl Problems {
             0 => Ok(()),
             1 => Err(Error::data(file, text.trim_start())),
             _ if count <= LISTED => Err(Error::data(file, format!("{count} problems:{text}"))),
-            _ => Err(Error::data(file, format!("{count} problems:{text}\n  … and {} more", count - LISTED))),
+            _ => Err(Error::data(
+                file,
+                format!("{count} problems:{text}\n  … and {} more", count - LISTED),
+            )),
         }
     }
 }
