@@ -133,7 +133,7 @@ impl Tensors {
     }
 
     /// A name near that of a missing tensor.
-    fn hint<'a>(&self, name: &str, names: &BTreeSet<&'a str>) -> String {
+    fn hint(&self, name: &str, names: &BTreeSet<&str>) -> String {
         match self.stored.contains_key(name) {
             true => String::new(),
             false => did_you_mean(name, names.iter().copied()),
