@@ -13,6 +13,7 @@ use crate::error::did_you_mean;
 use crate::{Error, Result};
 
 const MANIFEST: &str = "manifest.toml";
+const CONFIG: &str = "config.json";
 /// Environment variable that tells the folder of the data sets.
 const VARIABLE: &str = "ULPLAB_DATASETS";
 
@@ -142,18 +143,22 @@ impl Manifest {
         })
     }
 
-    /// The folder of a checkpoint, for [`super::Checkpoint::open`].
+    /// The folder of a checkpoint, for [`super::Checkpoint::open`]: `name` is one of the manifest, else itself a folder with
+    /// `config.json`.
     pub fn checkpoint(&self, name: &str) -> Result<PathBuf> {
+        if let Some(folder) = self.unlisted(name) {
+            return Ok(folder.to_path_buf());
+        }
         let files = &self.expect(name, Kind::Checkpoint)?.files;
         let config = files
             .iter()
             .map(|file| self.path(file))
-            .find(|path| path.ends_with("config.json"));
+            .find(|path| path.ends_with(CONFIG));
         config
             .as_deref()
             .and_then(Path::parent)
             .map(Path::to_path_buf)
-            .ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a config.json")))
+            .ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
     }
 
     /// `len` bytes of a text from byte `offset`.
@@ -180,8 +185,11 @@ impl Manifest {
     }
 
     /// Compares every file of a data set with its size and checksum, and returns path and blake3 of each, as the manifest
-    /// of a run stores them.
+    /// of a run stores them. Nothing is known of the files of an unlisted checkpoint: they are only hashed.
     pub fn verify(&self, name: &str) -> Result<Vec<(String, String)>> {
+        if let Some(folder) = self.unlisted(name) {
+            return hash_folder(folder);
+        }
         self.get(name)?
             .files
             .par_iter()
@@ -205,6 +213,12 @@ impl Manifest {
             return differs(&format!("blake3 {found}"), &expected.blake3);
         }
         Ok((expected.path.clone(), expected.blake3.clone()))
+    }
+
+    /// `name` as the folder of a checkpoint that the manifest does not list.
+    fn unlisted<'a>(&self, name: &'a str) -> Option<&'a Path> {
+        let folder = Path::new(name);
+        (!self.datasets.contains_key(name) && folder.join(CONFIG).is_file()).then_some(folder)
     }
 
     fn expect(&self, name: &str, kind: Kind) -> Result<&Dataset> {
@@ -247,6 +261,28 @@ impl Dataset {
         }
         Ok(())
     }
+}
+
+/// Path and blake3 of the files of a checkpoint's folder that decide what it computes.
+fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
+    let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let mut files: Vec<PathBuf> = entries
+        .map_err(Error::io(folder, "list the checkpoint"))?
+        .into_iter()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json" || extension == "safetensors")
+        })
+        .collect();
+    files.sort();
+    let hash = |path: &PathBuf| {
+        Ok((
+            path.display().to_string(),
+            blake3::hash(&map(path)?).to_hex().to_string(),
+        ))
+    };
+    files.par_iter().map(hash).collect()
 }
 
 /// Maps a file into memory, to be read as it is touched. Nobody may shorten the file meanwhile.

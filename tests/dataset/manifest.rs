@@ -102,6 +102,25 @@ fn names_and_kinds_are_checked() {
 }
 
 #[test]
+fn a_folder_is_a_checkpoint_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().to_str().unwrap();
+    fails(real().checkpoint(name), &["no data set", name]);
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), "weights").unwrap();
+    std::fs::write(folder.path().join("README.md"), "about").unwrap();
+    assert_eq!(real().checkpoint(name).unwrap(), folder.path());
+    let hash = |file: &str, bytes: &str| {
+        (
+            format!("{name}/{file}"),
+            blake3::hash(bytes.as_bytes()).to_hex().to_string(),
+        )
+    };
+    let expected = [hash("config.json", "{}"), hash("model.safetensors", "weights")];
+    assert_eq!(real().verify(name).unwrap(), expected);
+}
+
+#[test]
 fn mistakes_in_the_manifest_are_told_with_their_line() {
     let load = |from: &'static str, to: &'static str| {
         let folder = folder(|manifest| manifest.replace(from, to));
