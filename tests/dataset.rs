@@ -1,5 +1,7 @@
 //! Data sets: the manifest, and reading checkpoints.
 
+#[path = "dataset/checkpoint.rs"]
+mod checkpoint;
 #[path = "dataset/decoding.rs"]
 mod decoding;
 #[path = "dataset/folders.rs"]
