@@ -1,5 +1,7 @@
 //! One file per model path.
 
+pub mod deepseek_v4;
+
 /// A tensor a model needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
