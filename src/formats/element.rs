@@ -3,6 +3,19 @@
 use super::minifloat::{MiniFloat, Overflow};
 use super::scale::e8m0_value;
 
+/// What a scale rule must know of the elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The largest finite value.
+    pub max: f32,
+    /// `fl32(1/max)`.
+    pub inverse: f32,
+    /// `⌊log2 max⌋`, the `emax` of OCP MX.
+    pub exponent: u32,
+    /// Bits after the leading one of the largest value.
+    pub mantissa_bits: u32,
+}
+
 /// Both directions between f32 and the codes of an element format, written without branches so that loops over them
 /// vectorise.
 pub(super) trait Cast: Copy {
@@ -84,6 +97,21 @@ impl Element {
         }
     }
 
+    pub(super) fn limits(&self) -> Limits {
+        let max = self.max();
+        let mantissa_bits = match self.repr {
+            Repr::Float(float) => float.mantissa_bits,
+            Repr::Integer(integer) => integer.bits - 2,
+            Repr::Power => 0,
+        };
+        Limits {
+            max,
+            inverse: 1.0 / max,
+            exponent: (max.to_bits() >> 23) - 127,
+            mantissa_bits,
+        }
+    }
+
     /// Whether some code is a NaN, so that a NaN survives the cast.
     pub fn has_nan(&self) -> bool {
         match self.repr {
@@ -128,15 +156,17 @@ pub static E4M3: Element = Element {
     name: "e4m3",
     doc: "OCP OFP8 E4M3 (\"fn\"): no infinities; overflow and infinities saturate to 448, NaN stays NaN",
     bits: 8,
-    repr: Repr::Float(MiniFloat {
-        exponent_bits: 4,
-        mantissa_bits: 3,
-        bias: 7,
-        max: 0x7e,
-        infinity: false,
-        overflow: Overflow::Saturate,
-        nan: 0x7f,
-    }),
+    repr: Repr::Float(E4M3_FLOAT),
+};
+
+pub(super) const E4M3_FLOAT: MiniFloat = MiniFloat {
+    exponent_bits: 4,
+    mantissa_bits: 3,
+    bias: 7,
+    max: 0x7e,
+    infinity: false,
+    overflow: Overflow::Saturate,
+    nan: 0x7f,
 };
 
 pub static E5M2: Element = Element {
