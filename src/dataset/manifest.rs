@@ -1,0 +1,293 @@
+//! `datasets/manifest.toml`: every data set with its files, their sizes and checksums.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::strict::parse_toml;
+use crate::error::did_you_mean;
+use crate::{Error, Result};
+
+const MANIFEST: &str = "manifest.toml";
+const CONFIG: &str = "config.json";
+/// Environment variable that tells the folder of the data sets.
+const VARIABLE: &str = "ULPLAB_DATASETS";
+
+/// What a data set holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A folder with `config.json` and safetensors.
+    Checkpoint,
+    /// One file of bytes, fed to byte-level models.
+    Text,
+}
+
+/// One entry of the manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dataset {
+    pub kind: Kind,
+    /// What it is, in a line or two.
+    pub about: String,
+    pub licence: String,
+    /// Where it comes from.
+    pub source: String,
+    /// Texts only: whether the checkpoints listed beside it were trained on it.
+    pub in_training: Option<bool>,
+    #[serde(rename = "file")]
+    pub files: Vec<DataFile>,
+}
+
+/// One file of a data set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataFile {
+    /// Relative to the folder of the manifest, with `/` between names.
+    pub path: String,
+    pub bytes: u64,
+    /// Lower-case hexadecimal.
+    pub blake3: String,
+}
+
+/// All data sets of a folder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// Folder the manifest lies in.
+    pub root: PathBuf,
+    pub datasets: BTreeMap<String, Dataset>,
+}
+
+/// Folder of the data sets: `--datasets` if given, else `$ULPLAB_DATASETS`, else `datasets/` in the current folder or one
+/// above it, else `datasets/` beside the executable.
+pub fn find_root(flag: Option<&Path>) -> Result<PathBuf> {
+    let variable = std::env::var_os(VARIABLE)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from);
+    let current = std::env::current_dir().map_err(Error::io(".", "tell the current folder"))?;
+    find_root_from(
+        flag,
+        variable.as_deref(),
+        &current,
+        std::env::current_exe().ok().as_deref(),
+    )
+}
+
+/// [`find_root`] with all it looks at passed in.
+pub fn find_root_from(
+    flag: Option<&Path>,
+    variable: Option<&Path>,
+    current: &Path,
+    executable: Option<&Path>,
+) -> Result<PathBuf> {
+    for (folder, who) in [(flag, "--datasets"), (variable, VARIABLE)] {
+        if let Some(folder) = folder {
+            return match folder.join(MANIFEST).is_file() {
+                true => Ok(folder.to_path_buf()),
+                false => Err(Error::config(
+                    folder,
+                    format!("{who} names this folder, but no {MANIFEST} is in it"),
+                )),
+            };
+        }
+    }
+    let beside = executable.and_then(Path::parent);
+    let looked: Vec<_> = current
+        .ancestors()
+        .chain(beside)
+        .map(|folder| folder.join("datasets"))
+        .collect();
+    looked
+        .iter()
+        .find(|folder| folder.join(MANIFEST).is_file())
+        .cloned()
+        .ok_or_else(|| {
+            let looked: String = looked.iter().map(|folder| format!("\n  {}", folder.display())).collect();
+            Error::Usage(format!(
+                "no data sets found; tell their folder with --datasets DIR or {VARIABLE}. Looked for {MANIFEST} in{looked}"
+            ))
+        })
+}
+
+impl Manifest {
+    /// Reads `manifest.toml` of the folder `root`.
+    pub fn load(root: &Path) -> Result<Self> {
+        let file = root.join(MANIFEST);
+        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read the manifest"))?;
+        let datasets: BTreeMap<String, Dataset> = parse_toml(&file, &text)?;
+        for (name, dataset) in &datasets {
+            dataset
+                .check()
+                .map_err(|message| Error::config(&file, format!("[{name}]: {message}")))?;
+        }
+        Ok(Self {
+            root: root.to_path_buf(),
+            datasets,
+        })
+    }
+
+    /// The data set of that name.
+    pub fn get(&self, name: &str) -> Result<&Dataset> {
+        self.datasets.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.datasets.keys().map(String::as_str).collect();
+            let hint = did_you_mean(name, known.iter().copied());
+            let file = self.root.join(MANIFEST);
+            Error::config(
+                file,
+                format!("no data set '{name}'{hint} (there are: {})", known.join(", ")),
+            )
+        })
+    }
+
+    /// The folder of a checkpoint, for [`super::Checkpoint::open`]: `name` is one of the manifest, else itself a folder with
+    /// `config.json`.
+    pub fn checkpoint(&self, name: &str) -> Result<PathBuf> {
+        if let Some(folder) = self.unlisted(name) {
+            return Ok(folder.to_path_buf());
+        }
+        let files = &self.expect(name, Kind::Checkpoint)?.files;
+        let config = files
+            .iter()
+            .map(|file| self.path(file))
+            .find(|path| path.ends_with(CONFIG));
+        config
+            .as_deref()
+            .and_then(Path::parent)
+            .map(Path::to_path_buf)
+            .ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
+    }
+
+    /// `len` bytes of a text from byte `offset`.
+    pub fn text(&self, name: &str, offset: usize, len: usize) -> Result<Vec<u8>> {
+        let dataset = self.expect(name, Kind::Text)?;
+        let path = self.path(&dataset.files[0]);
+        let mut file = File::open(&path).map_err(Error::io(&path, "open the text"))?;
+        let size = file
+            .metadata()
+            .map_err(Error::io(&path, "tell the size of the text"))?
+            .len();
+        let (offset, len) = (offset as u64, len as u64);
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            let message = format!("bytes {offset} … {offset} + {len} were asked for, but the text has {size}");
+            return Err(Error::data(&path, message));
+        }
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(offset))
+            .map_err(Error::io(&path, "seek in the text"))?;
+        file.take(len)
+            .read_to_end(&mut bytes)
+            .map_err(Error::io(&path, "read the text"))?;
+        Ok(bytes)
+    }
+
+    /// Compares every file of a data set with its size and checksum, and returns path and blake3 of each, as the manifest
+    /// of a run stores them. Nothing is known of the files of an unlisted checkpoint: they are only hashed.
+    pub fn verify(&self, name: &str) -> Result<Vec<(String, String)>> {
+        if let Some(folder) = self.unlisted(name) {
+            return hash_folder(folder);
+        }
+        self.get(name)?
+            .files
+            .par_iter()
+            .map(|file| self.verify_file(file))
+            .collect()
+    }
+
+    fn verify_file(&self, expected: &DataFile) -> Result<(String, String)> {
+        let path = self.path(expected);
+        let bytes = map(&path)?;
+        let differs = |found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| {
+            let message =
+                format!("found {found}, {MANIFEST} says {expected}: the file was changed or not fully fetched");
+            Err(Error::data(&path, message))
+        };
+        if bytes.len() as u64 != expected.bytes {
+            return differs(&format!("{} bytes", bytes.len()), &expected.bytes);
+        }
+        let found = blake3::hash(&bytes).to_hex();
+        if found.as_str() != expected.blake3 {
+            return differs(&format!("blake3 {found}"), &expected.blake3);
+        }
+        Ok((expected.path.clone(), expected.blake3.clone()))
+    }
+
+    /// `name` as the folder of a checkpoint that the manifest does not list.
+    fn unlisted<'a>(&self, name: &'a str) -> Option<&'a Path> {
+        let folder = Path::new(name);
+        (!self.datasets.contains_key(name) && folder.join(CONFIG).is_file()).then_some(folder)
+    }
+
+    fn expect(&self, name: &str, kind: Kind) -> Result<&Dataset> {
+        let dataset = self.get(name)?;
+        match dataset.kind == kind {
+            true => Ok(dataset),
+            false => {
+                let message = format!("'{name}' is a {:?}, but a {kind:?} is needed", dataset.kind).to_lowercase();
+                Err(Error::config(self.root.join(MANIFEST), message))
+            }
+        }
+    }
+
+    fn path(&self, file: &DataFile) -> PathBuf {
+        self.root.join(&file.path)
+    }
+}
+
+impl Dataset {
+    fn check(&self) -> Result<(), String> {
+        match (self.kind, self.files.len(), self.in_training) {
+            (_, 0, _) => return Err("`file` is empty".into()),
+            (Kind::Text, 2.., _) => return Err(format!("a text is one file, not {}", self.files.len())),
+            (Kind::Text, _, None) => return Err("a text needs `in_training`".into()),
+            (Kind::Checkpoint, _, Some(_)) => return Err("`in_training` is for texts".into()),
+            _ => {}
+        }
+        for DataFile { path, blake3, .. } in &self.files {
+            let inside = Path::new(path)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)));
+            if path.is_empty() || !inside {
+                return Err(format!("path '{path}' leaves the folder of the manifest"));
+            }
+            if blake3.len() != 64 || !blake3.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
+                return Err(format!(
+                    "blake3 '{blake3}' of {path} is not 64 lower-case hexadecimal digits"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Path and blake3 of the files of a checkpoint's folder that decide what it computes.
+fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
+    let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let mut files: Vec<PathBuf> = entries
+        .map_err(Error::io(folder, "list the checkpoint"))?
+        .into_iter()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json" || extension == "safetensors")
+        })
+        .collect();
+    files.sort();
+    let hash = |path: &PathBuf| {
+        Ok((
+            path.display().to_string(),
+            blake3::hash(&map(path)?).to_hex().to_string(),
+        ))
+    };
+    files.par_iter().map(hash).collect()
+}
+
+/// Maps a file into memory, to be read as it is touched. Nobody may shorten the file meanwhile.
+pub(super) fn map(path: &Path) -> Result<memmap2::Mmap> {
+    let file = File::open(path).map_err(Error::io(path, "open the file"))?;
+    // SAFETY: the map is read-only and private to this process; the file is input data that nobody writes during a run.
+    unsafe { memmap2::Mmap::map(&file) }.map_err(Error::io(path, "map the file"))
+}

@@ -1,0 +1,12 @@
+//! Data sets: what `datasets/manifest.toml` lists, and model checkpoints in safetensors.
+
+mod checkpoint;
+mod decode;
+mod manifest;
+mod shards;
+mod strict;
+
+pub use checkpoint::Checkpoint;
+pub use manifest::{DataFile, Dataset, Kind, Manifest, find_root, find_root_from};
+pub use shards::Tensors;
+pub use strict::parse_toml;

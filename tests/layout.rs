@@ -1,0 +1,233 @@
+//! Rules the repository keeps: everything is declared, nothing is too large, documents tell the truth.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ulplab::sweep::experiment::Experiment;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Files of the repository, relative to its root: what git tracks, or all there is where git or its data is missing.
+fn tracked() -> Vec<PathBuf> {
+    let listed = Command::new("git").args(["-C", ROOT, "ls-files", "-z"]).output();
+    let mut files: Vec<PathBuf> = match listed {
+        Ok(output) if output.status.success() && !output.stdout.is_empty() => String::from_utf8_lossy(&output.stdout)
+            .split_terminator('\0')
+            .map(PathBuf::from)
+            .collect(),
+        _ => walk(Path::new(ROOT)),
+    };
+    files.retain(|file| Path::new(ROOT).join(file).is_file());
+    files.sort();
+    files
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let (path, kind) = entry.map(|entry| (entry.path(), entry.file_type().unwrap())).unwrap();
+        let built = ["target", "runs", ".venv", ".git", "shared"]
+            .iter()
+            .any(|name| path.ends_with(name));
+        if kind.is_dir() && !built {
+            files.extend(walk(&path));
+        } else if kind.is_file() {
+            files.push(path.strip_prefix(ROOT).unwrap().to_path_buf());
+        }
+    }
+    files
+}
+
+fn read(file: &Path) -> String {
+    std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+fn with_extension(extensions: &[&str]) -> Vec<PathBuf> {
+    let listed = |file: &PathBuf| {
+        file.extension()
+            .is_some_and(|found| extensions.iter().any(|e| found == *e))
+    };
+    tracked().into_iter().filter(listed).collect()
+}
+
+/// Fails with all findings at once.
+#[track_caller]
+fn none(rule: &str, findings: Vec<String>) {
+    assert!(findings.is_empty(), "{rule}:\n  {}", findings.join("\n  "));
+}
+
+fn is_crate_root(file: &Path) -> bool {
+    let parent = file.parent().unwrap();
+    let name = file.file_name().unwrap();
+    name == "build.rs"
+        || name == "main.rs"
+        || name == "lib.rs"
+        || parent.ends_with("tests")
+        || parent.ends_with("examples")
+}
+
+/// The files that may declare the module which `file` holds: those of its folder, or of the folder above for a `mod.rs`.
+fn declarers(file: &Path) -> Vec<PathBuf> {
+    let folder = match file.ends_with("mod.rs") {
+        true => file.parent().unwrap().parent().unwrap(),
+        false => file.parent().unwrap(),
+    };
+    let inside = ["mod.rs", "lib.rs", "main.rs"].map(|name| folder.join(name));
+    inside
+        .into_iter()
+        .chain([folder.with_extension("rs")])
+        .filter(|file| Path::new(ROOT).join(file).is_file())
+        .collect()
+}
+
+#[test]
+fn every_source_file_is_declared() {
+    let undeclared = |file: &PathBuf| {
+        let module = match file.ends_with("mod.rs") {
+            true => file.parent().unwrap(),
+            false => file,
+        };
+        let declaration = format!("mod {};", module.file_stem().unwrap().to_str().unwrap());
+        let declares = |text: String| {
+            text.lines()
+                .any(|line| line.trim_start_matches("pub ").trim_start_matches("pub(crate) ").trim() == declaration)
+        };
+        !is_crate_root(file) && !declarers(file).iter().any(|declarer| declares(read(declarer)))
+    };
+    let findings = with_extension(&["rs"])
+        .into_iter()
+        .filter(undeclared)
+        .map(|file| file.display().to_string());
+    none(
+        "not declared by the module above, so never compiled",
+        findings.collect(),
+    );
+}
+
+#[test]
+fn every_experiment_parses() {
+    let experiment =
+        |file: &PathBuf| file.starts_with("experiments") && file.parent() == Some(Path::new("experiments"));
+    let parse = |file: &PathBuf| ulplab::dataset::parse_toml::<Experiment>(file, &read(file)).err();
+    let files = with_extension(&["toml"]).into_iter().filter(experiment);
+    none(
+        "not an experiment",
+        files
+            .filter_map(|file| parse(&file).map(|error| error.to_string()))
+            .collect(),
+    );
+}
+
+#[test]
+fn no_source_file_is_long() {
+    let long = |file: PathBuf| {
+        let lines = read(&file).lines().count();
+        (lines > 500).then(|| format!("{}: {lines} lines", file.display()))
+    };
+    none(
+        "longer than 500 lines",
+        with_extension(&["rs", "cu", "cuh", "py"])
+            .into_iter()
+            .filter_map(long)
+            .collect(),
+    );
+}
+
+#[test]
+fn no_file_is_large() {
+    let large = |file: PathBuf| {
+        let bytes = std::fs::metadata(Path::new(ROOT).join(&file)).unwrap().len();
+        (bytes > 30_000_000).then(|| format!("{}: {bytes} bytes", file.display()))
+    };
+    none("larger than 30 MB", tracked().into_iter().filter_map(large).collect());
+}
+
+/// Nobody else has the folders the project was written in.
+#[test]
+fn nothing_points_outside_the_repository() {
+    let outside = [concat!("..", "/shared"), concat!("/wo", "rk/")];
+    let findings = tracked()
+        .into_iter()
+        .filter(|file| !file.starts_with("datasets/text"))
+        .filter_map(|file| {
+            let bytes = std::fs::read(Path::new(ROOT).join(&file)).unwrap();
+            let text = std::str::from_utf8(&bytes).ok()?;
+            let found = outside.iter().find(|path| text.contains(*path))?;
+            Some(format!("{}: {found}", file.display()))
+        });
+    none("points outside the repository", findings.collect());
+}
+
+/// Command lines a document shows, each without what follows a comment, a pipe or a redirection: lines of code blocks
+/// and inline code that start with `ulplab`, perhaps behind a prompt.
+fn commands(document: &str) -> BTreeSet<String> {
+    let inline = document.split('`').skip(1).step_by(2);
+    document
+        .lines()
+        .chain(inline)
+        .map(|line| line.trim().trim_start_matches("$ "))
+        .filter(|line| line.starts_with("ulplab ") && !line.contains('\n'))
+        .map(|line| {
+            line.split(['#', '|', '>', ';', '&', '\\'])
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_string()
+        })
+        .collect()
+}
+
+#[test]
+fn commands_of_the_readme_exist() {
+    let readme = Path::new("README.md");
+    let mut findings = Vec::new();
+    let text = if Path::new(ROOT).join(readme).is_file() {
+        read(readme)
+    } else {
+        String::new()
+    };
+    for command in commands(&text) {
+        let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+        let verb = words.iter().copied().find(|word| !word.starts_with('-'));
+        let help = Command::new(env!("CARGO_BIN_EXE_ulplab"))
+            .args(verb)
+            .arg("--help")
+            .output()
+            .unwrap();
+        let help_text = String::from_utf8_lossy(&help.stdout);
+        if !help.status.success() {
+            findings.push(format!("`{command}`: no such command"));
+        }
+        for flag in words.iter().filter(|word| word.starts_with("--")) {
+            let flag = flag.split('=').next().unwrap_or_default();
+            if !["--help", "--version"].contains(&flag) && !help_text.contains(flag) {
+                findings.push(format!("`{command}`: no such flag {flag}"));
+            }
+        }
+    }
+    none("README.md shows what does not exist", findings);
+}
+
+/// Targets of `[…](target)` that are files, without `#anchor`.
+fn links(document: &str) -> impl Iterator<Item = &str> {
+    let targets = document
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', ' ', '\n']).next());
+    targets
+        .map(|target| target.split('#').next().unwrap_or_default())
+        .filter(|target| !target.is_empty() && !target.contains(':'))
+}
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    let mut findings = Vec::new();
+    for file in with_extension(&["md"]) {
+        let text = read(&file);
+        let folder = Path::new(ROOT).join(&file).parent().unwrap().to_path_buf();
+        let dead = links(&text).filter(|target| !folder.join(target).exists());
+        findings.extend(dead.map(|target| format!("{}: {target}", file.display())));
+    }
+    none("dead links", findings);
+}
