@@ -5,11 +5,13 @@
 
 pub mod backend;
 pub mod cli;
+pub mod compare;
 pub mod dataset;
 pub mod error;
 pub mod formats;
 pub mod gate;
 pub mod metrics;
+pub mod pattern;
 pub mod record;
 pub mod report;
 pub mod sweep;
