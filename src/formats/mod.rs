@@ -1,1 +1,65 @@
-//! To come.
+//! Number formats: elements, scales, blocks, KV-cache records.
+//!
+//! Everything that rounds is a [`Codec`]; [`codec`] finds it by the name of a record (`v4_fp8`), the name of a format
+//! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding goes through the stored bytes, always.
+//!
+//! A new element, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`], [`POWER_RULES`] or
+//! [`F32_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
+
+mod block;
+mod codec;
+mod codes;
+mod element;
+mod hadamard;
+mod markdown;
+mod minifloat;
+mod named;
+mod nvfp4;
+mod parse;
+mod records;
+mod scale;
+
+use std::sync::Arc;
+
+pub use block::{Format, Group, Scaling};
+pub use codec::{Codec, Encoded, Part};
+pub use element::{BF16, E2M1, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT8, Integer, Repr, element};
+pub use hadamard::hadamard;
+pub use markdown::markdown;
+pub use minifloat::{MiniFloat, Overflow};
+pub use named::{FORMATS, Named};
+pub use nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
+pub use records::{PAGE, Place, RECORDS, Record, Segment};
+pub use scale::{F32_RULES, F32Rule, POWER_RULES, Pick, PowerRule, Scale};
+
+use crate::error::did_you_mean;
+
+/// The codec of a record name, a named format or a format string.
+pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
+    if let Some(record) = RECORDS.iter().copied().find(|record| record.name == text) {
+        return Ok(Arc::new(records::RecordCodec { record, page: PAGE }));
+    }
+    if let Some(named) = FORMATS.iter().find(|named| named.name == text) {
+        let format = named.format.parse()?;
+        return Ok(Arc::new(block::FormatCodec {
+            name: text.into(),
+            doc: named.doc.into(),
+            format,
+        }));
+    }
+    if !text.contains('/') && element(text).is_none() {
+        let records = RECORDS.iter().map(|record| record.name);
+        let near = did_you_mean(text, records.chain(FORMATS.iter().map(|named| named.name)));
+        return Err(format!("unknown format '{text}'{near}"));
+    }
+    let format: Format = text.parse()?;
+    let doc = match format.scaling {
+        Some(Scaling { scale, .. }) => format!("{}; {}", format.element.doc, scale.rule().1),
+        None => format.element.doc.into(),
+    };
+    Ok(Arc::new(block::FormatCodec {
+        name: format.to_string(),
+        doc,
+        format,
+    }))
+}

@@ -1,0 +1,74 @@
+//! What every format and record can do: round a tensor through its own bytes.
+
+use safetensors::Dtype;
+
+/// A tensor in storage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Encoded {
+    pub rows: usize,
+    pub cols: usize,
+    /// In the order of the format string: `data`, `scale`, `global`; a record has `pages` only.
+    pub parts: Vec<Part>,
+}
+
+/// One named array of bytes, fit to be written to safetensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    pub name: &'static str,
+    /// Packed 4-bit codes are `U8`, two per byte.
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+impl Encoded {
+    /// The bytes of the part of that name; none if there is no such part.
+    pub fn part(&self, name: &str) -> &[u8] {
+        self.parts
+            .iter()
+            .find(|part| part.name == name)
+            .map_or(&[], |part| &part.bytes)
+    }
+}
+
+/// A way to store rows of channels.
+pub trait Codec: Send + Sync {
+    /// Parses back to the same codec.
+    fn name(&self) -> String;
+
+    /// What it is, in a line.
+    fn doc(&self) -> &str;
+
+    /// Bytes a row takes in storage, scales and padding included, scales per tensor excluded.
+    fn bytes_per_row(&self, cols: usize) -> f64;
+
+    /// Whether a row of this many channels fits, or why not.
+    fn check(&self, cols: usize) -> Result<(), String>;
+
+    /// The stored bytes of `[rows, cols]`; `x` may be empty.
+    ///
+    /// # Panics
+    /// When [`Codec::check`] refuses `cols`, or `x` is not a whole number of rows.
+    fn encode(&self, x: &[f32], cols: usize) -> Encoded;
+
+    /// The values of the stored bytes.
+    ///
+    /// # Panics
+    /// When `out` does not have `rows · cols` elements, or `encoded` is not of this codec.
+    fn decode(&self, encoded: &Encoded, out: &mut [f32]);
+
+    /// Replaces `[rows, cols]` by what is read back after storing it.
+    fn round(&self, x: &mut [f32], cols: usize) {
+        let encoded = self.encode(x, cols);
+        self.decode(&encoded, x);
+    }
+}
+
+/// The number of rows, once `cols` is known to fit.
+pub(super) fn rows(codec: &dyn Codec, len: usize, cols: usize) -> usize {
+    if let Err(why) = codec.check(cols) {
+        panic!("{why}");
+    }
+    assert_eq!(len % cols, 0, "{len} elements are not whole rows of {cols}");
+    len / cols
+}

@@ -1,0 +1,99 @@
+//! Formats with a name of their own.
+
+/// A name for a format string.
+#[derive(Debug)]
+pub struct Named {
+    pub name: &'static str,
+    /// The format string it stands for.
+    pub format: &'static str,
+    pub doc: &'static str,
+}
+
+/// All named formats.
+pub const FORMATS: &[Named] = &[
+    Named {
+        name: "bf16",
+        format: "bf16",
+        doc: "bfloat16; infinities and NaN stay",
+    },
+    Named {
+        name: "f16",
+        format: "f16",
+        doc: "IEEE half; overflow gives infinity",
+    },
+    Named {
+        name: "e4m3",
+        format: "e4m3",
+        doc: "unscaled FP8 cast, saturating at 448, infinities too; NaN stays",
+    },
+    Named {
+        name: "e5m2",
+        format: "e5m2",
+        doc: "unscaled FP8 cast, saturating at 57344, infinities too; NaN stays",
+    },
+    Named {
+        name: "fp8_b64",
+        format: "e4m3/b64:e8m0(act_quant)",
+        doc: "DeepSeek act_quant in blocks of 64, as for the KV channels without position",
+    },
+    Named {
+        name: "fp8_b128",
+        format: "e4m3/b128:e8m0(act_quant)",
+        doc: "DeepSeek act_quant in blocks of 128, as for every FP8 linear input",
+    },
+    Named {
+        name: "fp8_b128_f32",
+        format: "e4m3/b128:f32(deepgemm)",
+        doc: "FP8 in blocks of 128 with f32 scales, as DeepGEMM casts activations",
+    },
+    Named {
+        name: "fp8_token",
+        format: "e4m3/token:f32(vllm)",
+        doc: "FP8 with one f32 scale per token, as vLLM casts dynamically",
+    },
+    Named {
+        name: "fp8_tensor",
+        format: "e4m3/t:f32",
+        doc: "FP8 with one f32 scale per tensor",
+    },
+    Named {
+        name: "mxfp8",
+        format: "e4m3/b32:e8m0",
+        doc: "OCP MXFP8 with cuBLAS's scales: nothing saturates",
+    },
+    Named {
+        name: "mxfp8_floor",
+        format: "e4m3/b32:e8m0(floor)",
+        doc: "OCP MXFP8 with the scales of OCP MX v1.0 §6.3",
+    },
+    Named {
+        name: "mxfp4",
+        format: "e2m1/b32:e8m0(fp4_act_quant)",
+        doc: "OCP MXFP4 with DeepSeek's scales: nothing saturates",
+    },
+    Named {
+        name: "mxfp4_floor",
+        format: "e2m1/b32:e8m0(floor)",
+        doc: "OCP MXFP4 with the scales of OCP MX v1.0 §6.3",
+    },
+    Named {
+        name: "nvfp4",
+        format: "e2m1/b16:e4m3/t:f32",
+        doc: "NVFP4 with two levels, the second per tensor, by TransformerEngine's rule",
+    },
+    Named {
+        name: "nvfp4_token",
+        format: "e2m1/b16:e4m3/token:f32",
+        doc: "NVFP4 with two levels, the second per token, by TransformerEngine's rule",
+    },
+    Named {
+        name: "nvfp4_single",
+        format: "e2m1/b16:e4m3",
+        doc: "NVFP4 with block scales only, as FlashInfer with global scale 1",
+    },
+    Named {
+        name: "int8_token",
+        format: "int8/token:f32",
+        doc: "symmetric INT8 with one f32 scale amax/127 per token",
+    },
+];

@@ -1,0 +1,178 @@
+//! Records to pages and back.
+
+use std::ops::Range;
+
+use safetensors::Dtype;
+
+use super::{Place, Record, Segment};
+use crate::formats::codec::{Codec, Encoded, Part, rows};
+use crate::formats::codes;
+use crate::formats::element::BF16;
+use crate::formats::scale::Quotient;
+
+/// A record in pages of some size.
+pub(in crate::formats) struct RecordCodec {
+    pub record: &'static Record,
+    pub page: usize,
+}
+
+impl Codec for RecordCodec {
+    fn name(&self) -> String {
+        self.record.name.into()
+    }
+
+    fn doc(&self) -> &str {
+        self.record.doc
+    }
+
+    fn bytes_per_row(&self, _cols: usize) -> f64 {
+        self.record.page_stride(self.page) as f64 / self.page as f64
+    }
+
+    fn check(&self, cols: usize) -> Result<(), String> {
+        let Record { name, dim, .. } = self.record;
+        if cols == *dim {
+            Ok(())
+        } else {
+            Err(format!("record '{name}' holds {dim} channels, not {cols}"))
+        }
+    }
+
+    fn encode(&self, x: &[f32], cols: usize) -> Encoded {
+        let rows = rows(self, x.len(), cols);
+        let stride = self.record.page_stride(self.page);
+        let pages = rows.div_ceil(self.page);
+        let mut bytes = vec![0; pages * stride];
+        pulp::Arch::new().dispatch(Encode {
+            codec: self,
+            x,
+            bytes: &mut bytes,
+        });
+        let part = Part {
+            name: "pages",
+            dtype: Dtype::U8,
+            shape: vec![pages, stride],
+            bytes,
+        };
+        Encoded {
+            rows,
+            cols,
+            parts: vec![part],
+        }
+    }
+
+    fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
+        let Record { name, dim, .. } = self.record;
+        let bytes = encoded.part("pages");
+        let stride = self.record.page_stride(self.page);
+        assert_eq!(out.len(), encoded.rows * dim, "elements of '{name}'");
+        assert_eq!(
+            bytes.len(),
+            encoded.rows.div_ceil(self.page) * stride,
+            "bytes of '{name}'"
+        );
+        pulp::Arch::new().dispatch(Decode {
+            codec: self,
+            bytes,
+            out,
+        });
+    }
+}
+
+/// [`Record::encode`] compiled for each instruction set.
+struct Encode<'a> {
+    codec: &'a RecordCodec,
+    x: &'a [f32],
+    bytes: &'a mut [u8],
+}
+
+impl pulp::WithSimd for Encode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        self.codec.record.encode(self.x, self.codec.page, self.bytes);
+    }
+}
+
+struct Decode<'a> {
+    codec: &'a RecordCodec,
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl pulp::WithSimd for Decode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        self.codec.record.decode(self.bytes, self.codec.page, self.out);
+    }
+}
+
+impl Record {
+    /// Stores whole tokens from slot 0 of page 0 on, each rounded to bf16 first: KV vectors are bf16 tensors in
+    /// DeepSeek's inference code, and the kernels that write these records read bf16.
+    #[inline(always)]
+    fn encode(&self, x: &[f32], page: usize, bytes: &mut [u8]) {
+        let mut halves = vec![0; 2 * self.dim];
+        let mut row = vec![0.0; self.dim];
+        let pages = bytes
+            .chunks_exact_mut(self.page_stride(page))
+            .zip(x.chunks(page * self.dim));
+        for (bytes, tokens) in pages {
+            for (slot, token) in tokens.chunks_exact(self.dim).enumerate() {
+                codes::encode(&BF16, token, &mut halves);
+                codes::decode(&BF16, &halves, &mut row);
+                for segment in self.segments {
+                    let (first, end) = segment.channels;
+                    self.encode_segment(segment, &mut row[first..end], slot, page, bytes);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn encode_segment(&self, segment: &Segment, x: &mut [f32], slot: usize, page: usize, bytes: &mut [u8]) {
+        if let Some((block, scale, place)) = segment.scales {
+            let limits = segment.element.limits();
+            let stored = bytes[self.range(place, slot, page)].chunks_mut(scale.bytes());
+            for (block, stored) in x.chunks_mut(block).zip(stored) {
+                let quotient = scale.encode(codes::amax(block), &limits, 1.0, stored);
+                codes::divide(block, quotient);
+            }
+        }
+        codes::encode(segment.element, x, &mut bytes[self.range(segment.codes, slot, page)]);
+    }
+
+    #[inline(always)]
+    fn decode(&self, bytes: &[u8], page: usize, out: &mut [f32]) {
+        let pages = bytes
+            .chunks_exact(self.page_stride(page))
+            .zip(out.chunks_mut(page * self.dim));
+        for (bytes, tokens) in pages {
+            for (slot, token) in tokens.chunks_exact_mut(self.dim).enumerate() {
+                for segment in self.segments {
+                    let (first, end) = segment.channels;
+                    self.decode_segment(segment, bytes, slot, page, &mut token[first..end]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn decode_segment(&self, segment: &Segment, bytes: &[u8], slot: usize, page: usize, out: &mut [f32]) {
+        codes::decode(segment.element, &bytes[self.range(segment.codes, slot, page)], out);
+        if let Some((block, scale, place)) = segment.scales {
+            let stored = bytes[self.range(place, slot, page)].chunks(scale.bytes());
+            for (block, stored) in out.chunks_mut(block).zip(stored) {
+                codes::divide(block, Quotient::times(scale.decode(stored, 1.0)));
+            }
+        }
+    }
+
+    fn range(&self, place: Place, slot: usize, page: usize) -> Range<usize> {
+        let start = self.at(place, slot, page);
+        start..start + place.bytes
+    }
+}

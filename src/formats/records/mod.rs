@@ -1,0 +1,150 @@
+//! KV-cache records: the bytes of one token's entry, and of the pages they are laid out in.
+
+mod codec;
+mod table;
+
+use super::element::Element;
+use super::scale::Scale;
+
+pub(super) use codec::RecordCodec;
+pub use table::RECORDS;
+
+/// Tokens in a page.
+pub const PAGE: usize = 64;
+
+/// Bytes within a token's row of a region of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index into [`Record::regions`].
+    pub region: usize,
+    pub offset: usize,
+    pub bytes: usize,
+}
+
+/// Channels stored alike.
+#[derive(Debug)]
+pub struct Segment {
+    pub name: &'static str,
+    /// First channel, and the one after the last.
+    pub channels: (usize, usize),
+    pub element: &'static Element,
+    pub codes: Place,
+    /// Block size, scale and where the scales are. The last block may be short.
+    pub scales: Option<(usize, Scale, Place)>,
+}
+
+/// One token's entry in a KV cache.
+///
+/// A page of `P` tokens holds one region after the other; a region holds `P` rows, one per token. The page is padded
+/// with zeros to a multiple of `align` bytes. Numbers of several bytes are little-endian.
+#[derive(Debug)]
+pub struct Record {
+    pub name: &'static str,
+    pub doc: &'static str,
+    /// Whose layout it is.
+    pub source: &'static str,
+    /// Channels of a KV vector.
+    pub dim: usize,
+    /// Bytes of a token, all regions together, without the padding of the page.
+    pub bytes: usize,
+    /// Bytes of a token's row in each region.
+    pub regions: &'static [usize],
+    pub segments: &'static [Segment],
+    /// Bytes that are always zero.
+    pub padding: &'static [Place],
+    pub align: usize,
+}
+
+impl Record {
+    /// Bytes from one page to the next.
+    pub const fn page_stride(&self, page: usize) -> usize {
+        (self.bytes * page).next_multiple_of(self.align)
+    }
+
+    /// Offset, in its page, of a place of the token in the given slot.
+    const fn at(&self, place: Place, slot: usize, page: usize) -> usize {
+        let mut start = 0;
+        let mut region = 0;
+        while region < place.region {
+            start += self.regions[region] * page;
+            region += 1;
+        }
+        start + self.regions[place.region] * slot + place.offset
+    }
+
+    /// Every stored thing with its name and place: codes, scales, padding.
+    pub fn places(&self) -> Vec<(String, Place)> {
+        let mut places = Vec::new();
+        for segment in self.segments {
+            places.push((format!("{} {}", segment.name, segment.element.name), segment.codes));
+            if let Some((block, scale, place)) = segment.scales {
+                places.push((format!("{} scales {} per {block}", segment.name, scale.kind()), place));
+            }
+        }
+        places.extend(self.padding.iter().map(|place| ("zero".into(), *place)));
+        places.sort_by_key(|(_, place)| (place.region, place.offset));
+        places
+    }
+
+    /// Whether every channel and every byte of a token is used exactly once, and each place has the size of what it
+    /// holds.
+    const fn is_sound(&self) -> bool {
+        let mut used = [false; 2048];
+        let mut total = 0;
+        let mut channel = 0;
+        let mut i = 0;
+        while i < self.segments.len() {
+            let segment = &self.segments[i];
+            let (first, end) = segment.channels;
+            if first != channel || segment.codes.bytes * 8 != (end - first) * segment.element.bits as usize {
+                return false;
+            }
+            channel = end;
+            if !self.mark(segment.codes, &mut used) {
+                return false;
+            }
+            total += segment.codes.bytes;
+            if let Some((block, scale, place)) = &segment.scales {
+                if place.bytes != (end - first).div_ceil(*block) * scale.bytes() || !self.mark(*place, &mut used) {
+                    return false;
+                }
+                total += place.bytes;
+            }
+            i += 1;
+        }
+        i = 0;
+        while i < self.padding.len() {
+            if !self.mark(self.padding[i], &mut used) {
+                return false;
+            }
+            total += self.padding[i].bytes;
+            i += 1;
+        }
+        channel == self.dim && total == self.bytes
+    }
+
+    /// Marks the bytes of a place; false if one is taken or outside its row.
+    const fn mark(&self, place: Place, used: &mut [bool; 2048]) -> bool {
+        if place.offset + place.bytes > self.regions[place.region] {
+            return false;
+        }
+        let start = self.at(place, 0, 1);
+        let mut i = 0;
+        while i < place.bytes {
+            if used[start + i] {
+                return false;
+            }
+            used[start + i] = true;
+            i += 1;
+        }
+        true
+    }
+}
+
+const _: () = {
+    let mut i = 0;
+    while i < RECORDS.len() {
+        assert!(RECORDS[i].is_sound(), "the fields of a record do not fill it");
+        i += 1;
+    }
+};

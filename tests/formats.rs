@@ -1,0 +1,18 @@
+//! Formats against other people's code, against their definitions, and against their own laws.
+
+#[path = "formats/blocks.rs"]
+mod blocks;
+#[path = "formats/codecs.rs"]
+mod codecs;
+#[path = "formats/docs.rs"]
+mod docs;
+#[path = "formats/elements.rs"]
+mod elements;
+#[path = "formats/oracle.rs"]
+mod oracle;
+#[path = "formats/properties.rs"]
+mod properties;
+#[path = "formats/records.rs"]
+mod records;
+#[path = "formats/strings.rs"]
+mod strings;
