@@ -1,1 +1,108 @@
-//! To come.
+//! Metrics: how far a candidate is from its reference. One file per metric, or per family that shares a definition.
+//!
+//! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), metrics are formulas of it. To add one: a file with a
+//! `Metric`, and a line in [`METRICS`].
+
+mod bound;
+mod cosine;
+mod delta_nats;
+mod diff;
+mod evidence;
+mod flip_gap;
+mod kl;
+mod max_abs;
+mod nonfinite;
+mod nsr;
+mod recall;
+mod relative_l2;
+mod sqnr;
+mod top1;
+mod ulp;
+
+pub use bound::Bound;
+pub use cosine::cosine_distance;
+pub use evidence::{Bits, Choice, Evidence, Logits, Pair, Ulps, Worst, ordered};
+
+use crate::error::{Error, Result, did_you_mean};
+
+/// One number that tells how well a candidate agrees with its reference.
+#[derive(Debug)]
+pub struct Metric {
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub doc: &'static str,
+    /// Empty for pure numbers.
+    pub unit: &'static str,
+    pub better: Better,
+    pub eval: Eval,
+}
+
+/// Which way is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    Higher,
+    Lower,
+}
+
+/// The kind of evidence a metric needs, and its formula; `None` where the metric is not defined.
+#[derive(Clone, Copy, Debug)]
+pub enum Eval {
+    Pair(fn(&Pair) -> Option<f64>),
+    Logits(fn(&Logits) -> Option<f64>),
+    Choice(fn(&Choice) -> Option<f64>),
+}
+
+/// Every metric there is.
+pub const METRICS: &[&Metric] = &[
+    &cosine::COSINE,
+    &diff::DIFF,
+    &relative_l2::RELATIVE_L2,
+    &nsr::NSR,
+    &sqnr::SQNR,
+    &max_abs::MAX_ABS,
+    &ulp::ULP_P50,
+    &ulp::ULP_P99,
+    &ulp::ULP_MAX,
+    &nonfinite::NONFINITE,
+    &kl::KL,
+    &kl::KL_MAX,
+    &top1::TOP1,
+    &flip_gap::FLIP_GAP,
+    &delta_nats::DELTA_NATS,
+    &recall::RECALL,
+    &recall::RECALL_MIN,
+    &recall::RECALL_MASS,
+    &recall::AGREEMENT,
+];
+
+impl Metric {
+    /// The metric called `name`, or a usage error that names the nearest.
+    pub fn find(name: &str) -> Result<&'static Self> {
+        METRICS
+            .iter()
+            .copied()
+            .find(|metric| metric.name == name)
+            .ok_or_else(|| {
+                let hint = did_you_mean(name, METRICS.iter().map(|metric| metric.name));
+                Error::Usage(format!("no metric '{name}'{hint}"))
+            })
+    }
+
+    /// The metric's value; `None` if it needs another kind of evidence or is not defined on this.
+    pub fn measure<'a>(&self, evidence: impl Into<Evidence<'a>>) -> Option<f64> {
+        match (self.eval, evidence.into()) {
+            (Eval::Pair(eval), Evidence::Pair(pair)) => eval(pair),
+            (Eval::Logits(eval), Evidence::Logits(logits)) => eval(logits),
+            (Eval::Choice(eval), Evidence::Choice(choice)) => eval(choice),
+            _ => None,
+        }
+    }
+}
+
+/// All metrics defined on some evidence, in the order of [`METRICS`].
+pub fn measure_all<'a>(evidence: impl Into<Evidence<'a>>) -> impl Iterator<Item = (&'static Metric, f64)> {
+    let evidence = evidence.into();
+    METRICS
+        .iter()
+        .filter_map(move |&metric| metric.measure(evidence).map(|value| (metric, value)))
+}

@@ -1,0 +1,51 @@
+//! What a gate demands of a number.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::Better;
+
+/// `>= 0.999` or `<= 1e-3`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// Better `Higher` is a lower bound, written `>=`.
+    pub better: Better,
+    pub value: f64,
+}
+
+impl Bound {
+    /// NaN meets no bound.
+    pub fn admits(self, value: f64) -> bool {
+        match self.better {
+            Better::Higher => value >= self.value,
+            Better::Lower => value <= self.value,
+        }
+    }
+}
+
+impl FromStr for Bound {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let (better, number) = match (text.strip_prefix(">="), text.strip_prefix("<=")) {
+            (Some(number), _) => (Better::Higher, number.trim()),
+            (_, Some(number)) => (Better::Lower, number.trim()),
+            _ => return Err(format!("'{text}' is not a bound; expected '>= NUMBER' or '<= NUMBER'")),
+        };
+        match number.parse::<f64>() {
+            Ok(value) if !value.is_nan() => Ok(Self { better, value }),
+            _ => Err(format!("'{number}' in '{text}' is not a number")),
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self.better {
+            Better::Higher => ">=",
+            Better::Lower => "<=",
+        };
+        write!(f, "{sign} {}", self.value)
+    }
+}

@@ -1,0 +1,34 @@
+use super::{Better, Eval, Metric, Pair};
+
+/// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is.
+///
+/// Blind to scale, and quadratic in the error (1 − cos is half of [`nsr`](super::nsr::NSR) when the error is small and
+/// not along x), so gate it together with `diff`.
+pub const COSINE: Metric = Metric {
+    name: "cosine",
+    doc: "cosine of the angle between the tensors; blind to scale",
+    unit: "",
+    better: Better::Higher,
+    eval: Eval::Pair(|pair| pair.judge(|pair| 1.0 - distance(pair))),
+};
+
+/// 1 − cosine, without the cancellation near 1: accurate to about 1e-15 · √nsr, where the cosine itself has a grain of
+/// 1.1e-16.
+pub fn cosine_distance(pair: &Pair) -> Option<f64> {
+    pair.judge(distance)
+}
+
+fn distance(pair: &Pair) -> f64 {
+    if pair.xx == 0.0 || pair.yy == 0.0 {
+        return if pair.xx == pair.yy { 0.0 } else { 1.0 };
+    }
+    let (x, y) = (pair.xx.sqrt(), pair.yy.sqrt());
+    let distance = if pair.ee < 0.25 * pair.xx {
+        // ‖x − y‖² = (‖x‖ − ‖y‖)² + 2 ‖x‖ ‖y‖ (1 − cos), solved for the last factor.
+        let radial = (pair.xx - pair.yy) / (x + y);
+        (pair.ee - radial * radial) / (2.0 * x * y)
+    } else {
+        1.0 - pair.xy / (x * y)
+    };
+    distance.clamp(0.0, 2.0)
+}

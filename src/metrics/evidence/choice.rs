@@ -1,0 +1,168 @@
+//! Two selections of candidates, row by row: top-k positions of an indexer, experts of a router.
+
+/// How well a candidate's selection agrees with the reference's.
+///
+/// Only *contested* rows count: those with more than k candidates. Where there are no more, everything is selected, and
+/// a recall of 1 would only dilute the others.
+///
+/// Ties: scores equal to the smallest selected one are interchangeable. A selected item of the candidate that the
+/// reference left out counts as right when it has that score, up to the number of items with that score which the
+/// candidate left out in turn.
+///
+/// If a score or a mass of the reference is NaN (or a score +∞), every metric is NaN; −∞ marks what may not be selected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Contested rows.
+    pub rows: u64,
+    /// NaN and +∞ scores, and masses that are not finite.
+    pub nonfinite: u64,
+    /// Σ over contested rows of the row's recall.
+    pub(in crate::metrics) recall: f64,
+    /// Smallest recall of a contested row, and that row.
+    pub(in crate::metrics) recall_min: f64,
+    pub worst: Option<usize>,
+    /// Contested rows whose sets are equal but for ties.
+    pub(in crate::metrics) equal: u64,
+    /// Σ over contested rows of the share of mass kept, if masses are known.
+    pub(in crate::metrics) recall_mass: Option<f64>,
+}
+
+impl Choice {
+    /// `want`, `got`: `[rows, k]` indices, −1 where nothing is selected. `scores`: `[rows, candidates]`, those of the
+    /// reference. `mass`: `[rows, k]`, what the reference gives to each entry of `want` (attention probability, gate).
+    ///
+    /// # Panics
+    /// When the lengths do not fit together, or an index of `want` is not a candidate.
+    pub fn new<S>(want: &[i32], got: &[i32], k: usize, scores: &[S], candidates: usize, mass: Option<&[f32]>) -> Self
+    where
+        S: Copy + Into<f64>,
+    {
+        assert!(
+            k > 0 && want.len().is_multiple_of(k),
+            "{} indices, rows of {k}",
+            want.len()
+        );
+        let rows = want.len() / k;
+        assert_eq!(got.len(), want.len(), "indices of the two selections");
+        assert_eq!(scores.len(), rows * candidates, "scores, {rows} rows of {candidates}");
+        assert!(
+            mass.is_none_or(|mass| mass.len() == want.len()),
+            "one mass for each selected entry"
+        );
+        let nonfinite_scores = scores
+            .iter()
+            .filter(|&&s| s.into().is_nan() || s.into() == f64::INFINITY)
+            .count();
+        let masses = mass.unwrap_or_default().iter().zip(want);
+        let nonfinite_mass = masses.filter(|(mass, index)| **index >= 0 && !mass.is_finite()).count();
+        let mut choice = Self {
+            rows: 0,
+            nonfinite: (nonfinite_scores + nonfinite_mass) as u64,
+            recall: 0.0,
+            recall_min: 1.0,
+            worst: None,
+            equal: 0,
+            recall_mass: mass.map(|_| 0.0),
+        };
+        let mut marks = vec![Mark::Out; candidates];
+        for row in 0..rows {
+            let selection = row * k..(row + 1) * k;
+            let scores = &scores[row * candidates..(row + 1) * candidates];
+            if scores.iter().filter(|&&score| score.into() > f64::NEG_INFINITY).count() > k {
+                let mass = mass.map(|mass| &mass[selection.clone()]);
+                choice.add(row, &want[selection.clone()], &got[selection], scores, mass, &mut marks);
+            }
+        }
+        choice
+    }
+
+    fn add<S: Copy + Into<f64>>(
+        &mut self,
+        row: usize,
+        want: &[i32],
+        got: &[i32],
+        scores: &[S],
+        mass: Option<&[f32]>,
+        marks: &mut [Mark],
+    ) {
+        marks.fill(Mark::Out);
+        for index in selected(want) {
+            marks[index] = Mark::Missing;
+        }
+        let threshold = selected(want)
+            .map(|index| scores[index].into())
+            .fold(f64::INFINITY, f64::min);
+        let (mut size, mut hits, mut wrong, mut tied_in) = (0, 0, 0, 0);
+        for index in got.iter().filter(|&&index| index >= 0).map(|&index| index as usize) {
+            match marks.get(index) {
+                Some(Mark::Missing) => {
+                    marks[index] = Mark::Hit;
+                    hits += 1;
+                }
+                Some(Mark::Out) if scores[index].into() == threshold => {
+                    marks[index] = Mark::Extra;
+                    tied_in += 1;
+                }
+                // Not a candidate, not among the best, or selected twice.
+                _ => wrong += 1,
+            }
+        }
+        let mut tied_out = 0;
+        for (index, mark) in marks.iter().enumerate() {
+            size += usize::from(matches!(mark, Mark::Missing | Mark::Hit));
+            tied_out += usize::from(*mark == Mark::Missing && scores[index].into() == threshold);
+        }
+        let credit = tied_in.min(tied_out);
+        let recall = if size == 0 {
+            1.0
+        } else {
+            (hits + credit) as f64 / size as f64
+        };
+        self.rows += 1;
+        self.recall += recall;
+        if self.worst.is_none() || recall < self.recall_min {
+            (self.recall_min, self.worst) = (recall, Some(row));
+        }
+        self.equal += u64::from(hits + credit == size && wrong == 0 && tied_in == credit);
+        if let (Some(sum), Some(mass)) = (&mut self.recall_mass, mass) {
+            let (mut total, mut kept) = (0.0, 0.0);
+            for (&index, &mass) in want.iter().zip(mass) {
+                let Ok(index) = usize::try_from(index) else { continue };
+                total += f64::from(mass);
+                kept += f64::from(mass)
+                    * match marks[index] {
+                        Mark::Hit => 1.0,
+                        // The mass of a tied replacement is not known; it stands for that of the item it replaces.
+                        _ if scores[index].into() == threshold => credit as f64 / tied_out as f64,
+                        _ => 0.0,
+                    };
+            }
+            *sum += if total > 0.0 { kept / total } else { 1.0 };
+        }
+    }
+
+    /// The value of a metric: none without contested rows, NaN when the reference is not finite.
+    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
+        match self.rows {
+            0 if self.nonfinite == 0 => None,
+            _ if self.nonfinite == 0 => Some(metric(self)),
+            _ => Some(f64::NAN),
+        }
+    }
+}
+
+/// What is known of one candidate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// Selected by neither side.
+    Out,
+    /// Selected by the reference, not (yet) found in the candidate's selection.
+    Missing,
+    Hit,
+    /// Selected by the candidate only, with the score of the last selected.
+    Extra,
+}
+
+fn selected(indices: &[i32]) -> impl Iterator<Item = usize> + '_ {
+    indices.iter().filter_map(|&index| usize::try_from(index).ok())
+}

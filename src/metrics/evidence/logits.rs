@@ -1,0 +1,139 @@
+//! Next-token logits of two models.
+
+/// What is to be known of the logits of a reference and of a candidate. All softmaxes are in f64.
+///
+/// If any logit is NaN or infinite, every metric is NaN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logits {
+    /// Positions.
+    pub rows: u64,
+    pub nonfinite_want: u64,
+    pub nonfinite_got: u64,
+    /// Σ over positions of KL(want ‖ got), nats.
+    pub(in crate::metrics) kl: f64,
+    /// Largest KL(want ‖ got) of a position, and that position.
+    pub(in crate::metrics) kl_max: f64,
+    pub kl_worst: usize,
+    /// Positions where the candidate's first choice is one of the reference's.
+    pub(in crate::metrics) agree: u64,
+    /// Largest lead, in the reference's logits, of its first choice over the candidate's.
+    pub(in crate::metrics) flip_gap: f64,
+    /// Positions with a target.
+    pub targets: u64,
+    /// Σ of got's − want's negative log-likelihood of the targets, nats.
+    pub(in crate::metrics) delta_nats: f64,
+}
+
+impl Logits {
+    /// `want` and `got`: `[rows, vocabulary]`, row-major. `targets`: the token that followed at each of the first rows;
+    /// the last row of a text has none.
+    ///
+    /// # Panics
+    /// When the lengths do not fit together or a target is not in the vocabulary.
+    pub fn new<X, Y>(want: &[X], got: &[Y], vocabulary: usize, targets: &[u32]) -> Self
+    where
+        X: Copy + Into<f64>,
+        Y: Copy + Into<f64>,
+    {
+        assert_eq!(want.len(), got.len(), "logits of the two models");
+        assert!(
+            vocabulary > 0 && want.len().is_multiple_of(vocabulary),
+            "{} logits, rows of {vocabulary}",
+            want.len()
+        );
+        let rows = want.len() / vocabulary;
+        assert!(targets.len() <= rows, "{} targets for {rows} rows", targets.len());
+        let mut logits = Self {
+            rows: rows as u64,
+            nonfinite_want: count_nonfinite(want),
+            nonfinite_got: count_nonfinite(got),
+            kl: 0.0,
+            kl_max: 0.0,
+            kl_worst: 0,
+            agree: 0,
+            flip_gap: 0.0,
+            targets: targets.len() as u64,
+            delta_nats: 0.0,
+        };
+        if logits.finite() {
+            let (mut x, mut y) = (Row::default(), Row::default());
+            for (row, (want, got)) in want
+                .chunks_exact(vocabulary)
+                .zip(got.chunks_exact(vocabulary))
+                .enumerate()
+            {
+                x.read(want);
+                y.read(got);
+                logits.add(row, &x, &y, targets.get(row).map(|&target| target as usize));
+            }
+        }
+        logits
+    }
+
+    fn add(&mut self, row: usize, want: &Row, got: &Row, target: Option<usize>) {
+        // Σ p (log p − log q); rounding can make a divergence of about 1e-16 negative, which it never is.
+        let terms = want.exp.iter().zip(want.shifted.iter().zip(&got.shifted));
+        let cross: f64 = terms.map(|(exp, (x, y))| exp * (x - y)).sum();
+        let kl = (cross / want.sum - (want.sum.ln() - got.sum.ln())).max(0.0);
+        self.kl += kl;
+        if kl > self.kl_max {
+            (self.kl_max, self.kl_worst) = (kl, row);
+        }
+        let gap = -want.shifted[got.argmax];
+        self.agree += u64::from(gap == 0.0);
+        self.flip_gap = self.flip_gap.max(gap);
+        if let Some(target) = target {
+            self.delta_nats += want.log_probability(target) - got.log_probability(target);
+        }
+    }
+
+    fn finite(&self) -> bool {
+        self.nonfinite_want + self.nonfinite_got == 0
+    }
+
+    /// The value of a metric: none without positions, NaN when a logit is not finite.
+    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
+        match self.rows {
+            0 => None,
+            _ if self.finite() => Some(metric(self)),
+            _ => Some(f64::NAN),
+        }
+    }
+}
+
+fn count_nonfinite<X: Copy + Into<f64>>(logits: &[X]) -> u64 {
+    logits.iter().filter(|&&x| !x.into().is_finite()).count() as u64
+}
+
+/// One position of one model.
+#[derive(Default)]
+struct Row {
+    /// Logits minus the largest.
+    shifted: Vec<f64>,
+    exp: Vec<f64>,
+    /// Σ exp.
+    sum: f64,
+    /// First index of the largest logit: what greedy decoding picks.
+    argmax: usize,
+}
+
+impl Row {
+    fn read<X: Copy + Into<f64>>(&mut self, logits: &[X]) {
+        let (mut max, mut argmax) = (f64::NEG_INFINITY, 0);
+        for (index, &x) in logits.iter().enumerate() {
+            if x.into() > max {
+                (max, argmax) = (x.into(), index);
+            }
+        }
+        self.argmax = argmax;
+        self.shifted.clear();
+        self.shifted.extend(logits.iter().map(|&x| x.into() - max));
+        self.exp.clear();
+        self.exp.extend(self.shifted.iter().map(|x| x.exp()));
+        self.sum = self.exp.iter().sum();
+    }
+
+    fn log_probability(&self, token: usize) -> f64 {
+        self.shifted[token] - self.sum.ln()
+    }
+}

@@ -1,0 +1,59 @@
+//! What metrics are computed from. Each kind is gathered in one pass over the data, in f64; a metric is then a formula
+//! of a few numbers.
+
+mod choice;
+mod logits;
+mod moments;
+mod pair;
+mod ulps;
+
+pub use choice::Choice;
+pub use logits::Logits;
+pub use pair::{Pair, Worst};
+pub use ulps::{Bits, Ulps, ordered};
+
+/// Any kind of evidence.
+#[derive(Clone, Copy, Debug)]
+pub enum Evidence<'a> {
+    Pair(&'a Pair),
+    Logits(&'a Logits),
+    Choice(&'a Choice),
+}
+
+impl Evidence<'_> {
+    /// Elements (rows, for logits and choices) behind the metrics.
+    pub fn n(self) -> u64 {
+        match self {
+            Self::Pair(pair) => pair.n,
+            Self::Logits(logits) => logits.rows,
+            Self::Choice(choice) => choice.rows,
+        }
+    }
+
+    /// NaN and infinite elements of the reference's side and of the candidate's.
+    pub fn nonfinite(self) -> (u64, u64) {
+        match self {
+            Self::Pair(pair) => (pair.nonfinite_want, pair.nonfinite_got),
+            Self::Logits(logits) => (logits.nonfinite_want, logits.nonfinite_got),
+            Self::Choice(choice) => (choice.nonfinite, 0),
+        }
+    }
+}
+
+impl<'a> From<&'a Pair> for Evidence<'a> {
+    fn from(pair: &'a Pair) -> Self {
+        Self::Pair(pair)
+    }
+}
+
+impl<'a> From<&'a Logits> for Evidence<'a> {
+    fn from(logits: &'a Logits) -> Self {
+        Self::Logits(logits)
+    }
+}
+
+impl<'a> From<&'a Choice> for Evidence<'a> {
+    fn from(choice: &'a Choice) -> Self {
+        Self::Choice(choice)
+    }
+}

@@ -1,0 +1,141 @@
+//! Second moments of a pair of vectors, in f64.
+
+use pulp::{Arch, Simd, WithSimd};
+
+/// Elements summed in one go. Longer vectors are split in halves, so the relative error of a sum of squares is below
+/// `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, 2⁻⁴⁵ for any length that fits in memory.
+const LEAF: usize = 4096;
+/// Independent accumulators per sum; fixed, so that the result does not depend on the width of the CPU's registers.
+const LANES: usize = 16;
+
+/// Sums over the elements of two vectors x and y.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Moments {
+    /// Σ x²
+    pub xx: f64,
+    /// Σ y²
+    pub yy: f64,
+    /// Σ x·y
+    pub xy: f64,
+    /// Σ (x − y)²
+    pub ee: f64,
+    /// max |x − y|
+    pub max: f64,
+    /// First element of the leaf that holds `max`.
+    leaf: usize,
+}
+
+/// Moments of `scale · x` and `scale · y`. Meaningful only if all elements are finite.
+pub(super) fn moments<X, Y>(x: &[X], y: &[Y], scale: f64) -> Moments
+where
+    X: Copy + Into<f64>,
+    Y: Copy + Into<f64>,
+{
+    split(Arch::new(), x, y, scale, 0)
+}
+
+/// Index of the first element with the largest |x − y|.
+pub(super) fn argmax<X, Y>(x: &[X], y: &[Y], scale: f64, moments: &Moments) -> usize
+where
+    X: Copy + Into<f64>,
+    Y: Copy + Into<f64>,
+{
+    let end = x.len().min(moments.leaf + LEAF);
+    let found = (moments.leaf..end).find(|&i| (x[i].into() * scale - y[i].into() * scale).abs() == moments.max);
+    found.unwrap_or(moments.leaf)
+}
+
+fn split<X, Y>(arch: Arch, x: &[X], y: &[Y], scale: f64, first: usize) -> Moments
+where
+    X: Copy + Into<f64>,
+    Y: Copy + Into<f64>,
+{
+    if x.len() <= LEAF {
+        return Moments {
+            leaf: first,
+            ..arch.dispatch(Leaf { x, y, scale })
+        };
+    }
+    let middle = x.len().div_ceil(LEAF).div_ceil(2) * LEAF;
+    let a = split(arch, &x[..middle], &y[..middle], scale, first);
+    let b = split(arch, &x[middle..], &y[middle..], scale, first + middle);
+    let (max, leaf) = if b.max > a.max {
+        (b.max, b.leaf)
+    } else {
+        (a.max, a.leaf)
+    };
+    Moments {
+        xx: a.xx + b.xx,
+        yy: a.yy + b.yy,
+        xy: a.xy + b.xy,
+        ee: a.ee + b.ee,
+        max,
+        leaf,
+    }
+}
+
+/// The hot loop. All of it is inlined into pulp's entry point of each instruction set, and vectorised there.
+struct Leaf<'a, X, Y> {
+    x: &'a [X],
+    y: &'a [Y],
+    scale: f64,
+}
+
+impl<X: Copy + Into<f64>, Y: Copy + Into<f64>> WithSimd for Leaf<'_, X, Y> {
+    type Output = Moments;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Moments {
+        let mut sums = [[0.0; LANES]; 4];
+        let mut max = [0.0; LANES];
+        let (xs, x_rest) = self.x.as_chunks::<LANES>();
+        let (ys, y_rest) = self.y.as_chunks::<LANES>();
+        let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
+        for (x_chunk, y_chunk) in xs.iter().zip(ys) {
+            for lane in 0..LANES {
+                x[lane] = x_chunk[lane].into() * self.scale;
+                y[lane] = y_chunk[lane].into() * self.scale;
+            }
+            step(&mut sums, &mut max, &x, &y);
+        }
+        (x, y) = ([0.0; LANES], [0.0; LANES]);
+        for (lane, (&x_rest, &y_rest)) in x_rest.iter().zip(y_rest).enumerate() {
+            (x[lane], y[lane]) = (x_rest.into() * self.scale, y_rest.into() * self.scale);
+        }
+        step(&mut sums, &mut max, &x, &y);
+        let [xx, yy, xy, ee] = sums.map(|sum| fold(sum, |a, b| a + b));
+        Moments {
+            xx,
+            yy,
+            xy,
+            ee,
+            max: fold(max, f64::max),
+            leaf: 0,
+        }
+    }
+}
+
+#[inline(always)]
+fn step(sums: &mut [[f64; LANES]; 4], max: &mut [f64; LANES], x: &[f64; LANES], y: &[f64; LANES]) {
+    for lane in 0..LANES {
+        let e = x[lane] - y[lane];
+        sums[0][lane] += x[lane] * x[lane];
+        sums[1][lane] += y[lane] * y[lane];
+        sums[2][lane] += x[lane] * y[lane];
+        sums[3][lane] += e * e;
+        max[lane] = if e.abs() > max[lane] { e.abs() } else { max[lane] };
+    }
+}
+
+/// Combines the lanes as a balanced tree.
+#[inline(always)]
+fn fold(mut lanes: [f64; LANES], combine: impl Fn(f64, f64) -> f64) -> f64 {
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            lanes[lane] = combine(lanes[lane], lanes[lane + width]);
+        }
+    }
+    lanes[0]
+}

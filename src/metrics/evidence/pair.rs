@@ -1,0 +1,188 @@
+//! Two real tensors of one shape.
+
+use super::moments::{Moments, argmax, moments};
+use super::ulps::{Bits, Ulps};
+
+/// What is to be known of a reference tensor x and a candidate y to compute any metric of the two.
+///
+/// NaN and infinities are counted before anything else; if there is one on either side, every metric is NaN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pair {
+    pub n: u64,
+    pub nonfinite_want: u64,
+    pub nonfinite_got: u64,
+    /// Whether both sides are NaN at the same places, and infinite at the same places with the same signs.
+    pub same_nonfinite: bool,
+    /// Σ x², Σ y², Σ x·y and Σ (x − y)² of the tensors divided by `scale`.
+    pub(in crate::metrics) xx: f64,
+    pub(in crate::metrics) yy: f64,
+    pub(in crate::metrics) xy: f64,
+    pub(in crate::metrics) ee: f64,
+    /// max |x − y|.
+    pub max_abs: f64,
+    /// Where `max_abs` is. If the sides are not finite alike: the first place where they differ in that.
+    pub worst: Option<Worst>,
+    /// A power of two: 1, except for f64 tensors whose squares would leave the range of f64.
+    pub scale: f64,
+    pub ulps: Option<Ulps>,
+}
+
+/// One element of a pair.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worst {
+    /// Flat row-major index.
+    pub index: usize,
+    pub want: f64,
+    pub got: f64,
+}
+
+/// Sums of squares in this range have lost nothing that counts to overflow or underflow.
+const SAFE: std::ops::Range<f64> = 1e-250..1e300;
+
+impl Pair {
+    /// # Panics
+    /// When the lengths differ: shapes are compared first, by the caller.
+    pub fn new<X, Y>(want: &[X], got: &[Y]) -> Self
+    where
+        X: Copy + Into<f64>,
+        Y: Copy + Into<f64>,
+    {
+        assert_eq!(want.len(), got.len(), "elements of the two tensors");
+        let mut sums = moments(want, got, 1.0);
+        let mut scale = 1.0;
+        // An element that is not finite makes these sums not finite.
+        if !SAFE.contains(&sums.xx) || !SAFE.contains(&sums.yy) {
+            let scan = Scan::new(want, got);
+            if scan.nonfinite_want + scan.nonfinite_got > 0 {
+                return scan.into_pair(want, got);
+            }
+            if scan.max > 0.0 {
+                // The largest element becomes 1 ≤ |x| < 2; bounded, so that the scale and its inverse are normal.
+                scale = scan.max.log2().floor().clamp(-1000.0, 1000.0).exp2();
+                sums = moments(want, got, 1.0 / scale);
+            }
+        }
+        let worst = (!want.is_empty()).then(|| argmax(want, got, 1.0 / scale, &sums));
+        let Moments {
+            xx, yy, xy, ee, max, ..
+        } = sums;
+        Self {
+            n: want.len() as u64,
+            nonfinite_want: 0,
+            nonfinite_got: 0,
+            same_nonfinite: true,
+            xx,
+            yy,
+            xy,
+            ee,
+            max_abs: max * scale,
+            worst: worst.map(|index| Worst {
+                index,
+                want: want[index].into(),
+                got: got[index].into(),
+            }),
+            scale,
+            ulps: None,
+        }
+    }
+
+    /// Adds the ULP distances, which need a selection and are therefore computed only on request.
+    pub fn with_ulps<T: Bits>(self, want: &[T], got: &[T]) -> Self {
+        self.with_ulps_of_codes(T::WIDTH, want.iter().map(|x| x.code()), got.iter().map(|y| y.code()))
+    }
+
+    /// The same for the codes of any sign-magnitude floating-point format of `width` bits.
+    pub fn with_ulps_of_codes(
+        mut self,
+        width: u32,
+        want: impl Iterator<Item = u64>,
+        got: impl Iterator<Item = u64>,
+    ) -> Self {
+        self.ulps = if self.finite() {
+            Ulps::new(width, want, got)
+        } else {
+            None
+        };
+        self
+    }
+
+    pub fn finite(&self) -> bool {
+        self.nonfinite_want + self.nonfinite_got == 0
+    }
+
+    /// The value of a metric: none for empty tensors, NaN when an element is not finite.
+    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
+        match self.n {
+            0 => None,
+            _ if self.finite() => Some(metric(self)),
+            _ => Some(f64::NAN),
+        }
+    }
+}
+
+/// The slow look at tensors whose sums are suspicious.
+struct Scan {
+    nonfinite_want: u64,
+    nonfinite_got: u64,
+    /// First place where one side is not finite and the other is not the same.
+    differ: Option<usize>,
+    first: Option<usize>,
+    /// Largest magnitude of either side.
+    max: f64,
+}
+
+impl Scan {
+    fn new<X, Y>(want: &[X], got: &[Y]) -> Self
+    where
+        X: Copy + Into<f64>,
+        Y: Copy + Into<f64>,
+    {
+        let mut scan = Self {
+            nonfinite_want: 0,
+            nonfinite_got: 0,
+            differ: None,
+            first: None,
+            max: 0.0,
+        };
+        for (index, (&x, &y)) in want.iter().zip(got).enumerate() {
+            let (x, y): (f64, f64) = (x.into(), y.into());
+            scan.max = scan.max.max(x.abs()).max(y.abs());
+            if x.is_finite() && y.is_finite() {
+                continue;
+            }
+            scan.nonfinite_want += u64::from(!x.is_finite());
+            scan.nonfinite_got += u64::from(!y.is_finite());
+            scan.first.get_or_insert(index);
+            if x != y && !(x.is_nan() && y.is_nan()) {
+                scan.differ.get_or_insert(index);
+            }
+        }
+        scan
+    }
+
+    fn into_pair<X, Y>(self, want: &[X], got: &[Y]) -> Pair
+    where
+        X: Copy + Into<f64>,
+        Y: Copy + Into<f64>,
+    {
+        let worst = self.differ.or(self.first);
+        Pair {
+            n: want.len() as u64,
+            nonfinite_want: self.nonfinite_want,
+            nonfinite_got: self.nonfinite_got,
+            same_nonfinite: self.differ.is_none(),
+            xx: f64::NAN,
+            yy: f64::NAN,
+            xy: f64::NAN,
+            ee: f64::NAN,
+            max_abs: f64::NAN,
+            worst: worst.map(|index| Worst {
+                index,
+                want: want[index].into(),
+                got: got[index].into(),
+            }),
+            scale: 1.0,
+            ulps: None,
+        }
+    }
+}

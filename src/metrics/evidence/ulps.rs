@@ -1,0 +1,58 @@
+//! Distances in units in the last place.
+
+/// A floating-point number by its code.
+pub trait Bits: Copy {
+    const WIDTH: u32;
+    fn code(self) -> u64;
+}
+
+macro_rules! bits {
+    ($($float:ty, $width:literal;)*) => {
+        $(impl Bits for $float {
+            const WIDTH: u32 = $width;
+            fn code(self) -> u64 {
+                self.to_bits().into()
+            }
+        })*
+    };
+}
+bits! { f64, 64; f32, 32; half::f16, 16; half::bf16, 16; }
+
+/// The rank of a sign-magnitude code of `width` bits among the values of its format: neighbours differ by one, both
+/// zeros are 0. NaN codes have ranks beyond the infinities, without meaning.
+pub fn ordered(code: u64, width: u32) -> i64 {
+    let sign = 1u64 << (width - 1);
+    // Below the sign bit there are at most 63 bits, so the cast keeps the value.
+    let magnitude = (code & (sign - 1)) as i64;
+    if code & sign == 0 { magnitude } else { -magnitude }
+}
+
+/// Quantiles of how many representable numbers lie between two values, element by element.
+///
+/// A quantile q is the smallest distance that at least a share q of the elements do not exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ulps {
+    pub p50: u64,
+    pub p99: u64,
+    pub max: u64,
+}
+
+impl Ulps {
+    /// None if there are no elements.
+    pub fn new(width: u32, want: impl Iterator<Item = u64>, got: impl Iterator<Item = u64>) -> Option<Self> {
+        let mut distances: Vec<u64> = want
+            .zip(got)
+            .map(|(x, y)| ordered(x, width).abs_diff(ordered(y, width)))
+            .collect();
+        let max = *distances.iter().max()?;
+        let mut quantile = |percent: usize| {
+            let rank = (distances.len() * percent).div_ceil(100) - 1;
+            *distances.select_nth_unstable(rank).1
+        };
+        Some(Self {
+            p50: quantile(50),
+            p99: quantile(99),
+            max,
+        })
+    }
+}

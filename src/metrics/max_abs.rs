@@ -1,0 +1,10 @@
+use super::{Better, Eval, Metric};
+
+/// max |x − y|. An extreme value: it grows with the number of elements.
+pub const MAX_ABS: Metric = Metric {
+    name: "max_abs",
+    doc: "largest absolute error of an element",
+    unit: "",
+    better: Better::Lower,
+    eval: Eval::Pair(|pair| pair.judge(|pair| pair.max_abs)),
+};

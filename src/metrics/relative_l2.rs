@@ -1,0 +1,11 @@
+use super::nsr::nsr;
+use super::{Better, Eval, Metric};
+
+/// ‖x − y‖ / ‖x‖, the relative error in the Frobenius norm.
+pub const RELATIVE_L2: Metric = Metric {
+    name: "relative_l2",
+    doc: "norm of the error over norm of the reference",
+    unit: "",
+    better: Better::Lower,
+    eval: Eval::Pair(|pair| pair.judge(|pair| nsr(pair).sqrt())),
+};

@@ -1,0 +1,34 @@
+use super::{Better, Eval, Metric, Pair, Ulps};
+
+/// How many representable numbers two elements are apart: defined only if both tensors have the same floating-point
+/// type. Both zeros count as one number.
+const fn ulp(name: &'static str, doc: &'static str, eval: fn(&Pair) -> Option<f64>) -> Metric {
+    Metric {
+        name,
+        doc,
+        unit: "ulp",
+        better: Better::Lower,
+        eval: Eval::Pair(eval),
+    }
+}
+
+pub const ULP_P50: Metric = ulp("ulp_p50", "median distance in units in the last place", |pair| {
+    quantile(pair, |ulps| ulps.p50)
+});
+
+pub const ULP_P99: Metric = ulp(
+    "ulp_p99",
+    "distance in units in the last place that 99 % of the elements keep",
+    |pair| quantile(pair, |ulps| ulps.p99),
+);
+
+pub const ULP_MAX: Metric = ulp("ulp_max", "largest distance in units in the last place", |pair| {
+    quantile(pair, |ulps| ulps.max)
+});
+
+fn quantile(pair: &Pair, select: fn(&Ulps) -> u64) -> Option<f64> {
+    match (pair.finite(), &pair.ulps) {
+        (false, _) => Some(f64::NAN),
+        (true, ulps) => ulps.as_ref().map(|ulps| select(ulps) as f64),
+    }
+}

@@ -1,0 +1,165 @@
+//! Named tensors from `.safetensors` and `.npy` files, whoever wrote them.
+//!
+//! A file is checked as a whole when it is opened: afterwards every tensor has its bytes, in row-major order and little
+//! endian. Errors name the file, the tensor, what was found and what was expected.
+
+mod npy;
+mod safetensors;
+mod values;
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use ::safetensors::Dtype;
+use memmap2::Mmap;
+
+use crate::error::{Error, Result};
+
+/// A file of tensors.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    bytes: Bytes,
+    entries: Vec<Entry>,
+}
+
+/// One tensor of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    /// Its name; for `.npy`, which has none, the name of the file without the extension.
+    pub name: &'a str,
+    pub dtype: Dtype,
+    pub shape: &'a [usize],
+    /// Row-major, little endian.
+    pub bytes: &'a [u8],
+}
+
+/// How tensors of a type are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Floating-point numbers: by how far they are apart.
+    Real,
+    /// Integers, booleans and power-of-two scales: equal or not.
+    Exact,
+    /// Complex numbers, types of less than a byte, the FNUZ variants of FP8.
+    Unsupported,
+}
+
+/// Where a tensor is in the bytes of its file.
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// What a file may be, by its extension.
+#[derive(Clone, Copy)]
+enum Format {
+    Safetensors,
+    Npy,
+}
+
+impl TensorFile {
+    /// Opens a file and checks its header. The data is mapped into memory, not read; the file must not change meanwhile.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let format = format(path)?;
+        let file = File::open(path).map_err(Error::io(path, "open"))?;
+        if !file.metadata().map_err(Error::io(path, "read"))?.is_file() {
+            return Err(Error::data(path, "not a file"));
+        }
+        // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost
+        // pages ends the program with SIGBUS; there is no undefined behaviour to be had from a file that stays.
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
+        Self::parse(path, format, Bytes::Mapped(map))
+    }
+
+    /// The same from bytes in memory; `path` stands in messages, and its extension tells the format.
+    pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
+        Self::parse(path.as_ref(), format(path.as_ref())?, Bytes::Owned(bytes))
+    }
+
+    fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
+        let error = |message| Error::data(path, message);
+        let (entries, bytes) = match format {
+            Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
+            Format::Npy => {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                let (entry, rewritten) = npy::parse(&name, bytes.as_ref()).map_err(error)?;
+                (vec![entry], rewritten.map_or(bytes, Bytes::Owned))
+            }
+        };
+        Ok(Self {
+            path: path.into(),
+            bytes,
+            entries,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All tensors, in the order of their data in the file.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+        self.entries.iter().map(|entry| Tensor {
+            name: &entry.name,
+            dtype: entry.dtype,
+            shape: &entry.shape,
+            bytes: &self.bytes.as_ref()[entry.range.clone()],
+        })
+    }
+
+    pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
+        self.tensors().find(|tensor| tensor.name == name)
+    }
+}
+
+fn format(path: &Path) -> Result<Format> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("safetensors") => Ok(Format::Safetensors),
+        Some("npy") => Ok(Format::Npy),
+        other => Err(Error::data(
+            path,
+            format!(
+                "extension '{}', expected 'safetensors' or 'npy' (safetensors.torch.save_file and numpy.save write them)",
+                other.unwrap_or_default()
+            ),
+        )),
+    }
+}
+
+/// Bytes of a tensor, or what is wrong with its size.
+fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<usize, String> {
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |product, &size| product.checked_mul(size));
+    let bits = elements.and_then(|elements| elements.checked_mul(dtype.bitsize()));
+    match bits {
+        Some(bits) if bits % 8 == 0 => Ok(bits / 8),
+        Some(bits) => Err(format!(
+            "shape {shape:?} of {dtype} is misaligned: {bits} bits do not end at a byte"
+        )),
+        None => Err(format!(
+            "shape {shape:?} of {dtype} has more elements than memory has addresses"
+        )),
+    }
+}

@@ -1,0 +1,104 @@
+//! The header of a `.safetensors` file: 8 bytes of length, that much JSON, then the data without gaps.
+//! <https://huggingface.co/docs/safetensors>
+
+use std::collections::BTreeMap;
+
+use safetensors::tensor::TensorInfo;
+use serde_json::Value;
+
+use super::{Entry, byte_len};
+
+/// As in the `safetensors` crate; a longer header is an attack or an accident.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// All tensors in the order of their data. The crate's own reader checks as much, but cannot say which tensor is wrong.
+pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
+    let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
+        return Err(format!(
+            "truncated: {} bytes, expected 8 bytes of header length first",
+            bytes.len()
+        ));
+    };
+    let length = u64::from_le_bytes(*length);
+    if length > MAX_HEADER {
+        return Err(format!(
+            "bad header length {length}, expected at most {MAX_HEADER}: not a safetensors file?"
+        ));
+    }
+    // At most MAX_HEADER, so it fits.
+    let length = length as usize;
+    let Some((header, data)) = rest.split_at_checked(length) else {
+        return Err(format!(
+            "truncated: header of {length} bytes, but only {} bytes follow its length",
+            rest.len()
+        ));
+    };
+    let header: BTreeMap<String, Value> =
+        serde_json::from_slice(header).map_err(|error| format!("header is not a JSON object: {error}"))?;
+    let mut entries = Vec::new();
+    for (name, value) in header {
+        if name != "__metadata__" {
+            let info: TensorInfo =
+                serde_json::from_value(value).map_err(|error| format!("tensor '{name}': bad header entry: {error}"))?;
+            entries.push(entry(name, info)?);
+        }
+    }
+    entries.sort_by_key(|entry| (entry.range.start, entry.range.end));
+    contiguous(&entries, data.len())?;
+    for entry in &mut entries {
+        entry.range = entry.range.start + 8 + length..entry.range.end + 8 + length;
+    }
+    Ok(entries)
+}
+
+fn entry(name: String, info: TensorInfo) -> Result<Entry, String> {
+    let (begin, end) = info.data_offsets;
+    if end < begin {
+        return Err(format!("tensor '{name}': data_offsets [{begin}, {end}] run backwards"));
+    }
+    let size = byte_len(info.dtype, &info.shape).map_err(|error| format!("tensor '{name}': {error}"))?;
+    if end - begin != size {
+        return Err(format!(
+            "tensor '{name}': data_offsets [{begin}, {end}] hold {} bytes, but {} of shape {:?} takes {size}",
+            end - begin,
+            info.dtype,
+            info.shape
+        ));
+    }
+    Ok(Entry {
+        name,
+        dtype: info.dtype,
+        shape: info.shape,
+        range: begin..end,
+    })
+}
+
+/// Checks that the sorted tensors tile the data exactly.
+fn contiguous(entries: &[Entry], len: usize) -> Result<(), String> {
+    let mut end = 0;
+    let mut previous = "";
+    for entry in entries {
+        let (name, start) = (&entry.name, entry.range.start);
+        if entry.range.end > len {
+            return Err(format!(
+                "tensor '{name}': data_offsets [{start}, {}] are out of range, the file has {len} bytes of data: truncated?",
+                entry.range.end
+            ));
+        }
+        if start < end {
+            return Err(format!(
+                "tensor '{name}': starts at {start} and overlaps '{previous}', which ends at {end}"
+            ));
+        }
+        if start > end {
+            return Err(format!(
+                "tensor '{name}': starts at {start}, expected {end}: a gap is not allowed"
+            ));
+        }
+        (end, previous) = (entry.range.end, name);
+    }
+    match end == len {
+        true => Ok(()),
+        false => Err(format!("{len} bytes of data, but the tensors end at {end}")),
+    }
+}

@@ -1,0 +1,84 @@
+//! What the bytes of a tensor mean.
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use super::{Kind, Tensor};
+use crate::formats::{E4M3, E5M2, Element};
+
+/// Decodes every type that is a number; `None` for the others.
+macro_rules! decode {
+    ($tensor:expr, $to:ty) => {{
+        let bytes = $tensor.bytes;
+        Some(match $tensor.dtype {
+            Dtype::F64 => each(bytes, |b| f64::from_le_bytes(b) as $to),
+            Dtype::F32 => each(bytes, |b| f32::from_le_bytes(b) as $to),
+            Dtype::F16 => each(bytes, |b| f16::from_le_bytes(b).to_f32() as $to),
+            Dtype::BF16 => each(bytes, |b| bf16::from_le_bytes(b).to_f32() as $to),
+            Dtype::F8_E4M3 => table(bytes, &E4M3, |x| x as $to),
+            Dtype::F8_E5M2 => table(bytes, &E5M2, |x| x as $to),
+            Dtype::I64 => each(bytes, |b| i64::from_le_bytes(b) as $to),
+            Dtype::I32 => each(bytes, |b| i32::from_le_bytes(b) as $to),
+            Dtype::I16 => each(bytes, |b| i16::from_le_bytes(b) as $to),
+            Dtype::I8 => each(bytes, |b| i8::from_le_bytes(b) as $to),
+            Dtype::U64 => each(bytes, |b| u64::from_le_bytes(b) as $to),
+            Dtype::U32 => each(bytes, |b| u32::from_le_bytes(b) as $to),
+            Dtype::U16 => each(bytes, |b| u16::from_le_bytes(b) as $to),
+            Dtype::U8 => each(bytes, |[b]| b as $to),
+            Dtype::BOOL => each(bytes, |[b]| <$to>::from(b != 0)),
+            _ => return None,
+        })
+    }};
+}
+
+impl<'a> Tensor<'a> {
+    pub fn kind(&self) -> Kind {
+        match self.dtype {
+            Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2 => Kind::Real,
+            Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8 => Kind::Exact,
+            Dtype::U64 | Dtype::U32 | Dtype::U16 | Dtype::U8 | Dtype::BOOL | Dtype::F8_E8M0 => Kind::Exact,
+            _ => Kind::Unsupported,
+        }
+    }
+
+    /// The values; exact but for f64 and integers of more than 24 bits, which round to nearest. None for types that are
+    /// not real numbers.
+    pub fn to_f32(&self) -> Option<Vec<f32>> {
+        decode!(self, f32)
+    }
+
+    /// The values; exact but for integers of more than 53 bits, which round to nearest. None for types that are not real
+    /// numbers.
+    pub fn to_f64(&self) -> Option<Vec<f64>> {
+        decode!(self, f64)
+    }
+
+    /// The bit patterns of the elements. Empty for types of less than a byte.
+    pub fn codes(&self) -> impl Iterator<Item = u64> + use<'a> {
+        let width = self.dtype.bitsize() / 8;
+        let bytes = if width == 0 { &[] } else { self.bytes };
+        bytes
+            .chunks_exact(width.max(1))
+            .map(|code| code.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte)))
+    }
+
+    /// The values of integers and booleans, and the codes of everything else.
+    pub fn integers(&self) -> impl Iterator<Item = i128> + use<'a> {
+        let signed = matches!(self.dtype, Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8);
+        let unused = 64 - self.dtype.bitsize().min(64);
+        self.codes().map(move |code| match signed {
+            // Shifted up and down again as a signed number, to spread the sign.
+            true => i128::from((code << unused) as i64 >> unused),
+            false => i128::from(code),
+        })
+    }
+}
+
+fn each<const N: usize, T>(bytes: &[u8], decode: impl Fn([u8; N]) -> T) -> Vec<T> {
+    bytes.as_chunks().0.iter().map(|&element| decode(element)).collect()
+}
+
+fn table<T: Copy>(bytes: &[u8], element: &Element, convert: impl Fn(f32) -> T) -> Vec<T> {
+    let table: Vec<T> = (0..=255).map(|code| convert(element.decode(code))).collect();
+    bytes.iter().map(|&code| table[usize::from(code)]).collect()
+}
