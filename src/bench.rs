@@ -7,7 +7,7 @@ use reference::Plain;
 use reference::paths::deepseek_v4::Model;
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{Checkpoint, Datasets};
+use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
 
 /// Time the FP32 reference: one forward over a window, and one decode step after it.
@@ -28,8 +28,8 @@ pub struct BenchArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Folder of the datasets [default: datasets/ here or in a folder above].
-    #[arg(long, value_name = "DIR", env = "ULPLAB_DATASETS")]
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
 }
 
@@ -88,10 +88,10 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
 }
 
 fn measure(args: &BenchArgs) -> Result<Figures> {
-    let datasets = Datasets::find(args.datasets.as_deref())?;
-    let checkpoint = Checkpoint::open(&datasets.checkpoint(&args.model)?)?;
-    let vocabulary = checkpoint.config().vocab_size as u32;
-    let model = Model::<f32>::load(checkpoint.config().clone(), &mut checkpoint.weights())?;
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let mut checkpoint = Checkpoint::open(&datasets.checkpoint(&args.model)?)?;
+    let vocabulary = checkpoint.config.vocab_size as u32;
+    let model = Model::<f32>::load(checkpoint.config.clone(), &mut checkpoint)?;
     let ids: Vec<u32> = (0..args.tokens as u32).map(|i| (i * 31 + 7) % vocabulary).collect();
     let mut forward = Vec::new();
     let mut decode = Vec::new();

@@ -9,7 +9,7 @@ use rand_distr::{Distribution, StandardUniform};
 use reference::paths::deepseek_v4::{Model, SITES};
 
 use crate::backend::rounding::Rounding;
-use crate::dataset::{Checkpoint, Datasets};
+use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::sweep::experiment::{Recipe, Round};
 use crate::sweep::load::Source;
@@ -41,8 +41,8 @@ pub struct GenerateArgs {
     /// Seed of the draw.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Folder of the datasets [default: datasets/ here or in a folder above].
-    #[arg(long, value_name = "DIR", env = "ULPLAB_DATASETS")]
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
 }
 
@@ -53,21 +53,22 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     if args.prompt.is_empty() {
         return Err(Error::Usage("--prompt is empty: the model needs at least one byte to go on from".into()));
     }
-    let datasets = Datasets::find(args.datasets.as_deref())?;
-    let checkpoint = Checkpoint::open(&datasets.checkpoint(&args.model)?)?;
-    let config = checkpoint.config();
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let folder = datasets.checkpoint(&args.model)?;
+    let mut checkpoint = Checkpoint::open(&folder)?;
+    let config = checkpoint.config.clone();
     if config.vocab_size != 256 {
         let message = format!("vocab_size is {}: only byte vocabularies (256) can be read and written as text", config.vocab_size);
-        return Err(Error::data(checkpoint.path(), message));
+        return Err(Error::data(&folder, message));
     }
     let recipes = recipes(args)?;
     let mut roundings = vec![("reference".to_string(), Rounding::none())];
     for recipe in &recipes {
-        let rounding = Rounding::resolve(recipe, config, SITES, args.seed)
+        let rounding = Rounding::resolve(recipe, &config, SITES, args.seed)
             .map_err(|(_, message)| Error::Usage(format!("recipe '{}': {message}", recipe.name)))?;
         roundings.push((recipe.name.clone(), rounding));
     }
-    let model = Model::load(config.clone(), &mut checkpoint.weights())?;
+    let model = Model::load(config, &mut checkpoint)?;
     let mut want: Option<Vec<u8>> = None;
     for (name, rounding) in &roundings {
         let text = generate(&model, rounding, args)?;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use reference::SiteKind;
 use reference::paths::deepseek_v4::SITES;
 
-use crate::dataset::Datasets;
+use crate::dataset::Manifest as Datasets;
 use crate::error::{Error, Exit, Result};
-use crate::formats;
+use crate::formats::{FORMATS, RECORDS};
 use crate::metrics::METRICS;
 use crate::report::REPORTS;
 
@@ -16,8 +16,8 @@ use crate::report::REPORTS;
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
     pub what: What,
-    /// Folder of the datasets [default: datasets/ here or in a folder above].
-    #[arg(long, value_name = "DIR", env = "ULPLAB_DATASETS")]
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
 }
 
@@ -37,7 +37,12 @@ pub enum What {
 
 pub fn list(args: &ListArgs) -> Result<Exit> {
     let rows: Vec<(String, String)> = match args.what {
-        What::Formats => formats::names().map(|(name, doc)| (name.to_string(), doc.to_string())).collect(),
+        What::Formats => RECORDS
+            .iter()
+            .map(|record| (record.name, record.doc))
+            .chain(FORMATS.iter().map(|format| (format.name, format.doc)))
+            .map(|(name, doc)| (name.to_string(), doc.to_string()))
+            .collect(),
         What::Metrics => METRICS.iter().map(|metric| (metric.name.to_string(), metric.doc.to_string())).collect(),
         What::Sites => SITES
             .iter()
@@ -51,7 +56,11 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
                 (format!("{prefix}{}", site.name), format!("{} {}{kind}", site.shape, site.doc))
             })
             .collect(),
-        What::Datasets => Datasets::find(args.datasets.as_deref())?.list(),
+        What::Datasets => Datasets::open(args.datasets.as_deref())?
+            .datasets
+            .into_iter()
+            .map(|(name, dataset)| (name, dataset.about))
+            .collect(),
         What::Reports => REPORTS.iter().map(|report| (report.file.to_string(), report.doc.to_string())).collect(),
     };
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -63,8 +72,8 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
 /// Check what a run needs: datasets whole, a folder to write in; say what the machine has.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
-    /// Folder of the datasets [default: datasets/ here or in a folder above].
-    #[arg(long, value_name = "DIR", env = "ULPLAB_DATASETS")]
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
 }
 
@@ -78,11 +87,11 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
             println!("FAIL  {what}: {error}");
         }
     };
-    let found = Datasets::find(args.datasets.as_deref());
+    let found = Datasets::open(args.datasets.as_deref());
     match found {
         Ok(datasets) => {
-            for (name, _) in datasets.list() {
-                let verified = datasets.verify(&name).map(|files| format!("{} files as in the manifest", files.len()));
+            for name in datasets.datasets.keys() {
+                let verified = datasets.verify(name).map(|files| format!("{} files as in the manifest", files.len()));
                 check(&format!("dataset {name}"), verified);
             }
         }

@@ -50,6 +50,14 @@ pub struct Record {
     pub worst: Option<Worst>,
 }
 
+/// Full name of a site: `layers.12.output`, or `logits`.
+pub fn place(layer: Option<u32>, site: &str) -> String {
+    match layer {
+        Some(layer) => format!("layers.{layer}.{site}"),
+        None => site.to_string(),
+    }
+}
+
 /// One element, with both values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Worst {

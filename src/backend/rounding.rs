@@ -12,7 +12,7 @@ use reference::paths::deepseek_v4::Config;
 use reference::{Numerics, Role, Site, SiteInfo, SiteKind, Tensor};
 
 use crate::error::did_you_mean;
-use crate::formats::{Codec, codec, hadamard};
+use crate::formats::{Codec, RECORDS, codec, hadamard};
 use crate::pattern::matches;
 use crate::sweep::experiment::{self, Recipe, Segment};
 
@@ -29,6 +29,8 @@ pub struct Rounding {
 struct Round {
     at: String,
     codec: Arc<dyn Codec>,
+    /// A record has a place for every channel: it is encoded whole, whatever is used of it.
+    record: bool,
     segment: Option<Segment>,
     role: Option<Role>,
     layers: Option<Vec<usize>>,
@@ -94,7 +96,7 @@ impl Rounding {
             match round.segment {
                 _ if self.noise.is_some() || round.role.is_some() => return None,
                 None => return Some(round.codec.bytes_per_row(cols)),
-                Some(_) if round.codec.is_record() => return None,
+                Some(_) if round.record => return None,
                 Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - self.rope_dims)),
                 Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(self.rope_dims)),
             }
@@ -201,6 +203,7 @@ impl Round {
         let resolved = Self {
             at: round.at.clone(),
             codec,
+            record: RECORDS.iter().any(|record| record.name == round.format),
             segment: round.segment,
             role: round.role.map(|role| match role {
                 experiment::Role::Key => Role::Key,
@@ -257,7 +260,7 @@ impl Round {
     fn apply(&self, tensor: &mut Tensor<f32>, rope_dims: usize) {
         let cols = tensor.cols();
         if self.hadamard {
-            hadamard::rotate(&mut tensor.data, cols);
+            hadamard(&mut tensor.data, cols).expect("checked when the recipe was resolved");
         }
         let Some(segment) = self.segment else {
             self.codec.round(&mut tensor.data, cols);
@@ -265,7 +268,7 @@ impl Round {
         };
         // A record is encoded whole and only the segment of it is used; a format is applied to the segment alone.
         let segment = segment.range(cols, rope_dims);
-        if self.codec.is_record() {
+        if self.record {
             let mut whole = tensor.data.clone();
             self.codec.round(&mut whole, cols);
             for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(whole.chunks_exact(cols)) {

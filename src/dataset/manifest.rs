@@ -114,6 +114,11 @@ pub fn find_root_from(
 }
 
 impl Manifest {
+    /// The manifest of [`find_root`].
+    pub fn open(flag: Option<&Path>) -> Result<Self> {
+        Self::load(&find_root(flag)?)
+    }
+
     /// Reads `manifest.toml` of the folder `root`.
     pub fn load(root: &Path) -> Result<Self> {
         let file = root.join(MANIFEST);

@@ -10,16 +10,21 @@ use crate::{Error, Result};
 /// Reads `text`, the contents of `file`, as a `T`. With `deny_unknown_fields` on the types, an unknown key is an error.
 pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
-        let message = error.message().trim_end();
-        let hint = suggestion(message);
+        let message = explain(&error);
         match error.span().and_then(|span| text.get(..span.start)) {
             Some(before) => {
                 let line = before.matches('\n').count() + 1;
-                Error::config(file, format!("line {line}: {message}{hint}"))
+                Error::config(file, format!("line {line}: {message}"))
             }
-            None => Error::config(file, format!("{message}{hint}")),
+            None => Error::config(file, message),
         }
     })
+}
+
+/// What the parser says, with the nearest valid name where a name is unknown.
+pub fn explain(error: &toml::de::Error) -> String {
+    let message = error.message().trim_end();
+    message.to_string() + &suggestion(message)
 }
 
 /// serde words an unknown name as "unknown field `a`, expected one of `b`, `c`".

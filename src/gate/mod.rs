@@ -1,13 +1,14 @@
 //! Rules, and what they say of a run.
 
-pub mod rule;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::metrics::Bound;
 use crate::pattern::matches;
-use crate::sweep::experiment::Rule;
+use crate::record::place;
+use crate::sweep::experiment::{Rule, Statistic};
 use crate::sweep::summary::Summary;
-use rule::Bound;
 
 /// One rule judged on one recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,7 +29,7 @@ pub struct Verdict {
 pub fn judge(rules: &[(&Rule, Vec<&str>)], summaries: &[Summary]) -> Result<Vec<Verdict>, String> {
     let mut verdicts = Vec::new();
     for (rule, recipes) in rules {
-        let bound = Bound::parse(&rule.require)?;
+        let bound = Bound::from_str(&rule.require)?;
         for recipe in recipes {
             let (metric, at, phase) = (&rule.metric, &rule.at, rule.phase);
             let worst = worst(rule, bound, recipe, summaries)
@@ -43,20 +44,42 @@ pub fn judge(rules: &[(&Rule, Vec<&str>)], summaries: &[Summary]) -> Result<Vec<
 fn worst<'a>(rule: &Rule, bound: Bound, recipe: &str, summaries: &'a [Summary]) -> Option<&'a Summary> {
     summaries
         .iter()
-        .filter(|s| s.recipe == recipe && s.phase == rule.phase && s.metric == rule.metric && matches(&rule.at, &s.place()))
+        .filter(|s| s.recipe == recipe && s.phase == rule.phase && s.metric == rule.metric && matches(&rule.at, &place(s.layer, &s.site)))
         .reduce(|a, b| if bound.worse(rule.statistic.of(b), rule.statistic.of(a)) { b } else { a })
 }
 
 fn verdict(rule: &Rule, bound: Bound, recipe: &str, worst: &Summary) -> Verdict {
     let value = rule.statistic.of(worst);
-    let pass = bound.holds(value);
+    let pass = bound.admits(value);
     let message = format!(
         "{recipe}: {} of {} at {} ({}) is {value:.6}, required {}",
         rule.statistic.name(),
         rule.metric,
-        worst.place(),
+        place(worst.layer, &worst.site),
         rule.phase,
         rule.require,
     );
     Verdict { rule: rule.clone(), recipe: recipe.to_string(), pass, value, layer: worst.layer, message }
+}
+
+impl Statistic {
+    pub fn of(self, summary: &Summary) -> f64 {
+        match self {
+            Self::Mean => summary.mean,
+            Self::Min => summary.min,
+            Self::Max => summary.max,
+            Self::CiLow => summary.ci_low,
+            Self::CiHigh => summary.ci_high,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::CiLow => "lower 95 % bound",
+            Self::CiHigh => "upper 95 % bound",
+        }
+    }
 }

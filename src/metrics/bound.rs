@@ -21,6 +21,16 @@ impl Bound {
             Better::Lower => value <= self.value,
         }
     }
+
+    /// Whether `a` is further on the wrong side than `b`; NaN is worst of all.
+    pub fn worse(self, a: f64, b: f64) -> bool {
+        match self.better {
+            _ if b.is_nan() => false,
+            _ if a.is_nan() => true,
+            Better::Higher => a < b,
+            Better::Lower => a > b,
+        }
+    }
 }
 
 impl FromStr for Bound {

@@ -9,6 +9,7 @@ mod delta_nats;
 mod diff;
 mod evidence;
 mod flip_gap;
+mod gain;
 mod kl;
 mod max_abs;
 mod nonfinite;
@@ -20,7 +21,10 @@ mod top1;
 mod ulp;
 
 pub use bound::Bound;
+pub use max_abs::MAX_ABS;
+pub use relative_l2::RELATIVE_L2;
 pub use cosine::cosine_distance;
+pub use gain::Gain;
 pub use evidence::{Bits, Choice, Evidence, Logits, Pair, Ulps, Worst, ordered};
 
 use crate::error::{Error, Result, did_you_mean};
@@ -50,6 +54,7 @@ pub enum Eval {
     Pair(fn(&Pair) -> Option<f64>),
     Logits(fn(&Logits) -> Option<f64>),
     Choice(fn(&Choice) -> Option<f64>),
+    Gain(fn(&Gain) -> Option<f64>),
 }
 
 /// Every metric there is.
@@ -64,6 +69,7 @@ pub const METRICS: &[&Metric] = &[
     &ulp::ULP_P99,
     &ulp::ULP_MAX,
     &nonfinite::NONFINITE,
+    &gain::GAIN,
     &kl::KL,
     &kl::KL_MAX,
     &top1::TOP1,
@@ -94,6 +100,7 @@ impl Metric {
             (Eval::Pair(eval), Evidence::Pair(pair)) => eval(pair),
             (Eval::Logits(eval), Evidence::Logits(logits)) => eval(logits),
             (Eval::Choice(eval), Evidence::Choice(choice)) => eval(choice),
+            (Eval::Gain(eval), Evidence::Gain(gain)) => eval(gain),
             _ => None,
         }
     }

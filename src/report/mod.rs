@@ -49,7 +49,7 @@ pub const REPORTS: &[Report] = &[
     },
     Report {
         name: "junit",
-        file: "report.xml",
+        file: "junit.xml",
         doc: "one test case a verdict, for CI systems",
         write: junit,
     },

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use reference::paths::deepseek_v4::{Model, SITES};
+use reference::paths::deepseek_v4::{Config, Model, SITES};
 
 use super::execute::{Subject, window};
 use super::experiment::Experiment;
@@ -16,8 +16,9 @@ use super::judge;
 use super::load::Source;
 use super::plan::{Cell, Partition, REFERENCE, plan, select};
 use super::run::{Manifest, RecipeInfo};
+use super::store;
 use crate::backend::rounding::Rounding;
-use crate::dataset::{Checkpoint, Datasets};
+use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
 
 /// Set by the signal handler; running cells are finished, no new one is begun.
@@ -58,15 +59,16 @@ pub struct SweepArgs {
     /// No progress bar.
     #[arg(long)]
     pub no_progress: bool,
-    /// Folder of the datasets [default: datasets/ here or in a folder above].
-    #[arg(long, value_name = "DIR", env = "ULPLAB_DATASETS")]
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
 }
 
 /// Everything decided before the first cell runs.
 struct Prepared {
     experiment: Experiment,
-    checkpoint: Checkpoint,
+    /// Folder of the checkpoint.
+    folder: PathBuf,
     datasets: Datasets,
     cells: Vec<Cell>,
     roundings: HashMap<String, Rounding>,
@@ -98,9 +100,10 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     experiment.seed = args.seed.unwrap_or(experiment.seed);
     experiment.check().map_err(|(place, message)| source.error_at(&place, message))?;
 
-    let datasets = Datasets::find(args.datasets.as_deref())?;
-    let checkpoint = Checkpoint::open(&datasets.checkpoint(&experiment.model)?)?;
-    let config = checkpoint.config();
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let folder = datasets.checkpoint(&experiment.model)?;
+    let checkpoint = Checkpoint::open(&folder)?;
+    let config = &checkpoint.config;
     let mut roundings = HashMap::from([(REFERENCE.to_string(), Rounding::none())]);
     for recipe in &experiment.recipes {
         let rounding = Rounding::resolve(recipe, config, SITES, experiment.seed)
@@ -110,15 +113,15 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
     let cells = select(plan(&experiment), &args.only, &args.skip)?;
-    let manifest = manifest(args, &experiment, &datasets, &checkpoint, &cells, &roundings)?;
-    Ok(Prepared { experiment, checkpoint, datasets, cells, roundings, manifest })
+    let manifest = manifest(args, &experiment, &datasets, config, &cells, &roundings)?;
+    Ok(Prepared { experiment, folder, datasets, cells, roundings, manifest })
 }
 
 fn manifest(
     args: &SweepArgs,
     experiment: &Experiment,
     datasets: &Datasets,
-    checkpoint: &Checkpoint,
+    config: &Config,
     cells: &[Cell],
     roundings: &HashMap<String, Rounding>,
 ) -> Result<Manifest> {
@@ -136,13 +139,13 @@ fn manifest(
         .recipes
         .iter()
         .map(|recipe| {
-            let (bytes_per_vector, bytes_per_token) = roundings[&recipe.name].cache_bytes(checkpoint.config());
+            let (bytes_per_vector, bytes_per_token) = roundings[&recipe.name].cache_bytes(config);
             let (name, doc, noise) = (recipe.name.clone(), recipe.doc.clone(), recipe.noise);
             RecipeInfo { name, doc, noise, bytes_per_vector, bytes_per_token }
         })
         .collect();
     Ok(Manifest {
-        schema: 1,
+        schema: store::SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
         commit,
         experiment: experiment.clone(),
@@ -217,11 +220,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()>
     handler.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))?;
 
     let bar = progress(args, share.len(), pending.len());
-    let config = prepared.checkpoint.config();
-    let subject = Subject {
-        model: Model::load(config.clone(), &mut prepared.checkpoint.weights())?,
-        load_f64: Box::new(|| Model::load(config.clone(), &mut prepared.checkpoint.weights())),
-    };
+    let subject = Subject { model: load(&prepared.folder)?, load_f64: Box::new(|| load(&prepared.folder)) };
     for (index, place) in prepared.experiment.windows.iter().enumerate() {
         let cells: Vec<(&Cell, &Rounding)> = pending
             .iter()
@@ -242,6 +241,11 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()>
     }
     bar.finish_and_clear();
     Ok(())
+}
+
+fn load<T: reference::Real>(folder: &Path) -> Result<Model<T>> {
+    let mut checkpoint = Checkpoint::open(folder)?;
+    Model::load(checkpoint.config.clone(), &mut checkpoint)
 }
 
 fn progress(args: &SweepArgs, all: usize, pending: usize) -> ProgressBar {

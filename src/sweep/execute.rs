@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
 use reference::paths::deepseek_v4::Model;
-use reference::{Plain, Tensor};
+use reference::Tensor;
 
 use super::plan::{Cell, REFERENCE};
 use super::probe::{Probe, Recorder, Trace};
 use crate::backend::rounding::Rounding;
 use crate::error::{Error, Result};
-use crate::record::{Phase, Record};
+use crate::record::Record;
 
 /// A model with what loads its f64 twin, which only the reference's own check needs.
 pub struct Subject<'a> {

@@ -3,6 +3,7 @@
 //! A cell's file appears under its name only when it is whole, so a killed run can be resumed and never reads as complete.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::plan::Cell;

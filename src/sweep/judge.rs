@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use reference::paths::deepseek_v4::SITES;
 
@@ -14,8 +15,7 @@ use super::store;
 use super::summary::summarize;
 use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::gate::judge;
-use crate::gate::rule::{Bound, matches_nothing};
-use crate::metrics::METRICS;
+use crate::metrics::{Bound, METRICS};
 use crate::pattern::matches;
 use crate::record::Phase;
 use crate::report;
@@ -33,7 +33,7 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
             let hint = did_you_mean(&rule.metric, metrics());
             return Err((rule.metric.clone(), format!("gate: unknown metric '{}'{hint}", rule.metric)));
         }
-        Bound::parse(&rule.require).map_err(|message| (rule.require.clone(), format!("gate: {message}")))?;
+        Bound::from_str(&rule.require).map_err(|message| (rule.require.clone(), format!("gate: {message}")))?;
         if !experiment.phases.contains(&rule.phase) {
             let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
             return Err((rule.metric.clone(), message));
@@ -54,7 +54,7 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
 /// Judges a complete run, writes all reports into its folder and prints the table; the exit code is the verdict.
 pub fn finish(folder: &Folder, manifest: Manifest, json: bool) -> Result<Exit> {
     let run = load(folder, manifest)?;
-    store::write(&run, &folder.path)?;
+    store::write_run(&run, &folder.path)?;
     report::write_all(&run, &folder.path)?;
     print(&run, folder, json)?;
     Ok(exit(&run))
@@ -145,13 +145,17 @@ fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
         })
     } else {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let report = folder.path.join("report.html");
-        write!(out, "{}", report::terminal::render(run, colour)).and_then(|()| {
-            let failed = run.verdicts.iter().filter(|verdict| !verdict.pass).count();
-            let (passed, word) = (run.verdicts.len() - failed, if failed == 0 { "PASS" } else { "FAIL" });
-            let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
-            writeln!(out, "{word}: {passed} gates passed, {failed} failed; {cells} cells in {seconds:.1} s; {}", report.display())
+        let width = comfy_table::Table::new().width().map_or(120, usize::from);
+        let page = folder.path.join("report.html");
+        let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
+        write!(out, "{}", report::terminal(run, width, colour)).and_then(|()| {
+            writeln!(out, "{}; {cells} cells in {seconds:.1} s; {}", report::tally(run).line(), page.display())
         })
     };
     written.map_err(Error::io("stdout", "write"))
+}
+
+/// The error text for a pattern that matches nothing among `names`.
+fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    format!("'{pattern}' matches no {what}{}", did_you_mean(pattern, names))
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::experiment::Experiment;
-use crate::error::{Error, Result, did_you_mean};
+use crate::dataset::{explain, parse_toml};
+use crate::error::{Error, Result};
 
 /// An experiment with the text it came from, so that later errors can point into it.
 pub struct Source<'a> {
@@ -19,17 +20,17 @@ impl<'a> Source<'a> {
 
     /// Parses the file, then applies `key=value` overrides (dotted keys, values in TOML, bare words taken as strings).
     pub fn parse(&self, overrides: &[String]) -> Result<Experiment> {
-        let experiment: Experiment = toml::from_str(&self.text).map_err(|error| self.syntax(&error))?;
+        let experiment: Experiment = parse_toml(self.file, &self.text)?;
         if overrides.is_empty() {
             return Ok(experiment);
         }
-        let mut table: toml::Table = toml::from_str(&self.text).map_err(|error| self.syntax(&error))?;
+        let mut table: toml::Table = parse_toml(self.file, &self.text)?;
         for item in overrides {
             set(&mut table, item)?;
         }
         table
             .try_into()
-            .map_err(|error: toml::de::Error| Error::Usage(format!("--set: {}", explain(error.message()))))
+            .map_err(|error: toml::de::Error| Error::Usage(format!("--set: {}", explain(&error))))
     }
 
     /// An error about the place where `needle` (a pattern, a name) stands in the file.
@@ -46,31 +47,6 @@ impl<'a> Source<'a> {
             },
         )
     }
-
-    fn syntax(&self, error: &toml::de::Error) -> Error {
-        let message = explain(error.message());
-        Error::config(
-            self.file,
-            match error.span() {
-                Some(span) => {
-                    let line = self.text[..span.start].matches('\n').count() + 1;
-                    format!("line {line}: {message}")
-                }
-                None => message,
-            },
-        )
-    }
-}
-
-/// serde's "unknown field" messages list what is valid; say which of it was probably meant.
-fn explain(message: &str) -> String {
-    let message = message.trim().replace('\n', "; ");
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let hint = match quoted.next() {
-        Some(wrong) if message.starts_with("unknown") => did_you_mean(wrong, quoted),
-        _ => String::new(),
-    };
-    message + &hint
 }
 
 fn set(table: &mut toml::Table, item: &str) -> Result<()> {

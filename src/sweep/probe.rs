@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use reference::{Choice, Numerics, Real, Role, Site, Tensor};
 
 use crate::backend::rounding::Rounding;
-use crate::metrics::{self, Evidence, Pair};
+use crate::metrics::{self, Evidence, Gain, Logits, Metric, Pair};
 use crate::record::{Phase, Record, Worst};
 
 /// Tensor sites whose values are compared, besides the logits.
 const COMPARED: [&str; 4] = ["attention.kv.window", "attention.kv.compressed", "attention.output", "output"];
+const OUTPUT: &str = "output";
 const TOPK: &str = "attention.indexer.topk";
 const MASS: &str = "attention.indexer.mass";
-const ROUTER: &str = "moe.router";
 
 type Place = (Option<usize>, &'static str);
 
@@ -75,10 +75,8 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.
     pub fn finish(mut self, logits: &Tensor<f32>, ids: &[u32]) -> Vec<Record> {
         let site = Site { layer: None, name: "logits", role: Role::Both, first_row: 0 };
-        let pair = Pair::new(&self.want.logits.data, &logits.data);
-        self.push(&site, &Evidence::Pair(&pair), Some(&logits.shape));
-        let logits = metrics::Logits::new(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]);
-        self.push(&site, &Evidence::Logits(&logits), None);
+        self.push(&site, &Pair::new(&self.want.logits.data, &logits.data), &logits.shape);
+        self.push(&site, &Logits::new(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]), &[]);
         self.records
     }
 
@@ -96,28 +94,29 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     fn compare(&mut self, site: &Site, tensor: &Tensor<f32>) {
         let Some(want) = self.want.tensors.get(&(site.layer, site.name)) else { return };
         let pair = Pair::new(&want.data, &tensor.data);
-        self.push(site, &Evidence::Pair(&pair), Some(&tensor.shape));
-        if site.name == "output" && self.phase == Phase::Cumulative {
-            let leaving = pair.relative_l2();
+        self.push(site, &pair, &tensor.shape);
+        if site.name == OUTPUT && self.phase == Phase::Cumulative {
+            let leaving = metrics::RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
             if let Some(entering) = self.entering.replace(leaving) {
-                self.push(site, &Evidence::Gain { entering, leaving }, None);
+                self.push(site, &Gain { entering, leaving, n: pair.n }, &[]);
             }
         }
     }
 
-    fn push(&mut self, site: &Site, evidence: &Evidence<'_>, shape: Option<&[usize]>) {
-        for metric in metrics::METRICS {
-            let Some(value) = metric.value(evidence) else { continue };
-            let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
+    /// Records every metric that is defined on the evidence; `shape` is that of the tensor with the worst element.
+    fn push<'e>(&mut self, site: &Site, evidence: impl Into<Evidence<'e>>, shape: &[usize]) {
+        let evidence = evidence.into();
+        let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
+        for (metric, value) in metrics::measure_all(evidence) {
             self.records.push(Record {
                 layer: site.layer.map(|layer| layer as u32),
                 site: site.name.to_string(),
                 metric: metric.name.to_string(),
                 value,
-                n: evidence.count(),
+                n: evidence.n(),
                 nonfinite_want,
                 nonfinite_got,
-                worst: shape.filter(|_| metric.name == "max_abs").and_then(|shape| worst(evidence, shape)),
+                worst: worst(metric, evidence, shape),
                 ..self.cell.clone()
             });
         }
@@ -136,11 +135,13 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
         }
     }
 
-    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+    fn choice(&mut self, site: &Site, got: &mut Choice<f32>) {
         let Some(want) = self.want.choices.get(&(site.layer, site.name)) else { return };
         let mass = self.want.tensors.get(&(site.layer, MASS)).filter(|_| site.name == TOPK);
-        let evidence = metrics::Choice::new(want, choice, mass);
-        self.push(site, &Evidence::Choice(&evidence), None);
+        let mass: Option<Vec<f32>> = mass.map(|mass| mass.data.iter().map(|&m| Into::<f64>::into(m) as f32).collect());
+        let (scores, candidates) = (&want.scores.data, want.scores.cols());
+        let evidence = metrics::Choice::new(&want.indices, &got.indices, want.k, scores, candidates, mass.as_deref());
+        self.push(site, &evidence, &[]);
     }
 
     fn splits(&self, site: &Site) -> bool {
@@ -148,11 +149,17 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
     }
 }
 
-fn worst(evidence: &Evidence<'_>, shape: &[usize]) -> Option<Worst> {
+/// The worst element, kept beside the metric that says how bad it is.
+fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
     let Evidence::Pair(pair) = evidence else { return None };
-    let worst = pair.worst()?;
-    let mut index = worst.index;
-    let mut multi: Vec<u64> = shape.iter().rev().map(|&size| { let i = index % size; index /= size; i as u64 }).collect();
-    multi.reverse();
-    Some(Worst { index: multi, want: worst.want, got: worst.got })
+    let worst = pair.worst.filter(|_| metric.name == metrics::MAX_ABS.name)?;
+    let mut rest = worst.index;
+    let digit = |&size: &usize| {
+        let digit = rest % size;
+        rest /= size;
+        digit as u64
+    };
+    let mut index: Vec<u64> = shape.iter().rev().map(digit).collect();
+    index.reverse();
+    Some(Worst { index, want: worst.want, got: worst.got })
 }

@@ -8,9 +8,12 @@ mod pair;
 mod ulps;
 
 pub use choice::Choice;
+
 pub use logits::Logits;
 pub use pair::{Pair, Worst};
 pub use ulps::{Bits, Ulps, ordered};
+
+use super::Gain;
 
 /// Any kind of evidence.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +21,7 @@ pub enum Evidence<'a> {
     Pair(&'a Pair),
     Logits(&'a Logits),
     Choice(&'a Choice),
+    Gain(&'a Gain),
 }
 
 impl Evidence<'_> {
@@ -27,6 +31,7 @@ impl Evidence<'_> {
             Self::Pair(pair) => pair.n,
             Self::Logits(logits) => logits.rows,
             Self::Choice(choice) => choice.rows,
+            Self::Gain(gain) => gain.n,
         }
     }
 
@@ -36,6 +41,7 @@ impl Evidence<'_> {
             Self::Pair(pair) => (pair.nonfinite_want, pair.nonfinite_got),
             Self::Logits(logits) => (logits.nonfinite_want, logits.nonfinite_got),
             Self::Choice(choice) => (choice.nonfinite, 0),
+            Self::Gain(_) => (0, 0),
         }
     }
 }
@@ -49,6 +55,12 @@ impl<'a> From<&'a Pair> for Evidence<'a> {
 impl<'a> From<&'a Logits> for Evidence<'a> {
     fn from(logits: &'a Logits) -> Self {
         Self::Logits(logits)
+    }
+}
+
+impl<'a> From<&'a Gain> for Evidence<'a> {
+    fn from(gain: &'a Gain) -> Self {
+        Self::Gain(gain)
     }
 }
 
