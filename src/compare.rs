@@ -1,1 +1,185 @@
-//! To come.
+//! `ulplab compare WANT GOT`: two files of tensors from anyone's kernel, tensor by tensor.
+//!
+//! Shapes are judged first, then the pattern of NaN and infinities, then metrics. Integers, booleans and power-of-two
+//! scales are equal or not.
+
+mod gates;
+mod judge;
+mod output;
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::error::{Error, Exit, Result, did_you_mean};
+use crate::metrics::{Eval, METRICS, Metric};
+use crate::pattern::matches;
+use crate::tensorfile::{Tensor, TensorFile};
+use gates::Gate;
+use judge::Comparison;
+
+/// Compare the tensors of two files; the first is the reference.
+///
+/// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor
+/// of the other file. Judged in this order: shape, NaN and infinities (which must be at the same places), metrics (in
+/// f64). Integers, booleans and E8M0 scales must be equal. Without gates, only the first two and exact tensors can fail.
+///
+/// Exit code: 0 pass; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 2 unmatched tensors or bad input.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct CompareArgs {
+    /// The reference.
+    pub want: PathBuf,
+    /// The candidate.
+    pub got: PathBuf,
+    /// Metrics to show, besides those of gates.
+    #[arg(long, value_name = "A,B,…", value_delimiter = ',', default_values_t = DEFAULT_METRICS.map(String::from))]
+    pub metrics: Vec<String>,
+    /// What a metric must be, e.g. 'cosine>=0.999' or 'logits*:diff<=1e-3'; repeatable.
+    ///
+    /// A pattern before the colon says which tensors: `*` stands for any characters but a dot, `**` for any characters;
+    /// without one it is all of them. The first gate on a metric whose pattern matches a tensor is the one that counts
+    /// for it, so write exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A
+    /// gate that applies to no tensor is an error.
+    #[arg(long = "gate", value_name = "[PATTERN:]METRIC>=BOUND")]
+    pub gates: Vec<String>,
+    /// Only tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+    /// Not the tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
+    /// Tensors that are in one file only are no error.
+    #[arg(long)]
+    pub allow_unmatched: bool,
+    /// Print JSON Lines: one record for the configuration, each tensor, and the summary. NaN is null, infinities are
+    /// strings.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DEFAULT_METRICS: [&str; 4] = ["cosine", "diff", "sqnr", "max_abs"];
+
+/// Compares, and prints to standard output.
+pub fn run(args: &CompareArgs) -> Result<Exit> {
+    run_to(args, &mut std::io::stdout().lock())
+}
+
+/// Compares, and prints to `out`.
+pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
+    let start = Instant::now();
+    let gates = args
+        .gates
+        .iter()
+        .map(|gate| gate.parse())
+        .collect::<Result<Vec<Gate>>>()?;
+    let metrics = metrics(&args.metrics, &gates)?;
+    let want = TensorFile::open(&args.want)?;
+    let got = TensorFile::open(&args.got)?;
+    let Pairing { pairs, unmatched } = pair(args, &want, &got)?;
+    let bound = gates::bind(&gates, &pairs)?;
+    let mut report = output::Report::new(args, &metrics, unmatched, out)?;
+    for ((want, got), gates) in pairs.iter().zip(bound) {
+        report.add(Comparison::new(want, got, &metrics, &gates))?;
+    }
+    report.finish(start)
+}
+
+/// The metrics to compute, in the order of [`METRICS`].
+fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
+    let mut named = HashSet::new();
+    for name in names {
+        named.insert(pair_metric(name)?.name);
+    }
+    named.extend(gates.iter().map(|gate| gate.metric.name));
+    Ok(METRICS
+        .iter()
+        .copied()
+        .filter(|metric| named.contains(metric.name))
+        .collect())
+}
+
+/// A metric that two tensors suffice for.
+fn pair_metric(name: &str) -> Result<&'static Metric> {
+    let metric = Metric::find(name.trim())?;
+    match metric.eval {
+        Eval::Pair(_) => Ok(metric),
+        _ => {
+            let names = METRICS
+                .iter()
+                .filter(|metric| matches!(metric.eval, Eval::Pair(_)))
+                .map(|metric| metric.name);
+            let names: Vec<_> = names.collect();
+            Err(Error::Usage(format!(
+                "metric '{}' needs more than two tensors; compare has {}",
+                metric.name,
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+struct Pairing<'a> {
+    /// Reference and candidate, in the order of the reference's file.
+    pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
+    /// Which file ("want" or "got"), and the tensor that only it has.
+    unmatched: Vec<(&'static str, &'a str)>,
+}
+
+fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Result<Pairing<'a>> {
+    let select = |name: &str| {
+        (args.only.is_empty() || args.only.iter().any(|only| matches(only, name)))
+            && !args.skip.iter().any(|skip| matches(skip, name))
+    };
+    let is_npy = |file: &TensorFile| file.path().extension().is_some_and(|extension| extension == "npy");
+    let mut pairing = Pairing {
+        pairs: Vec::new(),
+        unmatched: Vec::new(),
+    };
+    if (is_npy(want) || is_npy(got)) && want.tensors().len() == 1 && got.tensors().len() == 1 {
+        pairing.pairs = want
+            .tensors()
+            .zip(got.tensors())
+            .filter(|(want, _)| select(want.name))
+            .collect();
+    } else {
+        for tensor in want.tensors().filter(|tensor| select(tensor.name)) {
+            match got.get(tensor.name) {
+                Some(other) => pairing.pairs.push((tensor, other)),
+                None => pairing.unmatched.push(("want", tensor.name)),
+            }
+        }
+        let extra = got
+            .tensors()
+            .filter(|tensor| select(tensor.name) && want.get(tensor.name).is_none());
+        pairing.unmatched.extend(extra.map(|tensor| ("got", tensor.name)));
+    }
+    if !pairing.unmatched.is_empty() && !args.allow_unmatched {
+        return Err(unmatched(&pairing.unmatched, want, got));
+    }
+    if pairing.pairs.is_empty() {
+        return Err(Error::NothingSelected("no tensor is in both files".into()));
+    }
+    for (tensor, file) in pairing.pairs.iter().flat_map(|(a, b)| [(a, want), (b, got)]) {
+        judge::supported(tensor).map_err(|message| Error::data(file.path(), message))?;
+    }
+    Ok(pairing)
+}
+
+/// Names the first few tensors without a partner.
+fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> Error {
+    const SHOWN: usize = 5;
+    let mut lines = vec![format!(
+        "{} tensors are in one file only (--allow-unmatched ignores them):",
+        tensors.len()
+    )];
+    for (side, name) in tensors.iter().take(SHOWN) {
+        let (file, other) = if *side == "want" { (want, got) } else { (got, want) };
+        let hint = did_you_mean(name, other.tensors().map(|tensor| tensor.name));
+        lines.push(format!("  '{name}' only in {}{hint}", file.path().display()));
+    }
+    if tensors.len() > SHOWN {
+        lines.push(format!("  and {} more", tensors.len() - SHOWN));
+    }
+    Error::Usage(lines.join("\n"))
+}

@@ -1,0 +1,224 @@
+//! A table for people, JSON Lines for programs.
+
+use std::io::Write;
+use std::time::Instant;
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+
+use super::CompareArgs;
+use super::judge::{Comparison, Side};
+use crate::error::{Error, Exit, Result};
+use crate::metrics::Metric;
+
+/// Version of the JSON records.
+const SCHEMA: u32 = 1;
+/// Failures written out below the table.
+const FAILURES: usize = 50;
+
+/// Prints comparisons as they come, or gathers them for the table, and counts.
+pub(super) struct Report<'a> {
+    out: &'a mut dyn Write,
+    json: bool,
+    table: Table,
+    metrics: Vec<&'static Metric>,
+    unmatched: Vec<(&'static str, &'a str)>,
+    failures: Vec<String>,
+    passed: usize,
+    failed: usize,
+    gates: usize,
+}
+
+impl<'a> Report<'a> {
+    pub fn new(
+        args: &CompareArgs,
+        metrics: &[&'static Metric],
+        unmatched: Vec<(&'static str, &'a str)>,
+        out: &'a mut dyn Write,
+    ) -> Result<Self> {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        let names = metrics.iter().map(|metric| metric.name);
+        table.set_header(
+            ["tensor", "type", "shape"]
+                .into_iter()
+                .chain(names)
+                .chain(["worst: want, got", "verdict"]),
+        );
+        for column in table.column_iter_mut().skip(3).take(metrics.len()) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let mut report = Self {
+            out,
+            json: args.json,
+            table,
+            metrics: metrics.into(),
+            unmatched,
+            failures: Vec::new(),
+            passed: 0,
+            failed: 0,
+            gates: 0,
+        };
+        if args.json {
+            report.line(json!({
+                "type": "config",
+                "schema": SCHEMA,
+                "version": env!("CARGO_PKG_VERSION"),
+                "want": args.want.display().to_string(),
+                "got": args.got.display().to_string(),
+                "metrics": report.metrics.iter().map(|metric| metric.name).collect::<Vec<_>>(),
+                "gates": args.gates,
+            }))?;
+        }
+        Ok(report)
+    }
+
+    pub fn add(&mut self, comparison: Comparison) -> Result<()> {
+        self.passed += usize::from(comparison.pass());
+        self.failed += usize::from(!comparison.pass());
+        self.gates += comparison.gates.len();
+        if self.json {
+            return self.line(record(&comparison));
+        }
+        self.failures.extend(
+            comparison
+                .failures
+                .iter()
+                .map(|failure| format!("FAIL {}: {failure}", comparison.name)),
+        );
+        let cells = cells(&comparison, &self.metrics);
+        self.table.add_row(cells);
+        Ok(())
+    }
+
+    /// Prints what is left; the last line is the verdict.
+    pub fn finish(mut self, start: Instant) -> Result<Exit> {
+        let (passed, failed, gates) = (self.passed, self.failed, self.gates);
+        let seconds = start.elapsed().as_secs_f64();
+        if self.json {
+            for (side, name) in std::mem::take(&mut self.unmatched) {
+                self.line(json!({ "type": "unmatched", "name": name, "in": side }))?;
+            }
+            self.line(json!({
+                "type": "summary",
+                "verdict": if failed == 0 { "pass" } else { "fail" },
+                "compared": passed + failed,
+                "passed": passed,
+                "failed": failed,
+                "gates": gates,
+                "seconds": seconds,
+            }))?;
+        } else {
+            let rows: Vec<String> = self.table.lines().map(|line| line.trim_end().into()).collect();
+            let unmatched = self
+                .unmatched
+                .iter()
+                .map(|(side, name)| format!("only in {side}: {name}"));
+            let mut lines: Vec<String> = rows.into_iter().chain(unmatched).collect();
+            let hidden = self.failures.len().saturating_sub(FAILURES);
+            lines.extend(self.failures.drain(..).take(FAILURES));
+            if hidden > 0 {
+                lines.push(format!("and {hidden} more failures"));
+            }
+            let verdict = if failed == 0 { "PASS" } else { "FAIL" };
+            let judged = if gates == 0 {
+                "no gates".into()
+            } else {
+                format!("{gates} gate results")
+            };
+            lines.push(format!(
+                "{verdict}: {passed} tensors pass, {failed} fail, {judged}, {seconds:.2} s"
+            ));
+            self.text(&lines.join("\n"))?;
+        }
+        Ok(if failed == 0 { Exit::Pass } else { Exit::GateFailed })
+    }
+
+    fn line(&mut self, record: Value) -> Result<()> {
+        self.text(&record.to_string())
+    }
+
+    fn text(&mut self, text: &str) -> Result<()> {
+        writeln!(self.out, "{text}").map_err(Error::io("standard output", "write"))
+    }
+}
+
+fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<Cell> {
+    let both = |want: String, got: String| if want == got { want } else { format!("{want}/{got}") };
+    let (want, got) = (&comparison.want, &comparison.got);
+    let mut cells = vec![
+        Cell::new(&comparison.name),
+        Cell::new(both(want.dtype.to_string(), got.dtype.to_string())),
+        Cell::new(both(format!("{:?}", want.shape), format!("{:?}", got.shape))),
+    ];
+    for metric in metrics {
+        let value = comparison.metrics.iter().find(|(other, _)| other.name == metric.name);
+        cells.push(Cell::new(
+            value.map_or_else(|| "-".into(), |&(metric, value)| show(metric, value)),
+        ));
+    }
+    let worst = match (&comparison.worst, &comparison.exact) {
+        (Some(worst), _) => format!("{:?}: {}, {}", worst.index, worst.want, worst.got),
+        (_, Some(exact)) => match &exact.first {
+            Some((index, want, got)) => format!("{index:?}: {want}, {got} ({} differ)", exact.mismatches),
+            None => "equal".into(),
+        },
+        _ => "-".into(),
+    };
+    cells.push(Cell::new(worst));
+    cells.push(Cell::new(if comparison.pass() { "PASS" } else { "FAIL" }));
+    cells
+}
+
+/// A value in as many digits as mean something to people.
+fn show(metric: &Metric, value: f64) -> String {
+    match (metric.name, metric.unit) {
+        _ if value == 0.0 || !value.is_finite() => value.to_string(),
+        ("cosine", _) => format!("{value:.8}"),
+        ("nonfinite", _) | (_, "ulp") => format!("{value}"),
+        (_, "dB") => format!("{value:.2}"),
+        _ => format!("{value:.3e}"),
+    }
+}
+
+fn record(comparison: &Comparison) -> Value {
+    let side =
+        |side: &Side| json!({ "dtype": side.dtype.to_string(), "shape": side.shape, "nonfinite": side.nonfinite });
+    let metrics = comparison
+        .metrics
+        .iter()
+        .map(|(metric, value)| (metric.name.into(), number(*value)));
+    let gates = comparison.gates.iter().map(
+        |judged| json!({ "gate": judged.gate, "value": judged.value.map_or(Value::Null, number), "pass": judged.pass }),
+    );
+    let mut record = json!({
+        "type": "tensor",
+        "name": comparison.name,
+        "pass": comparison.pass(),
+        "want": side(&comparison.want),
+        "got": side(&comparison.got),
+        "metrics": metrics.collect::<Map<_, _>>(),
+        "gates": gates.collect::<Vec<_>>(),
+        "failures": comparison.failures,
+    });
+    if let Some(worst) = &comparison.worst {
+        record["worst"] = json!({ "index": worst.index, "want": number(worst.want), "got": number(worst.got) });
+    }
+    if let Some(exact) = &comparison.exact {
+        record["mismatches"] = json!(exact.mismatches);
+        if let Some((index, want, got)) = &exact.first {
+            record["worst"] = json!({ "index": index, "want": want, "got": got });
+        }
+    }
+    record
+}
+
+/// As in stored records: JSON has no NaN and no infinities, so NaN is null and infinities are strings.
+fn number(value: f64) -> Value {
+    match value {
+        _ if value.is_finite() => json!(value),
+        _ if value.is_nan() => Value::Null,
+        _ if value > 0.0 => json!("Infinity"),
+        _ => json!("-Infinity"),
+    }
+}
