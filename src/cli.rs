@@ -57,7 +57,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Sweep(args) => sweep::run(&args),
         Command::Gate(args) => judge::gate(&args),
         Command::Report(args) => judge::report(&args),
-        Command::Compare(args) => compare::run(&args, &mut std::io::stdout().lock()),
+        Command::Compare(args) => compare::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::List(args) => inventory::list(&args),
