@@ -1,6 +1,7 @@
 //! What a run measures: the one type between the runner and everything after it.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Whether a layer is fed the reference's input or the candidate's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -68,36 +69,37 @@ pub struct Worst {
     pub got: f64,
 }
 
-/// JSON has no NaN and no infinities: NaN is stored as null, infinities as strings.
+/// JSON has no NaN and no infinities: NaN is written as null, infinities as strings.
+pub fn to_json(value: f64) -> Value {
+    match serde_json::Number::from_f64(value) {
+        Some(number) => Value::Number(number),
+        None if value.is_nan() => Value::Null,
+        None => Value::String(if value > 0.0 { "Infinity" } else { "-Infinity" }.into()),
+    }
+}
+
+/// Reads what [`to_json`] wrote.
+pub fn from_json(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => number.as_f64(),
+        Value::Null => Some(f64::NAN),
+        Value::String(text) if text == "Infinity" => Some(f64::INFINITY),
+        Value::String(text) if text == "-Infinity" => Some(f64::NEG_INFINITY),
+        _ => None,
+    }
+}
+
+/// [`to_json`] and [`from_json`] for serde.
 pub(crate) mod nullable {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    enum Repr {
-        Number(f64),
-        Text(String),
-        Null,
-    }
+    use serde_json::Value;
 
     pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-        if value.is_nan() {
-            Repr::Null
-        } else if value.is_infinite() {
-            Repr::Text(if *value > 0.0 { "Infinity" } else { "-Infinity" }.into())
-        } else {
-            Repr::Number(*value)
-        }
-        .serialize(serializer)
+        super::to_json(*value).serialize(serializer)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-        match Repr::deserialize(deserializer)? {
-            Repr::Number(value) => Ok(value),
-            Repr::Null => Ok(f64::NAN),
-            Repr::Text(text) if text == "Infinity" => Ok(f64::INFINITY),
-            Repr::Text(text) if text == "-Infinity" => Ok(f64::NEG_INFINITY),
-            Repr::Text(text) => Err(serde::de::Error::custom(format!("not a number: '{text}'"))),
-        }
+        let value = Value::deserialize(deserializer)?;
+        super::from_json(&value).ok_or_else(|| serde::de::Error::custom(format!("{value} is not a number")))
     }
 }

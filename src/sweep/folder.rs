@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::lines;
 use super::plan::Cell;
 use super::run::Manifest;
 use crate::atomic::write_atomic;
@@ -47,24 +48,13 @@ impl Folder {
     }
 
     pub fn write_cell(&self, cell: &Cell, records: &[Record]) -> Result<()> {
-        write_atomic(&self.cell_file(&cell.id), |out| {
-            for record in records {
-                serde_json::to_writer(&mut *out, record)?;
-                out.write_all(b"\n")?;
-            }
-            Ok(())
-        })
+        write_atomic(&self.cell_file(&cell.id), |out| lines::write(records, out))
     }
 
     pub fn read_cell(&self, id: &str) -> Result<Vec<Record>> {
         let file = self.cell_file(id);
         let text = fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
-        text.lines()
-            .enumerate()
-            .map(|(line, text)| {
-                serde_json::from_str(text).map_err(|error| Error::data(&file, format!("line {}: {error}", line + 1)))
-            })
-            .collect()
+        lines::read(&text).map_err(|message| Error::data(&file, message))
     }
 
     fn cell_file(&self, id: &str) -> PathBuf {

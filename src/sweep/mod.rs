@@ -5,6 +5,7 @@ pub mod execute;
 pub mod experiment;
 pub mod folder;
 pub mod judge;
+pub mod lines;
 pub mod load;
 pub mod plan;
 pub mod probe;

@@ -11,6 +11,7 @@ use polars::prelude::*;
 use polars_io::prelude::*;
 use serde::Serialize;
 
+use super::lines;
 use super::run::{Manifest, Run};
 use super::summary::Summary;
 use crate::atomic::write_atomic;
@@ -297,12 +298,11 @@ fn parse_phase(name: Option<&str>) -> Option<Phase> {
         .find(|phase| Some(phase_name(*phase)) == name)
 }
 
-/// A line of `records.jsonl`; `type` says which.
+/// The first and the last line of `records.jsonl`; `type` tells them from the measurements.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line<'a> {
     Manifest(&'a Manifest),
-    Record(&'a Record),
     Summary {
         records: usize,
         summaries: usize,
@@ -312,7 +312,7 @@ enum Line<'a> {
     },
 }
 
-/// The manifest, then every record, then a line of counts: a file without that last line was cut off.
+/// The manifest, then all measurements, then a line of counts: a file without that last line was cut off.
 pub fn write_jsonl(run: &Run, path: &Path) -> Result<()> {
     let pass = run.verdicts.iter().filter(|verdict| verdict.pass).count();
     let end = Line::Summary {
@@ -323,11 +323,10 @@ pub fn write_jsonl(run: &Run, path: &Path) -> Result<()> {
         complete: run.manifest.complete,
     };
     write_atomic(path, |writer| {
-        let lines = std::iter::once(Line::Manifest(&run.manifest)).chain(run.records.iter().map(Line::Record));
-        for line in lines.chain([end]) {
-            serde_json::to_writer(&mut *writer, &line)?;
-            writer.write_all(b"\n")?;
-        }
-        Ok(())
+        serde_json::to_writer(&mut *writer, &Line::Manifest(&run.manifest))?;
+        writer.write_all(b"\n")?;
+        lines::write(&run.records, writer)?;
+        serde_json::to_writer(&mut *writer, &end)?;
+        writer.write_all(b"\n")
     })
 }
