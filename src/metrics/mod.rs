@@ -21,7 +21,7 @@ mod ulp;
 
 pub use bound::Bound;
 pub use cosine::cosine_distance;
-pub use evidence::{Bits, Choice, Evidence, Logits, Pair, Ulps, Worst, ordered};
+pub use evidence::{Bits, Choice, Evidence, Logits, Pair, Ulps, Worst, ordered, unravel};
 
 use crate::error::{Error, Result, did_you_mean};
 
