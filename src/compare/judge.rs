@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 
 use super::gates::Gate;
-use crate::metrics::{Metric, Pair};
+use crate::metrics::{Metric, Pair, unravel};
 use crate::record::Worst;
 use crate::tensorfile::{Kind, Tensor};
 
@@ -121,13 +121,10 @@ impl Comparison {
     fn judge_real(&mut self, want: &Tensor, got: &Tensor, metrics: &[&'static Metric], gates: &[&Gate]) {
         let Some(pair) = pair(want, got, metrics) else { return };
         (self.want.nonfinite, self.got.nonfinite) = (pair.nonfinite_want, pair.nonfinite_got);
-        self.worst = pair.worst.map(|worst| Worst {
-            index: unravel(worst.index, want.shape),
-            want: worst.want,
-            got: worst.got,
-        });
+        self.worst = pair.worst.map(|worst| worst.in_shape(want.shape));
         if let (false, Some(at)) = (pair.same_nonfinite, &self.worst) {
-            let place = format!("differ first at {:?}: want {}, got {}", at.index, at.want, at.got);
+            let (x, y) = (digits(at.want, want.dtype), digits(at.got, got.dtype));
+            let place = format!("differ first at {:?}: want {x}, got {y}", at.index);
             let (want, got) = (pair.nonfinite_want, pair.nonfinite_got);
             self.fail(format!(
                 "NaN/Inf: {want} elements of the reference, {got} of the candidate; {place}"
@@ -144,7 +141,7 @@ impl Comparison {
                 let name = gate.metric.name;
                 let found = match value {
                     Some(value) if value.is_nan() => format!("{name} is NaN, not every element is finite"),
-                    Some(value) => format!("{name} is {value}"),
+                    Some(value) => format!("{name} is {value:?}"),
                     None => format!("{name} is not defined between {} and {}", want.dtype, got.dtype),
                 };
                 self.fail(format!("{found}; gate {gate}"));
@@ -155,6 +152,15 @@ impl Comparison {
                 pass,
             });
         }
+    }
+}
+
+/// An element in as many digits as tell it from its neighbours.
+pub(super) fn digits(value: f64, dtype: Dtype) -> String {
+    match dtype {
+        Dtype::F64 => format!("{value:?}"),
+        // All others were decoded to f32, so the cast gives back what was there.
+        _ => format!("{:?}", value as f32),
     }
 }
 
@@ -170,19 +176,4 @@ fn pair(want: &Tensor, got: &Tensor, metrics: &[&Metric]) -> Option<Pair> {
         true => pair.with_ulps_of_codes(want.dtype.bitsize() as u32, want.codes(), got.codes()),
         false => pair,
     })
-}
-
-/// The multi-dimensional index of a flat row-major one.
-fn unravel(mut flat: usize, shape: &[usize]) -> Vec<u64> {
-    let mut index: Vec<u64> = shape
-        .iter()
-        .rev()
-        .map(|&size| {
-            let at = flat % size;
-            flat /= size;
-            at as u64
-        })
-        .collect();
-    index.reverse();
-    index
 }

@@ -7,7 +7,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
 use super::CompareArgs;
-use super::judge::{Comparison, Side};
+use super::judge::{Comparison, Side, digits};
 use crate::error::{Error, Exit, Result};
 use crate::metrics::Metric;
 
@@ -158,7 +158,11 @@ fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<Cell> {
         ));
     }
     let worst = match (&comparison.worst, &comparison.exact) {
-        (Some(worst), _) => format!("{:?}: {}, {}", worst.index, worst.want, worst.got),
+        (Some(worst), _) if worst.want == worst.got => "equal".into(),
+        (Some(worst), _) => {
+            let (x, y) = (digits(worst.want, want.dtype), digits(worst.got, got.dtype));
+            format!("{:?}: {x}, {y}", worst.index)
+        }
         (_, Some(exact)) => match &exact.first {
             Some((index, want, got)) => format!("{index:?}: {want}, {got} ({} differ)", exact.mismatches),
             None => "equal".into(),

@@ -152,14 +152,5 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
 /// The worst element, kept beside the metric that says how bad it is.
 fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
     let Evidence::Pair(pair) = evidence else { return None };
-    let worst = pair.worst.filter(|_| metric.name == metrics::MAX_ABS.name)?;
-    let mut rest = worst.index;
-    let digit = |&size: &usize| {
-        let digit = rest % size;
-        rest /= size;
-        digit as u64
-    };
-    let mut index: Vec<u64> = shape.iter().rev().map(digit).collect();
-    index.reverse();
-    Some(Worst { index, want: worst.want, got: worst.got })
+    pair.worst.filter(|_| metric.name == metrics::MAX_ABS.name).map(|worst| worst.in_shape(shape))
 }

@@ -10,7 +10,7 @@ mod ulps;
 pub use choice::Choice;
 
 pub use logits::Logits;
-pub use pair::{Pair, Worst};
+pub use pair::{Pair, Worst, unravel};
 pub use ulps::{Bits, Ulps, ordered};
 
 use super::Gain;

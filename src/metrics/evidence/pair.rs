@@ -2,6 +2,7 @@
 
 use super::moments::{Moments, argmax, moments};
 use super::ulps::{Bits, Ulps};
+use crate::record;
 
 /// What is to be known of a reference tensor x and a candidate y to compute any metric of the two.
 ///
@@ -34,6 +35,29 @@ pub struct Worst {
     pub index: usize,
     pub want: f64,
     pub got: f64,
+}
+
+impl Worst {
+    /// As stored in records, with the index in a tensor of this shape.
+    pub fn in_shape(self, shape: &[usize]) -> record::Worst {
+        record::Worst {
+            index: unravel(self.index, shape),
+            want: self.want,
+            got: self.got,
+        }
+    }
+}
+
+/// The multi-dimensional index of the element at a flat row-major one.
+///
+/// # Panics
+/// When a dimension is zero: there are no elements then.
+pub fn unravel(mut flat: usize, shape: &[usize]) -> Vec<u64> {
+    let mut index = vec![0; shape.len()];
+    for (at, &size) in index.iter_mut().zip(shape).rev() {
+        (*at, flat) = ((flat % size) as u64, flat / size);
+    }
+    index
 }
 
 /// Sums of squares in this range have lost nothing that counts to overflow or underflow.
