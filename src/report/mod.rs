@@ -2,6 +2,7 @@
 
 mod chart;
 mod figures;
+mod findings;
 mod html;
 mod index;
 mod junit;
@@ -84,6 +85,11 @@ pub fn markdown(run: &Run) -> String {
 
 pub fn junit(run: &Run) -> String {
     with(run, junit::junit)
+}
+
+/// A findings page: `template` filled with the run's numbers. The error names the template's line.
+pub fn findings(run: &Run, template: &str) -> Result<String, String> {
+    with(run, |run| findings::fill(run, template))
 }
 
 /// The table for a terminal of `width` characters.

@@ -13,6 +13,7 @@ use super::plan::REFERENCE;
 use super::run::{Manifest, Run};
 use super::store;
 use super::summary::summarize;
+use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::gate::judge;
 use crate::metrics::{Bound, METRICS};
@@ -123,11 +124,25 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
 pub struct ReportArgs {
     /// Folder of the run.
     pub run: PathBuf,
+    /// Fill a findings template with the run's numbers instead, and write the page to --output.
+    #[arg(long, value_name = "FILE", requires = "output")]
+    pub findings: Option<PathBuf>,
+    /// Where the findings page goes.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 pub fn report(args: &ReportArgs) -> Result<Exit> {
     let (folder, manifest) = Folder::open(&args.run)?;
-    finish(&folder, manifest, false)?;
+    match (&args.findings, &args.output) {
+        (Some(template), Some(output)) => {
+            let text = std::fs::read_to_string(template).map_err(Error::io(template, "read"))?;
+            let run = load(&folder, manifest)?;
+            let page = report::findings(&run, &text).map_err(|message| Error::config(template, message))?;
+            write_text(output, &page)?;
+        }
+        _ => drop(finish(&folder, manifest, false)?),
+    }
     Ok(Exit::Pass)
 }
 
