@@ -76,6 +76,18 @@ pub fn attend<T: Real>(
         }
         offset += n;
     }
+    let values = parts.map(|part| part.values.chunks_exact(dim));
+    for (row, (out, p)) in out.chunks_exact_mut(dim).zip(p.chunks_exact(width)).enumerate() {
+        if out.iter().any(|&x| x - x != T::ZERO) {
+            // Zero times NaN is NaN: only what the query may see may reach it.
+            out.fill(T::ZERO);
+            let mask = &mask[row / sinks.len() * width..][..width];
+            let rows = values.clone().into_iter().flatten();
+            for ((value, &p), _) in rows.zip(p).zip(mask).filter(|(_, visible)| **visible) {
+                out.iter_mut().zip(value).for_each(|(out, &value)| *out += p * value);
+            }
+        }
+    }
     (out, p)
 }
 
@@ -139,6 +151,22 @@ mod tests {
             p[..7].iter().enumerate().all(|(key, &p)| (p == 0.0) == (key > 1)),
             "what is not visible has none"
         );
+    }
+
+    #[test]
+    fn nan_reaches_only_those_who_see_it() {
+        let rows = [1.0, 2.0, f32::NAN, 0.0];
+        let rows = KeyRows {
+            keys: &rows,
+            values: &rows,
+        };
+        let none = KeyRows { keys: &[], values: &[] };
+        let queries = [1.0; 4];
+        let (out, _) = attend(&queries, &[f32::NEG_INFINITY], 2, [rows, none], |_, row, key| {
+            key <= row
+        });
+        assert_eq!(out[..2], [1.0, 2.0]);
+        assert!(out[2].is_nan() && out[3].is_nan());
     }
 
     #[test]

@@ -19,11 +19,12 @@ pub struct Yarn {
     pub beta_slow: f64,
 }
 
-/// fᵢ = θ^(−2i/r); with YaRN the slow ones are divided by the factor, with a linear ramp between.
+/// fᵢ = θ^(−2i/r); with YaRN the slow ones are divided by the factor, with a linear ramp between. Rounded to FP32 after every
+/// step, as in DeepSeek's `precompute_freqs_cis` and in `transformers`: one ulp of f turns φ by 0.01 at a million tokens.
 pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
-    let plain = |i: usize| theta.powf(-2.0 * i as f64 / dims as f64);
+    let plain = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / dims as f64) as f32;
     let Some(yarn) = yarn else {
-        return (0..dims / 2).map(|i| plain(i) as f32).collect();
+        return (0..dims / 2).map(plain).collect();
     };
     let turns = |beta: f64| {
         let wavelengths = yarn.original_positions / (2.0 * std::f64::consts::PI * beta);
@@ -35,10 +36,10 @@ pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
         high += 0.001;
     }
     let mixed = |i: usize| {
-        let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-        plain(i) / yarn.factor * ramp + plain(i) * (1.0 - ramp)
+        let kept = 1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0) as f32;
+        plain(i) / yarn.factor as f32 * (1.0 - kept) + plain(i) * kept
     };
-    (0..dims / 2).map(|i| mixed(i) as f32).collect()
+    (0..dims / 2).map(mixed).collect()
 }
 
 /// Cosines and sines by position, made as far as they are asked for.

@@ -6,8 +6,11 @@ use crate::Real;
 /// equal scores are chosen alike everywhere. Fewer than `k` candidates leave −1 at the end. NaN counts as largest.
 pub fn top_k<T: Real>(scores: &[T], visible: usize, k: usize, out: &mut [i32]) {
     out.fill(-1);
-    // Adding zero makes −0 and 0 equal, which the total order tells apart.
-    let key = |index: u32| Into::<f64>::into(scores[index as usize]) + 0.0;
+    // The total order tells −0 from 0, which adding zero makes equal, and puts NaN of either sign at its ends.
+    let key = |index: u32| match Into::<f64>::into(scores[index as usize]) {
+        score if score.is_nan() => f64::NAN,
+        score => score + 0.0,
+    };
     let order = |&a: &u32, &b: &u32| key(b).total_cmp(&key(a)).then(a.cmp(&b));
     let mut candidates: Vec<u32> = (0..visible as u32).collect();
     if visible > k && k > 0 {
@@ -31,5 +34,12 @@ mod tests {
         assert_eq!(out, [1, 3, 0]);
         top_k(&[1.0, 2.0], 2, 3, &mut out);
         assert_eq!(out, [1, 0, -1]);
+    }
+
+    #[test]
+    fn nan_of_either_sign_is_largest() {
+        let mut out = [0; 3];
+        top_k(&[1.0, f64::NAN, f64::INFINITY, -f64::NAN], 4, 3, &mut out);
+        assert_eq!(out, [1, 3, 2]);
     }
 }

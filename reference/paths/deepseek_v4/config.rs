@@ -86,6 +86,7 @@ impl Config {
             ("num_hidden_layers", self.num_hidden_layers),
             ("num_attention_heads", self.num_attention_heads),
             ("head_dim", self.head_dim),
+            ("qk_rope_head_dim", self.qk_rope_head_dim),
             ("q_lora_rank", self.q_lora_rank),
             ("num_experts_per_tok", self.num_experts_per_tok),
             ("n_routed_experts", self.n_routed_experts),

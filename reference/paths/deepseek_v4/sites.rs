@@ -134,11 +134,12 @@ impl Config {
         }
     }
 
-    /// Channels of a row (the last dimension) at a tensor site.
+    /// Channels of a row (the last dimension) at a site that passes a tensor.
     pub fn site_cols(&self, name: &str) -> usize {
         match name {
             QUERY | WINDOW | COMPRESSED | HEADS => self.head_dim,
             INDEX_QUERY | INDEX_KEY => self.index_head_dim,
+            MASS => self.index_topk,
             LOGITS => self.vocab_size,
             _ => self.hidden_size,
         }
