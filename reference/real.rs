@@ -35,7 +35,7 @@ pub trait Real:
     fn max(self, other: Self) -> Self;
     /// The smaller; the other one if one is NaN.
     fn min(self, other: Self) -> Self;
-    /// x ← eˣ for all of a slice; the f32 form is vectorised where it is inlined into a [`vectorized`] closure.
+    /// x ← eˣ for all of a slice; the f32 form is vectorised where it is inlined into a `vectorized!` expression.
     fn exp_all(x: &mut [Self]);
 
     /// 1 / (1 + e⁻ˣ).
@@ -45,20 +45,33 @@ pub trait Real:
     }
 }
 
-/// Runs a closure compiled for the widest vectors of the machine. The bits it computes are the same on every machine that
-/// rounds by IEEE 754: operations are neither fused nor reordered.
+/// Evaluates an expression in code compiled for the widest vectors of the machine. The bits it computes are the same on
+/// every machine that rounds by IEEE 754: operations are neither fused nor reordered. Functions it calls take part only if
+/// they are inlined into it.
+macro_rules! vectorized {
+    ($work:expr) => {
+        // Without the attribute there is one function of the expression, for the narrowest vectors, that all versions call.
+        $crate::real::dispatch(
+            #[inline(always)]
+            || $work,
+        )
+    };
+}
+pub(crate) use vectorized;
+
+/// See [`vectorized`]. `FnMut` and not `FnOnce`, which would be called through a shim that is not inlined.
 #[inline(always)]
-pub fn vectorized<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
     pulp::Arch::new().dispatch(Inlined(work))
 }
 
 struct Inlined<F>(F);
 
-impl<R, F: FnOnce() -> R> pulp::NullaryFnOnce for Inlined<F> {
+impl<R, F: FnMut() -> R> pulp::NullaryFnOnce for Inlined<F> {
     type Output = R;
 
     #[inline(always)]
-    fn call(self) -> R {
+    fn call(mut self) -> R {
         (self.0)()
     }
 }
@@ -208,7 +221,7 @@ mod tests {
         assert!(exp(f32::NAN).is_nan());
         let mut many = [f32::NAN, 0.0, f32::NEG_INFINITY, 1.0, -1.0, 3.0, 100.0, -50.0, 0.5];
         let one_by_one = many.map(exp);
-        vectorized(|| f32::exp_all(&mut many));
+        vectorized!(f32::exp_all(&mut many));
         assert_eq!(many.map(f32::to_bits), one_by_one.map(f32::to_bits));
     }
 }

@@ -51,7 +51,7 @@ pub fn attend<T: Real>(
             (0..2).flat_map(move |part| (0..counts[part]).map(move |key| visible(part, row, key)))
         })
         .collect();
-    vectorized(|| {
+    vectorized!({
         for (row, p) in p.chunks_exact_mut(width).enumerate() {
             let mask = &mask[row / sinks.len() * width..][..width];
             softmax(p, mask, scale, sinks[row % sinks.len()]);

@@ -97,7 +97,7 @@ impl<T: Real> Pool<T> {
             let start = (token - self.first) * self.width() + channel;
             start..start + self.dim
         };
-        vectorized(|| {
+        vectorized!({
             let mut top = vec![T::NEG_INFINITY; self.dim];
             for &slot in &slots {
                 top.iter_mut()

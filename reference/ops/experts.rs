@@ -35,7 +35,7 @@ impl<T: Real> Expert<T> {
         let mut gate_up = vec![T::ZERO; rows * 2 * inner];
         multiply(x, &self.gate_up.weight.data, dim, &mut gate_up);
         let mut hidden = vec![T::ZERO; rows * inner];
-        vectorized(|| {
+        vectorized!({
             for (row, (hidden, gate_up)) in hidden
                 .chunks_exact_mut(inner)
                 .zip(gate_up.chunks_exact(2 * inner))

@@ -57,7 +57,7 @@ impl<T: Real> HyperConnection<T> {
                 let width = self.base.len();
                 let mut mu = vec![T::ZERO; x.len() / (n * dim) * width];
                 self.projection.apply_rows(x, &mut mu);
-                vectorized(|| {
+                vectorized!({
                     for (token, mu) in mu.chunks_exact_mut(width).enumerate() {
                         let x = &x[token * n * dim..(token + 1) * n * dim];
                         let scale = inverse_rms(x, self.norm_eps);
@@ -91,7 +91,7 @@ impl<T: Real> HyperConnection<T> {
             .zip(y)
             .zip(post.zip(comb))
             .for_each(|((x, y), (post, comb))| {
-                vectorized(|| {
+                vectorized!({
                     let mut old = vec![T::ZERO; n * dim];
                     for (token, x) in x.chunks_exact_mut(n * dim).enumerate() {
                         old.copy_from_slice(x);

@@ -54,7 +54,7 @@ pub fn select<T: Real>(
                 let visible = visible(first + row);
                 let scores = &mut scores[..visible];
                 scores.fill(T::ZERO);
-                vectorized(|| {
+                vectorized!({
                     for (head, &weight) in head_weights.row(first + row).iter().enumerate() {
                         let products = &products[(row * heads + head) * seen..][..visible];
                         for (score, &product) in scores.iter_mut().zip(products) {

@@ -118,12 +118,10 @@ impl<T: Real> Product<'_, T> {
         assert!(last(n, w_strides.0) + last(k, w_strides.1) < w.len());
         assert!(last(m, y_stride) + n <= y.len());
         if m == 1 && w_strides.1 == 1 && !add {
-            let row = |column: usize| &w[column * w_strides.0..][..k];
-            vectorized(|| {
-                y[..n]
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(column, y)| *y = dot(&x[..k], row(column)))
+            vectorized!({
+                for (column, y) in y[..n].iter_mut().enumerate() {
+                    *y = dot(&x[..k], &w[column * w_strides.0..][..k]);
+                }
             });
             return;
         }

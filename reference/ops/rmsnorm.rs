@@ -11,7 +11,7 @@ use crate::{Real, Tensor};
 pub fn rmsnorm<T: Real>(x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
     let cols = x.cols();
     x.data.par_chunks_mut(BLOCK * cols).for_each(|block| {
-        vectorized(|| {
+        vectorized!({
             for row in block.chunks_exact_mut(cols) {
                 let scale = inverse_rms(row, eps);
                 match weight {
