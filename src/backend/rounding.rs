@@ -105,8 +105,8 @@ impl Rounding {
         Some(nope.unwrap_or_else(|| unrounded(cols - self.rope_dims)) + rope.unwrap_or_else(|| unrounded(self.rope_dims)))
     }
 
-    /// Bytes of one KV vector in the compressed caches, if it is stored alike in all layers, and bytes the growing caches of
-    /// all layers take per token of context. The window cache does not grow and is not counted.
+    /// Bytes of one KV vector, if window and compressed caches of all layers store it alike, and bytes the growing caches of
+    /// all layers take per token of context (the window cache does not grow and is not counted).
     pub fn cache_bytes(&self, config: &Config) -> (Option<f64>, Option<f64>) {
         let row = |layer, name| {
             let site = Site { layer: Some(layer), name, role: Role::Both, first_row: 0 };
@@ -115,6 +115,7 @@ impl Rounding {
         let mut vectors = Vec::new();
         let mut per_token = Some(0.0);
         for layer in 0..config.num_hidden_layers {
+            vectors.push(row(layer, "attention.kv.window"));
             let Some(rate) = config.compress_rate(layer) else { continue };
             let vector = row(layer, "attention.kv.compressed");
             let indexed = config.has_site(Some(layer), "attention.indexer.key");

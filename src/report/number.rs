@@ -40,12 +40,14 @@ pub fn signed(x: f64) -> String {
     }
 }
 
-/// `value ±half`, `half` being the farther end of the interval.
+/// `value ±half`, `half` being the farther end of the interval; the value alone where there is no interval.
 pub fn interval(mean: f64, low: f64, high: f64) -> String {
     let half = (mean - low).abs().max((high - mean).abs());
     let sign = if mean < 0.0 { '-' } else { '+' };
     if mean.is_nan() {
         not_finite(mean)
+    } else if half == 0.0 {
+        format!("{sign}{}", significant(mean.abs(), 2))
     } else {
         format!("{sign}{} ±{}", significant(mean.abs(), 2), significant(half, 2))
     }

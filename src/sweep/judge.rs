@@ -163,9 +163,9 @@ fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
         let width = comfy_table::Table::new().width().map_or(120, usize::from);
         let page = folder.path.join("report.html");
         let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
-        write!(out, "{}", report::terminal(run, width, colour)).and_then(|()| {
-            writeln!(out, "{}; {cells} cells in {seconds:.1} s; {}", report::tally(run).line(), page.display())
-        })
+        // The text ends with the verdict and its counts.
+        let text = report::terminal(run, width, colour);
+        writeln!(out, "{}; {cells} cells in {seconds:.1} s; {}", text.trim_end(), page.display())
     };
     written.map_err(Error::io("stdout", "write"))
 }

@@ -21,7 +21,7 @@ fn a_passing_sweep_ends_in_zero_and_leaves_every_report() {
     let text = stdout(&output);
     let last = text.lines().last().unwrap();
     assert!(
-        last.starts_with("PASS: 1 gates passed, 0 failed; 3 cells in "),
+        last.starts_with("PASS: 1 check passes, 0 fail; 3 cells in "),
         "{last}"
     );
     assert!(last.ends_with("report.html"), "{last}");
@@ -41,7 +41,7 @@ fn a_passing_sweep_ends_in_zero_and_leaves_every_report() {
             .lines()
             .last()
             .unwrap()
-            .starts_with("FAIL: 0 gates passed, 1 failed")
+            .starts_with("FAIL: 0 checks pass, 1 fail")
     );
 }
 
