@@ -97,8 +97,8 @@ fn measure(args: &BenchArgs) -> Result<Figures> {
     let mut decode = Vec::new();
     for _ in 0..args.repeats {
         let mut state = model.state();
-        forward.push(seconds(|| model.forward(&mut state, &ids, &mut Plain))?);
-        decode.push(seconds(|| model.forward(&mut state, &ids[..1], &mut Plain))?);
+        forward.push(seconds(|| model.run(&mut state, &ids, &mut Plain))?);
+        decode.push(seconds(|| model.run(&mut state, &ids[..1], &mut Plain))?);
     }
     Ok(Figures {
         name: "ulplab reference (f32)".into(),

@@ -136,7 +136,7 @@ fn generate(model: &Model<f32>, mut rounding: &Rounding, args: &GenerateArgs) ->
     let mut fed: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
     let mut text = Vec::with_capacity(args.tokens);
     while text.len() < args.tokens {
-        let logits = model.forward(&mut state, &fed, &mut rounding).map_err(Error::Reference)?;
+        let logits = model.run(&mut state, &fed, &mut rounding).map_err(Error::Reference)?;
         let draw: f64 = StandardUniform.sample(&mut rng);
         let next = pick(logits.row(logits.rows() - 1), args.temperature, draw);
         text.push(next);

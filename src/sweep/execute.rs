@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
 use reference::paths::deepseek_v4::Model;
-use reference::Tensor;
+use reference::{Numerics, Real, Tensor};
 
 use super::plan::{Cell, REFERENCE};
 use super::probe::{Probe, Recorder, Trace};
@@ -28,14 +28,15 @@ pub fn window(
     stop: &AtomicBool,
     done: &(dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
 ) -> Result<()> {
-    let want = trace(&subject.model, ids)?;
+    let want = trace(|recorder| subject.model.run(&mut subject.model.state(), ids, recorder))?;
     finite(&want.logits, name)?;
     cells.par_iter().try_for_each(|(cell, rounding)| {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
         let records = if cell.recipe == REFERENCE {
-            let exact = trace(&(subject.load_f64)()?, ids)?;
+            let exact = (subject.load_f64)()?;
+            let exact = trace(|recorder| exact.run(&mut exact.state(), ids, recorder))?;
             measure(&subject.model, ids, name, cell, rounding, &exact)?
         } else {
             measure(&subject.model, ids, name, cell, rounding, &want)?
@@ -44,13 +45,13 @@ pub fn window(
     })
 }
 
-fn trace<T: reference::Real>(model: &Model<T>, ids: &[u32]) -> Result<Trace<T>> {
+fn trace<T: Real>(forward: impl FnOnce(&mut dyn Numerics<T>) -> Result<Tensor<T>, String>) -> Result<Trace<T>> {
     let mut recorder = Recorder::new();
-    let logits = model.forward(&mut model.state(), ids, &mut recorder).map_err(Error::Reference)?;
+    let logits = forward(&mut recorder).map_err(Error::Reference)?;
     Ok(recorder.finish(logits))
 }
 
-fn measure<W: reference::Real + Into<f64>>(
+fn measure<W: Real + Into<f64>>(
     model: &Model<f32>,
     ids: &[u32],
     window: &str,
@@ -73,7 +74,7 @@ fn measure<W: reference::Real + Into<f64>>(
         worst: None,
     };
     let mut probe = Probe::new(rounding, want, cell.phase, blank);
-    let logits = model.forward(&mut model.state(), ids, &mut probe).map_err(Error::Reference)?;
+    let logits = model.run(&mut model.state(), ids, &mut probe).map_err(Error::Reference)?;
     Ok(probe.finish(&logits, ids))
 }
 

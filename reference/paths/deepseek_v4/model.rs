@@ -312,3 +312,22 @@ impl<T: Real, W: Weights> Loader<'_, T, W> {
         })
     }
 }
+
+/// [`Model::forward`] as code of this package. A caller's own instance of the generic function is compiled as the caller
+/// is, which in a development build means slow.
+macro_rules! compiled_here {
+    ($($scalar:ty),*) => {$(
+        impl Model<$scalar> {
+            /// [`Model::forward`], compiled with this package's optimisation.
+            pub fn run(
+                &self,
+                state: &mut State<$scalar>,
+                ids: &[u32],
+                numerics: &mut dyn Numerics<$scalar>,
+            ) -> Result<Tensor<$scalar>, String> {
+                self.forward(state, ids, numerics)
+            }
+        }
+    )*};
+}
+compiled_here!(f32, f64);
