@@ -55,6 +55,14 @@ fn norms() {
     agrees("last norm", &got.data, &ACTIVATIONS.get("model.norm.out").data);
 }
 
+/// Where ε counts: rows as small as its root, and of zeros.
+#[test]
+fn norms_of_small_rows() {
+    let rows = Tensor::new([2, 4], vec![1e-3, -1e-3, 1e-3, -1e-3, 0.0, 0.0, 0.0, 0.0]);
+    let want = [1.0, -1.0, 1.0, -1.0, 0.0, 0.0, 0.0, 0.0].map(|x: f64| x * 0.5f64.sqrt());
+    within("small rows", farthest(&normed(&rows, None).data, &want), LOCAL);
+}
+
 #[test]
 fn linear_layers() {
     let check = |layer: usize, name: &str, input: &str| {

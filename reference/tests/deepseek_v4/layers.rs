@@ -43,6 +43,27 @@ fn decided(site: &Site) -> Vec<i32> {
     activation(layer, name).data.iter().map(|&index| index as i32).collect()
 }
 
+/// The scores they were made on.
+fn scores(site: &Site) -> Tensor<f32> {
+    let layer = site.layer.expect("choices are made in layers");
+    if site.name == "attention.indexer.topk" {
+        return activation(layer, "self_attn.compressor.indexer.scorer.out").clone();
+    }
+    let mut scores = super::moe::sigma(layer);
+    let bias: Tensor<f32> = SMALL.weight(layer, "mlp.gate.e_score_correction_bias");
+    for row in scores.data.chunks_exact_mut(bias.data.len()) {
+        row.iter_mut().zip(&bias.data).for_each(|(score, &bias)| *score += bias);
+    }
+    scores
+}
+
+/// Pairs of scores of what a row may select; the oracle's are from before its mask.
+fn candidates<'a>(got: &'a Tensor<f32>, want: &'a Tensor<f32>) -> impl Iterator<Item = (f32, f32)> + 'a {
+    assert_eq!(got.shape, want.shape);
+    let pairs = got.data.iter().copied().zip(want.data.iter().copied());
+    pairs.filter(|(got, _)| *got != f32::NEG_INFINITY)
+}
+
 /// Probability of each selected entry, mean over heads, from the oracle's probabilities.
 fn mass(layer: usize) -> Tensor<f32> {
     let selected = activation(layer, "self_attn.compressor.indexer.out");
@@ -85,6 +106,8 @@ fn every_site_alone() {
     let overrule = |site: &Site, choice: &mut Choice<f32>| {
         let want = decided(site);
         assert_eq!(sets(&choice.indices, choice.k), sets(&want, choice.k), "{site}");
+        let (got, scores): (Vec<f32>, Vec<f32>) = candidates(&choice.scores, &scores(site)).unzip();
+        agrees(&format!("{site} scores"), &got, &scores);
         choice.indices = want;
     };
     let mut watch = Watch::new(|_| false).editing(edit).overruling(overrule);

@@ -99,6 +99,18 @@ fn sqrt_softplus_at_its_ends() {
     check(of::<f64>(&x), 4.0 * f64::EPSILON);
 }
 
+/// As `transformers` does it: nothing is divided by zero.
+#[test]
+fn zero_scores_give_zero_weights() {
+    let scores = Tensor::full([1, 8], 0.0f32);
+    let choice = Choice {
+        indices: vec![4, 0, 1],
+        k: 3,
+        scores: scores.clone(),
+    };
+    assert_eq!(weights(&scores, &choice, 1.5).data, [0.0; 3]);
+}
+
 pub fn experts(layer: usize, limit: f32) -> Experts<f32> {
     let cut = |tensor: Tensor<f32>| -> Vec<Linear<f32>> {
         let size = tensor.shape[1] * tensor.shape[2];
