@@ -51,6 +51,26 @@ pub struct Record {
     pub worst: Option<Worst>,
 }
 
+impl Record {
+    /// A record of nothing yet, to be filled with what is measured in a cell.
+    pub fn blank(cell: &str, recipe: &str, phase: Phase, window: &str) -> Self {
+        Self {
+            cell: cell.to_string(),
+            recipe: recipe.to_string(),
+            phase,
+            window: window.to_string(),
+            layer: None,
+            site: String::new(),
+            metric: String::new(),
+            value: f64::NAN,
+            n: 0,
+            nonfinite_want: 0,
+            nonfinite_got: 0,
+            worst: None,
+        }
+    }
+}
+
 /// Full name of a site: `layers.12.output`, or `logits`.
 pub fn place(layer: Option<u32>, site: &str) -> String {
     match layer {

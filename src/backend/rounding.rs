@@ -105,25 +105,30 @@ impl Rounding {
         Some(nope.unwrap_or_else(|| unrounded(cols - self.rope_dims)) + rope.unwrap_or_else(|| unrounded(self.rope_dims)))
     }
 
-    /// Bytes of one KV vector, if window and compressed caches of all layers store it alike, and bytes the growing caches of
-    /// all layers take per token of context (the window cache does not grow and is not counted).
+    /// Bytes of one cached vector, and bytes the growing caches of all layers take per token of context (the window cache
+    /// does not grow and is not counted). The vector is the KV vector, or the indexer's key where the recipe rounds no KV
+    /// vector; there is none unless all layers store it alike.
     pub fn cache_bytes(&self, config: &Config) -> (Option<f64>, Option<f64>) {
-        let row = |layer, name| {
-            let site = Site { layer: Some(layer), name, role: Role::Both, first_row: 0 };
-            self.bytes_per_row(&site, config.site_cols(name))
-        };
-        let mut vectors = Vec::new();
-        let mut per_token = Some(0.0);
+        let (mut vectors, mut keys, mut per_token) = (Vec::new(), Vec::new(), Some(0.0));
+        let mut rounds_vectors = false;
         for layer in 0..config.num_hidden_layers {
-            vectors.push(row(layer, "attention.kv.window"));
-            let Some(rate) = config.compress_rate(layer) else { continue };
-            let vector = row(layer, "attention.kv.compressed");
-            let indexed = config.has_site(Some(layer), "attention.indexer.key");
-            let key = if indexed { row(layer, "attention.indexer.key") } else { Some(0.0) };
-            vectors.push(vector);
-            per_token = per_token.zip(vector).zip(key).map(|((sum, vector), key)| sum + (vector + key) / rate as f64);
+            let rate = config.compress_rate(layer).unwrap_or(usize::MAX) as f64;
+            for name in ["attention.kv.window", "attention.kv.compressed", "attention.indexer.key"] {
+                if !config.has_site(Some(layer), name) {
+                    continue;
+                }
+                let site = Site { layer: Some(layer), name, role: Role::Both, first_row: 0 };
+                let bytes = self.bytes_per_row(&site, config.site_cols(name));
+                let kv = name.starts_with("attention.kv.");
+                rounds_vectors |= kv && self.at(&site).next().is_some();
+                if kv { &mut vectors } else { &mut keys }.push(bytes);
+                if name != "attention.kv.window" {
+                    per_token = per_token.zip(bytes).map(|(sum, bytes)| sum + bytes / rate);
+                }
+            }
         }
-        let alike = vectors.first().copied().flatten().filter(|_| vectors.windows(2).all(|pair| pair[0] == pair[1]));
+        let stored = if rounds_vectors { vectors } else { keys };
+        let alike = stored.first().copied().flatten().filter(|_| stored.windows(2).all(|pair| pair[0] == pair[1]));
         (alike, per_token)
     }
 

@@ -1,4 +1,4 @@
-//! `report.xml` in the JUnit form that CI systems read.
+//! `junit.xml` in the JUnit form that CI systems read.
 
 use std::time::Duration;
 

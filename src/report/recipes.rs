@@ -2,8 +2,8 @@
 
 use super::index::Index;
 use super::overview;
-use crate::sweep::experiment::{Recipe, Round};
-use crate::sweep::run::Run;
+use crate::sweep::experiment::Recipe;
+use crate::sweep::run::{RecipeInfo, Run};
 
 /// Name of the recipe that holds the reference's own error: f32 against f64.
 pub const REFERENCE: &str = "reference";
@@ -85,7 +85,7 @@ fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {
     let group = match recipe {
         _ if name == REFERENCE => Group::Reference,
         _ if noise => Group::Noise,
-        Some(recipe) if is_narrowed(recipe) => Group::Narrowed,
+        Some(recipe) if is_narrowed(run, recipe) => Group::Narrowed,
         _ => Group::Plain,
     };
     let doc = match info {
@@ -100,7 +100,7 @@ fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {
         gate: gate(run, name),
         bytes_per_vector: info.and_then(|info| info.bytes_per_vector),
         origin: recipe
-            .and_then(|recipe| origin(recipes, recipe, group))
+            .and_then(|recipe| origin(run, recipe, group))
             .map(|recipe| recipe.name.as_str()),
         slot: 0,
     }
@@ -115,16 +115,17 @@ fn gate(run: &Run, name: &str) -> Gate {
     }
 }
 
-fn is_narrowed(recipe: &Recipe) -> bool {
-    let narrows = |round: &Round| round.segment.is_some() || round.role.is_some() || round.layers.is_some();
-    recipe.rounds.iter().any(narrows)
+/// What a cache could store has a size; a recipe that has none rounds only a part of it.
+fn is_narrowed(run: &Run, recipe: &Recipe) -> bool {
+    let sized = |info: &RecipeInfo| info.name == recipe.name && info.bytes_per_vector.is_some();
+    !run.manifest.recipes.iter().any(sized)
 }
 
-fn origin<'a>(recipes: &'a [Recipe], recipe: &Recipe, group: Group) -> Option<&'a Recipe> {
-    let mut others = recipes.iter().filter(|other| !other.noise && other.name != recipe.name);
+fn origin<'a>(run: &'a Run, recipe: &Recipe, group: Group) -> Option<&'a Recipe> {
+    let mut others = run.manifest.experiment.recipes.iter().filter(|other| !other.noise && other.name != recipe.name);
     match group {
         Group::Noise => others.find(|other| other.rounds == recipe.rounds),
-        Group::Narrowed => others.find(|other| !is_narrowed(other) && widens(other, recipe)),
+        Group::Narrowed => others.find(|other| !is_narrowed(run, other) && widens(other, recipe)),
         Group::Reference | Group::Plain => None,
     }
 }

@@ -59,20 +59,7 @@ fn measure<W: Real + Into<f64>>(
     rounding: &Rounding,
     want: &Trace<W>,
 ) -> Result<Vec<Record>> {
-    let blank = Record {
-        cell: cell.id.clone(),
-        recipe: cell.recipe.clone(),
-        phase: cell.phase,
-        window: window.to_string(),
-        layer: None,
-        site: String::new(),
-        metric: String::new(),
-        value: f64::NAN,
-        n: 0,
-        nonfinite_want: 0,
-        nonfinite_got: 0,
-        worst: None,
-    };
+    let blank = Record::blank(&cell.id, &cell.recipe, cell.phase, window);
     let mut probe = Probe::new(rounding, want, cell.phase, blank);
     let logits = model.run(&mut model.state(), ids, &mut probe).map_err(Error::Reference)?;
     Ok(probe.finish(&logits, ids))
