@@ -83,6 +83,8 @@ impl Error {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config { .. } | Self::Data { .. } => Exit::Usage,
+            // A file that is not there was misnamed; one that cannot be read or written is the machine's matter.
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::Usage,
             Self::Io { .. } | Self::Setup(_) => Exit::Setup,
             Self::NothingSelected(_) => Exit::NothingSelected,
             Self::Reference(_) => Exit::ReferenceFailed,

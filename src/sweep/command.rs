@@ -69,7 +69,8 @@ struct Prepared {
     experiment: Experiment,
     /// Folder of the checkpoint.
     folder: PathBuf,
-    datasets: Datasets,
+    /// Tokens of each window.
+    ids: Vec<Vec<u32>>,
     cells: Vec<Cell>,
     roundings: HashMap<String, Rounding>,
     manifest: Manifest,
@@ -110,11 +111,16 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
             .map_err(|(place, message)| source.error_at(&place, format!("recipe '{}': {message}", recipe.name)))?;
         roundings.insert(recipe.name.clone(), rounding);
     }
+    let ids = experiment.windows.iter().map(|window| {
+        let text = datasets.text(&window.text, window.offset, experiment.tokens)?;
+        Ok(text.into_iter().map(u32::from).collect())
+    });
+    let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
     judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
     let cells = select(plan(&experiment), &args.only, &args.skip)?;
     let manifest = manifest(args, &experiment, &datasets, config, &cells, &roundings)?;
-    Ok(Prepared { experiment, folder, datasets, cells, roundings, manifest })
+    Ok(Prepared { experiment, folder, ids, cells, roundings, manifest })
 }
 
 fn manifest(
@@ -189,10 +195,19 @@ fn folder(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
         }
         return Ok((folder, manifest));
     }
-    let path = args.out.clone().unwrap_or_else(|| home.join(prepared.manifest.started_at.replace(':', "")));
+    let path = match &args.out {
+        Some(out) => out.clone(),
+        None => unused(&home.join(prepared.manifest.started_at.replace(':', ""))),
+    };
     let folder = Folder::create(&path)?;
     folder.write_manifest(&prepared.manifest)?;
     Ok((folder, prepared.manifest.clone()))
+}
+
+/// The path itself, or the first of `path-2`, `path-3` … that is not taken: two runs may start in the same second.
+fn unused(path: &Path) -> PathBuf {
+    let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", path.display())));
+    std::iter::once(path.to_path_buf()).chain(numbered).find(|path| !path.exists()).unwrap_or_default()
 }
 
 /// Runs are named by their time, so the newest is the last.
@@ -231,9 +246,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()>
             continue;
         }
         bar.set_message(place.name());
-        let text = prepared.datasets.text(&place.text, place.offset, prepared.experiment.tokens)?;
-        let ids: Vec<u32> = text.into_iter().map(u32::from).collect();
-        window(&subject, &ids, &place.name(), &cells, &STOP, &|cell, records| {
+        window(&subject, &prepared.ids[index], &place.name(), &cells, &STOP, &|cell, records| {
             folder.write_cell(cell, &records)?;
             bar.inc(1);
             Ok(())
