@@ -78,7 +78,7 @@ pub fn attend<T: Real>(
     }
     let values = parts.map(|part| part.values.chunks_exact(dim));
     for (row, (out, p)) in out.chunks_exact_mut(dim).zip(p.chunks_exact(width)).enumerate() {
-        if out.iter().any(|&x| x - x != T::ZERO) {
+        if out.iter().any(|&x| x * T::ZERO != T::ZERO) {
             // Zero times NaN is NaN: only what the query may see may reach it.
             out.fill(T::ZERO);
             let mask = &mask[row / sinks.len() * width..][..width];

@@ -114,13 +114,13 @@ impl Config {
             }
         }
         let rope = self.qk_rope_head_dim;
-        if rope % 2 != 0 || rope > self.head_dim || rope > self.index_head_dim {
+        if !rope.is_multiple_of(2) || rope > self.head_dim || rope > self.index_head_dim {
             let (head, index) = (self.head_dim, self.index_head_dim);
             return Err(format!(
                 "qk_rope_head_dim {rope} is not even, or more than head_dim {head} or index_head_dim {index}"
             ));
         }
-        if self.num_attention_heads % self.o_groups != 0 {
+        if !self.num_attention_heads.is_multiple_of(self.o_groups) {
             let (heads, groups) = (self.num_attention_heads, self.o_groups);
             return Err(format!(
                 "num_attention_heads {heads} is not a multiple of o_groups {groups}"
