@@ -364,14 +364,14 @@ impl<T: Real> Entries<T> {
         let read: Vec<Vec<usize>> = rows
             .map(|row| choice.map_or_else(|| (0..complete(row)).collect(), |choice| choice.selected(row).collect()))
             .collect();
-        let mut numbers: Vec<usize> = read.iter().flatten().copied().collect();
-        numbers.sort_unstable();
-        numbers.dedup();
+        let mut wanted = vec![false; compressed.entries.rows()];
+        read.iter().flatten().for_each(|&number| wanted[number] = true);
+        let numbers: Vec<usize> = (0..wanted.len()).filter(|&number| wanted[number]).collect();
+        let mut column = vec![0; wanted.len()];
+        numbers.iter().enumerate().for_each(|(i, &number)| column[number] = i);
         let mut visible = vec![false; read.len() * numbers.len()];
         for (visible, read) in visible.chunks_exact_mut(numbers.len().max(1)).zip(&read) {
-            for number in read {
-                visible[numbers.partition_point(|n| n < number)] = true;
-            }
+            read.iter().for_each(|&number| visible[column[number]] = true);
         }
         let (keys, values) = compressed.entries.gather(&numbers);
         Self {

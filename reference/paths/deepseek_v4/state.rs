@@ -109,10 +109,8 @@ impl<T: Real> Cache<T> {
     /// Copies of chosen rows in both roles; the values are `None` where they equal the keys.
     pub fn gather(&self, rows: &[usize]) -> (Vec<T>, Option<Vec<T>>) {
         let pick = |from: &[T]| {
-            rows.iter()
-                .flat_map(|row| &from[row * self.dim..(row + 1) * self.dim])
-                .copied()
-                .collect()
+            let rows = rows.iter().map(|row| &from[row * self.dim..(row + 1) * self.dim]);
+            rows.collect::<Vec<_>>().concat()
         };
         (pick(&self.keys), self.values.as_deref().map(pick))
     }
