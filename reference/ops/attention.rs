@@ -3,7 +3,7 @@
 //! s_j = d^−½ q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sink is a logit of the head, not scaled,
 //! and stands only in the denominator.
 
-use super::linear::Product;
+use super::linear::{Product, reduce};
 use crate::Real;
 use crate::real::vectorized;
 
@@ -45,12 +45,12 @@ pub fn attend<T: Real>(
         offset += n;
     }
     let scale = T::ONE / T::from_f64(dim as f64).sqrt();
-    let mask: Vec<bool> = (0..m / sinks.len())
-        .flat_map(|row| {
-            let visible = &visible;
-            (0..2).flat_map(move |part| (0..counts[part]).map(move |key| visible(part, row, key)))
-        })
-        .collect();
+    let mut mask = Vec::with_capacity(m / sinks.len() * width);
+    for row in 0..m / sinks.len() {
+        for (part, n) in counts.into_iter().enumerate() {
+            mask.extend((0..n).map(|key| visible(part, row, key)));
+        }
+    }
     vectorized!({
         for (row, p) in p.chunks_exact_mut(width).enumerate() {
             let mask = &mask[row / sinks.len() * width..][..width];
@@ -78,7 +78,7 @@ pub fn attend<T: Real>(
     }
     let values = parts.map(|part| part.values.chunks_exact(dim));
     for (row, (out, p)) in out.chunks_exact_mut(dim).zip(p.chunks_exact(width)).enumerate() {
-        if out.iter().any(|&x| x * T::ZERO != T::ZERO) {
+        if !vectorized!(all_finite(out)) {
             // Zero times NaN is NaN: only what the query may see may reach it.
             out.fill(T::ZERO);
             let mask = &mask[row / sinks.len() * width..][..width];
@@ -91,18 +91,22 @@ pub fn attend<T: Real>(
     (out, p)
 }
 
+/// Without an early end, which would keep it from being vectorised.
+#[inline(always)]
+fn all_finite<T: Real>(x: &[T]) -> bool {
+    x.iter().fold(true, |finite, &x| finite & (x * T::ZERO == T::ZERO))
+}
+
 /// Turns q·k into probabilities. The sink takes part in the maximum, so that no exponential overflows.
 #[inline(always)]
 fn softmax<T: Real>(p: &mut [T], mask: &[bool], scale: T, sink: T) {
-    let mut top = sink;
     for (p, &visible) in p.iter_mut().zip(mask) {
         *p = if visible { *p * scale } else { T::NEG_INFINITY };
-        top = top.max(*p);
     }
+    let top = reduce(p, sink, T::max);
     p.iter_mut().for_each(|p| *p = *p - top);
     T::exp_all(p);
-    let mut sum = (sink - top).exp();
-    p.iter().for_each(|&p| sum += p);
+    let sum = (sink - top).exp() + reduce(p, T::ZERO, T::add);
     p.iter_mut().for_each(|p| *p = *p / sum);
 }
 

@@ -60,8 +60,6 @@ impl<T: Real> Pool<T> {
     /// Takes the next tokens' rows and gives the entries they complete, `[new, dim]`.
     pub fn push(&mut self, values: &Tensor<T>, logits: &Tensor<T>) -> Tensor<T> {
         let before = self.entries();
-        self.values.extend_from_slice(&values.data);
-        self.logits.extend_from_slice(&logits.data);
         self.tokens += values.rows();
         let after = self.entries();
         let mut entries = Tensor::full([after - before, self.dim], T::ZERO);
@@ -70,18 +68,18 @@ impl<T: Real> Pool<T> {
             .data
             .par_chunks_mut(self.dim)
             .enumerate()
-            .for_each(|(i, entry)| pool.entry(before + i, entry));
+            .for_each(|(i, entry)| pool.entry(before + i, &values.data, &logits.data, entry));
 
         let needed = if self.overlap { after.saturating_sub(1) } else { after } * self.rate;
         let done = (needed - self.first) * self.width();
-        self.values.drain(..done);
-        self.logits.drain(..done);
+        keep(&mut self.values, &values.data, done);
+        keep(&mut self.logits, &logits.data, done);
         self.first = needed;
         entries
     }
 
-    /// Pools one entry from the rows kept.
-    fn entry(&self, entry: usize, out: &mut [T]) {
+    /// Pools one entry from the rows kept and the new ones after them.
+    fn entry(&self, entry: usize, new_values: &[T], new_logits: &[T], out: &mut [T]) {
         // (token, first channel) of every slot.
         let own = entry * self.rate..(entry + 1) * self.rate;
         let slots: Vec<(usize, usize)> = if self.overlap {
@@ -93,29 +91,31 @@ impl<T: Real> Pool<T> {
         } else {
             own.map(|token| (token, 0)).collect()
         };
-        let row = |(token, channel): (usize, usize)| {
-            let start = (token - self.first) * self.width() + channel;
-            start..start + self.dim
-        };
+        let slots: Vec<(&[T], &[T])> = slots
+            .into_iter()
+            .map(|(token, channel)| {
+                let start = (token - self.first) * self.width() + channel;
+                match start.checked_sub(self.values.len()) {
+                    Some(start) => (&new_values[start..][..self.dim], &new_logits[start..][..self.dim]),
+                    None => (&self.values[start..][..self.dim], &self.logits[start..][..self.dim]),
+                }
+            })
+            .collect();
         vectorized!({
             let mut top = vec![T::NEG_INFINITY; self.dim];
-            for &slot in &slots {
-                top.iter_mut()
-                    .zip(&self.logits[row(slot)])
-                    .for_each(|(top, &g)| *top = top.max(g));
+            for (_, logits) in &slots {
+                top.iter_mut().zip(*logits).for_each(|(top, &g)| *top = top.max(g));
             }
             let mut sum = vec![T::ZERO; self.dim];
             let mut weight = vec![T::ZERO; self.dim];
-            for &slot in &slots {
-                let logits = &self.logits[row(slot)];
+            for (values, logits) in &slots {
                 weight
                     .iter_mut()
-                    .zip(logits)
+                    .zip(*logits)
                     .zip(&top)
                     .for_each(|((weight, &g), &top)| *weight = g - top);
                 T::exp_all(&mut weight);
-                let values = &self.values[row(slot)];
-                for (((out, sum), &weight), &value) in out.iter_mut().zip(&mut sum).zip(&weight).zip(values) {
+                for (((out, sum), &weight), &value) in out.iter_mut().zip(&mut sum).zip(&weight).zip(*values) {
                     *sum += weight;
                     *out += weight * value;
                 }
@@ -123,4 +123,11 @@ impl<T: Real> Pool<T> {
             out.iter_mut().zip(&sum).for_each(|(out, &sum)| *out = *out / sum);
         });
     }
+}
+
+/// Leaves of the elements kept and the new ones after them all but the first `done`.
+fn keep<T: Copy>(kept: &mut Vec<T>, new: &[T], done: usize) {
+    let old = done.min(kept.len());
+    kept.drain(..old);
+    kept.extend_from_slice(&new[done - old..]);
 }

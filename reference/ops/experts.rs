@@ -87,7 +87,7 @@ impl<T: Real> Experts<T> {
                     if sent.is_empty() {
                         continue;
                     }
-                    let gathered: Vec<T> = sent.iter().flat_map(|&row| x.row(row).iter().copied()).collect();
+                    let gathered = sent.iter().map(|&row| x.row(row)).collect::<Vec<_>>().concat();
                     let y = expert.apply(&gathered, Some(&factors), self.limit);
                     for (&row, y) in sent.iter().zip(y.chunks_exact(dim)) {
                         let out = &mut out[(row - first) * dim..][..dim];

@@ -6,6 +6,9 @@ use super::BLOCK;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
+/// Rows multiplied as one piece; `gemm` turns the weight over once for each.
+const ROWS: usize = 2 * BLOCK;
+
 /// A bias-free linear layer.
 #[derive(Clone, Debug)]
 pub struct Linear<T> {
@@ -19,11 +22,11 @@ impl<T: Real> Linear<T> {
         let (inputs, outputs) = (self.weight.cols(), self.weight.rows());
         let rows = x.data.len() / inputs;
         let mut y = Tensor::full([rows, outputs], T::ZERO);
-        if rows <= BLOCK {
+        if rows <= ROWS {
             self.apply_rows(&x.data, &mut y.data);
         } else {
-            let x = x.data.par_chunks(BLOCK * inputs);
-            x.zip(y.data.par_chunks_mut(BLOCK * outputs))
+            let x = x.data.par_chunks(ROWS * inputs);
+            x.zip(y.data.par_chunks_mut(ROWS * outputs))
                 .for_each(|(x, y)| self.apply_rows(x, y));
         }
         y
@@ -52,10 +55,12 @@ pub fn multiply<T: Real>(x: &[T], w: &[T], k: usize, y: &mut [T]) {
     .run(y);
 }
 
-/// ⟨a, b⟩ in 32 interleaved partial sums, added pairwise.
+/// Partial results that sums are made of, so that they can be vectorised.
+const LANES: usize = 32;
+
+/// ⟨a, b⟩ in interleaved partial sums, added pairwise.
 #[inline(always)]
 pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
-    const LANES: usize = 32;
     let mut sums = [T::ZERO; LANES];
     let (a_blocks, b_blocks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
     let rest: (&[T], &[T]) = (a_blocks.remainder(), b_blocks.remainder());
@@ -67,14 +72,36 @@ pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     for (lane, (&a, &b)) in rest.0.iter().zip(rest.1).enumerate() {
         sums[lane] += a * b;
     }
+    pairwise(sums, T::add)
+}
+
+/// A sum or maximum of all of x, from `start`, which must not change it twice, in the order of [`dot`].
+#[inline(always)]
+pub fn reduce<T: Real>(x: &[T], start: T, join: impl Fn(T, T) -> T) -> T {
+    let mut lanes = [start; LANES];
+    let blocks = x.chunks_exact(LANES);
+    let rest = blocks.remainder();
+    for x in blocks {
+        for lane in 0..LANES {
+            lanes[lane] = join(lanes[lane], x[lane]);
+        }
+    }
+    for (lane, &x) in rest.iter().enumerate() {
+        lanes[lane] = join(lanes[lane], x);
+    }
+    pairwise(lanes, join)
+}
+
+#[inline(always)]
+fn pairwise<T: Real>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
-            sums[lane] = sums[lane] + sums[lane + width];
+            lanes[lane] = join(lanes[lane], lanes[lane + width]);
         }
         width /= 2;
     }
-    sums[0]
+    lanes[0]
 }
 
 /// y `[m, n]` = x `[m, k]` · w `[k, n]` with strides, on this thread: by the `gemm` crate, or by dot products for a single

@@ -7,19 +7,19 @@ use crate::Real;
 pub fn top_k<T: Real>(scores: &[T], visible: usize, k: usize, out: &mut [i32]) {
     out.fill(-1);
     // The total order tells −0 from 0, which adding zero makes equal, and puts NaN of either sign at its ends.
-    let key = |index: u32| match Into::<f64>::into(scores[index as usize]) {
+    let key = |&score: &T| match Into::<f64>::into(score) {
         score if score.is_nan() => f64::NAN,
         score => score + 0.0,
     };
-    let order = |&a: &u32, &b: &u32| key(b).total_cmp(&key(a)).then(a.cmp(&b));
-    let mut candidates: Vec<u32> = (0..visible as u32).collect();
+    let order = |a: &(f64, i32), b: &(f64, i32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+    let mut candidates: Vec<(f64, i32)> = scores[..visible].iter().map(key).zip(0..).collect();
     if visible > k && k > 0 {
         candidates.select_nth_unstable_by(k - 1, order);
         candidates.truncate(k);
     }
     candidates.sort_unstable_by(order);
-    for (out, index) in out.iter_mut().zip(candidates) {
-        *out = index as i32;
+    for (out, (_, index)) in out.iter_mut().zip(candidates) {
+        *out = index;
     }
 }
 

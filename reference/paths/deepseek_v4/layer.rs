@@ -146,16 +146,17 @@ impl<T: Real> Layer<T> {
         rmsnorm(&mut kv, Some(&self.kv_norm), self.eps);
         cx.rope.apply(&mut kv, 1, |token| start + token, false);
         let values = cx.pass_kv(WINDOW, start, &mut kv);
-        state.remember(&kv, values.as_ref(), self.window);
+        state.window.push(kv, values);
 
         if let (Some(compressor), Some(compressed)) = (&self.compressor, &mut state.compressed) {
             if let Some((first, mut entries)) = compressor.compress(x, compressed, cx, self.eps) {
                 let values = cx.pass_kv(COMPRESSED, first, &mut entries);
-                compressed.entries.push(&entries, values.as_ref());
+                compressed.entries.push(entries, values);
             }
         }
         let choice = self.index(x, &low, state, cx);
         let mut mixed = self.attend(&query, choice.as_ref(), state, cx);
+        state.forget(self.window);
         cx.rope.apply(&mut mixed, heads, |token| start + token, true);
         cx.pass(HEADS, &mut mixed);
         self.project(&mixed)
@@ -181,7 +182,7 @@ impl<T: Real> Layer<T> {
         cx.pass(INDEX_QUERY, &mut query);
         if let Some((first, mut keys)) = indexer.compressor.compress(x, index, cx, self.eps) {
             cx.numerics.site(&cx.at(INDEX_KEY, first), &mut keys);
-            index.entries.push(&keys, None);
+            index.entries.push(keys, None);
         }
         let mut head_weights = indexer.head_weights.apply(x);
         let scale = T::ONE / T::from_f64((dim * heads) as f64).sqrt();
@@ -327,14 +328,13 @@ impl<T: Real> Compressor<T> {
 }
 
 impl<T: Real> LayerState<T> {
-    /// Appends to the window cache and forgets, now and then, what no later token can see.
-    fn remember(&mut self, keys: &Tensor<T>, values: Option<&Tensor<T>>, window: usize) {
+    /// Drops from the window cache, now and then, what no later token can see.
+    fn forget(&mut self, window: usize) {
         let excess = self.window.rows().saturating_sub(window - 1);
         if excess > window {
             self.window.drop_first(excess);
             self.window_first += excess;
         }
-        self.window.push(keys, values);
     }
 }
 
@@ -364,14 +364,14 @@ impl<T: Real> Entries<T> {
         let read: Vec<Vec<usize>> = rows
             .map(|row| choice.map_or_else(|| (0..complete(row)).collect(), |choice| choice.selected(row).collect()))
             .collect();
-        let mut numbers: Vec<usize> = read.iter().flatten().copied().collect();
-        numbers.sort_unstable();
-        numbers.dedup();
+        let mut wanted = vec![false; compressed.entries.rows()];
+        read.iter().flatten().for_each(|&number| wanted[number] = true);
+        let numbers: Vec<usize> = (0..wanted.len()).filter(|&number| wanted[number]).collect();
+        let mut column = vec![0; wanted.len()];
+        numbers.iter().enumerate().for_each(|(i, &number)| column[number] = i);
         let mut visible = vec![false; read.len() * numbers.len()];
         for (visible, read) in visible.chunks_exact_mut(numbers.len().max(1)).zip(&read) {
-            for number in read {
-                visible[numbers.partition_point(|n| n < number)] = true;
-            }
+            read.iter().for_each(|&number| visible[column[number]] = true);
         }
         let (keys, values) = compressed.entries.gather(&numbers);
         Self {

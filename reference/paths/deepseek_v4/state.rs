@@ -80,19 +80,20 @@ impl<T: Real> Cache<T> {
         &self.keys
     }
 
-    pub fn push(&mut self, keys: &Tensor<T>, values: Option<&Tensor<T>>) {
+    pub fn push(&mut self, keys: Tensor<T>, values: Option<Tensor<T>>) {
         if let Some(values) = values {
             // Split from the first row on: `Numerics::splits` answers alike for all rows.
-            self.values.get_or_insert_default().extend_from_slice(&values.data);
+            append(self.values.get_or_insert_default(), values.data);
         }
-        self.keys.extend_from_slice(&keys.data);
+        append(&mut self.keys, keys.data);
     }
 
     /// Forgets the first rows.
     pub fn drop_first(&mut self, rows: usize) {
-        self.keys.drain(..rows * self.dim);
+        // A new vector, because the old one's memory may be many times what remains.
+        self.keys = self.keys[rows * self.dim..].to_vec();
         if let Some(values) = &mut self.values {
-            values.drain(..rows * self.dim);
+            *values = values[rows * self.dim..].to_vec();
         }
     }
 
@@ -108,11 +109,17 @@ impl<T: Real> Cache<T> {
     /// Copies of chosen rows in both roles; the values are `None` where they equal the keys.
     pub fn gather(&self, rows: &[usize]) -> (Vec<T>, Option<Vec<T>>) {
         let pick = |from: &[T]| {
-            rows.iter()
-                .flat_map(|row| &from[row * self.dim..(row + 1) * self.dim])
-                .copied()
-                .collect()
+            let rows = rows.iter().map(|row| &from[row * self.dim..(row + 1) * self.dim]);
+            rows.collect::<Vec<_>>().concat()
         };
         (pick(&self.keys), self.values.as_deref().map(pick))
+    }
+}
+
+fn append<T: Real>(to: &mut Vec<T>, more: Vec<T>) {
+    if to.is_empty() {
+        *to = more;
+    } else {
+        to.extend_from_slice(&more);
     }
 }
