@@ -65,22 +65,39 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     let peer = peer.transpose()?;
     let ours = measure(args)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&ours).map_err(|error| Error::Usage(error.to_string()))?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&ours).map_err(|error| Error::Usage(error.to_string()))?
+        );
         return Ok(Exit::Pass);
     }
     let row = |name: &str, what: &str, t: Timing| {
-        println!("{name:24} {what:16} {:9.2} ms  ({:.2} to {:.2})", t.median * 1e3, t.min * 1e3, t.max * 1e3);
+        println!(
+            "{name:24} {what:16} {:9.2} ms  ({:.2} to {:.2})",
+            t.median * 1e3,
+            t.min * 1e3,
+            t.max * 1e3
+        );
     };
     for figures in [Some(&ours), peer.as_ref()].into_iter().flatten() {
-        row(&figures.name, &format!("forward of {}", figures.tokens), figures.forward);
+        row(
+            &figures.name,
+            &format!("forward of {}", figures.tokens),
+            figures.forward,
+        );
         row(&figures.name, "decode step", figures.decode);
     }
     if let Some(peer) = &peer {
         if (peer.tokens, peer.threads) != (ours.tokens, ours.threads) {
-            println!("the peer ran {} tokens on {} threads: no ratio", peer.tokens, peer.threads);
+            println!(
+                "the peer ran {} tokens on {} threads: no ratio",
+                peer.tokens, peer.threads
+            );
         } else {
-            let (forward, decode) =
-                (peer.forward.median / ours.forward.median, peer.decode.median / ours.decode.median);
+            let (forward, decode) = (
+                peer.forward.median / ours.forward.median,
+                peer.decode.median / ours.decode.median,
+            );
             println!("times {}: forward {forward:.1}, decode step {decode:.1}", peer.name);
         }
     }
@@ -117,5 +134,9 @@ fn seconds<R>(work: impl FnOnce() -> Result<R, String>) -> Result<f64> {
 
 fn timing(mut times: Vec<f64>) -> Timing {
     times.sort_by(f64::total_cmp);
-    Timing { median: times[times.len() / 2], min: times[0], max: times[times.len() - 1] }
+    Timing {
+        median: times[times.len() / 2],
+        min: times[0],
+        max: times[times.len() - 1],
+    }
 }

@@ -48,17 +48,25 @@ pub struct GenerateArgs {
 
 pub fn run(args: &GenerateArgs) -> Result<Exit> {
     if !(args.temperature >= 0.0 && args.temperature.is_finite()) {
-        return Err(Error::Usage(format!("--temperature {}: expected 0 or more", args.temperature)));
+        return Err(Error::Usage(format!(
+            "--temperature {}: expected 0 or more",
+            args.temperature
+        )));
     }
     if args.prompt.is_empty() {
-        return Err(Error::Usage("--prompt is empty: the model needs at least one byte to go on from".into()));
+        return Err(Error::Usage(
+            "--prompt is empty: the model needs at least one byte to go on from".into(),
+        ));
     }
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = datasets.checkpoint(&args.model)?;
     let mut checkpoint = Checkpoint::open(&folder)?;
     let config = checkpoint.config.clone();
     if config.vocab_size != 256 {
-        let message = format!("vocab_size is {}: only byte vocabularies (256) can be read and written as text", config.vocab_size);
+        let message = format!(
+            "vocab_size is {}: only byte vocabularies (256) can be read and written as text",
+            config.vocab_size
+        );
         return Err(Error::data(&folder, message));
     }
     let recipes = recipes(args)?;
@@ -73,7 +81,14 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     for (name, rounding) in &roundings {
         let text = generate(&model, rounding, args)?;
         let mut out = std::io::stdout().lock();
-        let written = write_text(&mut out, name, &args.prompt, &text, want.as_deref(), roundings.len() > 1);
+        let written = write_text(
+            &mut out,
+            name,
+            &args.prompt,
+            &text,
+            want.as_deref(),
+            roundings.len() > 1,
+        );
         written.map_err(Error::io("stdout", "write"))?;
         want.get_or_insert(text);
     }
@@ -124,7 +139,12 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
             None => Err(Error::Usage(format!("--round {text}: expected SITE=FORMAT"))),
         };
         let rounds = args.round.iter().map(round).collect::<Result<_>>()?;
-        recipes.push(Recipe { name: args.round.join(" "), doc: String::new(), noise: false, rounds });
+        recipes.push(Recipe {
+            name: args.round.join(" "),
+            doc: String::new(),
+            noise: false,
+            rounds,
+        });
     }
     Ok(recipes)
 }
@@ -147,7 +167,10 @@ fn generate(model: &Model<f32>, mut rounding: &Rounding, args: &GenerateArgs) ->
 
 /// The likeliest byte, or the byte at quantile `draw` of the softmax at a temperature.
 fn pick(logits: &[f32], temperature: f64, draw: f64) -> u8 {
-    let best = (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0);
+    let best = (0..logits.len())
+        .rev()
+        .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+        .unwrap_or(0);
     if temperature == 0.0 {
         return best as u8;
     }

@@ -43,7 +43,10 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .chain(FORMATS.iter().map(|format| (format.name, format.doc)))
             .map(|(name, doc)| (name.to_string(), doc.to_string()))
             .collect(),
-        What::Metrics => METRICS.iter().map(|metric| (metric.name.to_string(), metric.doc.to_string())).collect(),
+        What::Metrics => METRICS
+            .iter()
+            .map(|metric| (metric.name.to_string(), metric.doc.to_string()))
+            .collect(),
         What::Sites => SITES
             .iter()
             .map(|site| {
@@ -53,7 +56,10 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
                     SiteKind::Choice => " (a decision)",
                     SiteKind::Watch => " (watched only)",
                 };
-                (format!("{prefix}{}", site.name), format!("{} {}{kind}", site.shape, site.doc))
+                (
+                    format!("{prefix}{}", site.name),
+                    format!("{} {}{kind}", site.shape, site.doc),
+                )
             })
             .collect(),
         What::Datasets => Datasets::open(args.datasets.as_deref())?
@@ -61,11 +67,16 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .into_iter()
             .map(|(name, dataset)| (name, dataset.about))
             .collect(),
-        What::Reports => REPORTS.iter().map(|report| (report.file.to_string(), report.doc.to_string())).collect(),
+        What::Reports => REPORTS
+            .iter()
+            .map(|report| (report.file.to_string(), report.doc.to_string()))
+            .collect(),
     };
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut out = std::io::stdout().lock();
-    rows.iter().try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}")).map_err(Error::io("stdout", "write"))?;
+    rows.iter()
+        .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
+        .map_err(Error::io("stdout", "write"))?;
     Ok(Exit::Pass)
 }
 
@@ -78,7 +89,11 @@ pub struct DoctorArgs {
 }
 
 pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
-    println!("ulplab {}, {} threads", env!("CARGO_PKG_VERSION"), rayon::current_num_threads());
+    println!(
+        "ulplab {}, {} threads",
+        env!("CARGO_PKG_VERSION"),
+        rayon::current_num_threads()
+    );
     let mut healthy = true;
     let mut check = |what: &str, outcome: Result<String>| match outcome {
         Ok(found) => println!("ok    {what}: {found}"),
@@ -91,7 +106,9 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     match found {
         Ok(datasets) => {
             for name in datasets.datasets.keys() {
-                let verified = datasets.verify(name).map(|files| format!("{} files as in the manifest", files.len()));
+                let verified = datasets
+                    .verify(name)
+                    .map(|files| format!("{} files as in the manifest", files.len()));
                 check(&format!("dataset {name}"), verified);
             }
         }
@@ -99,6 +116,11 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     }
     let probe = PathBuf::from("runs").join(".doctor");
     let writable = std::fs::create_dir_all(&probe).and_then(|()| std::fs::remove_dir(&probe));
-    check("runs folder", writable.map(|()| "can be written".into()).map_err(Error::io("runs", "write")));
+    check(
+        "runs folder",
+        writable
+            .map(|()| "can be written".into())
+            .map_err(Error::io("runs", "write")),
+    );
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }

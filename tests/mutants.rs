@@ -56,9 +56,14 @@ fn setting() -> &'static Setting {
         let window = &experiment.windows[0];
         let text = datasets.text(&window.text, window.offset, 136).unwrap();
         let ids: Vec<u32> = text.into_iter().map(u32::from).collect();
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         let logits = model.run(&mut model.state(), &ids, &mut recorder).unwrap();
-        Setting { want: recorder.finish(logits), model, ids, rules: experiment.gates }
+        Setting {
+            want: recorder.finish(logits),
+            model,
+            ids,
+            rules: experiment.gates,
+        }
     })
 }
 
@@ -70,12 +75,28 @@ fn verdicts(record: &str, damage: fn(&mut [u8])) -> Vec<Verdict> {
     for phase in [Phase::Local, Phase::Cumulative] {
         let who = Record::blank(&format!("{record}/{phase}/test"), record, phase, "test");
         let probe = Probe::new(&exact, &setting.want, phase, who);
-        let mut cache = Cache { codec: codec(record).unwrap(), damage, probe };
-        let logits = setting.model.run(&mut setting.model.state(), &setting.ids, &mut cache).unwrap();
+        let mut cache = Cache {
+            codec: codec(record).unwrap(),
+            damage,
+            probe,
+        };
+        let logits = setting
+            .model
+            .run(&mut setting.model.state(), &setting.ids, &mut cache)
+            .unwrap();
         records.extend(cache.probe.finish(&logits, &setting.ids));
     }
-    let binds = |rule: &&Rule| rule.recipes.iter().any(|pattern| ulplab::pattern::matches(pattern, record));
-    let rules: Vec<_> = setting.rules.iter().filter(binds).map(|rule| (rule, vec![record])).collect();
+    let binds = |rule: &&Rule| {
+        rule.recipes
+            .iter()
+            .any(|pattern| ulplab::pattern::matches(pattern, record))
+    };
+    let rules: Vec<_> = setting
+        .rules
+        .iter()
+        .filter(binds)
+        .map(|rule| (rule, vec![record]))
+        .collect();
     assert!(!rules.is_empty(), "no gate binds {record}");
     judge(&rules, &summarize(&records)).unwrap()
 }
@@ -84,12 +105,15 @@ fn verdicts(record: &str, damage: fn(&mut [u8])) -> Vec<Verdict> {
 fn caught(record: &str, damage: fn(&mut [u8])) {
     let verdicts = verdicts(record, damage);
     let said: Vec<&str> = verdicts.iter().map(|verdict| verdict.message.as_str()).collect();
-    assert!(verdicts.iter().any(|verdict| !verdict.pass), "no gate noticed: {said:?}");
+    assert!(
+        verdicts.iter().any(|verdict| !verdict.pass),
+        "no gate noticed: {said:?}"
+    );
 }
 
 /// Bytes of 64 tokens: a data region of `row` bytes each, then scales; the stride of a page is `stride`.
-fn pages(bytes: &mut [u8], stride: usize, mut change: impl FnMut(&mut [u8])) {
-    bytes.chunks_mut(stride).for_each(|page| change(page));
+fn pages(bytes: &mut [u8], stride: usize, change: impl FnMut(&mut [u8])) {
+    bytes.chunks_mut(stride).for_each(change);
 }
 
 const FP8: (&str, usize, usize) = ("v4_fp8", 576 * 64, 37440);
@@ -117,12 +141,16 @@ fn swapped_nibbles() {
 fn a_scale_byte_off_by_one() {
     // One of the seven scales of a token: its block comes back doubled.
     caught(FP8.0, |bytes| {
-        pages(bytes, FP8.2, |page| page[FP8.1..].chunks_exact_mut(8).for_each(|scales| scales[3] += 1));
+        pages(bytes, FP8.2, |page| {
+            page[FP8.1..].chunks_exact_mut(8).for_each(|scales| scales[3] += 1)
+        });
     });
     // Every scale one code up, which no cosine would see.
     caught(FP4.0, |bytes| {
         pages(bytes, FP4.2, |page| {
-            page[FP4.1..].chunks_exact_mut(32).for_each(|scales| scales[..28].iter_mut().for_each(|scale| *scale += 1));
+            page[FP4.1..]
+                .chunks_exact_mut(32)
+                .for_each(|scales| scales[..28].iter_mut().for_each(|scale| *scale += 1));
         });
     });
 }
@@ -131,9 +159,17 @@ fn a_scale_byte_off_by_one() {
 fn scales_of_the_next_block() {
     for record in [FP8, FP4] {
         let damage: fn(&mut [u8]) = if record == FP8 {
-            |bytes| pages(bytes, FP8.2, |page| page[FP8.1..].chunks_exact_mut(8).for_each(|s| s[..7].rotate_left(1)))
+            |bytes| {
+                pages(bytes, FP8.2, |page| {
+                    page[FP8.1..].chunks_exact_mut(8).for_each(|s| s[..7].rotate_left(1))
+                })
+            }
         } else {
-            |bytes| pages(bytes, FP4.2, |page| page[FP4.1..].chunks_exact_mut(32).for_each(|s| s[..28].rotate_left(1)))
+            |bytes| {
+                pages(bytes, FP4.2, |page| {
+                    page[FP4.1..].chunks_exact_mut(32).for_each(|s| s[..28].rotate_left(1))
+                })
+            }
         };
         caught(record.0, damage);
     }
@@ -179,10 +215,17 @@ fn a_nan_in_the_cache_is_counted() {
     }
     let who = Record::blank("x/cumulative/test", "x", Phase::Cumulative, "test");
     let mut poison = Poison(Probe::new(&exact, &setting.want, Phase::Cumulative, who));
-    let logits = setting.model.run(&mut setting.model.state(), &setting.ids, &mut poison).unwrap();
+    let logits = setting
+        .model
+        .run(&mut setting.model.state(), &setting.ids, &mut poison)
+        .unwrap();
     let records = poison.0.finish(&logits, &setting.ids);
     let find = |layer, site: &str, metric: &str| {
-        records.iter().find(|r| r.layer == layer && r.site == site && r.metric == metric).unwrap().value
+        records
+            .iter()
+            .find(|r| r.layer == layer && r.site == site && r.metric == metric)
+            .unwrap()
+            .value
     };
     assert_eq!(find(Some(5), "attention.kv.window", "nonfinite"), 1.0);
     assert!(find(Some(5), "output", "cosine").is_nan());

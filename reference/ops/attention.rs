@@ -142,9 +142,9 @@ mod tests {
                 .take(row + 2)
                 .chain(compressed.chunks(4).take(row))
                 .collect();
-            for head in 0..2 {
+            for (head, &sink) in sinks.iter().enumerate() {
                 let at = (row * 2 + head) * dim;
-                let want = plainly(&queries[at..at + dim], sinks[head], &keys);
+                let want = plainly(&queries[at..at + dim], sink, &keys);
                 assert!(
                     out[at..at + dim].iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-14),
                     "{row} {head}"

@@ -173,11 +173,7 @@ fn sinkhorn<T: Real>(matrices: &mut [T], n: usize, iterations: usize, eps: T) {
     let rows: Vec<Vec<usize>> = (0..n).map(|j| (0..n).map(|k| j * n + k).collect()).collect();
     let columns: Vec<Vec<usize>> = (0..n).map(|k| (0..n).map(|j| j * n + k).collect()).collect();
     normalize(&mut c, &rows, T::ZERO);
-    for entry in &mut c {
-        for lane in 0..LANES {
-            entry[lane] += eps;
-        }
-    }
+    c.iter_mut().flatten().for_each(|entry| *entry += eps);
     normalize(&mut c, &columns, eps);
     for _ in 1..iterations {
         normalize(&mut c, &rows, eps);

@@ -40,7 +40,11 @@ struct Round {
 impl Rounding {
     /// The recipe that rounds nothing.
     pub fn none() -> Self {
-        Self { rounds: Vec::new(), noise: None, rope_dims: 0 }
+        Self {
+            rounds: Vec::new(),
+            noise: None,
+            rope_dims: 0,
+        }
     }
 
     /// Resolves a recipe. The error is the offending text of the recipe and what is wrong with it.
@@ -53,7 +57,14 @@ impl Rounding {
             .collect::<Result<Vec<_>, _>>()?;
         let rotates = |name: &str| {
             let site = format!("attention.indexer.{name}");
-            places.iter().map(|place| rounds.iter().any(|r| r.hadamard && place.name == site && r.covers(place))).collect()
+            places
+                .iter()
+                .map(|place| {
+                    rounds
+                        .iter()
+                        .any(|r| r.hadamard && place.name == site && r.covers(place))
+                })
+                .collect()
         };
         let (query, key): (Vec<bool>, Vec<bool>) = (rotates("query"), rotates("key"));
         if query.contains(&true) != key.contains(&true) {
@@ -61,7 +72,11 @@ impl Rounding {
             return Err((recipe.name.clone(), message.into()));
         }
         let noise = recipe.noise.then_some(seed);
-        Ok(Self { rounds, noise, rope_dims: config.qk_rope_head_dim })
+        Ok(Self {
+            rounds,
+            noise,
+            rope_dims: config.qk_rope_head_dim,
+        })
     }
 
     /// Whether a tensor read in two roles must be passed once per role.
@@ -102,7 +117,10 @@ impl Rounding {
             }
         }
         let unrounded = |channels: usize| (channels * size_of::<f32>()) as f64;
-        Some(nope.unwrap_or_else(|| unrounded(cols - self.rope_dims)) + rope.unwrap_or_else(|| unrounded(self.rope_dims)))
+        Some(
+            nope.unwrap_or_else(|| unrounded(cols - self.rope_dims))
+                + rope.unwrap_or_else(|| unrounded(self.rope_dims)),
+        )
     }
 
     /// Bytes of one cached vector, and bytes the growing caches of all layers take per token of context (the window cache
@@ -113,11 +131,20 @@ impl Rounding {
         let mut rounds_vectors = false;
         for layer in 0..config.num_hidden_layers {
             let rate = config.compress_rate(layer).unwrap_or(usize::MAX) as f64;
-            for name in ["attention.kv.window", "attention.kv.compressed", "attention.indexer.key"] {
+            for name in [
+                "attention.kv.window",
+                "attention.kv.compressed",
+                "attention.indexer.key",
+            ] {
                 if !config.has_site(Some(layer), name) {
                     continue;
                 }
-                let site = Site { layer: Some(layer), name, role: Role::Both, first_row: 0 };
+                let site = Site {
+                    layer: Some(layer),
+                    name,
+                    role: Role::Both,
+                    first_row: 0,
+                };
                 let bytes = self.bytes_per_row(&site, config.site_cols(name));
                 let kv = name.starts_with("attention.kv.");
                 rounds_vectors |= kv && self.at(&site).next().is_some();
@@ -128,13 +155,19 @@ impl Rounding {
             }
         }
         let stored = if rounds_vectors { vectors } else { keys };
-        let alike = stored.first().copied().flatten().filter(|_| stored.windows(2).all(|pair| pair[0] == pair[1]));
+        let alike = stored
+            .first()
+            .copied()
+            .flatten()
+            .filter(|_| stored.windows(2).all(|pair| pair[0] == pair[1]));
         (alike, per_token)
     }
 
     fn at<'a>(&'a self, site: &'a Site) -> impl Iterator<Item = &'a Round> {
         let place = site.to_string();
-        self.rounds.iter().filter(move |round| round.covers_layer(site.layer) && matches(&round.at, &place))
+        self.rounds
+            .iter()
+            .filter(move |round| round.covers_layer(site.layer) && matches(&round.at, &place))
     }
 
     /// Puts Gaussian noise in the place of the rounding error. Its energy is that of the error row by row, and apart for
@@ -144,7 +177,11 @@ impl Rounding {
         let cols = tensor.cols();
         let nope = cols - self.rope_dims;
         let mut rng = ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{site}").as_bytes()).as_bytes());
-        for (row, (exact, rounded)) in exact.chunks_exact(cols).zip(tensor.data.chunks_exact_mut(cols)).enumerate() {
+        for (row, (exact, rounded)) in exact
+            .chunks_exact(cols)
+            .zip(tensor.data.chunks_exact_mut(cols))
+            .enumerate()
+        {
             rng.set_stream((site.first_row + row) as u64);
             for segment in [0..nope, nope..cols] {
                 gaussian_of_same_energy(&mut rng, &exact[segment.clone()], &mut rounded[segment]);
@@ -165,7 +202,11 @@ impl Numerics<f32> for &Rounding {
 
 /// Writes `exact` + Gaussian noise whose energy equals that of `rounded − exact`, over `rounded`.
 fn gaussian_of_same_energy(rng: &mut ChaCha8Rng, exact: &[f32], rounded: &mut [f32]) {
-    let energy: f64 = exact.iter().zip(&*rounded).map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2)).sum();
+    let energy: f64 = exact
+        .iter()
+        .zip(&*rounded)
+        .map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2))
+        .sum();
     if energy == 0.0 {
         return;
     }
@@ -188,11 +229,25 @@ struct Place {
 fn places(config: &Config, sites: &[SiteInfo]) -> Vec<Place> {
     let mut places = Vec::new();
     for site in sites.iter().filter(|site| site.kind == SiteKind::Tensor) {
-        let layers: Vec<Option<usize>> =
-            if site.in_layers { (0..config.num_hidden_layers).map(Some).collect() } else { vec![None] };
+        let layers: Vec<Option<usize>> = if site.in_layers {
+            (0..config.num_hidden_layers).map(Some).collect()
+        } else {
+            vec![None]
+        };
         for layer in layers.into_iter().filter(|&layer| config.has_site(layer, site.name)) {
-            let full = Site { layer, name: site.name, role: Role::Both, first_row: 0 }.to_string();
-            places.push(Place { name: site.name, full, layer, cols: config.site_cols(site.name) });
+            let full = Site {
+                layer,
+                name: site.name,
+                role: Role::Both,
+                first_row: 0,
+            }
+            .to_string();
+            places.push(Place {
+                name: site.name,
+                full,
+                layer,
+                cols: config.site_cols(site.name),
+            });
         }
     }
     places
@@ -221,10 +276,15 @@ impl Round {
         let mut covered = places.iter().filter(|place| resolved.covers(place)).peekable();
         if covered.peek().is_none() {
             let hint = did_you_mean(&round.at, places.iter().map(|place| place.full.as_str()));
-            return Err((round.at.clone(), format!("'{}' matches no tensor site of the model{hint}", round.at)));
+            return Err((
+                round.at.clone(),
+                format!("'{}' matches no tensor site of the model{hint}", round.at),
+            ));
         }
         for place in covered {
-            resolved.check(place, config).map_err(|message| (round.at.clone(), format!("'{}': {message}", place.full)))?;
+            resolved
+                .check(place, config)
+                .map_err(|message| (round.at.clone(), format!("'{}': {message}", place.full)))?;
         }
         Ok(resolved)
     }
@@ -238,11 +298,16 @@ impl Round {
             return Err("only KV vectors and indexer queries and keys have nope and rope segments".into());
         }
         if self.hadamard && (self.segment.is_some() || !place.cols.is_power_of_two()) {
-            return Err(format!("cannot rotate {} channels (a whole power of two is needed)", place.cols));
+            return Err(format!(
+                "cannot rotate {} channels (a whole power of two is needed)",
+                place.cols
+            ));
         }
         let whole = self.codec.check(place.cols);
         match self.segment {
-            Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, config.qk_rope_head_dim).len()),
+            Some(segment) if whole.is_err() => self
+                .codec
+                .check(segment.range(place.cols, config.qk_rope_head_dim).len()),
             _ => whole,
         }
     }
@@ -281,8 +346,11 @@ impl Round {
                 row[segment.clone()].copy_from_slice(&rounded[segment.clone()]);
             }
         } else {
-            let mut part: Vec<f32> =
-                tensor.data.chunks_exact(cols).flat_map(|row| row[segment.clone()].iter().copied()).collect();
+            let mut part: Vec<f32> = tensor
+                .data
+                .chunks_exact(cols)
+                .flat_map(|row| row[segment.clone()].iter().copied())
+                .collect();
             self.codec.round(&mut part, segment.len());
             for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(part.chunks_exact(segment.len())) {
                 row[segment.clone()].copy_from_slice(rounded);
@@ -307,7 +375,9 @@ fn parse_layers(text: &str, count: usize) -> Result<Vec<usize>, String> {
     for part in text.split(',').map(str::trim) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| {
-            text.trim().parse::<usize>().map_err(|_| format!("'{part}' is not a layer or a range of layers like '0-9'"))
+            text.trim()
+                .parse::<usize>()
+                .map_err(|_| format!("'{part}' is not a layer or a range of layers like '0-9'"))
         };
         let (first, last) = (number(first)?, number(last)?);
         if first > last || last >= count {

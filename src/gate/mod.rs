@@ -32,8 +32,9 @@ pub fn judge(rules: &[(&Rule, Vec<&str>)], summaries: &[Summary]) -> Result<Vec<
         let bound = Bound::from_str(&rule.require)?;
         for recipe in recipes {
             let (metric, at, phase) = (&rule.metric, &rule.at, rule.phase);
-            let worst = worst(rule, bound, recipe, summaries)
-                .ok_or_else(|| format!("gate on {metric} at '{at}' ({phase}): nothing was measured there for '{recipe}'"))?;
+            let worst = worst(rule, bound, recipe, summaries).ok_or_else(|| {
+                format!("gate on {metric} at '{at}' ({phase}): nothing was measured there for '{recipe}'")
+            })?;
             verdicts.push(verdict(rule, bound, recipe, worst));
         }
     }
@@ -44,8 +45,19 @@ pub fn judge(rules: &[(&Rule, Vec<&str>)], summaries: &[Summary]) -> Result<Vec<
 fn worst<'a>(rule: &Rule, bound: Bound, recipe: &str, summaries: &'a [Summary]) -> Option<&'a Summary> {
     summaries
         .iter()
-        .filter(|s| s.recipe == recipe && s.phase == rule.phase && s.metric == rule.metric && matches(&rule.at, &place(s.layer, &s.site)))
-        .reduce(|a, b| if bound.worse(rule.statistic.of(b), rule.statistic.of(a)) { b } else { a })
+        .filter(|s| {
+            s.recipe == recipe
+                && s.phase == rule.phase
+                && s.metric == rule.metric
+                && matches(&rule.at, &place(s.layer, &s.site))
+        })
+        .reduce(|a, b| {
+            if bound.worse(rule.statistic.of(b), rule.statistic.of(a)) {
+                b
+            } else {
+                a
+            }
+        })
 }
 
 fn verdict(rule: &Rule, bound: Bound, recipe: &str, worst: &Summary) -> Verdict {
@@ -59,7 +71,14 @@ fn verdict(rule: &Rule, bound: Bound, recipe: &str, worst: &Summary) -> Verdict 
         rule.phase,
         rule.require,
     );
-    Verdict { rule: rule.clone(), recipe: recipe.to_string(), pass, value, layer: worst.layer, message }
+    Verdict {
+        rule: rule.clone(),
+        recipe: recipe.to_string(),
+        pass,
+        value,
+        layer: worst.layer,
+        message,
+    }
 }
 
 impl Statistic {

@@ -21,11 +21,11 @@ mod top1;
 mod ulp;
 
 pub use bound::Bound;
-pub use max_abs::MAX_ABS;
-pub use relative_l2::RELATIVE_L2;
 pub use cosine::cosine_distance;
 pub use evidence::{Bits, Choice, Evidence, Logits, Pair, Ulps, Worst, ordered, unravel};
 pub use gain::Gain;
+pub use max_abs::MAX_ABS;
+pub use relative_l2::RELATIVE_L2;
 
 use crate::error::{Error, Result, did_you_mean};
 

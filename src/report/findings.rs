@@ -58,7 +58,10 @@ fn expand(run: &Summarized, field: &str) -> Result<String, String> {
             let (query, bound) = Query::with_recipe(rest)?;
             let bound: Bound = bound.parse()?;
             let value = query.value(run)?;
-            bound.admits(value).then(String::new).ok_or_else(|| format!("'{field}' does not hold: the value is {value}"))
+            bound
+                .admits(value)
+                .then(String::new)
+                .ok_or_else(|| format!("'{field}' does not hold: the value is {value}"))
         }
         "table" => table(run, rest),
         "run" => Ok(provenance(run)),
@@ -70,14 +73,26 @@ fn expand(run: &Summarized, field: &str) -> Result<String, String> {
 }
 
 fn table(run: &Summarized, text: &str) -> Result<String, String> {
-    let (recipes, columns) = text.split_once('\n').ok_or("a table needs columns, one a line: 'title: QUANTITY'")?;
+    let (recipes, columns) = text
+        .split_once('\n')
+        .ok_or("a table needs columns, one a line: 'title: QUANTITY'")?;
     let columns: Vec<(&str, &str)> = columns
         .lines()
         .filter(|line| !line.trim().is_empty())
-        .map(|line| line.split_once(": ").ok_or_else(|| format!("'{line}' is not 'title: QUANTITY'")))
+        .map(|line| {
+            line.split_once(": ")
+                .ok_or_else(|| format!("'{line}' is not 'title: QUANTITY'"))
+        })
         .collect::<Result<_, _>>()?;
     let mut lines = vec![
-        format!("| recipe | {} |", columns.iter().map(|(title, _)| title.trim()).collect::<Vec<_>>().join(" | ")),
+        format!(
+            "| recipe | {} |",
+            columns
+                .iter()
+                .map(|(title, _)| title.trim())
+                .collect::<Vec<_>>()
+                .join(" | ")
+        ),
         format!("| --- |{}", " ---: |".repeat(columns.len())),
     ];
     for recipe in recipes.split_whitespace() {
@@ -117,7 +132,10 @@ struct Query<'a> {
 impl<'a> Query<'a> {
     /// Reads `RECIPE QUANTITY` and gives what stands behind it too.
     fn with_recipe(text: &'a str) -> Result<(Self, &'a str), String> {
-        let (recipe, rest) = text.trim().split_once(' ').ok_or_else(|| format!("'{text}' is not 'RECIPE QUANTITY'"))?;
+        let (recipe, rest) = text
+            .trim()
+            .split_once(' ')
+            .ok_or_else(|| format!("'{text}' is not 'RECIPE QUANTITY'"))?;
         Self::parse(recipe, rest)
     }
 
@@ -126,7 +144,9 @@ impl<'a> Query<'a> {
         let mut word = || {
             let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
             rest = behind.trim_start();
-            (!word.is_empty()).then_some(word).ok_or_else(|| format!("'{text}' is not 'PHASE SITE METRIC OVER'"))
+            (!word.is_empty())
+                .then_some(word)
+                .ok_or_else(|| format!("'{text}' is not 'PHASE SITE METRIC OVER'"))
         };
         let (phase, site, metric, over) = (word()?, word()?, word()?, word()?);
         let phase = match phase {
@@ -135,13 +155,25 @@ impl<'a> Query<'a> {
             _ => return Err(format!("unknown phase '{phase}': local or cumulative")),
         };
         let metric = Metric::find(metric).map_err(|error| error.to_string())?.name;
-        Ok((Self { recipe, quantity: Quantity::new(phase, site, metric), over }, rest))
+        Ok((
+            Self {
+                recipe,
+                quantity: Quantity::new(phase, site, metric),
+                over,
+            },
+            rest,
+        ))
     }
 
     /// The summaries asked for, of one layer or of all.
     fn layers<'r>(&'r self, run: &'r Summarized) -> Result<Vec<&'r Summary>, String> {
         let Quantity { phase, site, metric } = self.quantity;
-        let nothing = || format!("nothing was measured of {} {phase} {site} {metric} {}", self.recipe, self.over);
+        let nothing = || {
+            format!(
+                "nothing was measured of {} {phase} {site} {metric} {}",
+                self.recipe, self.over
+            )
+        };
         let all = run.index.layers(self.recipe, self.quantity).ok_or_else(nothing)?;
         let one = match self.over {
             "-" => all.get(&None).copied(),

@@ -122,7 +122,12 @@ fn is_narrowed(run: &Run, recipe: &Recipe) -> bool {
 }
 
 fn origin<'a>(run: &'a Run, recipe: &Recipe, group: Group) -> Option<&'a Recipe> {
-    let mut others = run.manifest.experiment.recipes.iter().filter(|other| !other.noise && other.name != recipe.name);
+    let mut others = run
+        .manifest
+        .experiment
+        .recipes
+        .iter()
+        .filter(|other| !other.noise && other.name != recipe.name);
     match group {
         Group::Noise => others.find(|other| other.rounds == recipe.rounds),
         Group::Narrowed => others.find(|other| !is_narrowed(run, other) && widens(other, recipe)),

@@ -99,7 +99,9 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let source = Source::read(&args.experiment)?;
     let mut experiment = source.parse(&args.overrides)?;
     experiment.seed = args.seed.unwrap_or(experiment.seed);
-    experiment.check().map_err(|(place, message)| source.error_at(&place, message))?;
+    experiment
+        .check()
+        .map_err(|(place, message)| source.error_at(&place, message))?;
 
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = datasets.checkpoint(&experiment.model)?;
@@ -120,7 +122,14 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
 
     let cells = select(plan(&experiment), &args.only, &args.skip)?;
     let manifest = manifest(args, &experiment, &datasets, config, &cells, &roundings)?;
-    Ok(Prepared { experiment, folder, ids, cells, roundings, manifest })
+    Ok(Prepared {
+        experiment,
+        folder,
+        ids,
+        cells,
+        roundings,
+        manifest,
+    })
 }
 
 fn manifest(
@@ -147,7 +156,13 @@ fn manifest(
         .map(|recipe| {
             let (bytes_per_vector, bytes_per_token) = roundings[&recipe.name].cache_bytes(config);
             let (name, doc, noise) = (recipe.name.clone(), recipe.doc.clone(), recipe.noise);
-            RecipeInfo { name, doc, noise, bytes_per_vector, bytes_per_token }
+            RecipeInfo {
+                name,
+                doc,
+                noise,
+                bytes_per_vector,
+                bytes_per_token,
+            }
         })
         .collect();
     Ok(Manifest {
@@ -169,10 +184,21 @@ fn manifest(
 
 /// The commit of the working tree the experiment is in, `+` behind it where it has uncommitted changes.
 fn commit(experiment: &Path) -> Option<String> {
-    let folder = experiment.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = experiment
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let git = |args: &[&str]| {
-        let output = std::process::Command::new("git").arg("-C").arg(folder).args(args).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+        let output = std::process::Command::new("git")
+            .arg("-C")
+            .arg(folder)
+            .args(args)
+            .output()
+            .ok()?;
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
     let head = git(&["rev-parse", "HEAD"])?;
     let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
@@ -190,7 +216,8 @@ fn folder(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
         };
         let (folder, manifest) = Folder::open(&path)?;
         if manifest.fingerprint != prepared.manifest.fingerprint || manifest.cells != prepared.manifest.cells {
-            let message = "holds a run of another experiment, seed, data, selection or commit; it cannot be gone on with";
+            let message =
+                "holds a run of another experiment, seed, data, selection or commit; it cannot be gone on with";
             return Err(Error::Usage(format!("{}: {message}", path.display())));
         }
         return Ok((folder, manifest));
@@ -207,14 +234,21 @@ fn folder(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
 /// The path itself, or the first of `path-2`, `path-3` … that is not taken: two runs may start in the same second.
 fn unused(path: &Path) -> PathBuf {
     let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", path.display())));
-    std::iter::once(path.to_path_buf()).chain(numbered).find(|path| !path.exists()).unwrap_or_default()
+    std::iter::once(path.to_path_buf())
+        .chain(numbered)
+        .find(|path| !path.exists())
+        .unwrap_or_default()
 }
 
 /// Runs are named by their time, so the newest is the last.
 fn newest(home: &Path) -> Result<PathBuf> {
     let nothing = || Error::Usage(format!("{}: no run to resume", home.display()));
     let entries = std::fs::read_dir(home).map_err(|_| nothing())?;
-    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.join("run.json").is_file()).max().ok_or_else(nothing)
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("run.json").is_file())
+        .max()
+        .ok_or_else(nothing)
 }
 
 fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()> {
@@ -235,7 +269,10 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()>
     handler.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))?;
 
     let bar = progress(args, share.len(), pending.len());
-    let subject = Subject { model: load(&prepared.folder)?, load_f64: Box::new(|| load(&prepared.folder)) };
+    let subject = Subject {
+        model: load(&prepared.folder)?,
+        load_f64: Box::new(|| load(&prepared.folder)),
+    };
     for (index, place) in prepared.experiment.windows.iter().enumerate() {
         let cells: Vec<(&Cell, &Rounding)> = pending
             .iter()
@@ -246,11 +283,18 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()>
             continue;
         }
         bar.set_message(place.name());
-        window(&subject, &prepared.ids[index], &place.name(), &cells, &STOP, &|cell, records| {
-            folder.write_cell(cell, &records)?;
-            bar.inc(1);
-            Ok(())
-        })?;
+        window(
+            &subject,
+            &prepared.ids[index],
+            &place.name(),
+            &cells,
+            &STOP,
+            &|cell, records| {
+                folder.write_cell(cell, &records)?;
+                bar.inc(1);
+                Ok(())
+            },
+        )?;
     }
     bar.finish_and_clear();
     Ok(())
@@ -263,7 +307,11 @@ fn load<T: reference::Real>(folder: &Path) -> Result<Model<T>> {
 
 fn progress(args: &SweepArgs, all: usize, pending: usize) -> ProgressBar {
     let hidden = args.no_progress || !std::io::stderr().is_terminal();
-    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let target = if hidden {
+        ProgressDrawTarget::hidden()
+    } else {
+        ProgressDrawTarget::stderr()
+    };
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} cells  {elapsed} (about {eta} left)  {msg}");
     let bar = ProgressBar::with_draw_target(Some(all as u64), target)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -46,7 +46,7 @@ pub fn window(
 }
 
 fn trace<T: Real>(forward: impl FnOnce(&mut dyn Numerics<T>) -> Result<Tensor<T>, String>) -> Result<Trace<T>> {
-    let mut recorder = Recorder::new();
+    let mut recorder = Recorder::default();
     let logits = forward(&mut recorder).map_err(Error::Reference)?;
     Ok(recorder.finish(logits))
 }
@@ -61,7 +61,9 @@ fn measure<W: Real + Into<f64>>(
 ) -> Result<Vec<Record>> {
     let blank = Record::blank(&cell.id, &cell.recipe, cell.phase, window);
     let mut probe = Probe::new(rounding, want, cell.phase, blank);
-    let logits = model.run(&mut model.state(), ids, &mut probe).map_err(Error::Reference)?;
+    let logits = model
+        .run(&mut model.state(), ids, &mut probe)
+        .map_err(Error::Reference)?;
     Ok(probe.finish(&logits, ids))
 }
 
@@ -71,7 +73,10 @@ fn finite(logits: &Tensor<f32>, window: &str) -> Result<()> {
         None => Ok(()),
         Some(first) => {
             let (row, col) = (first / logits.cols(), first % logits.cols());
-            Err(Error::Reference(format!("window {window}: logit [{row}, {col}] is {}", logits.data[first])))
+            Err(Error::Reference(format!(
+                "window {window}: logit [{row}, {col}] is {}",
+                logits.data[first]
+            )))
         }
     }
 }

@@ -137,9 +137,11 @@ impl Experiment {
         if self.tokens < 2 {
             return wrong("tokens", format!("tokens = {}: a window needs at least 2", self.tokens));
         }
-        for (what, empty) in
-            [("phases", self.phases.is_empty()), ("window", self.windows.is_empty()), ("recipe", self.recipes.is_empty())]
-        {
+        for (what, empty) in [
+            ("phases", self.phases.is_empty()),
+            ("window", self.windows.is_empty()),
+            ("recipe", self.recipes.is_empty()),
+        ] {
             if empty {
                 return wrong(what, format!("no {what} is given"));
             }
@@ -147,10 +149,17 @@ impl Experiment {
         if let Some(name) = repeated(self.windows.iter().map(Window::name)) {
             return wrong(&name, format!("window '{name}' is given twice"));
         }
-        let plain = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
-        for name in [&self.name].into_iter().chain(self.recipes.iter().map(|recipe| &recipe.name)) {
+        let plain =
+            |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        for name in [&self.name]
+            .into_iter()
+            .chain(self.recipes.iter().map(|recipe| &recipe.name))
+        {
             if !plain(name) {
-                return wrong(name, format!("'{name}' is not a name: letters, digits, '_' and '-' only"));
+                return wrong(
+                    name,
+                    format!("'{name}' is not a name: letters, digits, '_' and '-' only"),
+                );
             }
         }
         let reserved = crate::sweep::plan::REFERENCE.to_string();

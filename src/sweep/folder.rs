@@ -25,7 +25,9 @@ impl Folder {
             return Err(Error::Usage(format!("{}: {message}", path.display())));
         }
         fs::create_dir_all(path.join("cells")).map_err(Error::io(path, "create"))?;
-        Ok(Self { path: path.to_path_buf() })
+        Ok(Self {
+            path: path.to_path_buf(),
+        })
     }
 
     /// Opens the folder of a run that was started before.
@@ -33,7 +35,12 @@ impl Folder {
         let file = path.join("run.json");
         let text = fs::read_to_string(&file).map_err(Error::io(&file, "read the manifest of a run"))?;
         let manifest = serde_json::from_str(&text).map_err(|error| Error::data(&file, error.to_string()))?;
-        Ok((Self { path: path.to_path_buf() }, manifest))
+        Ok((
+            Self {
+                path: path.to_path_buf(),
+            },
+            manifest,
+        ))
     }
 
     pub fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
@@ -58,6 +65,9 @@ impl Folder {
     }
 
     fn cell_file(&self, id: &str) -> PathBuf {
-        self.path.join("cells").join(id.replace('/', "__")).with_added_extension("jsonl")
+        self.path
+            .join("cells")
+            .join(id.replace('/', "__"))
+            .with_added_extension("jsonl")
     }
 }

@@ -23,30 +23,55 @@ use crate::report;
 
 /// Finds what is wrong with the rules of an experiment before anything is run: `(offending text, message)`.
 pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
-    let recipes = || experiment.recipes.iter().map(|recipe| recipe.name.as_str()).chain([REFERENCE]);
+    let recipes = || {
+        experiment
+            .recipes
+            .iter()
+            .map(|recipe| recipe.name.as_str())
+            .chain([REFERENCE])
+    };
     let sites: Vec<String> = SITES
         .iter()
-        .map(|site| if site.in_layers { format!("layers.0.{}", site.name) } else { site.name.to_string() })
+        .map(|site| {
+            if site.in_layers {
+                format!("layers.0.{}", site.name)
+            } else {
+                site.name.to_string()
+            }
+        })
         .collect();
     for rule in &experiment.gates {
         let metrics = || METRICS.iter().map(|metric| metric.name);
         if !metrics().any(|name| name == rule.metric) {
             let hint = did_you_mean(&rule.metric, metrics());
-            return Err((rule.metric.clone(), format!("gate: unknown metric '{}'{hint}", rule.metric)));
+            return Err((
+                rule.metric.clone(),
+                format!("gate: unknown metric '{}'{hint}", rule.metric),
+            ));
         }
         Bound::from_str(&rule.require).map_err(|message| (rule.require.clone(), format!("gate: {message}")))?;
         if !experiment.phases.contains(&rule.phase) {
             let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
             return Err((rule.metric.clone(), message));
         }
-        if let Some(pattern) = rule.recipes.iter().find(|pattern| !recipes().any(|name| matches(pattern, name))) {
-            return Err((pattern.clone(), format!("gate: {}", matches_nothing("recipe", pattern, recipes()))));
+        if let Some(pattern) = rule
+            .recipes
+            .iter()
+            .find(|pattern| !recipes().any(|name| matches(pattern, name)))
+        {
+            return Err((
+                pattern.clone(),
+                format!("gate: {}", matches_nothing("recipe", pattern, recipes())),
+            ));
         }
         let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
         let name = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
         if !rule.at.contains("**") && !sites.iter().any(|site| matches(&name, site)) {
             let names = sites.iter().map(String::as_str);
-            return Err((rule.at.clone(), format!("gate: {}", matches_nothing("site", &rule.at, names))));
+            return Err((
+                rule.at.clone(),
+                format!("gate: {}", matches_nothing("site", &rule.at, names)),
+            ));
         }
     }
     Ok(())
@@ -66,7 +91,9 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
     let missing: Vec<&String> = manifest.cells.iter().filter(|id| !folder.has(id)).collect();
     if let Some(first) = missing.first() {
         let (missing, all, path) = (missing.len(), manifest.cells.len(), folder.path.display());
-        return Err(Error::Incomplete(format!("{path}: {missing} of {all} cells are missing, the first is '{first}'")));
+        return Err(Error::Incomplete(format!(
+            "{path}: {missing} of {all} cells are missing, the first is '{first}'"
+        )));
     }
     let mut records = Vec::new();
     for id in &manifest.cells {
@@ -74,21 +101,36 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
     }
     let summaries = summarize(&records);
     let verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
-    Ok(Run { manifest, records, summaries, verdicts })
+    Ok(Run {
+        manifest,
+        records,
+        summaries,
+        verdicts,
+    })
 }
 
 /// Each rule with the recipes it binds. A run of selected cells (`--only`) may leave a rule without any: it is dropped.
 fn bind(manifest: &Manifest) -> Vec<(&Rule, Vec<&str>)> {
-    let recipes = || manifest.recipes.iter().map(|recipe| recipe.name.as_str()).chain([REFERENCE]);
+    let recipes = || {
+        manifest
+            .recipes
+            .iter()
+            .map(|recipe| recipe.name.as_str())
+            .chain([REFERENCE])
+    };
     let ran = |recipe: &str, phase: Phase| {
         let prefix = format!("{recipe}/{phase}/");
         manifest.cells.iter().any(|id| id.starts_with(&prefix))
     };
     let bound = |rule: &Rule| {
-        recipes().filter(|name| rule.recipes.iter().any(|pattern| matches(pattern, name)) && ran(name, rule.phase)).collect()
+        recipes()
+            .filter(|name| rule.recipes.iter().any(|pattern| matches(pattern, name)) && ran(name, rule.phase))
+            .collect()
     };
     let rules = manifest.experiment.gates.iter().map(|rule| (rule, bound(rule)));
-    rules.filter(|(_, recipes): &(_, Vec<&str>)| !recipes.is_empty()).collect()
+    rules
+        .filter(|(_, recipes): &(_, Vec<&str>)| !recipes.is_empty())
+        .collect()
 }
 
 /// Judge a stored run again, by its own gates or by those of an experiment file.
@@ -147,7 +189,11 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
 }
 
 fn exit(run: &Run) -> Exit {
-    if run.verdicts.iter().all(|verdict| verdict.pass) { Exit::Pass } else { Exit::GateFailed }
+    if run.verdicts.iter().all(|verdict| verdict.pass) {
+        Exit::Pass
+    } else {
+        Exit::GateFailed
+    }
 }
 
 /// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report.
@@ -165,7 +211,12 @@ fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
         let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
         // The text ends with the verdict and its counts.
         let text = report::terminal(run, width, colour);
-        writeln!(out, "{}; {cells} cells in {seconds:.1} s; {}", text.trim_end(), page.display())
+        writeln!(
+            out,
+            "{}; {cells} cells in {seconds:.1} s; {}",
+            text.trim_end(),
+            page.display()
+        )
     };
     written.map_err(Error::io("stdout", "write"))
 }

@@ -41,10 +41,36 @@ pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
         who(a) == who(b) && a.site == b.site && a.cell == b.cell
     };
     for group in records.chunk_by(same) {
-        let Record { cell, recipe, phase, window, layer, site, n, nonfinite_want, nonfinite_got, .. } = group[0].clone();
-        let metrics = group.iter().map(|record| (record.metric.clone(), to_json(record.value))).collect();
+        let Record {
+            cell,
+            recipe,
+            phase,
+            window,
+            layer,
+            site,
+            n,
+            nonfinite_want,
+            nonfinite_got,
+            ..
+        } = group[0].clone();
+        let metrics = group
+            .iter()
+            .map(|record| (record.metric.clone(), to_json(record.value)))
+            .collect();
         let worst = group.iter().find_map(|record| record.worst.clone());
-        let line = Measurement { cell, recipe, phase, window, layer, site, n, nonfinite_want, nonfinite_got, metrics, worst };
+        let line = Measurement {
+            cell,
+            recipe,
+            phase,
+            window,
+            layer,
+            site,
+            n,
+            nonfinite_want,
+            nonfinite_got,
+            metrics,
+            worst,
+        };
         serde_json::to_writer(&mut *out, &line)?;
         out.write_all(b"\n")?;
     }
@@ -97,12 +123,19 @@ mod tests {
             nonfinite_got: 2,
             worst,
         };
-        let worst = Worst { index: vec![1, 2], want: f64::NEG_INFINITY, got: 0.1 };
+        let worst = Worst {
+            index: vec![1, 2],
+            want: f64::NEG_INFINITY,
+            got: 0.1,
+        };
         let records = [
             record("sqnr", f64::INFINITY, None),
             record("cosine", 0.1 + 0.2, None),
             record("max_abs", 5e-324, Some(worst)),
-            Record { layer: None, ..record("sqnr", -0.0, None) },
+            Record {
+                layer: None,
+                ..record("sqnr", -0.0, None)
+            },
         ];
         let mut text = Vec::new();
         write(&records, &mut text).unwrap();

@@ -50,8 +50,9 @@ impl<'a> Source<'a> {
 }
 
 fn set(table: &mut toml::Table, item: &str) -> Result<()> {
-    let (key, value) =
-        item.split_once('=').ok_or_else(|| Error::Usage(format!("--set {item}: expected key=value")))?;
+    let (key, value) = item
+        .split_once('=')
+        .ok_or_else(|| Error::Usage(format!("--set {item}: expected key=value")))?;
     let value = toml::from_str::<toml::Table>(&format!("value = {value}"))
         .ok()
         .and_then(|mut parsed| parsed.remove("value"))

@@ -22,7 +22,12 @@ pub struct Cell {
 impl Cell {
     fn new(recipe: &str, phase: Phase, window: usize, windows: &[Window]) -> Self {
         let id = format!("{recipe}/{phase}/{}", windows[window].name());
-        Self { recipe: recipe.to_string(), phase, window, id }
+        Self {
+            recipe: recipe.to_string(),
+            phase,
+            window,
+            id,
+        }
     }
 }
 
@@ -33,7 +38,10 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
         .flat_map(|window| {
             let own = Cell::new(REFERENCE, Phase::Cumulative, window, windows);
             let recipes = experiment.recipes.iter().flat_map(move |recipe| {
-                experiment.phases.iter().map(move |&phase| Cell::new(&recipe.name, phase, window, windows))
+                experiment
+                    .phases
+                    .iter()
+                    .map(move |&phase| Cell::new(&recipe.name, phase, window, windows))
             });
             std::iter::once(own).chain(recipes)
         })
@@ -45,12 +53,17 @@ pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<
     for pattern in only.iter().chain(skip) {
         if !cells.iter().any(|cell| matches(pattern, &cell.id)) {
             let example = cells.first().map(|cell| cell.id.as_str()).unwrap_or_default();
-            return Err(Error::NothingSelected(format!("'{pattern}' matches no cell; cells are named like '{example}'")));
+            return Err(Error::NothingSelected(format!(
+                "'{pattern}' matches no cell; cells are named like '{example}'"
+            )));
         }
     }
     let wanted = |cell: &Cell| only.is_empty() || only.iter().any(|pattern| matches(pattern, &cell.id));
     let unwanted = |cell: &Cell| skip.iter().any(|pattern| matches(pattern, &cell.id));
-    let kept: Vec<Cell> = cells.into_iter().filter(|cell| wanted(cell) && !unwanted(cell)).collect();
+    let kept: Vec<Cell> = cells
+        .into_iter()
+        .filter(|cell| wanted(cell) && !unwanted(cell))
+        .collect();
     if kept.is_empty() {
         return Err(Error::NothingSelected("--only and --skip leave no cell".into()));
     }

@@ -9,7 +9,12 @@ use crate::metrics::{self, Evidence, Gain, Logits, Metric, Pair};
 use crate::record::{Phase, Record, Worst};
 
 /// Tensor sites whose values are compared, besides the logits.
-const COMPARED: [&str; 4] = ["attention.kv.window", "attention.kv.compressed", "attention.output", "output"];
+const COMPARED: [&str; 4] = [
+    "attention.kv.window",
+    "attention.kv.compressed",
+    "attention.output",
+    "output",
+];
 const OUTPUT: &str = "output";
 const TOPK: &str = "attention.indexer.topk";
 const MASS: &str = "attention.indexer.mass";
@@ -29,13 +34,22 @@ pub struct Recorder<T> {
     choices: HashMap<Place, Choice<T>>,
 }
 
-impl<T: Real> Recorder<T> {
-    pub fn new() -> Self {
-        Self { tensors: HashMap::new(), choices: HashMap::new() }
+impl<T> Default for Recorder<T> {
+    fn default() -> Self {
+        Self {
+            tensors: HashMap::new(),
+            choices: HashMap::new(),
+        }
     }
+}
 
+impl<T: Real> Recorder<T> {
     pub fn finish(self, logits: Tensor<T>) -> Trace<T> {
-        Trace { tensors: self.tensors, choices: self.choices, logits }
+        Trace {
+            tensors: self.tensors,
+            choices: self.choices,
+            logits,
+        }
     }
 }
 
@@ -69,14 +83,30 @@ pub struct Probe<'a, W> {
 
 impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     pub fn new(rounding: &'a Rounding, want: &'a Trace<W>, phase: Phase, cell: Record) -> Self {
-        Self { rounding, want, phase, cell, records: Vec::new(), entering: None }
+        Self {
+            rounding,
+            want,
+            phase,
+            cell,
+            records: Vec::new(),
+            entering: None,
+        }
     }
 
     /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.
     pub fn finish(mut self, logits: &Tensor<f32>, ids: &[u32]) -> Vec<Record> {
-        let site = Site { layer: None, name: "logits", role: Role::Both, first_row: 0 };
+        let site = Site {
+            layer: None,
+            name: "logits",
+            role: Role::Both,
+            first_row: 0,
+        };
         self.push(&site, &Pair::new(&self.want.logits.data, &logits.data), &logits.shape);
-        self.push(&site, &Logits::new(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]), &[]);
+        self.push(
+            &site,
+            &Logits::new(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]),
+            &[],
+        );
         self.records
     }
 
@@ -92,13 +122,23 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
 
     /// Compares a tensor that passes with what passed in the reference.
     fn compare(&mut self, site: &Site, tensor: &Tensor<f32>) {
-        let Some(want) = self.want.tensors.get(&(site.layer, site.name)) else { return };
+        let Some(want) = self.want.tensors.get(&(site.layer, site.name)) else {
+            return;
+        };
         let pair = Pair::new(&want.data, &tensor.data);
         self.push(site, &pair, &tensor.shape);
         if site.name == OUTPUT && self.phase == Phase::Cumulative {
             let leaving = metrics::RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
             if let Some(entering) = self.entering.replace(leaving) {
-                self.push(site, &Gain { entering, leaving, n: pair.n }, &[]);
+                self.push(
+                    site,
+                    &Gain {
+                        entering,
+                        leaving,
+                        n: pair.n,
+                    },
+                    &[],
+                );
             }
         }
     }
@@ -136,7 +176,9 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
     }
 
     fn choice(&mut self, site: &Site, got: &mut Choice<f32>) {
-        let Some(want) = self.want.choices.get(&(site.layer, site.name)) else { return };
+        let Some(want) = self.want.choices.get(&(site.layer, site.name)) else {
+            return;
+        };
         let mass = self.want.tensors.get(&(site.layer, MASS)).filter(|_| site.name == TOPK);
         let mass: Option<Vec<f32>> = mass.map(|mass| mass.data.iter().map(|&m| Into::<f64>::into(m) as f32).collect());
         let (scores, candidates) = (&want.scores.data, want.scores.cols());
@@ -152,5 +194,7 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
 /// The worst element, kept beside the metric that says how bad it is.
 fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
     let Evidence::Pair(pair) = evidence else { return None };
-    pair.worst.filter(|_| metric.name == metrics::MAX_ABS.name).map(|worst| worst.in_shape(shape))
+    pair.worst
+        .filter(|_| metric.name == metrics::MAX_ABS.name)
+        .map(|worst| worst.in_shape(shape))
 }

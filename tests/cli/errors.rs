@@ -58,11 +58,7 @@ fn mistakes_in_gates() {
         &PASSING.replace(">= 0.999", "> 0.999"),
         &["line", "'> 0.999' is not a bound"],
     );
-    refuses(
-        FP8,
-        &PASSING.replace("0.999", "0,999"),
-        &["'0,999'", "is not a number"],
-    );
+    refuses(FP8, &PASSING.replace("0.999", "0,999"), &["'0,999'", "is not a number"]);
     refuses(
         FP8,
         &PASSING.replace("\"cosine\"", "\"cosin\""),
@@ -111,7 +107,11 @@ fn missing_things() {
         "window=[{text=\"alice\", offset=147600}]",
     ]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("alice.txt: bytes 147600"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("alice.txt: bytes 147600"),
+        "{}",
+        stderr(&output)
+    );
     let output = run(&["gate", path(folder.path())]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("run.json"), "{}", stderr(&output));

@@ -20,10 +20,7 @@ fn a_passing_sweep_ends_in_zero_and_leaves_every_report() {
     }
     let text = stdout(&output);
     let last = text.lines().last().unwrap();
-    assert!(
-        last.starts_with("PASS: 1 check passes, 0 fail; 3 cells in "),
-        "{last}"
-    );
+    assert!(last.starts_with("PASS: 1 check passes, 0 fail; 3 cells in "), "{last}");
     assert!(last.ends_with("report.html"), "{last}");
     assert!(
         stderr(&output).is_empty(),

@@ -104,7 +104,10 @@ fn jsonl_begins_with_the_manifest_and_ends_with_the_counts() {
     let path = folder.path().join("records.jsonl");
     let mut run = odd();
     // A line has one worst element, that of `max_abs`.
-    run.records.iter_mut().filter(|record| record.metric != "max_abs").for_each(|record| record.worst = None);
+    run.records
+        .iter_mut()
+        .filter(|record| record.metric != "max_abs")
+        .for_each(|record| record.worst = None);
     store::write_jsonl(&run, &path).expect("a file");
     let text = fs::read_to_string(&path).expect("text");
     let lines: Vec<serde_json::Value> = text
@@ -116,7 +119,10 @@ fn jsonl_begins_with_the_manifest_and_ends_with_the_counts() {
         (&"manifest".into(), &7.into())
     );
     let measured: Vec<&str> = text.lines().skip(1).take(lines.len() - 2).collect();
-    assert_same(&ulplab::sweep::lines::read(&measured.join("\n")).expect("records"), &run.records);
+    assert_same(
+        &ulplab::sweep::lines::read(&measured.join("\n")).expect("records"),
+        &run.records,
+    );
     let end = lines.last().expect("a line");
     let tally = report::tally(&run);
     assert_eq!(

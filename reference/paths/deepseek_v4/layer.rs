@@ -148,11 +148,11 @@ impl<T: Real> Layer<T> {
         let values = cx.pass_kv(WINDOW, start, &mut kv);
         state.window.push(kv, values);
 
-        if let (Some(compressor), Some(compressed)) = (&self.compressor, &mut state.compressed) {
-            if let Some((first, mut entries)) = compressor.compress(x, compressed, cx, self.eps) {
-                let values = cx.pass_kv(COMPRESSED, first, &mut entries);
-                compressed.entries.push(entries, values);
-            }
+        if let (Some(compressor), Some(compressed)) = (&self.compressor, &mut state.compressed)
+            && let Some((first, mut entries)) = compressor.compress(x, compressed, cx, self.eps)
+        {
+            let values = cx.pass_kv(COMPRESSED, first, &mut entries);
+            compressed.entries.push(entries, values);
         }
         let choice = self.index(x, &low, state, cx);
         let mut mixed = self.attend(&query, choice.as_ref(), state, cx);
