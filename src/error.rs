@@ -83,8 +83,13 @@ impl Error {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config { .. } | Self::Data { .. } => Exit::Usage,
-            // A file that is not there was misnamed; one that cannot be read or written is the machine's matter.
-            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::Usage,
+            // A file to read that is not there was misnamed; what else the system refuses is the machine's matter.
+            Self::Io { source, action, .. }
+                if source.kind() == std::io::ErrorKind::NotFound
+                    && (action.starts_with("read") || action.starts_with("open")) =>
+            {
+                Exit::Usage
+            }
             Self::Io { .. } | Self::Setup(_) => Exit::Setup,
             Self::NothingSelected(_) => Exit::NothingSelected,
             Self::Reference(_) => Exit::ReferenceFailed,

@@ -2,7 +2,7 @@
 """How long transformers' DeepSeek-V4 takes for what `reference` computes: FP32, eager, on the CPU.
 
 Times dsv4-mini on the start of a text: one forward pass over the window without cache, and one decode step on a cache that
-holds the window. Prints one JSON object; seconds are per call.
+holds the window. Prints one JSON object; seconds are per call. `ulplab bench --peer FILE` sets it beside its own.
 
 Needs: pip install numpy safetensors torch transformers>=5.17   (measured with torch 2.15, transformers 5.23)
 Usage: transformers_forward.py [--tokens 512] [--runs 7] [--threads 2] [--datasets DIR]
@@ -57,10 +57,10 @@ def seconds(run, prepare, runs):
         measured.append(time.perf_counter() - start)
     measured = measured[1:]
     return {
-        "median_s": statistics.median(measured),
-        "min_s": min(measured),
-        "max_s": max(measured),
-        "stdev_s": statistics.stdev(measured) if runs > 1 else None,
+        "median": statistics.median(measured),
+        "min": min(measured),
+        "max": max(measured),
+        "stdev": statistics.stdev(measured) if runs > 1 else None,
         "runs": runs,
     }
 
@@ -93,14 +93,14 @@ def main():
             arguments.runs,
         )
     result = {
+        "name": f"transformers {transformers.__version__} (FP32, eager)",
         "model": "dsv4-mini",
         "tokens": arguments.tokens,
         "threads": arguments.threads,
         "nats_per_byte": loss,
         "forward": forward,
-        "decode_step": decode,
+        "decode": decode,
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
     print(json.dumps(result, indent=1))

@@ -118,7 +118,7 @@ fn files() {
     let mut bench = bench();
     bench.args.got = bench.path().join("absent.safetensors");
     let (exit, message) = bench.error();
-    assert_eq!(exit, Exit::Setup);
+    assert_eq!(exit, Exit::Usage);
     assert!(message.starts_with("absent.safetensors: cannot open: "), "{message}");
     bench.args.got = bench.write("got.pt", b"PK");
     let (exit, message) = bench.error();
