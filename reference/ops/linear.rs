@@ -1,5 +1,7 @@
 //! y = x·Wᵀ.
 
+use std::array::from_fn;
+
 use rayon::prelude::*;
 
 use super::BLOCK;
@@ -8,6 +10,9 @@ use crate::{Real, Tensor};
 
 /// Rows multiplied as one piece; `gemm` turns the weight over once for each.
 const ROWS: usize = 2 * BLOCK;
+
+/// Rows multiplied by dot products instead.
+const FEW: usize = 2;
 
 /// A bias-free linear layer.
 #[derive(Clone, Debug)]
@@ -55,39 +60,35 @@ pub fn multiply<T: Real>(x: &[T], w: &[T], k: usize, y: &mut [T]) {
     .run(y);
 }
 
-/// Partial results that sums are made of, so that they can be vectorised.
-const LANES: usize = 32;
+/// Partial results that a sum is made of: one vector register's worth, or two.
+const LANES: usize = 16;
 
 /// ⟨a, b⟩ in interleaved partial sums, added pairwise.
 #[inline(always)]
 pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
+    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
+    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
     let mut sums = [T::ZERO; LANES];
-    let (a_blocks, b_blocks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let rest: (&[T], &[T]) = (a_blocks.remainder(), b_blocks.remainder());
-    for (a, b) in a_blocks.zip(b_blocks) {
-        for lane in 0..LANES {
-            sums[lane] += a[lane] * b[lane];
-        }
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        sums = from_fn(|lane| sums[lane] + a[lane] * b[lane]);
     }
-    for (lane, (&a, &b)) in rest.0.iter().zip(rest.1).enumerate() {
-        sums[lane] += a * b;
+    for (sum, (&a, &b)) in sums.iter_mut().zip(a_rest.iter().zip(b_rest)) {
+        *sum += a * b;
     }
     pairwise(sums, T::add)
 }
 
-/// A sum or maximum of all of x, from `start`, which must not change it twice, in the order of [`dot`].
+/// The sum or maximum of x, from a `start` that does not count (0, −∞) or counts once however often it is joined, in the
+/// order of [`dot`].
 #[inline(always)]
 pub fn reduce<T: Real>(x: &[T], start: T, join: impl Fn(T, T) -> T) -> T {
+    let (blocks, rest) = x.as_chunks::<LANES>();
     let mut lanes = [start; LANES];
-    let blocks = x.chunks_exact(LANES);
-    let rest = blocks.remainder();
     for x in blocks {
-        for lane in 0..LANES {
-            lanes[lane] = join(lanes[lane], x[lane]);
-        }
+        lanes = from_fn(|lane| join(lanes[lane], x[lane]));
     }
-    for (lane, &x) in rest.iter().enumerate() {
-        lanes[lane] = join(lanes[lane], x);
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane = join(*lane, x);
     }
     pairwise(lanes, join)
 }
@@ -104,8 +105,8 @@ fn pairwise<T: Real>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     lanes[0]
 }
 
-/// y `[m, n]` = x `[m, k]` · w `[k, n]` with strides, on this thread: by the `gemm` crate, or by dot products for a single
-/// row, which is bound by reading w and gains nothing from packing it.
+/// y `[m, n]` = x `[m, k]` · w `[k, n]` with strides, on this thread: by the `gemm` crate, or by dot products for so few
+/// rows that turning w over would take longer than multiplying by it.
 pub struct Product<'a, T> {
     pub m: usize,
     pub n: usize,
@@ -144,10 +145,12 @@ impl<T: Real> Product<'_, T> {
         assert!(k > 0 && last(m, x_stride) + k <= x.len());
         assert!(last(n, w_strides.0) + last(k, w_strides.1) < w.len());
         assert!(last(m, y_stride) + n <= y.len());
-        if m == 1 && w_strides.1 == 1 && !add {
+        if m <= FEW && w_strides.1 == 1 && !add {
             vectorized!({
-                for (column, y) in y[..n].iter_mut().enumerate() {
-                    *y = dot(&x[..k], &w[column * w_strides.0..][..k]);
+                for (row, y) in y.chunks_mut(y_stride).take(m).enumerate() {
+                    for (column, y) in y[..n].iter_mut().enumerate() {
+                        *y = dot(&x[row * x_stride..][..k], &w[column * w_strides.0..][..k]);
+                    }
                 }
             });
             return;
