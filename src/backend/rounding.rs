@@ -183,6 +183,7 @@ impl Rounding {
             .enumerate()
         {
             rng.set_stream((site.first_row + row) as u64);
+            rng.set_word_pos(0);
             for segment in [0..nope, nope..cols] {
                 gaussian_of_same_energy(&mut rng, &exact[segment.clone()], &mut rounded[segment]);
             }

@@ -1,0 +1,144 @@
+//! A recipe on the CPU: what is rounded, what is left alone, and what noise controls keep.
+
+use std::path::Path;
+
+use reference::paths::deepseek_v4::{Config, SITES};
+use reference::{Role, Site, Tensor};
+use ulplab::backend::rounding::Rounding;
+use ulplab::formats::codec;
+use ulplab::sweep::experiment::Recipe;
+
+const COLS: usize = 512;
+const NOPE: usize = 448;
+
+fn resolve(rounds: &str, noise: bool) -> Result<Rounding, (String, String)> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets/dsv4-mini/config.json");
+    let config: Config = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let text = format!("name = \"test\"\ndoc = \"\"\nnoise = {noise}\nround = [{rounds}]");
+    let recipe: Recipe = toml::from_str(&text).unwrap();
+    Rounding::resolve(&recipe, &config, SITES, 7)
+}
+
+fn rounding(rounds: &str) -> Rounding {
+    resolve(rounds, false).unwrap()
+}
+
+fn site(layer: usize, role: Role, first_row: usize) -> Site {
+    Site {
+        layer: Some(layer),
+        name: "attention.kv.window",
+        role,
+        first_row,
+    }
+}
+
+/// Rows of sizes that differ by row and channel.
+fn vectors(rows: usize) -> Tensor<f32> {
+    let value = |i: usize| ((i * 7919) % 2003) as f32 / 500.0 - 2.0 + (i / COLS) as f32;
+    Tensor::new([rows, COLS], (0..rows * COLS).map(value).collect())
+}
+
+fn rounded(rounding: &Rounding, site: &Site) -> Tensor<f32> {
+    let mut x = vectors(5);
+    rounding.apply(site, &mut x);
+    x
+}
+
+#[test]
+fn a_site_is_rounded_as_its_codec_rounds() {
+    let got = rounded(
+        &rounding(r#"{ at = "layers.*.attention.kv.*", format = "v4_nvfp4" }"#),
+        &site(3, Role::Both, 0),
+    );
+    let mut want = vectors(5);
+    codec("v4_nvfp4").unwrap().round(&mut want.data, COLS);
+    assert_eq!(got, want);
+}
+
+#[test]
+fn a_segment_leaves_the_other_channels_alone() {
+    for (segment, format) in [
+        ("nope", "mxfp4"),
+        ("rope", "mxfp4"),
+        ("nope", "v41_fp4"),
+        ("rope", "v41_fp4"),
+    ] {
+        let recipe = format!(r#"{{ at = "layers.*.attention.kv.*", format = "{format}", segment = "{segment}" }}"#);
+        let got = rounded(&rounding(&recipe), &site(0, Role::Both, 0));
+        for (got, exact) in got.data.chunks(COLS).zip(vectors(5).data.chunks(COLS)) {
+            assert_eq!(got[..NOPE] != exact[..NOPE], segment == "nope", "{recipe}");
+            assert_eq!(got[NOPE..] != exact[NOPE..], segment == "rope", "{recipe}");
+        }
+    }
+}
+
+#[test]
+fn a_role_is_rounded_alone() {
+    let recipe = rounding(r#"{ at = "layers.*.attention.kv.*", format = "v41_fp4", role = "value" }"#);
+    assert!(recipe.splits(&site(3, Role::Both, 0)));
+    assert_eq!(rounded(&recipe, &site(3, Role::Key, 0)), vectors(5));
+    assert_ne!(rounded(&recipe, &site(3, Role::Value, 0)), vectors(5));
+    assert!(!rounding(r#"{ at = "layers.*.attention.kv.*", format = "v41_fp4" }"#).splits(&site(3, Role::Both, 0)));
+}
+
+#[test]
+fn layers_are_those_named() {
+    let recipe = rounding(r#"{ at = "layers.*.attention.kv.*", format = "v41_fp4", layers = "2-4,60" }"#);
+    let touched: Vec<usize> = (0..61)
+        .filter(|&layer| recipe.touches(&site(layer, Role::Both, 0)))
+        .collect();
+    assert_eq!(touched, [2, 3, 4, 60]);
+}
+
+#[test]
+fn noise_has_the_energy_of_the_error_row_by_row_and_by_segment() {
+    let recipe = r#"{ at = "layers.*.attention.kv.*", format = "v4_mxfp4" }"#;
+    let error = rounded(&rounding(recipe), &site(3, Role::Both, 0));
+    let noise = rounded(&resolve(recipe, true).unwrap(), &site(3, Role::Both, 0));
+    assert_ne!(error, noise);
+    let exact = vectors(5);
+    let energy = |got: &[f32], exact: &[f32]| -> f64 {
+        got.iter()
+            .zip(exact)
+            .map(|(&y, &x)| (f64::from(y) - f64::from(x)).powi(2))
+            .sum()
+    };
+    for row in 0..5 {
+        for range in [0..NOPE, NOPE..COLS] {
+            let exact = &exact.row(row)[range.clone()];
+            let (want, got) = (
+                energy(&error.row(row)[range.clone()], exact),
+                energy(&noise.row(row)[range], exact),
+            );
+            // Storing exact + noise in f32 moves each element by half an ulp of it, about 2⁻²³ of 4, beside errors of 10⁻³.
+            assert!((got / want - 1.0).abs() < 1e-3, "row {row}: {got} for {want}");
+        }
+    }
+}
+
+#[test]
+fn noise_does_not_depend_on_how_the_sequence_is_cut() {
+    let noise = resolve(r#"{ at = "layers.*.attention.kv.*", format = "v4_fp8" }"#, true).unwrap();
+    let whole = rounded(&noise, &site(9, Role::Both, 0));
+    for first in 0..5 {
+        let mut row = Tensor::new([1, COLS], vectors(5).row(first).to_vec());
+        noise.apply(&site(9, Role::Both, first), &mut row);
+        assert_eq!(row.data, whole.row(first));
+    }
+    assert_ne!(
+        rounded(&noise, &site(8, Role::Both, 0)),
+        whole,
+        "another layer draws other noise"
+    );
+}
+
+#[test]
+fn a_rotation_of_one_side_is_refused() {
+    let both = r#"{ at = "layers.*.attention.indexer.*", format = "index_mxfp4", hadamard = true }"#;
+    assert!(resolve(both, false).is_ok());
+    let message = resolve(&both.replace("indexer.*", "indexer.query"), false)
+        .err()
+        .unwrap()
+        .1;
+    assert!(message.contains("both indexer.query and indexer.key"), "{message}");
+}
