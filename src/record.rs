@@ -13,12 +13,18 @@ pub enum Phase {
     Cumulative,
 }
 
-impl std::fmt::Display for Phase {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Local => "local",
             Self::Cumulative => "cumulative",
-        })
+        }
+    }
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -5,8 +5,7 @@ use super::overview;
 use crate::sweep::experiment::Recipe;
 use crate::sweep::run::{RecipeInfo, Run};
 
-/// Name of the recipe that holds the reference's own error: f32 against f64.
-pub const REFERENCE: &str = "reference";
+pub use crate::sweep::plan::REFERENCE;
 
 /// What kind of candidate a recipe is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

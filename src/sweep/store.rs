@@ -48,7 +48,7 @@ pub fn write_records(run: &Run, path: &Path) -> Result<()> {
     columns.extend([
         strings("cell", records, |r| Some(&r.cell)),
         strings("recipe", records, |r| Some(&r.recipe)),
-        strings("phase", records, |r| Some(phase_name(r.phase))),
+        strings("phase", records, |r| Some(r.phase.name())),
         strings("window", records, |r| Some(&r.window)),
         layers(records.iter().map(|r| r.layer)),
         strings("site", records, |r| Some(&r.site)),
@@ -70,7 +70,7 @@ pub fn write_summaries(run: &Run, path: &Path) -> Result<()> {
     let mut columns = provenance(&run.manifest, rows.len());
     columns.extend([
         strings("recipe", rows, |s| Some(&s.recipe)),
-        strings("phase", rows, |s| Some(phase_name(s.phase))),
+        strings("phase", rows, |s| Some(s.phase.name())),
         layers(rows.iter().map(|s| s.layer)),
         strings("site", rows, |s| Some(&s.site)),
         strings("metric", rows, |s| Some(&s.metric)),
@@ -285,17 +285,10 @@ fn polars_error(path: &Path, error: PolarsError) -> Error {
     }
 }
 
-fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Local => "local",
-        Phase::Cumulative => "cumulative",
-    }
-}
-
 fn parse_phase(name: Option<&str>) -> Option<Phase> {
     [Phase::Local, Phase::Cumulative]
         .into_iter()
-        .find(|phase| Some(phase_name(*phase)) == name)
+        .find(|phase| Some(phase.name()) == name)
 }
 
 /// The first and the last line of `records.jsonl`; `type` tells them from the measurements.
