@@ -2,6 +2,8 @@
 
 use safetensors::Dtype;
 
+use super::block::Format;
+
 /// A tensor in storage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoded {
@@ -39,6 +41,11 @@ pub trait Codec: Send + Sync {
     /// What it is, in a line.
     fn doc(&self) -> &str;
 
+    /// The block format it stands for; none for records.
+    fn format(&self) -> Option<&Format> {
+        None
+    }
+
     /// Bytes a row takes in storage, scales and padding included, scales per tensor excluded.
     fn bytes_per_row(&self, cols: usize) -> f64;
 
@@ -50,6 +57,12 @@ pub trait Codec: Send + Sync {
     /// # Panics
     /// When [`Codec::check`] refuses `cols`, or `x` is not a whole number of rows.
     fn encode(&self, x: &[f32], cols: usize) -> Encoded;
+
+    /// [`Codec::encode`] with another largest magnitude than the tensor's own, as calibration gives it; an error where
+    /// the tensor shares no scale.
+    fn encode_under(&self, _amax: f32, _x: &[f32], _cols: usize) -> Result<Encoded, String> {
+        Err(format!("record '{}' has no scale that a tensor shares", self.name()))
+    }
 
     /// The values of the stored bytes.
     ///

@@ -1,5 +1,8 @@
 //! The Hadamard rotation that spreads outliers over a row before rounding.
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
 /// Replaces each row `x` of `cols` channels by `x · H · cols^-1/2`, `H` in Sylvester's natural order
 /// (`H_2n = [[H_n, H_n], [H_n, −H_n]]`): symmetric, and its own inverse.
 ///
@@ -39,5 +42,39 @@ impl pulp::WithSimd for Butterflies<'_> {
         }
         let factor = 1.0 / (self.cols as f32).sqrt();
         self.x.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+/// The random signs of a rotation: TransformerEngine's for 16 channels, else the bits of a ChaCha8 stream seeded with the
+/// number of channels.
+fn signs(size: usize) -> Vec<f32> {
+    const TE: [f32; 16] = [
+        1.0, 1.0, 1.0, -1.0, 1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0,
+    ];
+    if size == 16 {
+        return TE.to_vec();
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(size as u64);
+    (0..size)
+        .map(|_| if random.next_u32() & 1 == 0 { 1.0 } else { -1.0 })
+        .collect()
+}
+
+/// The random Hadamard transform of each `size` consecutive elements: signs, then [`hadamard`]. `size` is a power of two
+/// that divides the length.
+pub(super) fn rotate(x: &mut [f32], size: usize) {
+    flip(x, &signs(size));
+    hadamard(x, size).expect("rotations are whole");
+}
+
+/// The inverse of [`rotate`], but for rounding.
+pub(super) fn rotate_back(x: &mut [f32], size: usize) {
+    hadamard(x, size).expect("rotations are whole");
+    flip(x, &signs(size));
+}
+
+fn flip(x: &mut [f32], signs: &[f32]) {
+    for row in x.chunks_exact_mut(signs.len()) {
+        row.iter_mut().zip(signs).for_each(|(x, sign)| *x *= sign);
     }
 }

@@ -2,11 +2,14 @@
 
 use std::fmt::Write;
 
+use super::convention::{CONVENTIONS, Convention, Rounding};
 use super::element::{ELEMENTS, Element, Repr};
+use super::f32_scale::F32_RULES;
+use super::minifloat::{NanCode, Overflow, Policy, Ties, Zeros};
 use super::named::FORMATS;
-use super::nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES};
+use super::nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
+use super::power::{POWER_RULES, PowerCast};
 use super::records::{PAGE, RECORDS, Record};
-use super::scale::{F32_RULES, POWER_RULES};
 
 const INTRODUCTION: &str = "# Formats
 
@@ -16,16 +19,19 @@ Written from the tables in `src/formats` by `formats::markdown()`; change those,
 A format is an element under up to two levels of scales:
 
 ```
-element[/b<N>:<scale>[(rule)]][/token:<scale>[(rule)]][/t:<scale>[(rule)]]
+[rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/t:f32 | /token:f32]
 ```
 
-`b<N>` is a block of N consecutive channels, `token` a row, `t` all rows of one call. Scales are `e8m0`, `f32` or
-`e4m3`; a rule left out is the first of its table. Only `e4m3` block scales have a second level, `t:f32` or `token:f32`.
+A group is `b<N>`, a block of N consecutive channels; `b<R>x<C>`, a tile of R rows and C channels; `token`, a row;
+`channel`, a column; `t`, all rows of one call. Blocks and tiles at the edge may be cut short. Scales are `e8m0`, `f32`
+or `e4m3`; a rule left out is the first of its table. Only `e4m3` block scales have a second level, `t:f32` or
+`token:f32`. `rht<N>` rotates each N channels by random signs and a Hadamard matrix first, and back after decoding.
 
-All casts round to nearest, ties to even, from f32 and without intermediate roundings. Of two 4-bit codes in a byte the
-first is in the low nibble. A NaN or an infinity in a scaled block makes the scale NaN and all values of the block NaN;
-under a second level, all values that share it: no NaN vanishes in the cast to an element that has none. Unscaled formats
-keep NaN; unscaled `e4m3` and `e5m2` saturate infinities as PTX `cvt.satfinite` does.
+Unless a cast is named, all round to nearest, ties to even, from f32 and without intermediate roundings. Of two 4-bit codes
+in a byte the first is in the low nibble; 6-bit codes take a byte each. Unless the rule says otherwise, a NaN or an
+infinity in a scaled block makes the scale NaN and all values of the block NaN; under a second level, all values that share
+it: no NaN vanishes in the cast to an element that has none. Where a library's own maximum ignores NaN, ulplab's does not.
+Unscaled formats keep NaN; unscaled `e4m3` and `e5m2` saturate infinities as PTX `cvt.satfinite` does.
 ";
 
 /// The whole file.
@@ -51,22 +57,25 @@ pub fn markdown() -> String {
             ],
         );
     }
-    section(&mut out, "Rules for e8m0 scales", &["rule", ""]);
-    POWER_RULES
-        .iter()
-        .for_each(|rule| row(&mut out, &[&code(rule.name), rule.doc]));
-    section(&mut out, "Rules for f32 scales", &["rule", ""]);
-    F32_RULES
-        .iter()
-        .for_each(|rule| row(&mut out, &[&code(rule.name), rule.doc]));
-    section(&mut out, "Rules for e4m3 scales, one level", &["rule", ""]);
-    NVFP4_SINGLE_RULES
-        .iter()
-        .for_each(|rule| row(&mut out, &[&code(rule.name), rule.doc]));
-    section(&mut out, "Rules for e4m3 scales under a second level", &["rule", ""]);
-    NVFP4_RULES
-        .iter()
-        .for_each(|rule| row(&mut out, &[&code(rule.name), rule.doc]));
+    section(
+        &mut out,
+        "Casts",
+        &["cast", "element", "ties", "overflow", "infinity", "NaN", "zero", ""],
+    );
+    CONVENTIONS.iter().for_each(|convention| casts(&mut out, convention));
+    rules(
+        &mut out,
+        "e8m0 scales",
+        POWER_RULES.iter().map(|rule| (rule.name, rule.doc)),
+    );
+    rules(
+        &mut out,
+        "f32 scales",
+        F32_RULES.iter().map(|rule| (rule.name, rule.doc)),
+    );
+    let nvfp4 = |rules: &'static [&Nvfp4Rule]| rules.iter().map(|rule| (rule.name, rule.doc));
+    rules(&mut out, "e4m3 scales, one level", nvfp4(NVFP4_SINGLE_RULES));
+    rules(&mut out, "e4m3 scales under a second level", nvfp4(NVFP4_RULES));
     section(&mut out, "Named formats", &["name", "format", ""]);
     FORMATS
         .iter()
@@ -125,6 +134,76 @@ fn describe(out: &mut String, record: &Record) {
     }
 }
 
+fn rules(out: &mut String, of: &str, rules: impl Iterator<Item = (&'static str, &'static str)>) {
+    section(out, &format!("Rules for {of}"), &["rule", ""]);
+    rules.for_each(|(name, doc)| row(out, &[&code(name), doc]));
+}
+
+/// A convention, element by element.
+fn casts(out: &mut String, convention: &Convention) {
+    for (index, (element, rounding)) in convention.casts.iter().enumerate() {
+        let [ties, overflow, infinity, nan, zeros] = match rounding {
+            Rounding::Float(policy) => policy_words(policy),
+            Rounding::Power(cast) => power_words(cast),
+        };
+        let doc = if index == 0 { convention.doc } else { "" };
+        row(
+            out,
+            &[
+                &code(convention.name),
+                &code(element),
+                &ties,
+                &overflow,
+                &infinity,
+                &nan,
+                &zeros,
+                doc,
+            ],
+        );
+    }
+}
+
+fn policy_words(policy: &Policy) -> [String; 5] {
+    let ties = match policy.ties {
+        Ties::Even => "even",
+        Ties::Away => "away from 0",
+        Ties::Zero => "toward 0",
+    };
+    let overflow = |overflow| match overflow {
+        Overflow::Saturate => "largest",
+        Overflow::Special => "inf or NaN",
+    };
+    let nan = match policy.nan {
+        NanCode::Code(code) => format!("{code:#x}"),
+        NanCode::Signed(code) => format!("±{code:#x}"),
+        NanCode::FlippedZero => "∓0".into(),
+    };
+    let zeros = match policy.zeros {
+        Zeros::Signed => "±0",
+        Zeros::UnsignedIfExact => "±0 → +0",
+        Zeros::Unsigned => "any → +0",
+        Zeros::NegativeIfExact => "±0 → −0",
+    };
+    let [ties, large, infinite, zeros] =
+        [ties, overflow(policy.overflow), overflow(policy.infinity), zeros].map(String::from);
+    [ties, large, infinite, nan, zeros]
+}
+
+fn power_words(cast: &PowerCast) -> [String; 5] {
+    let ties = match cast.threshold {
+        0 => "next above",
+        0x7f_ffff => "next below",
+        _ => "nearest, up",
+    };
+    let large = if cast.special { "NaN" } else { "largest" };
+    let zero = if cast.positive_only {
+        "≤ 0 → NaN"
+    } else {
+        "→ 2^-127"
+    };
+    [ties, large, large, "0xff", zero].map(String::from)
+}
+
 fn section(out: &mut String, title: &str, columns: &[&str]) {
     let _ = writeln!(out, "\n## {title}\n");
     row(out, columns);
@@ -153,7 +232,7 @@ fn number(value: f32) -> String {
 
 /// The smallest value above zero.
 fn smallest(element: &Element) -> String {
-    number(element.decode(u16::from(element.repr != Repr::Power)))
+    number(element.decode(u16::from(!matches!(element.repr, Repr::Power(_)))))
 }
 
 fn nan_codes(element: &Element) -> String {
@@ -163,6 +242,7 @@ fn nan_codes(element: &Element) -> String {
     match nans.as_slice() {
         [] => "none".into(),
         [code] => format!("{code:#x}"),
+        [first, .., last] if *last - *first == nans.len() as u32 - 1 => format!("{first:#x}–{last:#x}"),
         [first, .., _] => {
             // Of a signed format the codes with the sign bit are the same again.
             let half = nans.len() / 2;

@@ -2,15 +2,6 @@
 
 use super::element::Cast;
 
-/// What a cast makes of a finite value that rounds beyond the largest one, and of an infinity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overflow {
-    /// The largest finite value with its sign: PTX `.satfinite`, which saturates infinities too.
-    Saturate,
-    /// The code after the largest finite one: infinity, or NaN in a format without infinities.
-    Special,
-}
-
 /// A binary floating-point format of at most 16 bits with subnormals and, above the codes of finite values, optionally
 /// one infinity and then NaNs.
 ///
@@ -26,9 +17,84 @@ pub struct MiniFloat {
     pub max: u32,
     /// Whether the code after `max` is infinity. All codes above are NaN.
     pub infinity: bool,
+    /// Whether the top bit is a sign. Without one negative numbers become 0, and codes with the bit set are NaN.
+    pub signed: bool,
+}
+
+/// What two neighbours do with the number half-way between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    Even,
+    Away,
+    Zero,
+}
+
+/// What a number beyond the largest finite one becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The largest finite value with its sign.
+    Saturate,
+    /// The code after the largest finite one: infinity, or NaN in a format without infinities.
+    Special,
+}
+
+/// What a NaN becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NanCode {
+    /// This code, whatever the sign.
+    Code(u32),
+    /// This code with the sign of the NaN.
+    Signed(u32),
+    /// Zero with the opposite sign.
+    FlippedZero,
+}
+
+/// What becomes of the sign of zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeros {
+    /// It stays, also where a number is rounded to zero.
+    Signed,
+    /// A zero is stored as +0, but a negative number rounded to zero as −0.
+    UnsignedIfExact,
+    /// Whatever becomes zero is stored as +0.
+    Unsigned,
+    /// A zero of either sign is stored as −0.
+    NegativeIfExact,
+}
+
+/// How a cast decides where the format leaves it open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub ties: Ties,
+    /// Of finite numbers that round beyond the largest one.
     pub overflow: Overflow,
-    /// The code a NaN becomes, its sign dropped as in PTX `cvt`; `max` where no code is a NaN.
-    pub nan: u32,
+    /// Of infinities.
+    pub infinity: Overflow,
+    pub nan: NanCode,
+    pub zeros: Zeros,
+}
+
+impl Policy {
+    /// PTX `cvt.rn.satfinite`: ties to even, infinities saturate too, one code for all NaNs.
+    pub const fn satfinite(nan: u32) -> Self {
+        Self {
+            ties: Ties::Even,
+            overflow: Overflow::Saturate,
+            infinity: Overflow::Saturate,
+            nan: NanCode::Code(nan),
+            zeros: Zeros::Signed,
+        }
+    }
+
+    /// IEEE 754: what is too large becomes infinity (or NaN, where there is none).
+    pub const fn special(nan: NanCode) -> Self {
+        Self {
+            overflow: Overflow::Special,
+            infinity: Overflow::Special,
+            nan,
+            ..Self::satfinite(0)
+        }
+    }
 }
 
 impl MiniFloat {
@@ -38,55 +104,109 @@ impl MiniFloat {
 
     /// Whether the code is a NaN.
     pub const fn is_nan(&self, code: u32) -> bool {
-        (code & (self.sign() - 1)) > self.max + self.infinity as u32
+        let magnitude = code & (self.sign() - 1);
+        magnitude > self.max + self.infinity as u32 || (!self.signed && code & self.sign() != 0)
     }
 
     /// Whether some code is a NaN.
     pub const fn has_nan(&self) -> bool {
         self.is_nan(self.sign() - 1)
     }
+
+    /// Significand and number of its bits to drop for a finite magnitude, and the code of the binade's start less the
+    /// leading one: `code = base + round(significand / 2^drop)`.
+    #[inline(always)]
+    const fn split(&self, magnitude: u32) -> (u32, u32, u32) {
+        let field = magnitude >> 23;
+        let normal = (field != 0) as u32;
+        let significand = (magnitude & 0x7f_ffff) | (normal << 23);
+        let exponent = field + 1 - normal;
+        // Exponent, biased as in f32, of the format's smallest binade: below it the step stays the same.
+        let lowest = 128 - self.bias;
+        let quantum = if exponent > lowest { exponent } else { lowest };
+        let drop = 23 - self.mantissa_bits + (quantum - exponent);
+        (significand, drop, (quantum - lowest) << self.mantissa_bits)
+    }
+
+    /// The code of the largest magnitude not above that of `x`, and by how much the magnitude exceeds it, in units of
+    /// 2^-32 of the step to the next code; what is below one unit counts as none. For stochastic rounding. `x` is finite.
+    pub(super) fn truncate(&self, x: f32) -> (u32, u32) {
+        let (significand, drop, base) = self.split(x.to_bits() & 0x7fff_ffff);
+        let fixed = (u64::from(significand) << 32).checked_shr(drop).unwrap_or(0);
+        (base + (fixed >> 32) as u32, fixed as u32)
+    }
 }
 
-impl Cast for MiniFloat {
-    /// Rounds to nearest, ties to the even code, by integers alone: f32 subnormals come out right, and a carry of the
-    /// rounding moves into the exponent by itself.
+/// A float under a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloatCast {
+    pub float: MiniFloat,
+    pub policy: Policy,
+}
+
+impl Cast for FloatCast {
+    /// Rounds by integers alone: f32 subnormals come out right, and a carry of the rounding moves into the exponent by
+    /// itself.
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
+        let Self { float, policy } = *self;
         let magnitude = x.to_bits() & 0x7fff_ffff;
-        let field = magnitude >> 23;
-        let significand = (magnitude & 0x7f_ffff) | (field.min(1) << 23);
-        let exponent = field.max(1);
-        // Exponent, biased as in f32, of the result's smallest binade: below it the step stays the same.
-        let lowest = 128 - self.bias;
-        let quantum = exponent.max(lowest);
+        let (significand, drop, base) = float.split(magnitude);
         // From 25 dropped bits on everything rounds to zero.
-        let drop = (23 - self.mantissa_bits + (quantum - exponent)).min(25);
-        let odd = (significand >> drop) & 1;
-        let kept = (significand + (1 << (drop - 1)) - 1 + odd) >> drop;
-        let top = self.max + (self.overflow == Overflow::Special) as u32;
-        let rounded = (((quantum - lowest) << self.mantissa_bits) + kept).min(top);
-        let sign = (x.to_bits() >> 31) << (self.exponent_bits + self.mantissa_bits);
-        if magnitude > 0x7f80_0000 {
-            self.nan
+        let drop = drop.min(25);
+        let half = 1 << (drop - 1);
+        let bump = match policy.ties {
+            Ties::Even => half - 1 + ((significand >> drop) & 1),
+            Ties::Away => half,
+            Ties::Zero => half - 1,
+        };
+        let top = |overflow| float.max + (overflow == Overflow::Special) as u32;
+        let rounded = (base + ((significand + bump) >> drop)).min(top(policy.overflow));
+        let rounded = if policy.infinity != policy.overflow && magnitude == 0x7f80_0000 {
+            top(policy.infinity)
         } else {
-            rounded | sign
-        }
+            rounded
+        };
+        let negative = x.to_bits() >> 31;
+        let sign = negative << (float.exponent_bits + float.mantissa_bits);
+        let code = if !float.signed {
+            rounded * (1 - negative)
+        } else {
+            rounded
+                | match policy.zeros {
+                    Zeros::Signed => sign,
+                    Zeros::UnsignedIfExact => sign * (magnitude != 0) as u32,
+                    Zeros::Unsigned => sign * (rounded != 0) as u32,
+                    Zeros::NegativeIfExact => sign | float.sign() * (magnitude == 0) as u32,
+                }
+        };
+        let nan = match policy.nan {
+            NanCode::Code(code) => code,
+            NanCode::Signed(code) => code | sign,
+            NanCode::FlippedZero => sign ^ float.sign(),
+        };
+        if magnitude > 0x7f80_0000 { nan } else { code }
     }
 
     #[inline(always)]
     fn decode(&self, code: u32) -> f32 {
-        let magnitude = code & (self.sign() - 1);
-        let normal = (magnitude << (23 - self.mantissa_bits)) + ((127 - self.bias) << 23);
+        let float = self.float;
+        let magnitude = code & (float.sign() - 1);
+        let normal = (magnitude << (23 - float.mantissa_bits)) + ((127 - float.bias) << 23);
         // A float whose last bit is worth the smallest subnormal holds `magnitude` as its last bits.
-        let lift = (151 - self.bias - self.mantissa_bits) << 23;
+        let lift = (151 - float.bias - float.mantissa_bits) << 23;
         let subnormal = (f32::from_bits(lift | (magnitude & 0x7f_ffff)) - f32::from_bits(lift)).to_bits();
-        let finite = if magnitude >> self.mantissa_bits == 0 {
+        let finite = if magnitude >> float.mantissa_bits == 0 {
             subnormal
         } else {
             normal
         };
-        let special = if self.is_nan(code) { 0x7fc0_0000 } else { 0x7f80_0000 };
-        let bits = if magnitude > self.max { special } else { finite };
-        f32::from_bits(bits | ((code & self.sign()) << (31 - self.exponent_bits - self.mantissa_bits)))
+        let special = if float.is_nan(code) { 0x7fc0_0000 } else { 0x7f80_0000 };
+        let bits = if magnitude > float.max || float.is_nan(code) {
+            special
+        } else {
+            finite
+        };
+        f32::from_bits(bits | ((code & float.sign()) << (31 - float.exponent_bits - float.mantissa_bits)))
     }
 }

@@ -3,19 +3,24 @@
 //! Everything that rounds is a [`Codec`]; [`codec`] finds it by the name of a record (`v4_fp8`), the name of a format
 //! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding goes through the stored bytes, always.
 //!
-//! A new element, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`], [`POWER_RULES`] or
-//! [`F32_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
+//! A new element, way to cast, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`],
+//! [`CONVENTIONS`], [`POWER_RULES`] or [`F32_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
 
 mod block;
 mod codec;
 mod codes;
+mod convention;
 mod element;
+mod f32_scale;
 mod hadamard;
 mod markdown;
 mod minifloat;
 mod named;
 mod nvfp4;
+mod nvfp4_select;
 mod parse;
+mod power;
+mod quantize;
 mod records;
 mod scale;
 
@@ -23,14 +28,20 @@ use std::sync::Arc;
 
 pub use block::{Format, Group, Scaling};
 pub use codec::{Codec, Encoded, Part};
-pub use element::{BF16, E2M1, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT8, Integer, Repr, element};
+pub use convention::{CONVENTIONS, Convention, Rounding, convention};
+pub use element::{
+    BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT4, INT8, Integer, MXINT8, Repr, UE4M3, element,
+};
+pub use f32_scale::{F32_RULES, F32Rule, Stored};
 pub use hadamard::hadamard;
 pub use markdown::markdown;
-pub use minifloat::{MiniFloat, Overflow};
+pub use minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Policy, Ties, Zeros};
 pub use named::{FORMATS, Named};
-pub use nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
+pub use nvfp4::{BlockScale, Division, Global, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
+pub use nvfp4_select::{Domain, Error, Select};
+pub use power::{POWER_RULES, Pick, PowerCast, PowerRule};
 pub use records::{PAGE, Place, RECORDS, Record, Segment};
-pub use scale::{F32_RULES, F32Rule, POWER_RULES, Pick, PowerRule, Scale};
+pub use scale::Scale;
 
 use crate::error::did_you_mean;
 
@@ -47,7 +58,7 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
             format,
         }));
     }
-    if !text.contains('/') && element(text).is_none() {
+    if !text.contains(['/', '(']) && element(text).is_none() {
         let records = RECORDS.iter().map(|record| record.name);
         let near = did_you_mean(text, records.chain(FORMATS.iter().map(|named| named.name)));
         return Err(format!("unknown format '{text}'{near}"));

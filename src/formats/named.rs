@@ -47,6 +47,16 @@ pub const FORMATS: &[Named] = &[
         doc: "FP8 in blocks of 128 with f32 scales, as DeepGEMM casts activations",
     },
     Named {
+        name: "fp8_b128x128",
+        format: "e4m3/b128x128:f32(deepgemm)",
+        doc: "FP8 in tiles of 128 × 128 with f32 scales, as DeepSeek's weights",
+    },
+    Named {
+        name: "fp8_channel",
+        format: "e4m3/channel:f32",
+        doc: "FP8 with one f32 scale per column",
+    },
+    Named {
         name: "fp8_token",
         format: "e4m3/token:f32(vllm)",
         doc: "FP8 with one f32 scale per token, as vLLM casts dynamically",
@@ -65,6 +75,21 @@ pub const FORMATS: &[Named] = &[
         name: "mxfp8_floor",
         format: "e4m3/b32:e8m0(floor)",
         doc: "OCP MXFP8 with the scales of OCP MX v1.0 §6.3",
+    },
+    Named {
+        name: "mxfp6_e2m3",
+        format: "e2m3/b32:e8m0",
+        doc: "OCP MXFP6 with three mantissa bits: nothing saturates",
+    },
+    Named {
+        name: "mxfp6_e3m2",
+        format: "e3m2/b32:e8m0",
+        doc: "OCP MXFP6 with two mantissa bits: nothing saturates",
+    },
+    Named {
+        name: "mxint8",
+        format: "mxint8/b32:e8m0(floor)",
+        doc: "OCP MXINT8 with the scales of OCP MX v1.0 §6.3",
     },
     Named {
         name: "mxfp4",
@@ -92,8 +117,38 @@ pub const FORMATS: &[Named] = &[
         doc: "NVFP4 with block scales only, as FlashInfer with global scale 1",
     },
     Named {
+        name: "nvfp4_2d",
+        format: "e2m1/b16x16:e4m3/t:f32",
+        doc: "NVFP4 in tiles of 16 × 16, as TransformerEngine stores weights (there each scale stands 16 times)",
+    },
+    Named {
+        name: "nvfp4_46",
+        format: "e2m1/b16:e4m3(te46_mse_256)/t:f32",
+        doc: "NVFP4 with four-over-six: each block's largest value becomes 6 or 4, whichever errs less",
+    },
+    Named {
+        name: "nvfp4_search",
+        format: "e2m1/b16:e4m3(search)/t:f32",
+        doc: "NVFP4 with the best of 17 scales for each block",
+    },
+    Named {
+        name: "nvfp4_rht",
+        format: "rht16/e2m1/b16:e4m3/t:f32",
+        doc: "NVFP4 of randomly rotated channels, as TransformerEngine's weight gradients",
+    },
+    Named {
+        name: "fp4_deepgemm",
+        format: "e2m1(deepgemm)/b32:f32(deepgemm)",
+        doc: "FP4 in blocks of 32 with f32 scales and ties to zero, as DeepGEMM casts",
+    },
+    Named {
         name: "int8_token",
         format: "int8/token:f32",
         doc: "symmetric INT8 with one f32 scale amax/127 per token",
+    },
+    Named {
+        name: "int4_b32",
+        format: "int4/b32:f32",
+        doc: "symmetric INT4 with one f32 scale amax/7 per 32 channels",
     },
 ];

@@ -1,20 +1,30 @@
-//! Format strings: `element[/b<N>:<scale>[(rule)]][/token:<scale>[(rule)]][/t:<scale>[(rule)]]`.
+//! Format strings: `[rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/<group>:f32]`.
 //!
-//! At most two levels. The first holds the scales next to the elements; the second is the f32 above E4M3 block scales.
+//! At most two levels of scales. The first holds the scales next to the elements; the second is the f32 above E4M3 block
+//! scales.
 
 use std::fmt;
 
 use super::block::{Format, Group, Scaling};
-use super::element::{ELEMENTS, Repr, element};
+use super::convention::{CONVENTIONS, Convention, convention};
+use super::element::{ELEMENTS, Element, element};
+use super::f32_scale::F32_RULES;
 use super::nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES};
-use super::scale::{F32_RULES, POWER_RULES, Scale};
+use super::nvfp4_select::Select;
+use super::power::POWER_RULES;
+use super::scale::Scale;
 use crate::error::did_you_mean;
+
+/// The largest block or rotation a string may ask for.
+const LARGEST: usize = 65536;
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Block(size) => write!(f, "b{size}"),
+            Self::Tile { rows: 1, cols } => write!(f, "b{cols}"),
+            Self::Tile { rows, cols } => write!(f, "b{rows}x{cols}"),
             Self::Token => f.write_str("token"),
+            Self::Channel => f.write_str("channel"),
             Self::Tensor => f.write_str("t"),
         }
     }
@@ -23,7 +33,13 @@ impl fmt::Display for Group {
 /// Prints a string that parses back to the same format; a default rule is left out.
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(size) = self.rotation {
+            write!(f, "rht{size}/")?;
+        }
         f.write_str(self.element.name)?;
+        if let Some(convention) = self.convention {
+            write!(f, "({})", convention.name)?;
+        }
         if let Some(Scaling { group, scale }) = self.scaling {
             write!(f, "/{group}:{}", scale.kind())?;
             let rule = scale.rule().0;
@@ -39,7 +55,7 @@ impl fmt::Display for Format {
 }
 
 /// Names of the rules of a scale format, the default first.
-fn rules(kind: &str, two_levels: bool) -> Vec<&'static str> {
+pub(super) fn rules(kind: &str, two_levels: bool) -> Vec<&'static str> {
     match kind {
         "e8m0" => POWER_RULES.iter().map(|rule| rule.name).collect(),
         "f32" => F32_RULES.iter().map(|rule| rule.name).collect(),
@@ -65,18 +81,13 @@ impl std::str::FromStr for Format {
 }
 
 fn parse(text: &str) -> Result<Format, String> {
-    let mut parts = text.split('/');
-    let name = parts.next().unwrap_or_default();
-    let element = element(name).ok_or_else(|| {
-        let near = did_you_mean(name, ELEMENTS.iter().map(|element| element.name));
-        format!("unknown element '{name}'{near}")
-    })?;
-    if element.repr == Repr::Power {
-        return Err(format!("'{name}' holds scales only"));
-    }
+    let (rotation, rest) = rotation(text)?;
+    let mut parts = rest.split('/');
+    let (element, convention) = elements(parts.next().unwrap_or_default())?;
     let levels = parts.map(level).collect::<Result<Vec<_>, _>>()?;
-    let (scaling, global) = match levels.as_slice() {
+    let (inner, outer) = match levels.as_slice() {
         [] if !element.has_nan() => {
+            let name = element.name;
             return Err(format!(
                 "'{name}' has no NaN, so it needs a scale that has one, e.g. '{name}/token:f32'"
             ));
@@ -91,65 +102,103 @@ fn parse(text: &str) -> Result<Format, String> {
             ));
         }
     };
-    if let (Some(inner), Some(outer)) = (scaling, global) {
-        if !matches!(inner.group, Group::Block(_)) || inner.kind != "e4m3" {
-            return Err(format!(
-                "a second level goes above blocks with e4m3 scales, not above '{}'",
-                inner.text
-            ));
-        }
-        if matches!(outer.group, Group::Block(_)) || outer.kind != "f32" || outer.rule.is_some() {
-            return Err(format!(
-                "the second level is 't:f32' or 'token:f32', not '{}'",
-                outer.text
-            ));
-        }
+    if let (Some(inner), Some(outer)) = (inner, outer) {
+        second_level(inner, outer)?;
     }
-    let scaling = scaling.map(|level| scale(level, name, global.is_some())).transpose()?;
-    if let Some(Scaling {
-        group: Group::Block(size),
-        ..
-    }) = scaling
-        && !(size * element.bits as usize).is_multiple_of(8)
-    {
-        return Err(format!(
-            "a block of {size} codes of {} bits is not whole bytes",
-            element.bits
-        ));
-    }
+    let scaling = inner.map(|level| scale(level, element, outer.is_some())).transpose()?;
     Ok(Format {
+        rotation,
         element,
+        convention,
         scaling,
-        global: global.map(|level| level.group),
+        global: outer.map(|level| level.group),
     })
+}
+
+/// A number of channels or rows.
+fn size(text: &str) -> Option<usize> {
+    // Not a sign, which `parse` would take.
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|size| digits && *size <= LARGEST)
+}
+
+/// The rotation a string begins with, and the rest.
+fn rotation(text: &str) -> Result<(Option<usize>, &str), String> {
+    let Some((first, rest)) = text.split_once('/') else {
+        return Ok((None, text));
+    };
+    let Some(digits) = first.strip_prefix("rht") else {
+        return Ok((None, text));
+    };
+    match size(digits).filter(|size| size.is_power_of_two() && *size > 1) {
+        Some(size) => Ok((Some(size), rest)),
+        None => Err(format!(
+            "'{first}': a rotation spans a power of two of channels, rht2 … rht{LARGEST}"
+        )),
+    }
+}
+
+/// `name` or `name(argument)`.
+fn call(text: &str) -> Result<(&str, Option<&str>), String> {
+    match text.split_once('(') {
+        None => Ok((text, None)),
+        Some((name, rest)) => match rest.strip_suffix(')') {
+            Some(argument) => Ok((name, Some(argument))),
+            None => Err(format!("'{text}' lacks its closing ')'")),
+        },
+    }
+}
+
+fn elements(text: &str) -> Result<(&'static Element, Option<&'static Convention>), String> {
+    let (name, cast) = call(text)?;
+    let element = element(name).ok_or_else(|| {
+        let near = did_you_mean(name, ELEMENTS.iter().map(|element| element.name));
+        format!("unknown element '{name}'{near}")
+    })?;
+    if element.is_scale() {
+        return Err(format!("'{name}' holds scales only"));
+    }
+    let Some(cast) = cast else {
+        return Ok((element, None));
+    };
+    let of_element = |convention: &&Convention| convention.repr(element).is_some();
+    match convention(cast).filter(of_element) {
+        Some(convention) => Ok((element, Some(convention))),
+        None => {
+            let names: Vec<&str> = CONVENTIONS.iter().filter(of_element).map(|other| other.name).collect();
+            let near = did_you_mean(cast, names.iter().copied());
+            let known = match names.as_slice() {
+                [] => "it has only its own".into(),
+                names => format!("there are {}", names.join(", ")),
+            };
+            Err(format!("unknown cast '{cast}' to {name}; {known}{near}"))
+        }
+    }
 }
 
 fn level(text: &str) -> Result<Level<'_>, String> {
     let (group, scale) = text
         .split_once(':')
         .ok_or_else(|| format!("'{text}' should be <group>:<scale>, e.g. 'b32:e8m0'"))?;
-    let size = group
-        .strip_prefix('b')
-        .map(|size| size.parse::<usize>().ok().filter(|size| *size > 0 && *size <= 65536));
-    let group = match (group, size) {
-        ("token", _) => Group::Token,
-        ("t", _) => Group::Tensor,
-        (_, Some(Some(size))) => Group::Block(size),
-        _ => {
-            return Err(format!(
-                "unknown group '{group}'; groups are 'b<1…65536>', 'token' and 't'"
-            ));
-        }
+    let tile = |sizes: &str| match sizes.split_once('x') {
+        None => size(sizes).map(Group::block),
+        Some((rows, cols)) => size(rows)
+            .zip(size(cols))
+            .map(|(rows, cols)| Group::Tile { rows, cols }),
     };
-    let (kind, rule) = match scale.split_once('(') {
-        None => (scale, None),
-        Some((kind, rest)) => {
-            let rule = rest
-                .strip_suffix(')')
-                .ok_or_else(|| format!("'{scale}' lacks its closing ')'"))?;
-            (kind, Some(rule))
-        }
+    let group = match group {
+        "token" => Some(Group::Token),
+        "channel" => Some(Group::Channel),
+        "t" => Some(Group::Tensor),
+        _ => group.strip_prefix('b').and_then(tile),
     };
+    let group = group.ok_or_else(|| {
+        let found = text.split(':').next().unwrap_or_default();
+        format!(
+            "unknown group '{found}'; groups are 'b<N>' and 'b<N>x<N>' with N in 1 … {LARGEST}, 'token', 'channel' and 't'"
+        )
+    })?;
+    let (kind, rule) = call(scale)?;
     Ok(Level {
         text,
         group,
@@ -158,7 +207,33 @@ fn level(text: &str) -> Result<Level<'_>, String> {
     })
 }
 
-fn scale(level: &Level, element: &str, two_levels: bool) -> Result<Scaling, String> {
+/// Whether the second level goes above the first.
+fn second_level(inner: &Level, outer: &Level) -> Result<(), String> {
+    let Group::Tile { rows, .. } = inner.group else {
+        return Err(format!(
+            "a second level goes above blocks with e4m3 scales, not above '{}'",
+            inner.text
+        ));
+    };
+    if inner.kind != "e4m3" {
+        return Err(format!(
+            "a second level goes above blocks with e4m3 scales, not above '{}'",
+            inner.text
+        ));
+    }
+    if !matches!(outer.group, Group::Token | Group::Tensor) || outer.kind != "f32" || outer.rule.is_some() {
+        return Err(format!(
+            "the second level is 't:f32' or 'token:f32', not '{}'",
+            outer.text
+        ));
+    }
+    if rows > 1 && outer.group == Group::Token {
+        return Err(format!("'{}' spans tokens, so only 't:f32' goes above it", inner.text));
+    }
+    Ok(())
+}
+
+fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, String> {
     let kinds = ["e8m0", "f32", "e4m3"];
     if !kinds.contains(&level.kind) {
         let near = did_you_mean(level.kind, kinds);
@@ -168,8 +243,22 @@ fn scale(level: &Level, element: &str, two_levels: bool) -> Result<Scaling, Stri
             kinds.join(", ")
         ));
     }
-    if level.kind == "e4m3" && (element != "e2m1" || !matches!(level.group, Group::Block(_))) {
+    if level.kind == "e4m3" && (element.name != "e2m1" || !matches!(level.group, Group::Tile { .. })) {
         return Err(format!("'{}': e4m3 scales go with blocks of e2m1 (NVFP4)", level.text));
+    }
+    if element.bits == 4 && level.group == Group::Channel {
+        return Err(format!(
+            "'{}' puts neighbouring 4-bit codes under different scales",
+            level.text
+        ));
+    }
+    if let Group::Tile { cols, .. } = level.group
+        && !(cols * element.stored_bits()).is_multiple_of(8)
+    {
+        return Err(format!(
+            "a block of {cols} codes of {} bits is not whole bytes",
+            element.bits
+        ));
     }
     let names = rules(level.kind, two_levels);
     let index = match level.rule {
@@ -194,6 +283,14 @@ fn scale(level: &Level, element: &str, two_levels: bool) -> Result<Scaling, Stri
         _ if two_levels => Scale::E4m3(NVFP4_RULES[index]),
         _ => Scale::E4m3(NVFP4_SINGLE_RULES[index]),
     };
+    if let (Scale::E4m3(rule), Group::Tile { rows: 2.., .. }) = (scale, level.group)
+        && rule.select != Select::One
+    {
+        return Err(format!(
+            "'{}': rule '{}' compares errors within a row, so blocks have one row",
+            level.text, rule.name
+        ));
+    }
     Ok(Scaling {
         group: level.group,
         scale,

@@ -29,7 +29,7 @@ fn equal(what: &str, got: &[u8], want: &[u8]) {
 #[test]
 fn mx_is_torchao() {
     let (inputs, want) = (Fixture::open("inputs"), Fixture::open("mx_aomain"));
-    for element in ["e4m3", "e5m2", "e2m1"] {
+    for element in ["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] {
         for rule in ["floor", "ceil", "even", "rceil"] {
             let format = format!("{element}/b32:e8m0({rule})");
             for input in INPUTS {
@@ -57,99 +57,161 @@ fn mx_is_torchao() {
     }
 }
 
-#[test]
-fn nvfp4_is_transformer_engine_torchao_and_modelopt() {
+/// The global amax a fixture was made with: the tensor's own, or a quarter of it.
+fn given(want: &Fixture, input: &str, calibration: &str) -> Option<f32> {
+    let name = format!("{input}.{calibration}.global_amax");
+    want.has(&name).then(|| want.floats(&name)[0])
+}
+
+/// Compares codes and scales of a rule with every fixture of a library: inputs × calibrations. Returns how many there
+/// were.
+fn nvfp4_equals(rule: &str, library: &str, global: &str, skip: &[&str], change: impl Fn(&mut [f32])) -> usize {
     let (inputs, want) = (Fixture::open("inputs"), Fixture::open("nvfp4"));
-    let rules = [
-        ("e2m1/b16:e4m3(te)/t:f32", "amax.te1d", "amax.global_amax"),
-        ("e2m1/b16:e4m3(te)/token:f32", "amax.terow", "amax.terow.row_amax"),
-        (
-            "e2m1/b16:e4m3(torchao)/t:f32",
-            "amax.ao018.two",
-            "amax.ao018.global_scale",
-        ),
-        ("e2m1/b16:e4m3(torchao)", "ao018.single", ""),
-        ("e2m1/b16:e4m3(modelopt)/t:f32", "amax.modelopt", "amax.modelopt.scale2"),
-    ];
+    let codec = codec(&format!("e2m1/{rule}")).unwrap();
     let mut compared = 0;
-    for (format, name, global) in rules {
-        for input in INPUTS {
-            let name = format!("{input}.{name}");
-            // ModelOpt divides by scales that underflow, and casts the NaN somehow.
-            if !want.has(&format!("{name}.q")) || (format.contains("modelopt") && input == "edge_f32") {
+    for input in INPUTS {
+        for calibration in ["amax", "amax_div4"] {
+            let name = format!("{input}.{calibration}.{library}");
+            if !want.has(&format!("{name}.q")) || skip.contains(&input) {
                 continue;
             }
-            let mut x = inputs.floats(input);
-            if format.contains("te") {
-                // TransformerEngine's Python reference, unlike its kernel, drops the sign of −0.
-                x.iter_mut().for_each(|x| *x += 0.0);
-            }
-            let got = codec(format).unwrap().encode(&x, inputs.shape(input)[1]);
-            equal(
-                &format!("{name}.scale"),
-                got.part("scale"),
-                want.bytes(&format!("{name}.scale")),
-            );
+            let (mut x, cols) = (inputs.floats(input), inputs.shape(input)[1]);
+            change(&mut x);
+            let got = match given(&want, input, calibration) {
+                Some(amax) if rule.ends_with("/t:f32") => codec.encode_under(amax, &x, cols).unwrap(),
+                _ => codec.encode(&x, cols),
+            };
+            let (across, scales) = (cols / 16, got.part("scale"));
+            // The fixtures have a scale for every row of a tile.
+            let repeat = got.rows * across / scales.len();
+            let scales: Vec<u8> = scales.chunks(across).flat_map(|row| row.repeat(repeat)).collect();
+            equal(&format!("{name}.scale"), &scales, want.bytes(&format!("{name}.scale")));
             equal(&format!("{name}.q"), got.part("data"), want.bytes(&format!("{name}.q")));
             if !global.is_empty() {
-                equal(&name, got.part("global"), want.bytes(&format!("{input}.{global}")));
+                equal(
+                    &name,
+                    got.part("global"),
+                    want.bytes(&format!("{input}.{calibration}.{global}")),
+                );
             }
             compared += 1;
         }
     }
-    assert_eq!(compared, 25);
+    compared
+}
+
+/// TransformerEngine's Python reference, unlike its kernel, drops the sign of −0.
+fn no_negative_zero(x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x += 0.0);
 }
 
 #[test]
-fn fp8_is_deepgemm_and_vllm() {
-    let (inputs, want) = (Fixture::open("inputs"), Fixture::open("fp8_scaled"));
+fn nvfp4_is_transformer_engine() {
+    let te = |rule, library, global| nvfp4_equals(rule, library, global, &[], no_negative_zero);
+    assert_eq!(te("b16:e4m3(te)/t:f32", "te1d", "global_amax"), 8);
+    assert_eq!(te("b16:e4m3(te)/token:f32", "terow", "terow.row_amax"), 4);
+    assert_eq!(te("b16x16:e4m3(te)/t:f32", "te2d", "global_amax"), 6);
+}
+
+#[test]
+fn four_over_six_is_transformer_engine() {
+    for largest in ["448", "256"] {
+        for error in ["MAE", "MSE"] {
+            for domain in ["f32err", "fp16err"] {
+                let mut rule = format!("te46_{}", error.to_lowercase());
+                rule += if largest == "256" { "_256" } else { "" };
+                rule += if domain == "fp16err" { "_f16" } else { "" };
+                let rule = format!("b16:e4m3({rule})/t:f32");
+                let library = format!("te46.{largest}.{error}.{domain}");
+                assert_eq!(nvfp4_equals(&rule, &library, "", &[], no_negative_zero), 8, "{library}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nvfp4_is_torchao_modelopt_and_vllm() {
+    let equals = |rule, library, global, skip| nvfp4_equals(rule, library, global, skip, |_| ());
+    assert_eq!(
+        equals("b16:e4m3(torchao)/t:f32", "ao018.two", "ao018.global_scale", &[]),
+        7
+    );
+    // ModelOpt divides by scales that underflow, and casts the NaN somehow.
+    assert_eq!(
+        equals("b16:e4m3(modelopt)/t:f32", "modelopt", "modelopt.scale2", &["edge_f32"]),
+        6
+    );
+    assert_eq!(equals("b16:e4m3(vllm)/t:f32", "vllm", "vllm.global_scale", &[]), 7);
+    // One level has no calibration.
+    let (inputs, want) = (Fixture::open("inputs"), Fixture::open("nvfp4"));
     for input in INPUTS {
-        let got = encode("fp8_b128_f32", &inputs, input);
-        equal(input, got.part("scale"), want.bytes(&format!("{input}.tok128.fp32.sf")));
-        equal(input, got.part("data"), want.bytes(&format!("{input}.tok128.fp32.q")));
+        let got = encode("e2m1/b16:e4m3(torchao)", &inputs, input);
+        equal(
+            input,
+            got.part("scale"),
+            want.bytes(&format!("{input}.ao018.single.scale")),
+        );
+        equal(input, got.part("data"), want.bytes(&format!("{input}.ao018.single.q")));
+    }
+}
 
+#[test]
+fn scaled_fp8_and_fp4_are_deepgemm_vllm_and_torchao() {
+    let (inputs, want) = (Fixture::open("inputs"), Fixture::open("fp8_scaled"));
+    let cases = [
+        ("fp8_b128_f32", "tok128.fp32", "sf", "q"),
         // DeepGEMM keeps the powers of two as f32.
-        let got = encode("e4m3/b128:f32(act_quant)", &inputs, input);
-        equal(
-            input,
-            got.part("scale"),
-            want.bytes(&format!("{input}.tok128.ue8m0.sf")),
-        );
-        equal(input, got.part("data"), want.bytes(&format!("{input}.tok128.ue8m0.q")));
-        let bytes = encode("fp8_b128", &inputs, input);
-        let scales = got
-            .part("scale")
-            .as_chunks()
-            .0
-            .iter()
-            .map(|scale| (f32::from_le_bytes(*scale).to_bits() >> 23) as u8);
-        equal(input, bytes.part("scale"), &scales.collect::<Vec<_>>());
-        equal(input, bytes.part("data"), got.part("data"));
-
+        ("e4m3/b128:f32(act_quant)", "tok128.ue8m0", "sf", "q"),
+        ("fp8_b128x128", "blk128.fp32", "sf", "q"),
+        ("e4m3/b128x128:f32(act_quant)", "blk128.ue8m0", "sf", "q"),
         // Four scale bytes packed into an i32, in order.
-        let got = encode("e4m3/b32:e8m0(act_quant)", &inputs, input);
-        equal(
-            input,
-            got.part("scale"),
-            want.bytes(&format!("{input}.tok32.ue8m0packed.sf")),
-        );
-        equal(
-            input,
-            got.part("data"),
-            want.bytes(&format!("{input}.tok32.ue8m0packed.q")),
-        );
+        ("e4m3/b32:e8m0(act_quant)", "tok32.ue8m0packed", "sf", "q"),
+        ("fp4_deepgemm", "tokfp4_32.fp32", "sf", "q"),
+        ("e2m1(deepgemm)/b32:f32(act_quant)", "tokfp4_32.ue8m0", "sf", "q"),
+        ("fp8_token", "vllm_token", "scale", "q_inv"),
+        ("e4m3/token:f32(vllm_div)", "vllm_token", "scale", "q_div"),
+        ("e4m3/token:f32(torchao)", "ao_row.e4m3.f32", "scale", "q"),
+        ("e4m3/token:f32(torchao_power)", "ao_row.e4m3.p2", "scale", "q"),
+        ("e5m2/token:f32(torchao)", "ao_row.e5m2.f32", "scale", "q"),
+        ("e5m2/token:f32(torchao_power)", "ao_row.e5m2.p2", "scale", "q"),
+        ("e4m3/t:f32(torchao)", "ao_tensor.e4m3.f32", "scale", "q"),
+        ("e4m3/t:f32(torchao_power)", "ao_tensor.e4m3.p2", "scale", "q"),
+        ("e5m2/t:f32(torchao)", "ao_tensor.e5m2.f32", "scale", "q"),
+        ("e5m2/t:f32(torchao_power)", "ao_tensor.e5m2.p2", "scale", "q"),
+    ];
+    for (format, library, scale, codes) in cases {
+        for input in INPUTS {
+            let got = encode(format, &inputs, input);
+            let what = format!("{input}.{library}");
+            equal(
+                &format!("{what}.{scale}"),
+                got.part("scale"),
+                want.bytes(&format!("{what}.{scale}")),
+            );
+            equal(
+                &format!("{what}.{codes}"),
+                got.part("data"),
+                want.bytes(&format!("{what}.{codes}")),
+            );
+        }
+    }
+}
 
-        let got = encode("fp8_token", &inputs, input);
-        equal(
-            input,
-            got.part("scale"),
-            want.bytes(&format!("{input}.vllm_token.scale")),
+/// The same powers of two, kept as bytes or as f32.
+#[test]
+fn a_power_of_two_is_the_same_as_byte_and_as_f32() {
+    let inputs = Fixture::open("inputs");
+    for input in INPUTS {
+        let (bytes, floats) = (
+            encode("fp8_b128", &inputs, input),
+            encode("e4m3/b128:f32(act_quant)", &inputs, input),
         );
-        equal(
-            input,
-            got.part("data"),
-            want.bytes(&format!("{input}.vllm_token.q_inv")),
-        );
+        let exponents = floats.part("scale").as_chunks().0.iter();
+        let exponents: Vec<u8> = exponents
+            .map(|scale| (f32::from_le_bytes(*scale).to_bits() >> 23) as u8)
+            .collect();
+        equal(input, bytes.part("scale"), &exponents);
+        equal(input, bytes.part("data"), floats.part("data"));
     }
 }
 

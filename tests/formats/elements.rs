@@ -1,28 +1,15 @@
 //! Casts of single numbers.
 
-use ulplab::formats::{BF16, E2M1, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT8, MiniFloat, Overflow, Repr, element};
+use ulplab::formats::{
+    BF16, CONVENTIONS, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, FloatCast, INT4, INT8, MXINT8, Repr,
+    UE4M3, convention, element,
+};
 
 use crate::oracle::{Fixture, Random, table};
 
-fn float(element: &Element) -> MiniFloat {
-    match element.repr {
-        Repr::Float(float) => float,
-        _ => panic!("{} is no float", element.name),
-    }
-}
-
-/// The same element without saturation.
-fn special(element: &Element) -> Element {
-    let repr = Repr::Float(MiniFloat {
-        overflow: Overflow::Special,
-        ..float(element)
-    });
-    Element {
-        name: element.name,
-        doc: element.doc,
-        bits: element.bits,
-        repr,
-    }
+/// The element as a library casts to it.
+fn cast(name: &str, element: &Element) -> Repr {
+    convention(name).unwrap().repr(element).unwrap()
 }
 
 fn codes(element: &Element) -> impl Iterator<Item = u16> {
@@ -43,9 +30,9 @@ fn every_code_survives_decode_and_encode() {
                 assert!(element.decode(again).is_nan(), "{} {code:#x}", element.name);
             } else if value.is_infinite() && element.name == "e5m2" {
                 assert_eq!(again & 0x7f, 0x7b, "infinities saturate");
-                assert_eq!(special(element).encode(value), code);
-            } else if element.name == "int8" && code == 0x80 {
-                assert_eq!(again, 0x81, "-128 is never written");
+                assert_eq!(cast("nosat", element).encode(value), code);
+            } else if matches!(element.repr, Repr::Integer(_)) && code == 1 << (element.bits - 1) {
+                assert_eq!(again, code + 1, "the most negative code is never written");
             } else {
                 assert_eq!(again, code, "{} {value}", element.name);
             }
@@ -55,10 +42,18 @@ fn every_code_survives_decode_and_encode() {
 
 #[test]
 fn values_of_all_codes_are_those_of_ml_dtypes() {
-    for element in [&E4M3, &E5M2, &E2M1, &E8M0] {
+    for element in [&E4M3, &E5M2, &E3M2, &E2M3, &E2M1, &UE4M3, &MXINT8, &E8M0] {
         let table = table(element.name);
-        assert_eq!(table.len(), 1 << element.bits);
-        for code in codes(element) {
+        // Of UE4M3 the half without the top bit.
+        assert_eq!(
+            table.len(),
+            if element.name == "ue4m3" {
+                128
+            } else {
+                1 << element.bits
+            }
+        );
+        for code in 0..table.len() as u16 {
             let (want, got) = (table[usize::from(code)], element.decode(code));
             assert!(same(want, got), "{} {code:#x}: {got}, not {want}", element.name);
         }
@@ -66,45 +61,110 @@ fn values_of_all_codes_are_those_of_ml_dtypes() {
 }
 
 #[test]
-fn all_bf16_cast_as_cuda_and_torch_do() {
+fn all_bf16_cast_as_cuda_ml_dtypes_torch_and_torchao_do() {
     let file = Fixture::open("cast_bf16_exhaustive");
-    let (e4m3, e5m2) = (special(&E4M3), special(&E5M2));
-    let cases: [(&str, &Element); 6] = [
-        ("nv_e4m3_sat", &E4M3),
-        ("nv_e5m2_sat", &E5M2),
-        ("nv_e4m3_nosat", &e4m3),
-        ("nv_e5m2_nosat", &e5m2),
-        ("nv_e2m1", &E2M1),
-        ("nv_e8m0_rp_sat", &E8M0),
+    let cases: [(&str, &Element, Option<&str>); 23] = [
+        ("nv_e4m3_sat", &E4M3, None),
+        ("nv_e5m2_sat", &E5M2, None),
+        ("nv_e3m2", &E3M2, None),
+        ("nv_e2m3", &E2M3, None),
+        ("nv_e2m1", &E2M1, None),
+        ("nv_e8m0_rp_sat", &E8M0, None),
+        ("nv_e4m3_nosat", &E4M3, Some("nosat")),
+        ("nv_e5m2_nosat", &E5M2, Some("nosat")),
+        ("nv_e8m0_rp_nosat", &E8M0, Some("nosat")),
+        ("nv_e8m0_rz_sat", &E8M0, Some("rz")),
+        ("nv_e8m0_rz_nosat", &E8M0, Some("rz_nosat")),
+        ("ml_e4m3", &E4M3, Some("ml_dtypes")),
+        ("ml_e5m2", &E5M2, Some("ml_dtypes")),
+        ("ml_e3m2", &E3M2, Some("ml_dtypes")),
+        ("ml_e2m3", &E2M3, Some("ml_dtypes")),
+        ("ml_e2m1", &E2M1, Some("ml_dtypes")),
+        ("ml_e8m0", &E8M0, Some("ml_dtypes")),
+        ("torch_e4m3", &E4M3, Some("torch")),
+        ("torch_e5m2", &E5M2, Some("torch")),
+        ("torch_e8m0", &E8M0, Some("torch")),
+        ("ao_e3m2", &E3M2, None),
+        ("ao_e2m3", &E2M3, None),
+        ("ao_e2m1", &E2M1, None),
     ];
-    for (name, element) in cases {
+    for (name, element, library) in cases {
+        let repr = library.map_or(element.repr, |library| cast(library, element));
         for (bits, want) in file.bytes(name).iter().enumerate() {
             let x = f32::from_bits((bits as u32) << 16);
-            assert_eq!(element.encode(x), u16::from(*want), "{name} of {x} ({bits:#x})");
+            // torchao's casts make anything of NaN.
+            if !(name.starts_with("ao_") && x.is_nan()) {
+                assert_eq!(repr.encode(x), u16::from(*want), "{name} of {x} ({bits:#x})");
+            }
         }
     }
-    // torch keeps the sign of a NaN.
-    for (bits, want) in file.bytes("torch_e4m3").iter().enumerate() {
-        let x = f32::from_bits((bits as u32) << 16);
-        let got = E4M3.encode(x);
-        assert!(
-            got == u16::from(*want) || (x.is_nan() && want & 0x7f == 0x7f),
-            "torch_e4m3 of {x}"
+}
+
+/// Every cast of every library against its definition, on the midpoints and their neighbours.
+#[test]
+fn conventions_differ_where_they_say() {
+    let of = |library, element: &Element, x: f32| cast(library, element).encode(x);
+    // A tie between 0.5 and 1, and between 2 and 3.
+    for (x, even, away, zero) in [(0.75, 2, 2, 1), (2.5, 4, 5, 4), (-3.5, 14, 14, 13), (0.25, 0, 1, 0)] {
+        assert_eq!(of("te_reference", &E2M1, x), even, "{x}");
+        assert_eq!(of("microxcaling", &E2M1, x), away, "{x}");
+        assert_eq!(of("deepgemm", &E2M1, x), zero, "{x}");
+        assert_eq!(of("modelopt_mxfp4", &E2M1, x), zero, "{x}");
+    }
+    // Zeros, and a number that becomes zero.
+    for (library, zero, negative_zero, tiny) in [
+        ("ml_dtypes", 0, 8, 8),
+        ("te_reference", 0, 0, 8),
+        ("modelopt", 0, 0, 8),
+        ("modelopt_mxfp4", 8, 8, 8),
+        ("deepgemm", 0, 0, 0),
+    ] {
+        let got = [0.0, -0.0, -0.1].map(|x| of(library, &E2M1, x));
+        assert_eq!(got, [zero, negative_zero, tiny], "{library}");
+    }
+    assert_eq!(of("te_reference", &E2M1, f32::NAN), 0);
+    assert_eq!(of("deepgemm", &E2M1, -f32::NAN), 0);
+    assert_eq!(of("microxcaling", &E5M2, 1e30), 0x7b);
+    assert_eq!(of("microxcaling", &E5M2, f32::NEG_INFINITY), 0xfc);
+    assert_eq!(of("torch_old", &E4M3, 465.0), 0x7f);
+    assert_eq!(of("torch_old", &E4M3, 464.0), 0x7e);
+    assert_eq!(UE4M3.encode(-1.0), 0);
+    assert_eq!(UE4M3.encode(-f32::NAN), 0x7f);
+}
+
+#[test]
+fn conventions_are_known_by_name_and_apply_to_their_elements() {
+    for wanted in CONVENTIONS {
+        assert_eq!(convention(wanted.name), Some(wanted));
+        assert_eq!(
+            wanted.elements().count(),
+            wanted.casts.len(),
+            "{}: unknown element",
+            wanted.name
         );
+        for element in wanted.elements() {
+            assert!(wanted.repr(element).is_some(), "{} of {}", element.name, wanted.name);
+            assert_ne!(
+                wanted.repr(element),
+                Some(element.repr),
+                "{} has nothing of its own",
+                wanted.name
+            );
+        }
     }
 }
 
 /// Of any two neighbouring values: their midpoint goes to the even code, what is nearer to one goes to it.
 #[test]
 fn midpoints_go_to_the_even_code_and_the_rest_to_the_nearest() {
-    for element in [&BF16, &F16, &E4M3, &E5M2, &E2M1, &INT8] {
+    for element in [&BF16, &F16, &E4M3, &E5M2, &E3M2, &E2M3, &E2M1, &INT8, &INT4, &MXINT8] {
         let last = match element.repr {
-            Repr::Float(float) => float.max as u16,
-            _ => 127,
+            Repr::Float(FloatCast { float, .. }) => float.max as u16,
+            _ => (1 << (element.bits - 1)) - 1,
         };
         let negative = |code: u16| match element.repr {
             Repr::Float(_) => code | 1 << (element.bits - 1),
-            _ => (code as u8).wrapping_neg().into(),
+            _ => code.wrapping_neg() & ((1 << element.bits) - 1),
         };
         for low in 0..last {
             let high = low + 1;
@@ -224,8 +284,13 @@ fn elements_know_their_largest_value_and_nan() {
         ("f16", 65504.0, true),
         ("e4m3", 448.0, true),
         ("e5m2", 57344.0, true),
+        ("e3m2", 28.0, false),
+        ("e2m3", 7.5, false),
         ("e2m1", 6.0, false),
         ("int8", 127.0, false),
+        ("int4", 7.0, false),
+        ("mxint8", 127.0 / 64.0, false),
+        ("ue4m3", 448.0, true),
         ("e8m0", f32::from_bits(0x7f00_0000), true),
     ];
     assert_eq!(facts, want);

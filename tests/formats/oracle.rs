@@ -65,7 +65,7 @@ pub fn table(element: &'static str) -> &'static [f32] {
     static TABLES: OnceLock<HashMap<&str, Vec<f32>>> = OnceLock::new();
     let tables = TABLES.get_or_init(|| {
         let file = Fixture::open("decode_tables");
-        ["e4m3", "e5m2", "e2m1", "e8m0"]
+        ["e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "ue4m3", "mxint8", "e8m0"]
             .into_iter()
             .map(|name| (name, file.floats(name)))
             .collect()

@@ -83,6 +83,9 @@ proptest! {
     fn order_is_kept(mut x in vec(number(-14, 14), 512)) {
         x.sort_by(f32::total_cmp);
         for (codec, cols) in all() {
+            if codec.name() == "nvfp4_rht" {
+                continue;
+            }
             let mut y = x.clone();
             codec.round(&mut y, cols);
             for (index, pair) in y.windows(2).enumerate() {
@@ -109,7 +112,7 @@ proptest! {
     /// Against the scale it got, every value has the nearest code there is: found by search over the oracle's table.
     #[test]
     fn codes_are_the_nearest(x in vec(number(-20, 6), 128)) {
-        for element in ["e4m3", "e5m2", "e2m1"] {
+        for element in ["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] {
             for rule in ["rceil", "floor", "even", "nearest"] {
                 let encoded = codec(&format!("{element}/b32:e8m0({rule})")).unwrap().encode(&x, 128);
                 let (data, scales) = (encoded.part("data"), encoded.part("scale"));
@@ -127,7 +130,9 @@ proptest! {
     #[test]
     fn powers_are_the_right_ones(amax in number(-30, 30)) {
         prop_assume!(amax != 0.0);
-        for (element, max, exponent) in [("e4m3", 448.0, 8.0), ("e5m2", 57344.0, 15.0), ("e2m1", 6.0, 2.0)] {
+        for (element, max, exponent) in [
+            ("e4m3", 448.0, 8.0), ("e5m2", 57344.0, 15.0), ("e3m2", 28.0, 4.0), ("e2m3", 7.5, 2.0), ("e2m1", 6.0, 2.0),
+        ] {
             let code = |rule: &str| {
                 let format = format!("{element}/b2:e8m0({rule})");
                 f64::from(codec(&format).unwrap().encode(&[amax, 0.0], 2).part("scale")[0]) - 127.0

@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::{Place, Record, Segment};
+use super::{MAX_DIM, Place, Record, Segment};
 use crate::formats::codec::{Codec, Encoded, Part, rows};
 use crate::formats::codes;
 use crate::formats::element::BF16;
-use crate::formats::scale::Quotient;
+use crate::formats::nvfp4::Level;
+use crate::formats::scale::Target;
 
 /// A record in pages of some size.
 pub(in crate::formats) struct RecordCodec {
@@ -122,27 +123,32 @@ impl Record {
             .zip(x.chunks(page * self.dim));
         for (bytes, tokens) in pages {
             for (slot, token) in tokens.chunks_exact(self.dim).enumerate() {
-                codes::encode(&BF16, token, &mut halves);
-                codes::decode(&BF16, &halves, &mut row);
+                codes::encode(&BF16.repr, 16, token, &mut halves);
+                codes::decode(&BF16.repr, 16, &halves, &mut row);
                 for segment in self.segments {
                     let (first, end) = segment.channels;
-                    self.encode_segment(segment, &mut row[first..end], slot, page, bytes);
+                    self.encode_segment(segment, &row[first..end], slot, page, bytes);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn encode_segment(&self, segment: &Segment, x: &mut [f32], slot: usize, page: usize, bytes: &mut [u8]) {
-        if let Some((block, scale, place)) = segment.scales {
-            let limits = segment.element.limits();
-            let stored = bytes[self.range(place, slot, page)].chunks_mut(scale.bytes());
-            for (block, stored) in x.chunks_mut(block).zip(stored) {
-                let quotient = scale.encode(codes::amax(block), &limits, 1.0, stored);
-                codes::divide(block, quotient);
-            }
+    fn encode_segment(&self, segment: &Segment, x: &[f32], slot: usize, page: usize, bytes: &mut [u8]) {
+        let (repr, bits) = (&segment.element.repr, segment.element.bits);
+        let Some((block, scale, place)) = segment.scales else {
+            codes::encode(repr, bits, x, &mut bytes[self.range(segment.codes, slot, page)]);
+            return;
+        };
+        let target = Target::alone(segment.element);
+        let mut scaled = [0.0; MAX_DIM];
+        let scaled = &mut scaled[..x.len()];
+        let stored = bytes[self.range(place, slot, page)].chunks_mut(scale.bytes());
+        for ((x, scaled), stored) in x.chunks(block).zip(scaled.chunks_mut(block)).zip(stored) {
+            let quotient = scale.encode(codes::amax(x), x, &target, stored);
+            codes::divide(x, block, &[quotient], scaled);
         }
-        codes::encode(segment.element, x, &mut bytes[self.range(segment.codes, slot, page)]);
+        codes::encode(repr, bits, scaled, &mut bytes[self.range(segment.codes, slot, page)]);
     }
 
     #[inline(always)]
@@ -162,12 +168,18 @@ impl Record {
 
     #[inline(always)]
     fn decode_segment(&self, segment: &Segment, bytes: &[u8], slot: usize, page: usize, out: &mut [f32]) {
-        codes::decode(segment.element, &bytes[self.range(segment.codes, slot, page)], out);
-        if let Some((block, scale, place)) = segment.scales {
-            let stored = bytes[self.range(place, slot, page)].chunks(scale.bytes());
-            for (block, stored) in out.chunks_mut(block).zip(stored) {
-                codes::divide(block, Quotient::times(scale.decode(stored, 1.0)));
-            }
+        let (repr, bits) = (&segment.element.repr, segment.element.bits);
+        let codes = &bytes[self.range(segment.codes, slot, page)];
+        let Some((block, scale, place)) = segment.scales else {
+            codes::decode(repr, bits, codes, out);
+            return;
+        };
+        let mut values = [0.0; MAX_DIM];
+        let values = &mut values[..out.len()];
+        codes::decode(repr, bits, codes, values);
+        let stored = bytes[self.range(place, slot, page)].chunks(scale.bytes());
+        for ((values, out), stored) in values.chunks(block).zip(out.chunks_mut(block)).zip(stored) {
+            codes::divide(values, block, &[scale.decode(stored, &Level::ONE)], out);
         }
     }
 

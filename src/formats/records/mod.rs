@@ -12,6 +12,9 @@ pub use table::RECORDS;
 /// Tokens in a page.
 pub const PAGE: usize = 64;
 
+/// Channels of the longest vector a record may hold.
+const MAX_DIM: usize = 512;
+
 /// Bytes within a token's row of a region of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -120,7 +123,7 @@ impl Record {
             total += self.padding[i].bytes;
             i += 1;
         }
-        channel == self.dim && total == self.bytes
+        channel == self.dim && self.dim <= MAX_DIM && total == self.bytes
     }
 
     /// Marks the bytes of a place; false if one is taken or outside its row.

@@ -2,8 +2,10 @@
 
 use super::{Place, Record, Segment};
 use crate::formats::element::{BF16, E2M1, E4M3, Element};
+use crate::formats::f32_scale::{ACT_QUANT_F32, VLLM_MLA};
 use crate::formats::nvfp4::{FLASHINFER, V41};
-use crate::formats::scale::{ACT_QUANT, ACT_QUANT_F32, FLASHMLA_V41, FP4_ACT_QUANT, NEAREST, Scale, VLLM_MLA};
+use crate::formats::power::{ACT_QUANT, FLASHMLA_V41, FP4_ACT_QUANT, NEAREST};
+use crate::formats::scale::Scale;
 
 /// All records.
 pub const RECORDS: &[&Record] = &[

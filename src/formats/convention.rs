@@ -1,0 +1,195 @@
+//! How libraries cast where formats leave it open.
+
+use super::element::{Element, Repr, element};
+use super::minifloat::{FloatCast, NanCode, Overflow, Policy, Ties, Zeros};
+use super::power::PowerCast;
+
+/// What one library does in its casts from f32.
+#[derive(Debug)]
+pub struct Convention {
+    pub name: &'static str,
+    pub doc: &'static str,
+    /// By name of the element.
+    pub casts: &'static [(&'static str, Rounding)],
+}
+
+/// One cast.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rounding {
+    Float(Policy),
+    Power(PowerCast),
+}
+
+impl Convention {
+    /// The element's representation with this library's cast, or `None` if it has none.
+    pub fn repr(&self, element: &Element) -> Option<Repr> {
+        let (_, rounding) = self.casts.iter().find(|(name, _)| *name == element.name)?;
+        match (element.repr, *rounding) {
+            (Repr::Float(FloatCast { float, .. }), Rounding::Float(policy)) => {
+                Some(Repr::Float(FloatCast { float, policy }))
+            }
+            (Repr::Power(_), Rounding::Power(cast)) => Some(Repr::Power(cast)),
+            _ => None,
+        }
+    }
+
+    /// The elements it casts to.
+    pub fn elements(&self) -> impl Iterator<Item = &'static Element> {
+        self.casts.iter().filter_map(|(name, _)| element(name))
+    }
+}
+
+impl PartialEq for Convention {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+const fn float(name: &'static str, policy: Policy) -> (&'static str, Rounding) {
+    (name, Rounding::Float(policy))
+}
+
+const fn away(nan: u32) -> Policy {
+    Policy {
+        ties: Ties::Away,
+        ..Policy::satfinite(nan)
+    }
+}
+
+/// ml_dtypes on formats without NaN.
+const FLIPPED: Policy = Policy {
+    nan: NanCode::FlippedZero,
+    ..Policy::satfinite(0)
+};
+
+/// All conventions that differ from the elements' own casts somewhere.
+pub const CONVENTIONS: &[Convention] = &[
+    Convention {
+        name: "nosat",
+        doc: "CUDA headers with __NV_NOSAT, PTX without .satfinite: overflow gives infinity, or NaN where there is none",
+        casts: &[
+            float("e4m3", Policy::special(NanCode::Code(0x7f))),
+            float("e5m2", Policy::special(NanCode::Code(0x7f))),
+            ("e8m0", Rounding::Power(PowerCast::UP.special())),
+        ],
+    },
+    Convention {
+        name: "rz",
+        doc: "CUDA headers, PTX cvt.rz.satfinite.ue8m0x2: the power below",
+        casts: &[("e8m0", Rounding::Power(PowerCast::DOWN))],
+    },
+    Convention {
+        name: "rz_nosat",
+        doc: "the power below; infinity gives NaN",
+        casts: &[("e8m0", Rounding::Power(PowerCast::DOWN.special()))],
+    },
+    Convention {
+        name: "ml_dtypes",
+        doc: "ml_dtypes 0.6: E4M3 and E5M2 overflow to NaN or infinity and keep the sign of NaN; FP6 and FP4 make of NaN a \
+              zero of the opposite sign; e8m0 rounds to nearest, 0 and negative numbers are NaN",
+        casts: &[
+            float("e4m3", Policy::special(NanCode::Signed(0x7f))),
+            float("e5m2", Policy::special(NanCode::Signed(0x7e))),
+            float("e3m2", FLIPPED),
+            float("e2m3", FLIPPED),
+            float("e2m1", FLIPPED),
+            (
+                "e8m0",
+                Rounding::Power(PowerCast {
+                    positive_only: true,
+                    ..PowerCast::HALF_UP
+                }),
+            ),
+        ],
+    },
+    Convention {
+        name: "torch",
+        doc: "torch 2.15 `.to`: E4M3 saturates, infinities too, E5M2 does not; NaN keeps its sign; e8m0 rounds to nearest",
+        casts: &[
+            float(
+                "e4m3",
+                Policy {
+                    nan: NanCode::Signed(0x7f),
+                    ..Policy::satfinite(0)
+                },
+            ),
+            float("e5m2", Policy::special(NanCode::Signed(0x7f))),
+            ("e8m0", Rounding::Power(PowerCast::HALF_UP)),
+        ],
+    },
+    Convention {
+        name: "torch_old",
+        doc: "torch up to about 2.11 `.to`: E4M3 overflows to NaN",
+        casts: &[float("e4m3", Policy::special(NanCode::Signed(0x7f)))],
+    },
+    Convention {
+        name: "te_reference",
+        doc: "TransformerEngine's Python reference: NaN becomes 0, −0 becomes +0",
+        casts: &[float(
+            "e2m1",
+            Policy {
+                nan: NanCode::Code(0),
+                zeros: Zeros::UnsignedIfExact,
+                ..Policy::satfinite(0)
+            },
+        )],
+    },
+    Convention {
+        name: "modelopt",
+        doc: "ModelOpt NVFP4: −0 becomes +0; of NaN anything",
+        casts: &[float(
+            "e2m1",
+            Policy {
+                zeros: Zeros::UnsignedIfExact,
+                ..Policy::satfinite(0x7)
+            },
+        )],
+    },
+    Convention {
+        name: "modelopt_mxfp4",
+        doc: "ModelOpt MXFP4: ties toward zero; zeros become −0; of NaN anything",
+        casts: &[float(
+            "e2m1",
+            Policy {
+                ties: Ties::Zero,
+                zeros: Zeros::NegativeIfExact,
+                ..Policy::satfinite(0x7)
+            },
+        )],
+    },
+    Convention {
+        name: "deepgemm",
+        doc: "DeepGEMM FP4: ties toward zero; what becomes zero has no sign; NaN becomes 0",
+        casts: &[float(
+            "e2m1",
+            Policy {
+                ties: Ties::Zero,
+                zeros: Zeros::Unsigned,
+                nan: NanCode::Code(0),
+                ..Policy::satfinite(0)
+            },
+        )],
+    },
+    Convention {
+        name: "microxcaling",
+        doc: "microxcaling `nearest`: ties away from zero; infinities stay where there are some",
+        casts: &[
+            float("e4m3", away(0x7f)),
+            float(
+                "e5m2",
+                Policy {
+                    infinity: Overflow::Special,
+                    ..away(0x7f)
+                },
+            ),
+            float("e3m2", away(0x1f)),
+            float("e2m3", away(0x1f)),
+            float("e2m1", away(0x7)),
+        ],
+    },
+];
+
+/// The convention of that name.
+pub fn convention(name: &str) -> Option<&'static Convention> {
+    CONVENTIONS.iter().find(|convention| convention.name == name)
+}

@@ -1,0 +1,156 @@
+//! Scales that are f32 numbers.
+
+use super::element::{Cast, Limits};
+use super::power::{PowerCast, e8m0_value};
+use super::scale::{INFINITY_BITS, Quotient};
+
+/// What is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// What codes are multiplied by.
+    Decode,
+    /// What values were multiplied by; codes are divided by it.
+    Encode,
+}
+
+/// A rule for f32 scales.
+#[derive(Debug, PartialEq)]
+pub struct F32Rule {
+    pub name: &'static str,
+    pub doc: &'static str,
+    /// `amax` counts as at least this.
+    pub amax_floor: f32,
+    /// Make a power of two of the scale: the decoding scale rounded up, the encoding one down.
+    pub power: bool,
+    /// Elements `x / s` instead of `x · fl32(1/s)`. Only of decoding scales.
+    pub divide: bool,
+    pub stored: Stored,
+}
+
+impl F32Rule {
+    /// The stored scale for the bits of `amax`.
+    #[inline(always)]
+    pub(super) fn scale(&self, amax: u32, limits: &Limits) -> f32 {
+        if amax >= INFINITY_BITS {
+            return f32::NAN;
+        }
+        let amax = f32::from_bits(amax.max(self.amax_floor.to_bits()));
+        match (self.stored, self.power) {
+            (Stored::Decode, false) => amax / limits.max,
+            (Stored::Decode, true) => e8m0_value(PowerCast::UP.encode(amax * limits.inverse) as u8),
+            // The quotient is one of f64, with a floor no f32 equals.
+            (Stored::Encode, power) => {
+                let scale = (f64::from(limits.max) / f64::from(amax).max(1e-12)) as f32;
+                if power {
+                    f32::from_bits(scale.to_bits() & INFINITY_BITS)
+                } else {
+                    scale
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn quotient(&self, scale: f32) -> Quotient {
+        // A block of zeros, or one so small that its scale underflows, is stored as zeros.
+        if scale == 0.0 {
+            Quotient::times(0.0)
+        } else if self.stored == Stored::Encode {
+            Quotient::times(scale)
+        } else if self.divide {
+            Quotient::over(scale)
+        } else {
+            Quotient::times(1.0 / scale)
+        }
+    }
+
+    /// How codes become values again.
+    #[inline(always)]
+    pub(super) fn inverse(&self, scale: f32) -> Quotient {
+        match self.stored {
+            Stored::Decode => Quotient::times(scale),
+            Stored::Encode => Quotient::over(scale),
+        }
+    }
+}
+
+const fn rule(name: &'static str, doc: &'static str) -> F32Rule {
+    F32Rule {
+        name,
+        doc,
+        amax_floor: 0.0,
+        power: false,
+        divide: true,
+        stored: Stored::Decode,
+    }
+}
+
+/// Rules for f32 scales; the first is the default.
+pub const F32_RULES: &[&F32Rule] = &[
+    &DIV,
+    &DEEPGEMM,
+    &VLLM_TOKEN,
+    &VLLM_TOKEN_DIV,
+    &VLLM_MLA,
+    &ACT_QUANT_F32,
+    &TORCHAO,
+    &TORCHAO_POWER,
+];
+
+pub static DIV: F32Rule = rule("div", "s = amax/max, elements x/s; a block of zeros has s = 0");
+pub static DEEPGEMM: F32Rule = F32Rule {
+    amax_floor: 1e-4,
+    divide: false,
+    ..rule(
+        "deepgemm",
+        "s = max(amax, 1e-4)/max, elements x·fl32(1/s) (DeepGEMM per_token_cast_to_fp8 and its per-block and per-channel \
+         siblings)",
+    )
+};
+pub static VLLM_TOKEN: F32Rule = F32Rule {
+    amax_floor: 1.0 / 512.0,
+    divide: false,
+    ..rule(
+        "vllm",
+        "s = max(amax, 1/512)/max, elements x·fl32(1/s) (vLLM dynamic per-token FP8)",
+    )
+};
+pub static VLLM_TOKEN_DIV: F32Rule = F32Rule {
+    amax_floor: 1.0 / 512.0,
+    ..rule(
+        "vllm_div",
+        "s = max(amax, 1/512)/max, elements x/s (vLLM's kernel that divides)",
+    )
+};
+pub static VLLM_MLA: F32Rule = F32Rule {
+    amax_floor: 448.0 * f32::MIN_POSITIVE,
+    ..rule(
+        "vllm_mla",
+        "s = max(amax/448, 2^-126), elements x/s (vLLM concat_and_cache_ds_mla)",
+    )
+};
+pub static ACT_QUANT_F32: F32Rule = F32Rule {
+    amax_floor: 1e-4,
+    power: true,
+    divide: false,
+    ..rule(
+        "act_quant",
+        "max(amax, 1e-4)·fl32(1/max) rounded up to a power of two, kept as f32 (DeepGEMM with use_ue8m0, vLLM \
+         indexer_k_quant_and_cache)",
+    )
+};
+pub static TORCHAO: F32Rule = F32Rule {
+    stored: Stored::Encode,
+    ..rule(
+        "torchao",
+        "stores s = fl32(max/max(amax, 1e-12)), the quotient in f64; elements x·s, values q/s (torchao float8)",
+    )
+};
+pub static TORCHAO_POWER: F32Rule = F32Rule {
+    stored: Stored::Encode,
+    power: true,
+    ..rule(
+        "torchao_power",
+        "torchao's s rounded down to a power of two (torchao float8, round_scales_to_power_of_2)",
+    )
+};

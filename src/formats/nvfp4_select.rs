@@ -1,0 +1,170 @@
+//! NVFP4 rules that try several scales for a block and keep the one with the smallest error.
+
+use super::element::{Cast, E2M1_CAST, UE4M3_CAST};
+use super::nvfp4::{BlockScale, Level, Nvfp4Rule, rule};
+use super::scale::Quotient;
+
+/// How one of several scales is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// There is only one.
+    One,
+    /// The block's largest value becomes 6, or 4 where that leaves strictly less error: E2M1 is finer below 4.
+    FourOverSix { error: Error, domain: Domain },
+    /// All E4M3 codes at most `radius` from the one of the rule; of equal errors the smallest code.
+    Search { radius: u32 },
+}
+
+/// What is summed over the elements of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// `|d|`.
+    Absolute,
+    /// `d²`.
+    Squared,
+}
+
+/// Where the error of an element is taken, `q` being the value of its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domain {
+    /// `((q·s)·amax)/span − x` in f32.
+    F32,
+    /// `fl16(q·s) − x·G`: TransformerEngine's fast path.
+    F16,
+}
+
+/// The best candidate's code and division. `scale` is what the rule picks alone, before the cast.
+pub(super) fn best(rule: &Nvfp4Rule, amax: f32, scale: f32, block: &[f32], level: &Level) -> (u8, Quotient) {
+    let (code, quotient) = rule.candidate(amax, scale, level);
+    let (error, domain, others): (_, _, Vec<u8>) = match rule.select {
+        Select::One => return (code, quotient),
+        Select::FourOverSix { error, domain } => {
+            // The largest value is to become 4, not 6: a scale 3/2 as large.
+            (error, domain, vec![rule.candidate(amax, scale * 1.5, level).0])
+        }
+        Select::Search { radius } => {
+            let code = u32::from(code);
+            let codes = code.saturating_sub(radius).max(1)..=(code + radius).min(0x7e);
+            (Error::Squared, Domain::F32, codes.map(|code| code as u8).collect())
+        }
+    };
+    if !amax.is_finite() || !level.stored.is_finite() {
+        return (code, quotient);
+    }
+    let measure = |code: u8| {
+        let value = UE4M3_CAST.decode(u32::from(code));
+        let quotient = rule.division(amax, value, level);
+        (sum(rule, error, domain, quotient, value, block, level), code, quotient)
+    };
+    // A search goes through all its codes in ascending order; four-over-six starts from six.
+    let first = if matches!(rule.select, Select::Search { .. }) {
+        others[0]
+    } else {
+        code
+    };
+    let mut best = measure(first);
+    for other in others {
+        let candidate = measure(other);
+        if candidate.0 < best.0 {
+            best = candidate;
+        }
+    }
+    (best.1, best.2)
+}
+
+/// The error of a block under a scale, summed in order, in f32.
+fn sum(
+    rule: &Nvfp4Rule,
+    error: Error,
+    domain: Domain,
+    quotient: Quotient,
+    scale: f32,
+    block: &[f32],
+    level: &Level,
+) -> f32 {
+    let half = |x: f32| half::f16::from_f32(x).to_f32();
+    let deviations = block.iter().map(|x| {
+        let q = E2M1_CAST.decode(E2M1_CAST.encode(quotient.apply(*x)));
+        match domain {
+            Domain::F32 => ((q * scale) * level.stored) / rule.span - x,
+            Domain::F16 => half(q * scale) - x * level.encode,
+        }
+    });
+    match error {
+        Error::Absolute => deviations.fold(0.0, |sum, d| sum + d.abs()),
+        Error::Squared => deviations.fold(0.0, |sum, d| sum + d * d),
+    }
+}
+
+const fn four_over_six(name: &'static str, doc: &'static str, largest: f32, error: Error, domain: Domain) -> Nvfp4Rule {
+    Nvfp4Rule {
+        span: 6.0 * largest,
+        scale: BlockScale::QuotientTimesG,
+        select: Select::FourOverSix { error, domain },
+        ..rule(name, doc)
+    }
+}
+
+pub static TE46_MAE: Nvfp4Rule = four_over_six(
+    "te46_mae",
+    "four-over-six: of s = e4m3((amax_b/6)·G) and 3/2 of it the one with less Σ|error|, else as te (TransformerEngine)",
+    448.0,
+    Error::Absolute,
+    Domain::F32,
+);
+pub static TE46_MSE: Nvfp4Rule = four_over_six(
+    "te46_mse",
+    "four-over-six with less Σerror²",
+    448.0,
+    Error::Squared,
+    Domain::F32,
+);
+pub static TE46_MAE_256: Nvfp4Rule = four_over_six(
+    "te46_mae_256",
+    "four-over-six with G = 6·256/amax, which leaves room for the larger scale, and less Σ|error|",
+    256.0,
+    Error::Absolute,
+    Domain::F32,
+);
+pub static TE46_MSE_256: Nvfp4Rule = four_over_six(
+    "te46_mse_256",
+    "four-over-six with G = 6·256/amax and less Σerror² (the paper's)",
+    256.0,
+    Error::Squared,
+    Domain::F32,
+);
+pub static TE46_MAE_F16: Nvfp4Rule = four_over_six(
+    "te46_mae_f16",
+    "te46_mae with errors in f16, TransformerEngine's fast path",
+    448.0,
+    Error::Absolute,
+    Domain::F16,
+);
+pub static TE46_MSE_F16: Nvfp4Rule = four_over_six(
+    "te46_mse_f16",
+    "te46_mse with errors in f16",
+    448.0,
+    Error::Squared,
+    Domain::F16,
+);
+pub static TE46_MAE_256_F16: Nvfp4Rule = four_over_six(
+    "te46_mae_256_f16",
+    "te46_mae_256 with errors in f16",
+    256.0,
+    Error::Absolute,
+    Domain::F16,
+);
+pub static TE46_MSE_256_F16: Nvfp4Rule = four_over_six(
+    "te46_mse_256_f16",
+    "te46_mse_256 with errors in f16",
+    256.0,
+    Error::Squared,
+    Domain::F16,
+);
+pub static SEARCH: Nvfp4Rule = Nvfp4Rule {
+    select: Select::Search { radius: 8 },
+    ..rule(
+        "search",
+        "te with the E4M3 scale of least Σerror² among the 17 codes around its own",
+    )
+};

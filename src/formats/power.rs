@@ -1,0 +1,297 @@
+//! E8M0: scales that are powers of two.
+
+use super::element::{Cast, Limits};
+use super::scale::{INFINITY_BITS, Quotient};
+
+/// The cast of an f32 to the exponent byte `b` of `2^(b-127)`; 255 is NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerCast {
+    /// The next power is taken where the fraction bits of the number exceed this.
+    pub threshold: u32,
+    /// The same among f32's subnormals, where 2^-127, the power of code 0, is the fraction 0x400000.
+    pub subnormal_threshold: u32,
+    /// Infinities and what rounds beyond 2^127 become NaN instead of 2^127.
+    pub special: bool,
+    /// Zero and negative numbers become NaN; otherwise the sign is ignored, and zero becomes 2^-127.
+    pub positive_only: bool,
+}
+
+impl PowerCast {
+    /// The smallest power not below: PTX `cvt.rp.satfinite.ue8m0x2.f32`.
+    pub const UP: Self = Self {
+        threshold: 0,
+        subnormal_threshold: 0x40_0000,
+        special: false,
+        positive_only: false,
+    };
+    /// The largest power not above: PTX `cvt.rz.satfinite.ue8m0x2.f32`.
+    pub const DOWN: Self = Self {
+        threshold: 0x7f_ffff,
+        subnormal_threshold: 0x7f_ffff,
+        ..Self::UP
+    };
+    /// The nearest power, of two equally near the larger; among subnormals, as torch and ml_dtypes have it, up.
+    pub const HALF_UP: Self = Self {
+        threshold: 0x3f_ffff,
+        subnormal_threshold: 0x40_0000,
+        special: true,
+        positive_only: false,
+    };
+    /// The power nearest in the logarithm; 0x3504f3 are the fraction bits of √2 rounded down.
+    pub const NEAREST: Self = Self {
+        threshold: 0x35_04f3,
+        subnormal_threshold: 0x40_0000 + 0x35_04f3 / 2,
+        ..Self::UP
+    };
+
+    pub const fn special(self) -> Self {
+        Self { special: true, ..self }
+    }
+}
+
+impl Cast for PowerCast {
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        let magnitude = x.to_bits() & 0x7fff_ffff;
+        let (field, fraction) = (magnitude >> 23, magnitude & 0x7f_ffff);
+        let threshold = if field == 0 {
+            self.subnormal_threshold
+        } else {
+            self.threshold
+        };
+        let code = field + u32::from(fraction > threshold);
+        let nan = magnitude > INFINITY_BITS || (self.positive_only && (magnitude == 0 || x.is_sign_negative()));
+        if nan {
+            255
+        } else if magnitude == INFINITY_BITS {
+            254 + u32::from(self.special)
+        } else {
+            code.min(254 + u32::from(self.special))
+        }
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        e8m0_value(code as u8)
+    }
+}
+
+/// The value of an E8M0 code: `2^(code-127)`, NaN for 255.
+#[inline(always)]
+pub(super) fn e8m0_value(code: u8) -> f32 {
+    match code {
+        0 => f32::from_bits(0x0040_0000),
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(code) << 23),
+    }
+}
+
+/// Which power of two a block gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pick {
+    /// `2^(⌊log2 amax⌋ − emax)`.
+    Floor,
+    /// `2^(⌈log2 amax⌉ − emax)`.
+    Ceil,
+    /// Floor of `amax` rounded to the element's mantissa bits, half a step up.
+    Even,
+    /// The cast of `amax · fl32(1/max)`.
+    Cast(PowerCast),
+    /// `⌈fl32(log2(amax / max))⌉`, which rounds to the power below where the logarithm rounds to an integer.
+    Log,
+}
+
+/// A rule for E8M0 scales: one byte, a power of two.
+#[derive(Debug, PartialEq)]
+pub struct PowerRule {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub pick: Pick,
+    /// `amax` counts as at least this.
+    pub amax_floor: f32,
+    /// What a block with an infinity gets: NaN, or the largest power the rule can pick.
+    pub infinity_is_nan: bool,
+    /// What elements are multiplied by under code 0, the scale 2^-127.
+    pub multiplier_of_zero: f32,
+}
+
+impl PowerRule {
+    /// The scale's code for the bits of `amax`.
+    #[inline(always)]
+    pub(super) fn code(&self, amax: u32, limits: &Limits) -> u8 {
+        if amax > INFINITY_BITS || (amax == INFINITY_BITS && self.infinity_is_nan) {
+            return 255;
+        }
+        let bits = amax.max(self.amax_floor.to_bits());
+        let amax = f32::from_bits(bits);
+        let field = match self.pick {
+            Pick::Floor => bits >> 23,
+            Pick::Ceil => (bits >> 23) + u32::from(bits & 0x7f_ffff != 0),
+            Pick::Even => (bits + (1 << (22 - limits.mantissa_bits))) >> 23,
+            Pick::Cast(cast) => return cast.encode(amax * limits.inverse) as u8,
+            Pick::Log => {
+                let log = f64::from(amax / limits.max).log2() as f32;
+                return (log.ceil().clamp(-127.0, 127.0) as i32 + 127) as u8;
+            }
+        };
+        // Half a step above the largest f32 is infinity.
+        if field == 255 && self.pick == Pick::Even && self.infinity_is_nan {
+            255
+        } else {
+            field.saturating_sub(limits.exponent).min(254) as u8
+        }
+    }
+
+    /// The division by the scale of that code.
+    #[inline(always)]
+    pub(super) fn quotient(&self, code: u8) -> Quotient {
+        // 254 - code is the code of the reciprocal; of 2^127 that is the subnormal 2^-127. What is stored under a NaN
+        // scale means nothing.
+        Quotient::times(match code {
+            0 => self.multiplier_of_zero,
+            _ => e8m0_value(254u8.saturating_sub(code)),
+        })
+    }
+}
+
+const fn rule(name: &'static str, doc: &'static str, pick: Pick) -> PowerRule {
+    PowerRule {
+        name,
+        doc,
+        pick,
+        amax_floor: 0.0,
+        infinity_is_nan: true,
+        multiplier_of_zero: f32::from_bits(0x7f00_0000),
+    }
+}
+
+/// torchao 0.18: infinities saturate, and blocks under the scale 2^-127 are multiplied by something else.
+const fn torchao_018(name: &'static str, doc: &'static str, pick: Pick, multiplier_of_zero: f32) -> PowerRule {
+    PowerRule {
+        infinity_is_nan: false,
+        multiplier_of_zero,
+        ..rule(name, doc, pick)
+    }
+}
+
+/// Rules for E8M0 scales; the first is the default.
+pub const POWER_RULES: &[&PowerRule] = &[
+    &RCEIL,
+    &FLOOR,
+    &CEIL,
+    &EVEN,
+    &TE,
+    &VLLM,
+    &ACT_QUANT,
+    &FP4_ACT_QUANT,
+    &FLASHMLA_V41,
+    &NEAREST,
+    &FLASHINFER,
+    &MODELOPT,
+    &TORCHAO_018_FLOOR,
+    &TORCHAO_018_CEIL,
+    &TORCHAO_018_EVEN,
+    &TORCHAO_018_RCEIL,
+];
+
+pub static RCEIL: PowerRule = rule(
+    "rceil",
+    "smallest power of two not below amax·fl32(1/max) (cuBLAS, torchao RCEIL)",
+    Pick::Cast(PowerCast::UP),
+);
+pub static FLOOR: PowerRule = rule(
+    "floor",
+    "2^(⌊log2 amax⌋ − emax); the top of a block may saturate (OCP MX v1.0 §6.3, torchao FLOOR)",
+    Pick::Floor,
+);
+pub static CEIL: PowerRule = rule("ceil", "2^(⌈log2 amax⌉ − emax) (torchao CEIL)", Pick::Ceil);
+pub static EVEN: PowerRule = rule(
+    "even",
+    "floor of amax rounded to the element's mantissa (torchao EVEN)",
+    Pick::Even,
+);
+pub static TE: PowerRule = PowerRule {
+    infinity_is_nan: false,
+    ..rule(
+        "te",
+        "rceil where an infinity saturates to 2^127 (TransformerEngine MXFP8, whose maximum besides ignores NaN)",
+        Pick::Cast(PowerCast::UP),
+    )
+};
+pub static VLLM: PowerRule = rule(
+    "vllm",
+    "largest power of two not above amax·fl32(1/max) (vLLM's UE8M0 scales of FP4, which truncate the exponent)",
+    Pick::Cast(PowerCast::DOWN),
+);
+pub static ACT_QUANT: PowerRule = PowerRule {
+    amax_floor: 1e-4,
+    ..rule(
+        "act_quant",
+        "rceil of max(amax, 1e-4) (DeepSeek act_quant with ue8m0 scales, vLLM, DeepGEMM)",
+        Pick::Cast(PowerCast::UP),
+    )
+};
+pub static FP4_ACT_QUANT: PowerRule = PowerRule {
+    amax_floor: 6.0 * f32::MIN_POSITIVE,
+    ..rule(
+        "fp4_act_quant",
+        "rceil of max(amax, 6·2^-126) (DeepSeek fp4_act_quant)",
+        Pick::Cast(PowerCast::UP),
+    )
+};
+pub static FLASHMLA_V41: PowerRule = PowerRule {
+    amax_floor: 448.0 / 8192.0,
+    ..rule(
+        "flashmla_v41",
+        "rceil with scales of at least 2^-13, the power of two above 1e-4 (FlashMLA, SGLang: DeepSeek-V4.1 KV)",
+        Pick::Cast(PowerCast::UP),
+    )
+};
+pub static NEAREST: PowerRule = rule(
+    "nearest",
+    "power nearest to amax/max in the logarithm; the top of a block may saturate (SGLang MXFP4 KV)",
+    Pick::Cast(PowerCast::NEAREST),
+);
+pub static FLASHINFER: PowerRule = PowerRule {
+    infinity_is_nan: false,
+    multiplier_of_zero: 0.0,
+    ..rule(
+        "flashinfer",
+        "rceil where an infinity saturates and a block under the scale 2^-127 is stored as zeros (FlashInfer MXFP8, its \
+         rcp.approx taken as exact: on a GPU a scale may be one code off where amax/max is a power of two)",
+        Pick::Cast(PowerCast::UP),
+    )
+};
+pub static MODELOPT: PowerRule = PowerRule {
+    infinity_is_nan: false,
+    ..rule(
+        "modelopt",
+        "2^⌈fl32(log2(amax/max))⌉, at least 2^-127 (ModelOpt MXFP4; its cast is e2m1(modelopt_mxfp4))",
+        Pick::Log,
+    )
+};
+pub static TORCHAO_018_FLOOR: PowerRule = torchao_018(
+    "torchao_018_floor",
+    "floor as of torchao 0.18: an infinity saturates, values under the scale 2^-127 come back halved",
+    Pick::Floor,
+    f32::from_bits(0x7e80_0000),
+);
+pub static TORCHAO_018_CEIL: PowerRule = torchao_018(
+    "torchao_018_ceil",
+    "ceil as of torchao 0.18, see torchao_018_floor",
+    Pick::Ceil,
+    f32::from_bits(0x7e80_0000),
+);
+pub static TORCHAO_018_EVEN: PowerRule = torchao_018(
+    "torchao_018_even",
+    "even as of torchao 0.18, see torchao_018_floor",
+    Pick::Even,
+    f32::from_bits(0x7e80_0000),
+);
+pub static TORCHAO_018_RCEIL: PowerRule = torchao_018(
+    "torchao_018_rceil",
+    "2^⌈fl32(log2(amax/max))⌉ as of torchao 0.18: one step too low just above max·2^k; an infinity saturates, values \
+     under the scale 2^-127 are not scaled",
+    Pick::Log,
+    1.0,
+);

@@ -1,0 +1,275 @@
+//! Block formats at work: tensors to stored bytes and back.
+//!
+//! Rows are worked on in pieces that fit the first-level cache, each in three passes that vectorise: largest magnitudes
+//! and scales, division, cast.
+
+use safetensors::Dtype;
+
+use super::block::{Format, Group, Scaling};
+use super::codec::{Encoded, Part};
+use super::codes;
+use super::hadamard::{rotate, rotate_back};
+use super::nvfp4::{Level, Nvfp4Rule};
+use super::scale::{Quotient, Scale, Target};
+
+/// Elements of a piece.
+const PIECE: usize = 2048;
+
+/// [`Format::encode`] compiled for each instruction set. A closure would not do: nothing forces it to be inlined into the
+/// code for the better ones.
+pub(super) struct Encode<'a> {
+    pub format: &'a Format,
+    pub x: &'a [f32],
+    pub rows: usize,
+    pub cols: usize,
+    /// Stands for the largest magnitude of the tensor.
+    pub amax: Option<f32>,
+}
+
+impl pulp::WithSimd for Encode<'_> {
+    type Output = Encoded;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Encoded {
+        let Self {
+            format,
+            x,
+            rows,
+            cols,
+            amax,
+        } = self;
+        match format.rotation {
+            None => format.encode(x, rows, cols, amax),
+            Some(size) => {
+                let mut rotated = x.to_vec();
+                rotate(&mut rotated, size);
+                format.encode(&rotated, rows, cols, amax)
+            }
+        }
+    }
+}
+
+/// [`Format::decode`] compiled for each instruction set.
+pub(super) struct Decode<'a> {
+    pub format: &'a Format,
+    pub encoded: &'a Encoded,
+    pub out: &'a mut [f32],
+}
+
+impl pulp::WithSimd for Decode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        self.format.decode(self.encoded, self.out);
+        if let Some(size) = self.format.rotation {
+            rotate_back(self.out, size);
+        }
+    }
+}
+
+impl Format {
+    #[inline(always)]
+    fn encode(&self, x: &[f32], rows: usize, cols: usize, amax: Option<f32>) -> Encoded {
+        let part = |name, dtype, shape, bytes| Part {
+            name,
+            dtype,
+            shape,
+            bytes,
+        };
+        let levels = self.levels(x, cols, amax);
+        let mut data = vec![0; rows * self.data_bytes(cols)];
+        let mut scales = Vec::new();
+        let across = if self.element.bits == 4 { cols / 2 } else { cols };
+        match self.scaling {
+            None => codes::encode(&self.repr(), self.element.bits, x, &mut data),
+            Some(Scaling { group, scale }) => {
+                let (down, tiles) = group.count(rows, cols);
+                scales = vec![0; down * tiles * scale.bytes()];
+                let (height, width) = group.tile(rows, cols);
+                let strips = x
+                    .chunks(height * cols)
+                    .zip(data.chunks_mut(height * self.data_bytes(cols)))
+                    .zip(scales.chunks_mut(tiles * scale.bytes()));
+                let mut target = Target::alone(self.element);
+                let mut quotients = vec![Quotient::times(1.0); tiles];
+                let mut buffer = vec![0.0; PIECE];
+                for (strip, ((x, data), stored)) in strips.enumerate() {
+                    target.level = level(&levels, strip);
+                    scale_strip(x, cols, width, &scale, &target, stored, &mut quotients);
+                    self.encode_strip(x, cols, width, &quotients, &mut buffer, data);
+                }
+            }
+        }
+        let mut parts = vec![part("data", self.dtype(), vec![rows, across], data)];
+        if let Some(Scaling { group, scale }) = self.scaling {
+            parts.push(part("scale", dtype(&scale), group.shape(rows, cols), scales));
+        }
+        if let Some(group) = self.global {
+            let bytes = levels.iter().flat_map(|level| level.stored.to_le_bytes()).collect();
+            parts.push(part("global", Dtype::F32, group.shape(rows, cols), bytes));
+        }
+        Encoded { rows, cols, parts }
+    }
+
+    /// The second level: one for each row or for the tensor, or none.
+    #[inline(always)]
+    fn levels(&self, x: &[f32], cols: usize, given: Option<f32>) -> Vec<Level> {
+        let Some((rule, group)) = self.second_level() else {
+            return Vec::new();
+        };
+        let len = if group == Group::Token { cols } else { x.len().max(1) };
+        let amax = |part: &[f32]| given.unwrap_or_else(|| f32::from_bits(codes::amax(part)));
+        x.chunks(len).map(|part| rule.level(amax(part))).collect()
+    }
+
+    fn second_level(&self) -> Option<(&'static Nvfp4Rule, Group)> {
+        match (self.scaling?.scale, self.global?) {
+            (Scale::E4m3(rule), group) => Some((rule, group)),
+            _ => None,
+        }
+    }
+
+    /// Divides and casts the rows of a strip of tiles.
+    #[inline(always)]
+    fn encode_strip(
+        &self,
+        x: &[f32],
+        cols: usize,
+        width: usize,
+        quotients: &[Quotient],
+        buffer: &mut [f32],
+        data: &mut [u8],
+    ) {
+        let repr = self.repr();
+        let span = span(width);
+        let rows = x.chunks_exact(cols).zip(data.chunks_exact_mut(self.data_bytes(cols)));
+        for (row, data) in rows {
+            let spans = row.chunks(span).zip(data.chunks_mut(self.data_bytes(span)));
+            for ((x, data), quotients) in spans.zip(quotients.chunks(span / width)) {
+                for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
+                    let scaled = &mut buffer[..x.len()];
+                    codes::divide(x, width, quotients, scaled);
+                    codes::encode(&repr, self.element.bits, scaled, data);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
+        let (rows, cols) = (encoded.rows, encoded.cols);
+        let data = encoded.part("data");
+        assert_eq!(data.len(), rows * self.data_bytes(cols), "bytes of codes of '{self}'");
+        let Some(Scaling { group, scale }) = self.scaling else {
+            codes::decode(&self.repr(), self.element.bits, data, out);
+            return;
+        };
+        let (down, tiles) = group.count(rows, cols);
+        let stored = encoded.part("scale");
+        assert_eq!(
+            stored.len(),
+            down * tiles * scale.bytes(),
+            "bytes of scales of '{self}'"
+        );
+        let levels: Vec<Level> = match self.second_level() {
+            None => Vec::new(),
+            Some((rule, _)) => {
+                let globals = encoded.part("global").as_chunks().0.iter();
+                globals
+                    .map(|bytes| rule.stored_level(f32::from_le_bytes(*bytes)))
+                    .collect()
+            }
+        };
+        let (height, width) = group.tile(rows, cols);
+        let strips = out
+            .chunks_mut(height * cols)
+            .zip(data.chunks(height * self.data_bytes(cols)))
+            .zip(stored.chunks(tiles * scale.bytes()));
+        let (mut quotients, mut buffer) = (vec![Quotient::times(1.0); tiles], vec![0.0; PIECE]);
+        for (strip, ((out, data), stored)) in strips.enumerate() {
+            let level = level(&levels, strip);
+            for (quotient, bytes) in quotients.iter_mut().zip(stored.chunks_exact(scale.bytes())) {
+                *quotient = scale.decode(bytes, &level);
+            }
+            self.decode_strip(data, cols, width, &quotients, &mut buffer, out);
+        }
+    }
+
+    #[inline(always)]
+    fn decode_strip(
+        &self,
+        data: &[u8],
+        cols: usize,
+        width: usize,
+        quotients: &[Quotient],
+        buffer: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let repr = self.repr();
+        let span = span(width);
+        let rows = out.chunks_exact_mut(cols).zip(data.chunks_exact(self.data_bytes(cols)));
+        for (row, data) in rows {
+            let spans = row.chunks_mut(span).zip(data.chunks(self.data_bytes(span)));
+            for ((out, data), quotients) in spans.zip(quotients.chunks(span / width)) {
+                for (out, data) in out.chunks_mut(PIECE).zip(data.chunks(self.data_bytes(PIECE))) {
+                    let values = &mut buffer[..out.len()];
+                    codes::decode(&repr, self.element.bits, data, values);
+                    codes::divide(values, width, quotients, out);
+                }
+            }
+        }
+    }
+}
+
+/// Channels of a row that are worked on with one slice of scales: as many whole tiles as make a piece, or one large tile.
+const fn span(width: usize) -> usize {
+    if width < PIECE { PIECE / width * width } else { width }
+}
+
+/// The level above the strip of that index; strips are rows where rows have levels of their own.
+fn level(levels: &[Level], strip: usize) -> Level {
+    match levels {
+        [] => Level::ONE,
+        [level] => *level,
+        levels => levels[strip],
+    }
+}
+
+/// Stores the scales of a strip of tiles and gives the divisions by them.
+#[inline(always)]
+fn scale_strip(
+    x: &[f32],
+    cols: usize,
+    width: usize,
+    scale: &Scale,
+    target: &Target,
+    stored: &mut [u8],
+    quotients: &mut [Quotient],
+) {
+    let mut outputs = stored.chunks_exact_mut(scale.bytes()).zip(quotients);
+    if x.len() == cols {
+        for (block, (stored, quotient)) in x.chunks(width).zip(outputs) {
+            *quotient = scale.encode(codes::amax(block), block, target, stored);
+        }
+        return;
+    }
+    let mut largest = vec![0; cols.div_ceil(width)];
+    for row in x.chunks_exact(cols) {
+        for (block, largest) in row.chunks(width).zip(&mut largest) {
+            *largest = codes::amax(block).max(*largest);
+        }
+    }
+    for amax in largest {
+        let (stored, quotient) = outputs.next().expect("as many scales as tiles");
+        *quotient = scale.encode(amax, &[], target, stored);
+    }
+}
+
+fn dtype(scale: &Scale) -> Dtype {
+    match scale {
+        Scale::E8m0(_) => Dtype::F8_E8M0,
+        Scale::F32(_) => Dtype::F32,
+        Scale::E4m3(_) => Dtype::F8_E4M3,
+    }
+}
