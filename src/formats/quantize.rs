@@ -1,7 +1,7 @@
 //! Block formats at work: tensors to stored bytes and back.
 //!
-//! Rows are worked on in pieces that fit the first-level cache, each in three passes that vectorise: largest magnitudes
-//! and scales, division, cast.
+//! Rows are worked on in pieces that fit the first-level cache, in passes that vectorise: largest magnitudes, scales of
+//! all blocks, multiplication by them, cast.
 
 use safetensors::Dtype;
 
@@ -10,7 +10,7 @@ use super::codec::{Encoded, Part};
 use super::codes;
 use super::hadamard::{rotate, rotate_back};
 use super::nvfp4::{Level, Nvfp4Rule};
-use super::scale::{Quotient, Scale, Target};
+use super::scale::{Operation, Scale, Target};
 
 /// Elements of a piece.
 const PIECE: usize = 2048;
@@ -30,7 +30,7 @@ impl pulp::WithSimd for Encode<'_> {
     type Output = Encoded;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> Encoded {
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> Encoded {
         let Self {
             format,
             x,
@@ -39,11 +39,11 @@ impl pulp::WithSimd for Encode<'_> {
             amax,
         } = self;
         match format.rotation {
-            None => format.encode(x, rows, cols, amax),
+            None => format.encode(simd, x, rows, cols, amax),
             Some(size) => {
                 let mut rotated = x.to_vec();
                 rotate(&mut rotated, size);
-                format.encode(&rotated, rows, cols, amax)
+                format.encode(simd, &rotated, rows, cols, amax)
             }
         }
     }
@@ -60,8 +60,8 @@ impl pulp::WithSimd for Decode<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        self.format.decode(self.encoded, self.out);
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        self.format.decode(simd, self.encoded, self.out);
         if let Some(size) = self.format.rotation {
             rotate_back(self.out, size);
         }
@@ -70,7 +70,7 @@ impl pulp::WithSimd for Decode<'_> {
 
 impl Format {
     #[inline(always)]
-    fn encode(&self, x: &[f32], rows: usize, cols: usize, amax: Option<f32>) -> Encoded {
+    fn encode<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, amax: Option<f32>) -> Encoded {
         let part = |name, dtype, shape, bytes| Part {
             name,
             dtype,
@@ -92,12 +92,12 @@ impl Format {
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
-                let mut quotients = vec![Quotient::times(1.0); tiles];
-                let mut buffer = vec![0.0; PIECE];
+                let mut room = Room::new(tiles);
                 for (strip, ((x, data), stored)) in strips.enumerate() {
                     target.level = level(&levels, strip);
-                    scale_strip(x, cols, width, &scale, &target, stored, &mut quotients);
-                    self.encode_strip(x, cols, width, &quotients, &mut buffer, data);
+                    room.measure(x, cols, width);
+                    scale.encode(&room.amax, (x, width), &target, stored, &mut room.factors);
+                    self.encode_strip(simd, x, cols, width, scale.division(), &mut room, data);
                 }
             }
         }
@@ -130,15 +130,16 @@ impl Format {
         }
     }
 
-    /// Divides and casts the rows of a strip of tiles.
+    /// Scales and casts the rows of a strip of tiles.
     #[inline(always)]
-    fn encode_strip(
+    fn encode_strip<S: pulp::Simd>(
         &self,
+        simd: S,
         x: &[f32],
         cols: usize,
         width: usize,
-        quotients: &[Quotient],
-        buffer: &mut [f32],
+        operation: Operation,
+        room: &mut Room,
         data: &mut [u8],
     ) {
         let repr = self.repr();
@@ -146,10 +147,10 @@ impl Format {
         let rows = x.chunks_exact(cols).zip(data.chunks_exact_mut(self.data_bytes(cols)));
         for (row, data) in rows {
             let spans = row.chunks(span).zip(data.chunks_mut(self.data_bytes(span)));
-            for ((x, data), quotients) in spans.zip(quotients.chunks(span / width)) {
+            for ((x, data), factors) in spans.zip(room.factors.chunks(span / width)) {
                 for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
-                    let scaled = &mut buffer[..x.len()];
-                    codes::divide(x, width, quotients, scaled);
+                    let scaled = &mut room.piece[..x.len()];
+                    codes::scale(simd, x, width, operation, factors, scaled);
                     codes::encode(&repr, self.element.bits, scaled, data);
                 }
             }
@@ -157,7 +158,7 @@ impl Format {
     }
 
     #[inline(always)]
-    fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
+    fn decode<S: pulp::Simd>(&self, simd: S, encoded: &Encoded, out: &mut [f32]) {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let data = encoded.part("data");
         assert_eq!(data.len(), rows * self.data_bytes(cols), "bytes of codes of '{self}'");
@@ -186,24 +187,22 @@ impl Format {
             .chunks_mut(height * cols)
             .zip(data.chunks(height * self.data_bytes(cols)))
             .zip(stored.chunks(tiles * scale.bytes()));
-        let (mut quotients, mut buffer) = (vec![Quotient::times(1.0); tiles], vec![0.0; PIECE]);
+        let mut room = Room::new(tiles);
         for (strip, ((out, data), stored)) in strips.enumerate() {
-            let level = level(&levels, strip);
-            for (quotient, bytes) in quotients.iter_mut().zip(stored.chunks_exact(scale.bytes())) {
-                *quotient = scale.decode(bytes, &level);
-            }
-            self.decode_strip(data, cols, width, &quotients, &mut buffer, out);
+            scale.decode(stored, &level(&levels, strip), &mut room.factors);
+            self.decode_strip(simd, data, cols, width, scale.multiplication(), &mut room, out);
         }
     }
 
     #[inline(always)]
-    fn decode_strip(
+    fn decode_strip<S: pulp::Simd>(
         &self,
+        simd: S,
         data: &[u8],
         cols: usize,
         width: usize,
-        quotients: &[Quotient],
-        buffer: &mut [f32],
+        operation: Operation,
+        room: &mut Room,
         out: &mut [f32],
     ) {
         let repr = self.repr();
@@ -211,13 +210,41 @@ impl Format {
         let rows = out.chunks_exact_mut(cols).zip(data.chunks_exact(self.data_bytes(cols)));
         for (row, data) in rows {
             let spans = row.chunks_mut(span).zip(data.chunks(self.data_bytes(span)));
-            for ((out, data), quotients) in spans.zip(quotients.chunks(span / width)) {
+            for ((out, data), factors) in spans.zip(room.factors.chunks(span / width)) {
                 for (out, data) in out.chunks_mut(PIECE).zip(data.chunks(self.data_bytes(PIECE))) {
-                    let values = &mut buffer[..out.len()];
+                    let values = &mut room.piece[..out.len()];
                     codes::decode(&repr, self.element.bits, data, values);
-                    codes::divide(values, width, quotients, out);
+                    codes::scale(simd, values, width, operation, factors, out);
                 }
             }
+        }
+    }
+}
+
+/// Where a strip of tiles is worked on.
+struct Room {
+    /// Bits of the largest magnitude of each tile.
+    amax: Vec<u32>,
+    /// Factor of each tile.
+    factors: Vec<f32>,
+    piece: Vec<f32>,
+}
+
+impl Room {
+    fn new(tiles: usize) -> Self {
+        Self {
+            amax: vec![0; tiles],
+            factors: vec![0.0; tiles],
+            piece: vec![0.0; PIECE],
+        }
+    }
+
+    /// Finds the largest magnitudes of a strip.
+    #[inline(always)]
+    fn measure(&mut self, x: &[f32], cols: usize, width: usize) {
+        self.amax.fill(0);
+        for row in x.chunks_exact(cols) {
+            codes::amax_of_blocks(row, width, &mut self.amax);
         }
     }
 }
@@ -233,36 +260,6 @@ fn level(levels: &[Level], strip: usize) -> Level {
         [] => Level::ONE,
         [level] => *level,
         levels => levels[strip],
-    }
-}
-
-/// Stores the scales of a strip of tiles and gives the divisions by them.
-#[inline(always)]
-fn scale_strip(
-    x: &[f32],
-    cols: usize,
-    width: usize,
-    scale: &Scale,
-    target: &Target,
-    stored: &mut [u8],
-    quotients: &mut [Quotient],
-) {
-    let mut outputs = stored.chunks_exact_mut(scale.bytes()).zip(quotients);
-    if x.len() == cols {
-        for (block, (stored, quotient)) in x.chunks(width).zip(outputs) {
-            *quotient = scale.encode(codes::amax(block), block, target, stored);
-        }
-        return;
-    }
-    let mut largest = vec![0; cols.div_ceil(width)];
-    for row in x.chunks_exact(cols) {
-        for (block, largest) in row.chunks(width).zip(&mut largest) {
-            *largest = codes::amax(block).max(*largest);
-        }
-    }
-    for amax in largest {
-        let (stored, quotient) = outputs.next().expect("as many scales as tiles");
-        *quotient = scale.encode(amax, &[], target, stored);
     }
 }
 
