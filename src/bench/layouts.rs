@@ -38,7 +38,10 @@ pub(super) fn run(args: &LayoutsArgs) -> Result<Exit> {
     if layouts.is_empty() {
         layouts = LAYOUTS.iter().collect();
     }
-    println!("GB/s read and written; median of {} (slowest to fastest), and of memcpy", args.repeats);
+    println!(
+        "GB/s read and written; median of {} (slowest to fastest), and of memcpy",
+        args.repeats
+    );
     layouts
         .into_iter()
         .try_for_each(|layout| measure(layout, args).map_err(Error::Usage))?;
@@ -97,8 +100,8 @@ fn measure(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends of groups that grow in size.
+/// Ends of groups that grow in size, ragged.
 fn ends(length: usize, groups: usize) -> Vec<usize> {
-    let share = |g: usize| (g as f64 / groups as f64).powi(2);
+    let share = |g: usize| (g as f64 / groups as f64).powf(1.7);
     (1..=groups).map(|g| (length as f64 * share(g)) as usize).collect()
 }

@@ -15,12 +15,14 @@ pub struct Placement {
     /// Bytes of one scale.
     scale: usize,
     starts: Vec<usize>,
-    /// One after another in the buffer, without gaps.
+    /// They fill the buffer to `used`.
     parts: Vec<Part>,
+    used: usize,
     len: usize,
 }
 
-/// A rectangle of the matrix that is laid out on its own: a group, an expert, or all of it.
+/// A rectangle of the matrix whose tiles are next to each other: an expert, a group of rows, all of it, or as many rows of
+/// a group of columns as a tile has. So groups side by side are read together, row by row, not the matrix once for each.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub tile: Tile,
@@ -90,38 +92,53 @@ impl Layout {
             .ok_or_else(|| wrong(format!("a matrix of shape {shape:?} is too large for memory")))?;
 
         let stride = cols * self.scale;
-        let (mut starts, mut parts, mut at) = (Vec::new(), Vec::new(), 0);
-        let mut add = |rows: Range<usize>, bytes: Range<usize>| {
-            let tile = self.tile;
-            let part = Part { tile, rows, bytes, at };
-            at += part.len();
-            parts.push(part);
+        let tile = self.tile;
+        let (mut starts, mut parts) = (Vec::new(), Vec::new());
+        let groups = ends
+            .iter()
+            .scan(0, |begin, end| Some(std::mem::replace(begin, *end)..*end));
+        // Starts of groups, in multiples of `unit`.
+        let mut start = 0;
+        let mut next = |group: &Range<usize>, unit: usize| {
+            starts.push(start);
+            start += group.len().next_multiple_of(unit);
+            starts[starts.len() - 1]
         };
-        let groups = ends.iter().scan(0, |begin, end| Some(std::mem::replace(begin, *end)..*end));
-        let len = match self.groups {
+        let (used, len) = match self.groups {
             Groups::None => {
-                (0..experts).for_each(|expert| add(expert * rows..(expert + 1) * rows, 0..stride));
-                at
+                let size = rows.next_multiple_of(tile.height(rows)) * stride.next_multiple_of(4);
+                parts.extend((0..experts).map(|expert| Part {
+                    tile,
+                    rows: expert * rows..(expert + 1) * rows,
+                    bytes: 0..stride,
+                    at: expert * size,
+                }));
+                (experts * size, experts * size)
             }
             Groups::Rows => {
-                let mut start = 0;
-                for group in groups {
-                    starts.push(start);
-                    start += group.len().next_multiple_of(128);
-                    add(group, 0..stride);
-                }
+                let width = stride.next_multiple_of(4);
+                parts.extend(groups.map(|rows| Part {
+                    tile,
+                    at: next(&rows, 128) * width,
+                    rows,
+                    bytes: 0..stride,
+                }));
                 starts.push(start);
-                (rows + 128 * ends.len()) * stride.next_multiple_of(4)
+                (start * width, (rows + 128 * ends.len()) * width)
             }
             Groups::Cols => {
-                let mut start = 0;
-                for group in groups {
-                    starts.push(start);
-                    start += group.len().next_multiple_of(4);
-                    add(0..rows, group);
-                }
+                let height = rows.next_multiple_of(128);
+                let groups: Vec<_> = groups.map(|cols| (next(&cols, 4) * height, cols)).collect();
                 starts.push(start);
-                rows.next_multiple_of(128) * (cols + 4 * ends.len())
+                for top in (0..rows).step_by(128) {
+                    parts.extend(groups.iter().map(|(at, cols)| Part {
+                        tile,
+                        rows: top..rows.min(top + 128),
+                        bytes: cols.clone(),
+                        at: at + top * cols.len().next_multiple_of(4),
+                    }));
+                }
+                (start * height, height * (cols + 4 * ends.len()))
             }
         };
         Ok(Placement {
@@ -131,6 +148,7 @@ impl Layout {
             scale: self.scale,
             starts,
             parts,
+            used,
             len,
         })
     }
@@ -151,7 +169,9 @@ fn check_ends(groups: Groups, ends: &[usize], limit: usize) -> Result<(), String
     }
     match ends.last() {
         None => Err(format!("no ends of groups; one group ends at {what} {limit}")),
-        Some(end) if *end > limit => Err(format!("the last group ends at {what} {end}, after the last at {limit}")),
+        Some(end) if *end > limit => Err(format!(
+            "the last group ends at {what} {end}, after the last at {limit}"
+        )),
         _ => Ok(()),
     }
 }
@@ -197,18 +217,15 @@ impl Placement {
     pub fn forward_into(&self, matrix: &[u8], buffer: &mut [u8]) -> Result<(), String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
         self.check("buffer", buffer.len(), self.len)?;
-        let mut rest = buffer;
         for part in &self.parts {
-            let tiles;
-            (tiles, rest) = rest.split_at_mut(part.len());
             dispatch(Pack {
                 part,
                 matrix,
                 stride: self.stride,
-                tiles,
+                tiles: &mut buffer[part.at..][..part.len()],
             });
         }
-        rest.fill(0);
+        buffer[self.used..].fill(0);
         Ok(())
     }
 

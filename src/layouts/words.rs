@@ -158,11 +158,14 @@ impl Pack<'_> {
     #[inline(always)]
     fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
         let (size, whole) = (4 * self.part.height(), band.whole::<N>(self.part.bytes.len()));
-        let rows = band.rows.map(|row| row.unwrap_or(0));
-        for first in (0..whole).step_by(64) {
+        let rows = band.rows.map(|row| {
+            let row = &self.matrix[row.unwrap_or(0)..];
+            row[..whole].as_chunks::<64>().0
+        });
+        for (i, first) in (0..whole).step_by(64).enumerate() {
             let mut block = ZEROS;
             for j in 0..N / 4 {
-                block.0[j].copy_from_slice(&self.matrix[rows[j] + first..][..64]);
+                block.0[j] = rows[j][i];
             }
             let block = by.transpose(block);
             let tiles = &mut self.tiles[band.line + first * size / 4..][..15 * size + N];
@@ -240,6 +243,38 @@ impl Unpack<'_> {
                     self.matrix[row + first..][..len].copy_from_slice(&line[..len]);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One machine runs only one of them otherwise.
+    #[test]
+    fn all_transposes_exchange_rows_and_columns() {
+        let word = |i: usize, j: usize| [i as u8, j as u8, (i * j) as u8, 0xa5];
+        let block = || {
+            let mut block = ZEROS;
+            for (i, line) in block.0.iter_mut().enumerate() {
+                let words = line.as_chunks_mut::<4>().0.iter_mut();
+                words.enumerate().for_each(|(j, to)| *to = word(i, j));
+            }
+            block
+        };
+        let check = |transposed: Block| {
+            for (i, line) in transposed.0.iter().enumerate() {
+                let words = line.as_chunks::<4>().0.iter();
+                words
+                    .enumerate()
+                    .for_each(|(j, found)| assert_eq!(*found, word(j, i), "({i}, {j})"));
+            }
+        };
+        check(Plain.transpose(block()));
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V4::try_new() {
+            check(simd.transpose(block()));
         }
     }
 }

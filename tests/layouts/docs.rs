@@ -38,7 +38,9 @@ fn ulplab_bench_times_every_layout_both_ways() {
     let output = bench(&["--rows", "130", "--bytes", "72", "--groups", "3", "--repeats", "2"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for layout in LAYOUTS {
-        let lines = text.lines().filter(|line| line.starts_with(&format!("{} ", layout.name)));
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with(&format!("{} ", layout.name)));
         assert_eq!(lines.count(), 2, "{} in:\n{text}", layout.name);
     }
     for (args, error) in [

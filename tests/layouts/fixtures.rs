@@ -12,8 +12,18 @@ fn integers(file: &SafeTensors, name: &str) -> Option<Vec<usize>> {
     let tensor = file.tensor(name).ok()?;
     let data = tensor.data();
     Some(match tensor.dtype() {
-        Dtype::I32 => data.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b) as usize).collect(),
-        Dtype::I64 => data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as usize).collect(),
+        Dtype::I32 => data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i32::from_le_bytes(*b) as usize)
+            .collect(),
+        Dtype::I64 => data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i64::from_le_bytes(*b) as usize)
+            .collect(),
         other => panic!("{name} is {other:?}"),
     })
 }
@@ -22,7 +32,11 @@ fn integers(file: &SafeTensors, name: &str) -> Option<Vec<usize>> {
 fn blocked_layouts_are_torchaos() {
     let bytes = std::fs::read(format!("{FIXTURES}/blocked_layouts.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    let cases: BTreeSet<&str> = file.names().into_iter().filter_map(|name| name.strip_suffix(".in")).collect();
+    let cases: BTreeSet<&str> = file
+        .names()
+        .into_iter()
+        .filter_map(|name| name.strip_suffix(".in"))
+        .collect();
     assert_eq!(cases.len(), 27, "{cases:?}");
     for case in cases {
         let layout = match case.split('.').next().unwrap() {
@@ -49,7 +63,10 @@ fn blocked_layouts_are_torchaos() {
 fn packed_scales_are_deepgemms() {
     let bytes = std::fs::read(format!("{FIXTURES}/fp8_scaled.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    let names = file.names().into_iter().filter(|name| name.ends_with(".tok32.ue8m0packed.sf"));
+    let names = file
+        .names()
+        .into_iter()
+        .filter(|name| name.ends_with(".tok32.ue8m0packed.sf"));
     let mut several = 0;
     for name in names {
         let packed = file.tensor(name).unwrap();
@@ -61,7 +78,11 @@ fn packed_scales_are_deepgemms() {
         let aligned = rows.next_multiple_of(4);
         for (index, want) in packed.data().as_chunks::<4>().0.iter().enumerate() {
             let (row, word) = (index / words, index % words);
-            assert_eq!(&got.as_chunks::<4>().0[word * aligned + row], want, "{name} at ({row}, {word})");
+            assert_eq!(
+                &got.as_chunks::<4>().0[word * aligned + row],
+                want,
+                "{name} at ({row}, {word})"
+            );
         }
         several += usize::from(words > 1 && rows > 1);
     }
@@ -74,7 +95,7 @@ struct Case {
     out_sha256: String,
 }
 
-/// Groups along K at the sizes of DeepSeek-V3's weight gradients, up to (8192, 4096) in 8 groups.
+/// Groups along K at sizes of weight gradients, up to (8192, 4096) in 8 groups.
 #[test]
 fn k_groups_of_full_size_hash_as_torchaos() {
     let text = std::fs::read_to_string(format!("{FIXTURES}/kgroup_sha256.json")).unwrap();
@@ -88,7 +109,10 @@ fn k_groups_of_full_size_hash_as_torchaos() {
             .collect();
         let placement = place("blocked_128x4_k_groups", &[rows, cols], &offs).unwrap();
         let buffer = placement.forward(&matrix).unwrap();
-        let hash: String = Sha256::digest(&buffer).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash: String = Sha256::digest(&buffer)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         assert_eq!(hash, out_sha256, "{name}");
         assert!(placement.inverse(&buffer).unwrap() == matrix, "{name}, back");
     }
