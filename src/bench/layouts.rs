@@ -56,7 +56,7 @@ fn measure(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
         Groups::Cols => ends(cols, args.groups),
     };
     let placement = layout.place(&[rows, cols], &ends)?;
-    let matrix: Vec<u8> = (0..placement.matrix_len()).map(|i| (i * 31 >> 3) as u8).collect();
+    let matrix: Vec<u8> = (0..placement.matrix_len()).map(|i| ((i * 31) >> 3) as u8).collect();
     // Every page of both is there before the first run.
     let (mut buffer, mut back) = (vec![1; placement.len()], vec![1; matrix.len()]);
     let [mut copy, mut forward, mut inverse] = [const { Vec::new() }; 3];

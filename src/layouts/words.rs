@@ -164,8 +164,8 @@ impl Pack<'_> {
         });
         for (i, first) in (0..whole).step_by(64).enumerate() {
             let mut block = ZEROS;
-            for j in 0..N / 4 {
-                block.0[j] = rows[j][i];
+            for (line, row) in block.0[..N / 4].iter_mut().zip(rows) {
+                *line = row[i];
             }
             let block = by.transpose(block);
             let tiles = &mut self.tiles[band.line + first * size / 4..][..15 * size + N];
@@ -219,8 +219,8 @@ impl Unpack<'_> {
                 block.0[t][..N].copy_from_slice(&tiles[t * size..][..N]);
             }
             let block = by.transpose(block);
-            for j in 0..N / 4 {
-                self.matrix[rows[j] + first..][..64].copy_from_slice(&block.0[j]);
+            for (line, row) in block.0[..N / 4].iter().zip(rows) {
+                self.matrix[row + first..][..64].copy_from_slice(line);
             }
         }
         whole

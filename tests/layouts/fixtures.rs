@@ -105,7 +105,7 @@ fn k_groups_of_full_size_hash_as_torchaos() {
         let (rows, cols) = name.split('.').next().unwrap().split_once('x').unwrap();
         let (rows, cols): (usize, usize) = (rows.parse().unwrap(), cols.parse().unwrap());
         let matrix: Vec<u8> = (0..rows)
-            .flat_map(|r| (0..cols).map(move |c| (131 * r + 17 * c + (r * c >> 3)) as u8))
+            .flat_map(|r| (0..cols).map(move |c| (131 * r + 17 * c + ((r * c) >> 3)) as u8))
             .collect();
         let placement = place("blocked_128x4_k_groups", &[rows, cols], &offs).unwrap();
         let buffer = placement.forward(&matrix).unwrap();
