@@ -1,6 +1,7 @@
-//! `ulplab bench`: how long the reference takes here, and conversions of formats.
+//! `ulplab bench`: how long the reference takes here, and conversions of formats and of layouts.
 
 mod formats;
+mod layouts;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -42,6 +43,7 @@ pub struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 pub enum What {
     Formats(formats::FormatsArgs),
+    Layouts(layouts::LayoutsArgs),
 }
 
 /// Seconds of repeated runs.
@@ -66,8 +68,10 @@ pub struct Figures {
 }
 
 pub fn run(args: &BenchArgs) -> Result<Exit> {
-    if let Some(What::Formats(args)) = &args.what {
-        return formats::run(args);
+    match &args.what {
+        Some(What::Formats(args)) => return formats::run(args),
+        Some(What::Layouts(args)) => return layouts::run(args),
+        None => {}
     }
     if args.tokens == 0 || args.repeats == 0 {
         return Err(Error::Usage("--tokens and --repeats must be 1 or more".into()));
