@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-use crate::{bench, compare, generate, inventory};
+use crate::{bench, compare, generate, inventory, verify};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -32,6 +32,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Generate(generate::GenerateArgs),
     Bench(bench::BenchArgs),
+    Verify(verify::VerifyArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
 }
@@ -60,6 +61,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Compare(args) => compare::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),
     }

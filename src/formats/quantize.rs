@@ -270,3 +270,70 @@ fn dtype(scale: &Scale) -> Dtype {
         Scale::E4m3(_) => Dtype::F8_E4M3,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::{FORMATS, NVFP4_RULES, POWER_RULES};
+
+    /// What this machine can run: one of them otherwise only runs where there is nothing better.
+    fn machines() -> Vec<pulp::Arch> {
+        let mut machines = vec![pulp::Arch::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            machines.extend(pulp::x86::V3::try_new().map(pulp::Arch::V3));
+            machines.extend(pulp::x86::V4::try_new().map(pulp::Arch::V4));
+        }
+        machines
+    }
+
+    #[test]
+    fn all_instruction_sets_give_the_same_bytes() {
+        let mut state = 7u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f32::from_bits(0x3000_0000 + (state >> 4)) * if state & 1 == 0 { 1.0 } else { -1.0 }
+        };
+        // Two pieces and a half, with a ragged block.
+        let (rows, cols) = (3, 5168);
+        let mut x: Vec<f32> = (0..rows * cols).map(|_| random()).collect();
+        x[7] = 0.0;
+        x[100] = -0.0;
+        x[5000] = f32::from_bits(1);
+        let mut formats: Vec<String> = FORMATS.iter().map(|named| named.format.into()).collect();
+        let nvfp4 = NVFP4_RULES
+            .iter()
+            .map(|rule| format!("e2m1/b16:e4m3({})/t:f32", rule.name));
+        formats.extend(nvfp4);
+        for element in ["e4m3", "e2m1(deepgemm)", "e4m3(microxcaling)"] {
+            let rules = POWER_RULES
+                .iter()
+                .map(|rule| format!("{element}/b32:e8m0({})", rule.name));
+            formats.extend(rules);
+        }
+        for name in formats {
+            let format: Format = name.parse().unwrap();
+            let mut seen: Option<(Encoded, Vec<u32>)> = None;
+            for machine in machines() {
+                let encoded = machine.dispatch(Encode {
+                    format: &format,
+                    x: &x,
+                    rows,
+                    cols,
+                    amax: None,
+                });
+                let mut out = vec![0.0; x.len()];
+                machine.dispatch(Decode {
+                    format: &format,
+                    encoded: &encoded,
+                    out: &mut out,
+                });
+                let found = (encoded, out.iter().map(|x| x.to_bits()).collect());
+                match &seen {
+                    None => seen = Some(found),
+                    Some(seen) => assert!(*seen == found, "{name}"),
+                }
+            }
+        }
+    }
+}
