@@ -53,6 +53,24 @@ pub fn interval(mean: f64, low: f64, high: f64) -> String {
     }
 }
 
+/// Decibels: a tenth is a difference of one per cent in the error.
+pub fn decibels(x: f64) -> String {
+    if x.is_finite() { format!("{x:.2}") } else { not_finite(x) }
+}
+
+/// A value of the metric of that name with the farther end of its interval, as far as it has one: `31.52 ±0.05`.
+pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String {
+    let half = (mean - low).abs().max((high - mean).abs());
+    let signed = matches!(metric, "delta_nats" | "rho") || metric.ends_with("_excess");
+    match metric {
+        _ if signed => interval(mean, low, high),
+        _ if half == 0.0 || !mean.is_finite() => of_metric(metric, mean),
+        // The interval is never shown narrower than it is.
+        _ if metric.contains("sqnr") => format!("{} ±{:.2}", of_metric(metric, mean), (half * 100.0).ceil() / 100.0),
+        _ => format!("{} ±{}", of_metric(metric, mean), significant(half, 1)),
+    }
+}
+
 /// A whole number, or one decimal.
 pub fn bytes(x: f64) -> String {
     if x.fract() == 0.0 {
@@ -65,9 +83,11 @@ pub fn bytes(x: f64) -> String {
 /// A value of the metric of that name.
 pub fn of_metric(metric: &str, x: f64) -> String {
     match metric {
-        "cosine" => near_one(x),
-        "recall" | "recall_mass" | "agreement" | "top1" => share(x),
-        "delta_nats" => signed(x),
+        "cosine" | "cosine_theory" => near_one(x),
+        "recall" | "recall_mass" | "recall_theory" | "agreement" | "top1" => share(x),
+        "sqnr_gain" if x >= 0.0 => format!("+{}", decibels(x)),
+        "sqnr" | "sqnr_theory" | "sqnr_gain" | "row_sqnr_p05" | "row_sqnr_p50" => decibels(x),
+        "delta_nats" | "rho" | "sqnr_excess" | "recall_excess" => signed(x),
         "nonfinite" => bytes(x),
         _ => error(x),
     }

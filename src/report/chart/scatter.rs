@@ -24,6 +24,8 @@ pub struct Scatter {
     pub cost_unit: String,
     pub points: Vec<Point>,
     pub bound: Option<Bound>,
+    /// Cost and error along a line to compare with; the front is drawn where there is none.
+    pub guide: Vec<[f64; 2]>,
     /// In pixels of the view box.
     pub size: [f64; 2],
 }
@@ -61,16 +63,11 @@ impl Scatter {
         text(&mut svg, 0.0, 14.0, "title", &self.title);
         text(&mut svg, 0.0, 30.0, "unit", &self.unit);
         self.axes(&mut svg, area, &x, &y);
-        let front = front(&points);
-        let mut path = String::new();
-        for (at, point) in front.iter().enumerate() {
-            let [px, py] = [x.at(point.cost), y.at(point.error)];
-            path += &if at == 0 {
-                format!("M{px:.1} {py:.1}")
-            } else {
-                format!("H{px:.1}V{py:.1}")
-            };
-        }
+        let path = if self.guide.is_empty() {
+            steps(front(&points).iter().map(|point| [x.at(point.cost), y.at(point.error)]))
+        } else {
+            joined(self.guide.iter().map(|[cost, error]| [x.at(*cost), y.at(*error)]))
+        };
         svg += &format!("<path d=\"{path}\" class=\"front\"/>");
         let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
         let mut taken: Vec<Place> = spots
@@ -119,6 +116,21 @@ impl Scatter {
             text(svg, area.right - 4.0, at - 4.0, "bound-label end", &bound.label);
         }
     }
+}
+
+/// A path that goes across, then down to each point.
+fn steps(points: impl Iterator<Item = [f64; 2]>) -> String {
+    let step = |(at, [x, y]): (usize, [f64; 2])| match at {
+        0 => format!("M{x:.1} {y:.1}"),
+        _ => format!("H{x:.1}V{y:.1}"),
+    };
+    points.enumerate().map(step).collect()
+}
+
+/// A path straight from point to point.
+fn joined(points: impl Iterator<Item = [f64; 2]>) -> String {
+    let step = |(at, [x, y]): (usize, [f64; 2])| format!("{}{x:.1} {y:.1}", if at == 0 { 'M' } else { 'L' });
+    points.enumerate().map(step).collect()
 }
 
 /// The points that no other beats in cost and error, by cost.
