@@ -47,6 +47,11 @@ pub fn html(run: &Summarized) -> String {
             .collect::<Vec<_>>()
     };
     let (failed, passed) = run.checks.split_at(run.tally.fail);
+    let mut groups: Vec<(&str, Vec<&Row>)> = groups.map(|(title, group)| (title, rows(group))).into();
+    groups.retain(|group| !group.1.is_empty());
+    if let [(title, _)] = &mut groups[..] {
+        *title = "";
+    }
     let page = Page {
         experiment,
         outcome: run.tally.outcome().name(),
@@ -61,11 +66,7 @@ pub fn html(run: &Summarized) -> String {
         failed,
         passed,
         columns: &run.overview.columns,
-        groups: groups
-            .map(|(title, group)| (title, rows(group)))
-            .into_iter()
-            .filter(|g| !g.1.is_empty())
-            .collect(),
+        groups,
         sections: figures::sections(run),
         facts: run.facts(),
         command: command(run),

@@ -85,7 +85,7 @@ pub fn of_metric(metric: &str, x: f64) -> String {
     match metric {
         "cosine" | "cosine_theory" => near_one(x),
         "recall" | "recall_mass" | "recall_theory" | "agreement" | "top1" => share(x),
-        "sqnr_gain" if x >= 0.0 => format!("+{}", decibels(x)),
+        "sqnr_gain" if x > -0.005 => format!("+{}", decibels(x.abs())),
         "sqnr" | "sqnr_theory" | "sqnr_gain" | "row_sqnr_p05" | "row_sqnr_p50" => decibels(x),
         "delta_nats" | "rho" | "sqnr_excess" | "recall_excess" => signed(x),
         "nonfinite" => bytes(x),

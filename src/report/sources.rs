@@ -125,7 +125,8 @@ pub fn round_trip_sections(run: &Summarized) -> Vec<Section> {
             title: "What a bit buys",
             intro: "Relative error against bits stored per element, scales included; less is better on both axes. Nothing \
                     measured beats the formats on the stepped line in both. Filled marks pass all gates that bind \
-                    them, crosses fail one, hollow marks are bound by none.",
+                    them, crosses fail one, hollow marks are bound by none. A mark without a name says it when the \
+                    pointer rests on it.",
             figures: chosen.map(|source| bits(run, source)).collect(),
         },
         Section {
@@ -139,9 +140,8 @@ pub fn round_trip_sections(run: &Summarized) -> Vec<Section> {
         Section {
             id: "paired",
             title: "Set against each other",
-            intro: "SQNR above that of another format on the very same numbers, in dB, with a 95 % interval of the mean. \
-                    Pairing takes out what draws differ in, so these intervals are narrower than differences of the \
-                    table above.",
+            intro: "SQNR above that of another format on the very same numbers, in dB, with a 95 % interval of the mean: \
+                    what one draw has more of than another does not count.",
             figures: paired(run).into_iter().collect(),
         },
     ]

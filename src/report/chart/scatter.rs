@@ -30,6 +30,9 @@ pub struct Scatter {
     pub size: [f64; 2],
 }
 
+/// Square pixels of others that a label may cover.
+const CROWDED: f64 = 60.0;
+
 /// A rectangle that a label takes: left, right, top, bottom.
 type Place = [f64; 4];
 
@@ -63,8 +66,9 @@ impl Scatter {
         text(&mut svg, 0.0, 14.0, "title", &self.title);
         text(&mut svg, 0.0, 30.0, "unit", &self.unit);
         self.axes(&mut svg, area, &x, &y);
+        let front = front(&points);
         let path = if self.guide.is_empty() {
-            steps(front(&points).iter().map(|point| [x.at(point.cost), y.at(point.error)]))
+            steps(front.iter().map(|point| [x.at(point.cost), y.at(point.error)]))
         } else {
             joined(self.guide.iter().map(|[cost, error]| [x.at(*cost), y.at(*error)]))
         };
@@ -76,8 +80,16 @@ impl Scatter {
             .collect();
         for (point, at) in points.iter().zip(&spots) {
             marker(&mut svg, *at, 5.0, point.slot, point.mark, &point.detail);
+        }
+        // What is on the front is named in any case, the rest where there is room.
+        let on_front = |point: &Point| front.iter().any(|other| other.name == point.name);
+        let (first, rest): (Vec<_>, Vec<_>) = points.iter().zip(&spots).partition(|(point, _)| on_front(point));
+        for (point, at) in first.into_iter().chain(rest) {
             let name = short(&point.name);
-            let (place, class) = free_place(&name, *at, area, &taken);
+            let (place, class, covered) = free_place(&name, *at, area, &taken);
+            if covered > CROWDED && !on_front(point) {
+                continue;
+            }
             taken.push(place);
             let anchor = if class == "end" { place[1] } else { place[0] };
             text(
@@ -146,8 +158,9 @@ fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     sorted
 }
 
-/// A place beside `at` that covers neither a point nor another label, or else the one that covers least.
-fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str) {
+/// A place beside `at` that covers neither a point nor another label, or else the one that covers least, with its class
+/// and the pixels it covers.
+fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str, f64) {
     let wide = width(name);
     let side = |left: bool, dy: f64| -> (Place, &'static str) {
         let (from, class) = if left {
@@ -167,7 +180,8 @@ fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Pla
         taken.iter().map(overlap).sum::<f64>() + 100.0 * outside(p)
     };
     let best = places.min_by(|a, b| covered(&a.0).total_cmp(&covered(&b.0)));
-    best.unwrap_or_else(|| side(false, 0.0))
+    let (place, class) = best.unwrap_or_else(|| side(false, 0.0));
+    (place, class, covered(&place))
 }
 
 #[cfg(test)]
