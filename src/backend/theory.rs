@@ -13,25 +13,28 @@ pub fn nsr(name: &str, x: &[f32], cols: usize) -> Option<f64> {
     let named = FORMATS.iter().find(|named| named.name == name);
     let format: Format = named.map_or(name, |named| named.format).parse().ok()?;
     match format.element.repr {
-        Repr::Float(float) => Some(float_nsr(float.mantissa_bits)),
+        Repr::Float(cast) => Some(float_nsr(cast.float.mantissa_bits)),
         Repr::Integer(integer) => {
             let scaling = format.scaling.filter(|scaling| matches!(scaling.scale, Scale::F32(_)))?;
-            let group = match scaling.group {
-                Group::Block(size) => size,
+            let run = match scaling.group {
+                Group::Tile { rows: 1, cols } => cols,
                 Group::Token => cols,
                 Group::Tensor => x.len(),
+                Group::Tile { .. } | Group::Channel => return None,
             };
-            Some(uniform_nsr(x, group, f64::from(integer.max)))
+            Some(uniform_nsr(x, cols, run, f64::from(integer.max)))
         }
-        Repr::Power => None,
+        Repr::Power(_) => None,
     }
 }
 
-fn uniform_nsr(x: &[f32], group: usize, steps: f64) -> f64 {
+/// Groups are `run` consecutive elements, cut at the end of a row if shorter than one.
+fn uniform_nsr(x: &[f32], cols: usize, run: usize, steps: f64) -> f64 {
     let noise = |group: &[f32]| {
         let largest = group.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
         group.len() as f64 * (f64::from(largest) / steps).powi(2) / 12.0
     };
     let signal: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
-    x.chunks(group).map(noise).sum::<f64>() / signal
+    let rows = x.chunks(cols.max(run));
+    rows.flat_map(|row| row.chunks(run)).map(noise).sum::<f64>() / signal
 }
