@@ -1,14 +1,21 @@
 //! Round trips and recalls against numbers known from elsewhere.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use ulplab::backend::rounding::Rounding;
 use ulplab::backend::theory;
-use ulplab::formats::codec;
+use ulplab::formats::{Codec, Encoded, codec};
+use ulplab::gate::judge;
 use ulplab::metrics::{Choice, Pair, RoundTrip, Threshold, measure_all};
+use ulplab::pattern::matches;
 use ulplab::record::{Phase, Record};
 use ulplab::sweep::experiment::{Experiment, Recipe};
+use ulplab::sweep::load::Source as SourceFile;
 use ulplab::sweep::recall::{drawn, of_vectors};
 use ulplab::sweep::round_trip::{Sample, measure, with_means};
 use ulplab::sweep::source::{Origin, Source, draw, stream};
+use ulplab::sweep::summary::summarize;
 
 fn sample(origin: &Origin, shape: [usize; 2]) -> Sample {
     Sample {
@@ -65,19 +72,32 @@ fn sqnr_is_what_another_program_measured() {
             let sqnr = measured(format, sample(&origin, [64, 4096]), None)("sqnr");
             // INT8 per row hangs on the largest of each row.
             let within = if format == "int8_token" { 0.3 } else { 0.06 };
-            assert!((sqnr - expected).abs() < within, "{format} on {origin:?}: {sqnr}, not {expected}");
+            assert!(
+                (sqnr - expected).abs() < within,
+                "{format} on {origin:?}: {sqnr}, not {expected}"
+            );
         }
     }
 }
 
 #[test]
 fn theory_is_6_decibels_a_bit() {
-    for (format, expected) in [("nvfp4", 20.17), ("e5m2", 26.19), ("e4m3", 32.21), ("bf16", 56.29), ("f16", 74.35)] {
+    for (format, expected) in [
+        ("nvfp4", 20.17),
+        ("e5m2", 26.19),
+        ("e4m3", 32.21),
+        ("bf16", 56.29),
+        ("f16", 74.35),
+    ] {
         let nsr = theory::nsr(format, &[1.0; 16], 16).unwrap();
         assert!((-10.0 * nsr.log10() - expected).abs() < 0.005, "{format}");
     }
     assert_eq!(theory::nsr("v4_fp8", &[1.0; 512], 512), None, "a record mixes elements");
-    assert_eq!(theory::nsr("mxint8", &[1.0; 32], 32), None, "steps are not in proportion to the largest");
+    assert_eq!(
+        theory::nsr("mxint8", &[1.0; 32], 32),
+        None,
+        "steps are not in proportion to the largest"
+    );
 }
 
 /// Rows of 3 in blocks of 2: the last block of a row is cut short, and does not reach into the next row.
@@ -218,10 +238,22 @@ fn recall_falls_in_proportion_to_noise() {
         let nothing = Rounding::none();
         let records = of_vectors(&blank(), 1, &recipe, &nothing, &vectors);
         let value = |metric: &str| records.iter().find(|record| record.metric == metric).unwrap().value;
-        assert!((value("score_error") - size).abs() <= 0.01 * size, "{size}: {}", value("score_error"));
-        assert!(value("recall_excess").abs() < 0.004, "{size}: {}", value("recall_excess"));
+        assert!(
+            (value("score_error") - size).abs() <= 0.01 * size,
+            "{size}: {}",
+            value("score_error")
+        );
+        assert!(
+            value("recall_excess").abs() < 0.004,
+            "{size}: {}",
+            value("recall_excess")
+        );
         let expected = 1.0 - 0.7866 * size;
-        assert!((value("recall_theory") - expected).abs() < 1e-3, "{size}: {}", value("recall_theory"));
+        assert!(
+            (value("recall_theory") - expected).abs() < 1e-3,
+            "{size}: {}",
+            value("recall_theory")
+        );
     }
 }
 
@@ -233,6 +265,85 @@ fn a_shift_of_all_scores_is_no_error() {
     let choice = Choice::new(&[3, 0], &[3, 0], 1, &want, 4, None);
     let threshold = Threshold::new(&want, &got, 4, 1, &choice);
     assert_eq!(threshold.rows, 2);
-    let values: Vec<_> = measure_all(&threshold).map(|(metric, value)| (metric.name, value)).collect();
-    assert_eq!(values, [("score_error", 0.0), ("recall_theory", 1.0), ("recall_excess", 0.0)]);
+    let values: Vec<_> = measure_all(&threshold)
+        .map(|(metric, value)| (metric.name, value))
+        .collect();
+    assert_eq!(
+        values,
+        [("score_error", 0.0), ("recall_theory", 1.0), ("recall_excess", 0.0)]
+    );
+}
+
+/// A codec whose bytes are damaged between write and read.
+struct Damaged {
+    codec: Arc<dyn Codec>,
+    damage: fn(&mut [u8]),
+}
+
+impl Codec for Damaged {
+    fn name(&self) -> String {
+        self.codec.name()
+    }
+
+    fn doc(&self) -> &str {
+        self.codec.doc()
+    }
+
+    fn bytes_per_row(&self, cols: usize) -> f64 {
+        self.codec.bytes_per_row(cols)
+    }
+
+    fn check(&self, cols: usize) -> Result<(), String> {
+        self.codec.check(cols)
+    }
+
+    fn encode(&self, x: &[f32], cols: usize) -> Encoded {
+        let mut encoded = self.codec.encode(x, cols);
+        encoded.parts.iter_mut().for_each(|part| (self.damage)(&mut part.bytes));
+        encoded
+    }
+
+    fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
+        self.codec.decode(encoded, out);
+    }
+}
+
+/// The gates of the experiment on a Gaussian notice codes that are cut, not rounded; a sign that is lost; a NaN.
+#[test]
+fn gates_catch_broken_codecs() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/round_trip.toml");
+    let experiment = SourceFile::read(&file).unwrap().parse(&[]).unwrap();
+    let verdicts = |format: &str, damage: fn(&mut [u8])| {
+        let rules = experiment.gates.iter().filter(|rule| rule.at != "*");
+        let binding = rules.filter(|rule| rule.recipes.iter().any(|pattern| matches(pattern, format)));
+        let rules: Vec<_> = binding.map(|rule| (rule, vec![format])).collect();
+        assert!(rules.len() > 2, "no gate on the Gaussian binds {format}");
+        let sample = Sample {
+            source: "gauss".into(),
+            ..sample(&Origin::Gaussian, [64, 1024])
+        };
+        let codec = codec(format).unwrap();
+        let who = Record::blank("cell", format, Phase::Local, "draw-1");
+        let records = measure(&who, &[sample], &Damaged { codec, damage }, None);
+        judge(&rules, &summarize(&records)).unwrap()
+    };
+    for format in ["e4m3", "e5m2", "nvfp4", "int8_token"] {
+        assert!(
+            verdicts(format, |_| ()).iter().all(|verdict| verdict.pass),
+            "{format} as it is"
+        );
+        let broken: [fn(&mut [u8]); 2] = [
+            |bytes| bytes.iter_mut().for_each(|byte| *byte &= !1),
+            |bytes| bytes.iter_mut().step_by(97).for_each(|byte| *byte ^= 0x80),
+        ];
+        for (which, damage) in broken.into_iter().enumerate() {
+            let caught = verdicts(format, damage).iter().any(|verdict| !verdict.pass);
+            assert!(caught, "{format}, damage {which}");
+        }
+    }
+    assert!(
+        verdicts("e4m3", |bytes| bytes[0] = 0x7f)
+            .iter()
+            .any(|verdict| !verdict.pass)
+    );
 }

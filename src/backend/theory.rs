@@ -15,7 +15,9 @@ pub fn nsr(name: &str, x: &[f32], cols: usize) -> Option<f64> {
     match format.element.repr {
         Repr::Float(cast) => Some(float_nsr(cast.float.mantissa_bits)),
         Repr::Integer(integer) => {
-            let scaling = format.scaling.filter(|scaling| matches!(scaling.scale, Scale::F32(_)))?;
+            let scaling = format
+                .scaling
+                .filter(|scaling| matches!(scaling.scale, Scale::F32(_)))?;
             let run = match scaling.group {
                 Group::Tile { rows: 1, cols } => cols,
                 Group::Token => cols,

@@ -94,5 +94,9 @@ pub const SQNR_BITS: Metric = trip(
 );
 
 fn finite(trip: &RoundTrip, metric: impl FnOnce(&RoundTrip) -> Option<f64>) -> Option<f64> {
-    if trip.pair.finite() { metric(trip) } else { Some(f64::NAN) }
+    if trip.pair.finite() {
+        metric(trip)
+    } else {
+        Some(f64::NAN)
+    }
 }

@@ -53,7 +53,12 @@ fn expand(run: &Summarized, field: &str) -> Result<String, String> {
                 return Err("an interval is of one layer: 'first', 'last', a layer's number or '-'".into());
             };
             let metric = query.quantity.metric;
-            Ok(number::of_metric_within(metric, summary.mean, summary.ci_low, summary.ci_high))
+            Ok(number::of_metric_within(
+                metric,
+                summary.mean,
+                summary.ci_low,
+                summary.ci_high,
+            ))
         }
         "holds" => {
             let (query, bound) = Query::with_recipe(rest)?;

@@ -156,7 +156,11 @@ impl Summarized<'_> {
         }
         if !experiment.windows.is_empty() {
             parts.extend(experiment.model.clone());
-            parts.push(format!("{} windows of {} tokens", experiment.windows.len(), experiment.tokens));
+            parts.push(format!(
+                "{} windows of {} tokens",
+                experiment.windows.len(),
+                experiment.tokens
+            ));
         }
         parts.push(format!("seed {}", experiment.seed));
         parts.join(" · ")

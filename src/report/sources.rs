@@ -56,11 +56,18 @@ fn column(title: [&str; 2], doc: &'static str, weight: u8, cell: Cell) -> Column
 /// Bits and theory, then SQNR on every source, then the cosine on the first.
 pub fn round_trip(experiment: &Experiment) -> Vec<Column> {
     let names = experiment.sources.iter().map(|source| source.name.as_str());
-    let Some(first) = names.clone().next() else { return Vec::new() };
+    let Some(first) = names.clone().next() else {
+        return Vec::new();
+    };
     let sqnr = names.enumerate().map(|(at, name)| {
         let doc = "Signal-to-quantization-noise ratio in dB, with a 95 % bootstrap interval of the mean over draws or \
                    windows of text; of sites of a model the mean over their layers.";
-        column(["SQNR", name], doc, 20u8.saturating_sub(at as u8), cell(name, "sqnr", true))
+        column(
+            ["SQNR", name],
+            doc,
+            20u8.saturating_sub(at as u8),
+            cell(name, "sqnr", true),
+        )
     });
     let bits = "Bits an element takes in storage, its share of the scales included.";
     let theory = "SQNR in theory, dB: 6.02 M + 14.14 for floats with M mantissa bits, a twelfth of the squared step for \
@@ -180,7 +187,11 @@ fn bits(run: &Summarized, source: &str) -> Figure {
     let points = of_group(run, Group::Plain).filter_map(|candidate| {
         let value = |metric| value(run.index, candidate.name, source, metric);
         let (bits, error) = (value("stored_bits")?, value("relative_l2")?);
-        let detail = format!("{} bits, SQNR {} dB", number::error(bits), number::decibels(value("sqnr")?));
+        let detail = format!(
+            "{} bits, SQNR {} dB",
+            number::error(bits),
+            number::decibels(value("sqnr")?)
+        );
         Some(point(candidate, bits, error, detail))
     });
     let scatter = Scatter {
@@ -199,7 +210,12 @@ fn lost(run: &Summarized, source: &str) -> Figure {
     let measured = || {
         run.candidates.iter().filter_map(|candidate| {
             let value = |metric| value(run.index, candidate.name, source, metric);
-            Some((candidate, value("score_error")?, value("recall")?, value("recall_theory")?))
+            Some((
+                candidate,
+                value("score_error")?,
+                value("recall")?,
+                value("recall_theory")?,
+            ))
         })
     };
     let points = measured().map(|(candidate, error, recall, theory)| {
@@ -268,18 +284,28 @@ fn paired(run: &Summarized) -> Option<Figure> {
         let against = recipe.against.as_ref()?;
         let cells = sources.iter().map(|source| {
             let found = summary(run.index, &recipe.name, source, "sqnr_gain");
-            let text = found.map_or("—".into(), |s| number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high));
+            let text = found.map_or("—".into(), |s| {
+                number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high)
+            });
             format!("<td class=\"n\">{text}</td>")
         });
         let name = format!("{} <small>over {}</small>", escape(&recipe.name), escape(against));
-        Some(format!("<tr><th scope=\"row\">{name}</th>{}</tr>", cells.collect::<String>()))
+        Some(format!(
+            "<tr><th scope=\"row\">{name}</th>{}</tr>",
+            cells.collect::<String>()
+        ))
     });
     let rows: String = rows.collect();
-    let heads: String = sources.iter().map(|source| format!("<th class=\"n\">{}</th>", escape(source))).collect();
+    let heads: String = sources
+        .iter()
+        .map(|source| format!("<th class=\"n\">{}</th>", escape(source)))
+        .collect();
     (!rows.is_empty()).then(|| Figure {
         size: Size::Whole,
         ..figure(
-            format!("<div class=\"wide\"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"),
+            format!(
+                "<div class=\"wide\"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+            ),
             String::new(),
         )
     })

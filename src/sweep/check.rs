@@ -57,7 +57,10 @@ impl Experiment {
             }
         }
         if self.draws > 0 || !self.sources.is_empty() {
-            return wrong("source", "draws and sources are for kind = \"round_trip\" or \"recall\"");
+            return wrong(
+                "source",
+                "draws and sources are for kind = \"round_trip\" or \"recall\"",
+            );
         }
         Ok(())
     }
@@ -83,7 +86,10 @@ impl Experiment {
                 .map_err(|message| (name.clone(), format!("source '{name}': {message}")))?;
         }
         let sites = self.sources.iter().any(|source| matches!(source.from, Origin::Site(_)));
-        let drawn = self.sources.iter().any(|source| !matches!(source.from, Origin::Site(_)));
+        let drawn = self
+            .sources
+            .iter()
+            .any(|source| !matches!(source.from, Origin::Site(_)));
         if drawn && (self.draws == 0 || self.shape.contains(&0)) {
             return wrong("draws", "drawn sources need draws = N and shape = [rows, columns]");
         }
@@ -91,7 +97,10 @@ impl Experiment {
             return wrong("model", "sources at sites of a model need a model and windows of text");
         }
         if self.kind == Kind::Recall && self.model.is_none() {
-            return wrong("model", "recipes of a recall name sites of a model, and no model is given");
+            return wrong(
+                "model",
+                "recipes of a recall name sites of a model, and no model is given",
+            );
         }
         if (self.draws > 0 && !drawn) || (!self.windows.is_empty() && !sites) {
             return wrong("draws", "draws and windows need a source each that they are of");
@@ -117,16 +126,27 @@ impl Experiment {
                 Kind::RoundTrip => "'format' only",
                 Kind::Recall => "either 'round' or 'score_noise'",
             };
-            return wrong(name, format!("recipe '{name}': an experiment of this kind takes {needs}"));
+            return wrong(
+                name,
+                format!("recipe '{name}': an experiment of this kind takes {needs}"),
+            );
         }
         if let Some(size) = recipe.score_noise.filter(|size| !(size.is_finite() && *size >= 0.0)) {
             return wrong(name, format!("recipe '{name}': score_noise = {size} is not a size"));
         }
-        let others = || self.recipes.iter().map(|other| other.name.as_str()).filter(|other| other != name);
+        let others = || {
+            self.recipes
+                .iter()
+                .map(|other| other.name.as_str())
+                .filter(|other| other != name)
+        };
         match &recipe.against {
             Some(against) if !format || !others().any(|other| other == against) => {
                 let hint = crate::error::did_you_mean(against, others());
-                wrong(against, format!("recipe '{name}': '{against}' is no other recipe with a format{hint}"))
+                wrong(
+                    against,
+                    format!("recipe '{name}': '{against}' is no other recipe with a format{hint}"),
+                )
             }
             _ => Ok(()),
         }

@@ -103,7 +103,11 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         .map_err(|(place, message)| source.error_at(&place, message))?;
 
     let datasets = Datasets::open(args.datasets.as_deref())?;
-    let folder = experiment.model.as_ref().map(|model| datasets.checkpoint(model)).transpose()?;
+    let folder = experiment
+        .model
+        .as_ref()
+        .map(|model| datasets.checkpoint(model))
+        .transpose()?;
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
     let config = checkpoint.as_ref().map(|checkpoint| &checkpoint.config);
     let ready = Ready::resolve(&experiment, config).map_err(|(place, message)| source.error_at(&place, message))?;

@@ -79,7 +79,13 @@ fn sites(experiment: &Experiment) -> Vec<String> {
     match experiment.kind {
         Kind::Model => SITES
             .iter()
-            .map(|site| if site.in_layers { layered(site.name) } else { site.name.to_string() })
+            .map(|site| {
+                if site.in_layers {
+                    layered(site.name)
+                } else {
+                    site.name.to_string()
+                }
+            })
             .collect(),
         Kind::RoundTrip | Kind::Recall => sources.collect(),
     }

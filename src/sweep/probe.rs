@@ -21,6 +21,13 @@ const MASS: &str = "attention.indexer.mass";
 
 type Place = (Option<usize>, &'static str);
 
+/// A decision of the reference, with the mass of what was selected where it is known.
+pub struct Decided<'a, T> {
+    pub layer: usize,
+    pub choice: &'a Choice<T>,
+    pub mass: Option<Vec<f32>>,
+}
+
 /// What the reference computed for one window: everything candidates are compared with.
 pub struct Trace<T> {
     tensors: HashMap<Place, Tensor<T>>,
@@ -29,13 +36,18 @@ pub struct Trace<T> {
 }
 
 impl<T: Real + Into<f64>> Trace<T> {
-    /// All decisions of that name, layer by layer, with the mass of what they select where it is known.
-    pub fn choices(&self, name: &str) -> Vec<(usize, &Choice<T>, Option<Vec<f32>>)> {
+    /// All decisions of that name, layer by layer.
+    pub fn decided(&self, name: &str) -> Vec<Decided<'_, T>> {
         let named = self.choices.iter().filter(|((_, site), _)| *site == name);
-        let mut found: Vec<_> = named
-            .filter_map(|((layer, name), choice)| Some(((*layer)?, choice, self.mass((*layer, name)))))
-            .collect();
-        found.sort_by_key(|(layer, ..)| *layer);
+        let decided = |(&(layer, name), choice)| {
+            Some(Decided {
+                layer: layer?,
+                choice,
+                mass: self.mass((layer, name)),
+            })
+        };
+        let mut found: Vec<_> = named.filter_map(decided).collect();
+        found.sort_by_key(|decided| decided.layer);
         found
     }
 
@@ -197,11 +209,7 @@ pub fn decision<W: Real + Into<f64>>(
 
 /// A record of every metric that is defined on the evidence, each `blank` but for what is measured; `shape` is that of the
 /// tensor with the worst element.
-pub fn records<'e>(
-    blank: &Record,
-    evidence: impl Into<Evidence<'e>>,
-    shape: &[usize],
-) -> impl Iterator<Item = Record> {
+pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[usize]) -> impl Iterator<Item = Record> {
     let evidence = evidence.into();
     let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
     metrics::measure_all(evidence).map(move |(metric, value)| Record {

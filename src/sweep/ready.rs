@@ -60,7 +60,9 @@ impl Ready {
             _ => vec![("a row", experiment.shape[1])],
         };
         for recipe in &experiment.recipes {
-            let Some(codec) = self.codecs.get(&recipe.name) else { continue };
+            let Some(codec) = self.codecs.get(&recipe.name) else {
+                continue;
+            };
             for (site, cols) in &sites {
                 codec.check(*cols).map_err(|message| {
                     let (recipe, message) = (&recipe.name, format!("{message} ({site} has {cols} channels)"));
@@ -90,12 +92,16 @@ fn sites(at: &str, kind: Kind, config: &Config) -> Result<Vec<(&'static str, usi
     });
     let places: Vec<Site> = places.collect();
     let matching = places.iter().filter(|place| matches(at, &place.to_string()));
-    let mut found: Vec<_> = matching.map(|place| (place.name, config.token_cols(place.name))).collect();
+    let mut found: Vec<_> = matching
+        .map(|place| (place.name, config.token_cols(place.name)))
+        .collect();
     found.dedup();
     if found.is_empty() {
         let names: Vec<String> = places.iter().map(Site::to_string).collect();
         let hint = did_you_mean(at, names.iter().map(String::as_str));
-        return Err(format!("'{at}' matches no site that an experiment of this kind reads{hint}"));
+        return Err(format!(
+            "'{at}' matches no site that an experiment of this kind reads{hint}"
+        ));
     }
     Ok(found)
 }

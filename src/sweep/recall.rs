@@ -69,14 +69,19 @@ pub fn of_vectors(blank: &Record, seed: u64, recipe: &Recipe, rounding: &Roundin
 
 /// Measures the selections of a model's indexers when there is noise on the reference's scores.
 pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<Record> {
-    let layers = want.choices(TOPK).into_iter().flat_map(|(layer, choice, mass)| {
+    let layers = want.decided(TOPK).into_iter().flat_map(|decided| {
         let blank = Record {
-            layer: Some(layer as u32),
+            layer: Some(decided.layer as u32),
             site: TOPK.into(),
             ..blank.clone()
         };
-        let got = noisy(choice, size, seed, &format!("{layer}/{}", blank.window));
-        decision(&blank, choice, &got, mass.as_deref())
+        let got = noisy(
+            decided.choice,
+            size,
+            seed,
+            &format!("{}/{}", decided.layer, blank.window),
+        );
+        decision(&blank, decided.choice, &got, decided.mass.as_deref())
     });
     layers.collect()
 }

@@ -24,7 +24,10 @@ pub struct Sample {
 
 /// What the drawn sources give in a window.
 pub fn drawn(experiment: &Experiment, window: &str) -> Vec<Sample> {
-    let drawn = experiment.sources.iter().filter(|source| !matches!(source.from, Origin::Site(_)));
+    let drawn = experiment
+        .sources
+        .iter()
+        .filter(|source| !matches!(source.from, Origin::Site(_)));
     let sample = |source: &Source| Sample {
         source: source.name.clone(),
         layer: None,
@@ -90,7 +93,9 @@ pub fn measure(blank: &Record, samples: &[Sample], codec: &dyn Codec, rival: Opt
         trip.theory_nsr = theory::nsr(&codec.name(), &sample.values, sample.cols);
         trip.rival_nsr = rival.and_then(|rival| NSR.measure(&round(rival).0));
         let shape = [sample.values.len() / sample.cols, sample.cols];
-        records(&blank, &pair, &shape).chain(records(&blank, &trip, &shape)).collect::<Vec<_>>()
+        records(&blank, &pair, &shape)
+            .chain(records(&blank, &trip, &shape))
+            .collect::<Vec<_>>()
     };
     with_means(samples.iter().flat_map(one).collect())
 }
@@ -108,7 +113,14 @@ pub fn with_means(mut records: Vec<Record>) -> Vec<Record> {
                 mean.nonfinite_got += record.nonfinite_got;
                 *layers += 1.0;
             }
-            None => means.push((Record { layer: None, worst: None, ..record.clone() }, 1.0)),
+            None => means.push((
+                Record {
+                    layer: None,
+                    worst: None,
+                    ..record.clone()
+                },
+                1.0,
+            )),
         }
     }
     records.extend(means.into_iter().map(|(mean, layers)| Record {

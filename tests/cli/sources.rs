@@ -124,14 +124,26 @@ fn both_kinds_are_judged_and_reported_like_models() {
         assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
         let table = stdout(&output);
         let last = table.lines().last().unwrap();
-        assert!(last.starts_with("PASS: ") && last.contains(&format!("; {cells} cells in ")), "{last}");
+        assert!(
+            last.starts_with("PASS: ") && last.contains(&format!("; {cells} cells in ")),
+            "{last}"
+        );
         assert!(table.contains(shown), "{table}");
-        for file in ["report.html", "report.md", "junit.xml", "summary.parquet", "records.parquet"] {
+        for file in [
+            "report.html",
+            "report.md",
+            "junit.xml",
+            "summary.parquet",
+            "records.parquet",
+        ] {
             assert!(out.join(file).metadata().is_ok_and(|file| file.len() > 0), "{file}");
         }
         // Pairing and theory are in the page.
         let html = std::fs::read_to_string(out.join("report.html")).unwrap();
-        assert!(html.contains("theory") && html.contains("draws of"), "the setting and the theory are told");
+        assert!(
+            html.contains("theory") && html.contains("draws of"),
+            "the setting and the theory are told"
+        );
 
         // Stricter rules on the stored run fail.
         let strict = text.replace(">= -0.9", ">= 0.9").replace(">= -0.02", ">= 0.02");
@@ -174,23 +186,83 @@ fn mistakes_name_their_place() {
         }
         assert!(!out.exists(), "a refused experiment leaves no run behind");
     };
-    refuses(ROUND_TRIP, ["\"e4m3\"", "\"e4m4\""], &["line 25", "recipe 'fp8'", "e4m4"]);
+    refuses(
+        ROUND_TRIP,
+        ["\"e4m3\"", "\"e4m4\""],
+        &["line 25", "recipe 'fp8'", "e4m4"],
+    );
     let record = ROUND_TRIP.replace("\"e4m3\"", "\"v4_fp8\"");
-    refuses(&record, ["[16, 512]", "[16, 500]"], &["source 'gauss'", "recipe 'fp8'", "512", "500"]);
+    refuses(
+        &record,
+        ["[16, 512]", "[16, 500]"],
+        &["source 'gauss'", "recipe 'fp8'", "512", "500"],
+    );
     refuses(ROUND_TRIP, ["draws = 3", "draws = 0"], &["drawn sources need draws"]);
-    refuses(ROUND_TRIP, ["draws = 3", "draws = 3\nphases = [\"local\"]"], &["only a model has phases"]);
-    refuses(ROUND_TRIP, ["kv.window", "kv.windw"], &["line", "source 'kv'", "did you mean"]);
-    refuses(ROUND_TRIP, ["against = \"nvfp4\"", "against = \"nvfp5\""], &["no other recipe", "did you mean 'nvfp4'?"]);
-    refuses(ROUND_TRIP, ["format = \"nvfp4\"", "round = []"], &["recipe 'nvfp4'", "'format' only"]);
+    refuses(
+        ROUND_TRIP,
+        ["draws = 3", "draws = 3\nphases = [\"local\"]"],
+        &["only a model has phases"],
+    );
+    refuses(
+        ROUND_TRIP,
+        ["kv.window", "kv.windw"],
+        &["line", "source 'kv'", "did you mean"],
+    );
+    refuses(
+        ROUND_TRIP,
+        ["against = \"nvfp4\"", "against = \"nvfp5\""],
+        &["no other recipe", "did you mean 'nvfp4'?"],
+    );
+    refuses(
+        ROUND_TRIP,
+        ["format = \"nvfp4\"", "round = []"],
+        &["recipe 'nvfp4'", "'format' only"],
+    );
     refuses(ROUND_TRIP, ["\"gaussian\"", "\"gausian\""], &["gausian", "gaussian"]);
-    refuses(ROUND_TRIP, ["\"gaussian\"", "{ student_t = -1 }"], &["degrees of freedom"]);
-    refuses(ROUND_TRIP, ["name = \"kv\"", "name = \"gauss\""], &["source 'gauss' is given twice"]);
-    refuses(ROUND_TRIP, ["at = \"gauss\"", "at = \"gaus\""], &["matches no site", "did you mean 'gauss'?"]);
-    refuses(ROUND_TRIP, ["kind = \"round_trip\"", "kind = \"recall\""], &["source 'gauss' is not for"]);
-    refuses(ROUND_TRIP, ["kind = \"round_trip\"", "phases = [\"local\"]"], &["draws and sources are for"]);
+    refuses(
+        ROUND_TRIP,
+        ["\"gaussian\"", "{ student_t = -1 }"],
+        &["degrees of freedom"],
+    );
+    refuses(
+        ROUND_TRIP,
+        ["name = \"kv\"", "name = \"gauss\""],
+        &["source 'gauss' is given twice"],
+    );
+    refuses(
+        ROUND_TRIP,
+        ["at = \"gauss\"", "at = \"gaus\""],
+        &["matches no site", "did you mean 'gauss'?"],
+    );
+    refuses(
+        ROUND_TRIP,
+        ["kind = \"round_trip\"", "kind = \"recall\""],
+        &["source 'gauss' is not for"],
+    );
+    refuses(
+        ROUND_TRIP,
+        ["kind = \"round_trip\"", "phases = [\"local\"]"],
+        &["draws and sources are for"],
+    );
     refuses(ROUND_TRIP, ["model = \"dsv4-mini\"\n", ""], &["need a model"]);
-    refuses(RECALL, ["top = 64", "top = 1024"], &["source 'random'", "fewer than the 1024 entries"]);
-    refuses(RECALL, ["indexer.topk", "indexer.key"], &["source 'indexer'", "matches no site"]);
-    refuses(RECALL, ["score_noise = 0.1", "score_noise = -0.1"], &["recipe 'noise'", "not a size"]);
-    refuses(RECALL, ["score_noise = 0.1", ""], &["recipe 'noise'", "either 'round' or 'score_noise'"]);
+    refuses(
+        RECALL,
+        ["top = 64", "top = 1024"],
+        &["source 'random'", "fewer than the 1024 entries"],
+    );
+    refuses(
+        RECALL,
+        ["indexer.topk", "indexer.key"],
+        &["source 'indexer'", "matches no site"],
+    );
+    refuses(
+        RECALL,
+        ["score_noise = 0.1", "score_noise = -0.1"],
+        &["recipe 'noise'", "not a size"],
+    );
+    refuses(
+        RECALL,
+        ["score_noise = 0.1", ""],
+        &["recipe 'noise'", "either 'round' or 'score_noise'"],
+    );
 }

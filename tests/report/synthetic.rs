@@ -219,6 +219,7 @@ fn recipe(spec: &Spec) -> Recipe {
             layers: spec.layers.map(String::from),
             hadamard: false,
         }],
+        ..Recipe::default()
     }
 }
 

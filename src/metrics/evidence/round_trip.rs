@@ -46,7 +46,9 @@ impl<'a> RoundTrip<'a> {
     /// SQNR in dB of the row that a share `q` of the rows is worse than or equal to.
     pub(in crate::metrics) fn row_sqnr(&self, q: f64) -> Option<f64> {
         let rank = ((1.0 - q) * self.row_nsr.len() as f64).ceil() as usize;
-        let nsr = self.row_nsr.get(rank.saturating_sub(1).min(self.row_nsr.len().checked_sub(1)?))?;
+        let nsr = self
+            .row_nsr
+            .get(rank.saturating_sub(1).min(self.row_nsr.len().checked_sub(1)?))?;
         Some(-10.0 * nsr.log10())
     }
 }

@@ -2,13 +2,13 @@
 
 mod families;
 
-use super::{Summarized, sources};
 use super::chart::{Bound, Lines, Mark, Point, SLOTS, Scatter, Series};
 use super::index::Quantity;
 use super::number;
 use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use super::verdicts;
+use super::{Summarized, sources};
 use crate::record::Phase::{Cumulative, Local};
 use crate::sweep::experiment::Kind;
 
