@@ -18,6 +18,7 @@ const COMPARED: [&str; 4] = [
 const OUTPUT: &str = "output";
 pub const TOPK: &str = "attention.indexer.topk";
 const MASS: &str = "attention.indexer.mass";
+const ROUTER: &str = "moe.router";
 
 type Place = (Option<usize>, &'static str);
 
@@ -193,7 +194,8 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     }
 }
 
-/// What is measured of a selection: how it agrees with the reference's, and what the error of its scores would make of it.
+/// What is measured of a selection: how it agrees with the reference's, and, of an indexer's or a drawn one, what agreement
+/// the error of its scores makes one expect. A router chooses among too few for that.
 pub fn decision<W: Real + Into<f64>>(
     blank: &Record,
     want: &Choice<W>,
@@ -202,9 +204,12 @@ pub fn decision<W: Real + Into<f64>>(
 ) -> Vec<Record> {
     let (k, candidates) = (want.k, want.scores.cols());
     let choice = metrics::Choice::new(&want.indices, &got.indices, k, &want.scores.data, candidates, mass);
-    let threshold = Threshold::new(&want.scores.data, &got.scores.data, candidates, k, &choice);
-    let agreement = records(blank, &choice, &[]);
-    agreement.chain(records(blank, &threshold, &[])).collect()
+    let mut measured: Vec<Record> = records(blank, &choice, &[]).collect();
+    if blank.site != ROUTER {
+        let threshold = Threshold::new(&want.scores.data, &got.scores.data, candidates, k, &choice);
+        measured.extend(records(blank, &threshold, &[]));
+    }
+    measured
 }
 
 /// A record of every metric that is defined on the evidence, each `blank` but for what is measured; `shape` is that of the
