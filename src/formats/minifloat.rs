@@ -167,7 +167,7 @@ impl FloatCast {
                     Zeros::Signed => sign,
                     Zeros::UnsignedIfExact => sign * (magnitude != 0) as u32,
                     Zeros::Unsigned => sign * (rounded != 0) as u32,
-                    Zeros::NegativeIfExact => sign | float.sign() * (magnitude == 0) as u32,
+                    Zeros::NegativeIfExact => sign | (float.sign() * (magnitude == 0) as u32),
                 }
         };
         let nan = match policy.nan {

@@ -92,12 +92,17 @@ impl Format {
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
+                let blocks = Blocks {
+                    cols,
+                    width,
+                    operation: scale.division(),
+                };
                 let mut room = Room::new(tiles);
                 for (strip, ((x, data), stored)) in strips.enumerate() {
                     target.level = level(&levels, strip);
                     room.measure(x, cols, width);
                     scale.encode(&room.amax, (x, width), &target, stored, &mut room.factors);
-                    self.encode_strip(simd, x, cols, width, scale.division(), &mut room, data);
+                    self.encode_strip(simd, blocks, x, &mut room, data);
                 }
             }
         }
@@ -132,16 +137,8 @@ impl Format {
 
     /// Scales and casts the rows of a strip of tiles.
     #[inline(always)]
-    fn encode_strip<S: pulp::Simd>(
-        &self,
-        simd: S,
-        x: &[f32],
-        cols: usize,
-        width: usize,
-        operation: Operation,
-        room: &mut Room,
-        data: &mut [u8],
-    ) {
+    fn encode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, x: &[f32], room: &mut Room, data: &mut [u8]) {
+        let Blocks { cols, width, operation } = blocks;
         let repr = self.repr();
         let span = span(width);
         let rows = x.chunks_exact(cols).zip(data.chunks_exact_mut(self.data_bytes(cols)));
@@ -187,24 +184,21 @@ impl Format {
             .chunks_mut(height * cols)
             .zip(data.chunks(height * self.data_bytes(cols)))
             .zip(stored.chunks(tiles * scale.bytes()));
+        let blocks = Blocks {
+            cols,
+            width,
+            operation: scale.multiplication(),
+        };
         let mut room = Room::new(tiles);
         for (strip, ((out, data), stored)) in strips.enumerate() {
             scale.decode(stored, &level(&levels, strip), &mut room.factors);
-            self.decode_strip(simd, data, cols, width, scale.multiplication(), &mut room, out);
+            self.decode_strip(simd, blocks, data, &mut room, out);
         }
     }
 
     #[inline(always)]
-    fn decode_strip<S: pulp::Simd>(
-        &self,
-        simd: S,
-        data: &[u8],
-        cols: usize,
-        width: usize,
-        operation: Operation,
-        room: &mut Room,
-        out: &mut [f32],
-    ) {
+    fn decode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, data: &[u8], room: &mut Room, out: &mut [f32]) {
+        let Blocks { cols, width, operation } = blocks;
         let repr = self.repr();
         let span = span(width);
         let rows = out.chunks_exact_mut(cols).zip(data.chunks_exact(self.data_bytes(cols)));
@@ -219,6 +213,15 @@ impl Format {
             }
         }
     }
+}
+
+/// How the rows of a strip lie and what is done with them.
+#[derive(Clone, Copy)]
+struct Blocks {
+    cols: usize,
+    /// Columns of a tile.
+    width: usize,
+    operation: Operation,
 }
 
 /// Where a strip of tiles is worked on.

@@ -273,7 +273,7 @@ fn float_code(cast: &FloatCast, magnitude: u32, negative: bool, rounded: u32, si
         Zeros::Unsigned if code == 0 => false,
         _ => negative,
     };
-    code | u32::from(signed) * sign
+    code | (u32::from(signed) * sign)
 }
 
 /// Whether a code means what the formula says.
