@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ulplab::backend::rounding::Rounding;
 use ulplab::backend::theory;
-use ulplab::formats::{Codec, Encoded, codec};
+use ulplab::formats::{Codec, Encoded, Format, codec};
 use ulplab::gate::judge;
 use ulplab::metrics::{Choice, Pair, RoundTrip, Threshold, measure_all};
 use ulplab::pattern::matches;
@@ -292,6 +292,10 @@ impl Codec for Damaged {
 
     fn doc(&self) -> &str {
         self.codec.doc()
+    }
+
+    fn format(&self) -> Option<&Format> {
+        self.codec.format()
     }
 
     fn bytes_per_row(&self, cols: usize) -> f64 {
