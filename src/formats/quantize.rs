@@ -15,15 +15,25 @@ use super::scale::{Quotient, Scale, Target};
 /// Elements of a piece.
 const PIECE: usize = 2048;
 
-/// [`Format::encode`] compiled for each instruction set. A closure would not do: nothing forces it to be inlined into the
+/// Where the f32 above the block scales comes from. Formats without one ignore it.
+#[derive(Clone, Copy, Debug)]
+pub enum GlobalScale<'a> {
+    /// The largest magnitude it stands above.
+    Own,
+    /// This largest magnitude, as calibration gives it.
+    Amax(f32),
+    /// What is stored, one for each row or for the tensor.
+    Stored(&'a [f32]),
+}
+
+/// [`Format::store`] compiled for each instruction set. A closure would not do: nothing forces it to be inlined into the
 /// code for the better ones.
 pub(super) struct Encode<'a> {
     pub format: &'a Format,
     pub x: &'a [f32],
     pub rows: usize,
     pub cols: usize,
-    /// Stands for the largest magnitude of the tensor.
-    pub amax: Option<f32>,
+    pub global: GlobalScale<'a>,
 }
 
 impl pulp::WithSimd for Encode<'_> {
@@ -36,20 +46,20 @@ impl pulp::WithSimd for Encode<'_> {
             x,
             rows,
             cols,
-            amax,
+            global,
         } = self;
         match format.rotation {
-            None => format.encode(x, rows, cols, amax),
+            None => format.store(x, rows, cols, global),
             Some(size) => {
                 let mut rotated = x.to_vec();
                 rotate(&mut rotated, size);
-                format.encode(&rotated, rows, cols, amax)
+                format.store(&rotated, rows, cols, global)
             }
         }
     }
 }
 
-/// [`Format::decode`] compiled for each instruction set.
+/// [`Format::load`] compiled for each instruction set.
 pub(super) struct Decode<'a> {
     pub format: &'a Format,
     pub encoded: &'a Encoded,
@@ -61,7 +71,7 @@ impl pulp::WithSimd for Decode<'_> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        self.format.decode(self.encoded, self.out);
+        self.format.load(self.encoded, self.out);
         if let Some(size) = self.format.rotation {
             rotate_back(self.out, size);
         }
@@ -69,18 +79,117 @@ impl pulp::WithSimd for Decode<'_> {
 }
 
 impl Format {
-    #[inline(always)]
-    fn encode(&self, x: &[f32], rows: usize, cols: usize, amax: Option<f32>) -> Encoded {
-        let part = |name, dtype, shape, bytes| Part {
+    /// The stored bytes of `[rows, cols]`.
+    ///
+    /// # Panics
+    /// When [`Format::check`] refuses `cols`, or `x` is not a whole number of rows.
+    pub fn encode(&self, x: &[f32], cols: usize, global: GlobalScale) -> Encoded {
+        if let Err(why) = self.check(cols) {
+            panic!("format '{self}': {why}");
+        }
+        assert_eq!(x.len() % cols, 0, "{} elements are not whole rows of {cols}", x.len());
+        pulp::Arch::new().dispatch(Encode {
+            format: self,
+            x,
+            rows: x.len() / cols,
+            cols,
+            global,
+        })
+    }
+
+    /// The values of stored bytes.
+    ///
+    /// # Panics
+    /// When `out` does not have `rows · cols` elements, or `encoded` is not of this format.
+    pub fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
+        assert_eq!(out.len(), encoded.rows * encoded.cols, "elements of '{self}'");
+        pulp::Arch::new().dispatch(Decode {
+            format: self,
+            encoded,
+            out,
+        });
+    }
+
+    /// What is stored of `[rows, cols]`, without the bytes.
+    pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
+        let part = |name, dtype, shape| Part {
             name,
             dtype,
             shape,
-            bytes,
+            bytes: Vec::new(),
         };
-        let levels = self.levels(x, cols, amax);
+        let across = if self.element.bits == 4 { cols / 2 } else { cols };
+        let mut parts = vec![part("data", self.dtype(), vec![rows, across])];
+        if let Some(Scaling { group, scale }) = self.scaling {
+            parts.push(part("scale", dtype(&scale), group.shape(rows, cols)));
+        }
+        if let Some(group) = self.global {
+            parts.push(part("global", Dtype::F32, group.shape(rows, cols)));
+        }
+        parts
+    }
+
+    /// What the cast sees: each value divided by its scale as it is stored. Of `x` after any rotation.
+    ///
+    /// # Panics
+    /// When `stored`, of which only scales are read, does not fit.
+    pub fn quotients(&self, x: &[f32], stored: &Encoded) -> Vec<f32> {
+        let (rows, cols) = (stored.rows, stored.cols);
+        let Some(Scaling { group, scale }) = self.scaling else {
+            return x.to_vec();
+        };
+        let (levels, (height, width)) = (self.stored_levels(stored), group.tile(rows, cols));
+        let across = group.count(rows, cols).1;
+        let mut out = x.to_vec();
+        let strips = out.chunks_mut(height * cols).zip(stored.part("scale").chunks(across * scale.bytes()));
+        for (strip, (strip_out, scales)) in strips.enumerate() {
+            for (tile, bytes) in scales.chunks_exact(scale.bytes()).enumerate() {
+                let columns = tile * width..cols.min((tile + 1) * width);
+                let rows = strip_out.chunks_exact(cols).map(|row| codes::amax(&row[columns.clone()]));
+                let amax = f32::from_bits(rows.max().unwrap_or(0));
+                let quotient = scale.division(bytes, amax, &level(&levels, strip));
+                for row in strip_out.chunks_exact_mut(cols) {
+                    row[columns.clone()].iter_mut().for_each(|x| *x = quotient.apply(*x));
+                }
+            }
+        }
+        out
+    }
+
+    /// The bytes of the scale that a block of largest magnitude `amax` gets, under a stored global scale if there is one.
+    /// Rules that try several scales try them on `block`.
+    pub fn scale_of(&self, amax: f32, block: &[f32], global: f32) -> Vec<u8> {
+        let Some(Scaling { scale, .. }) = self.scaling else {
+            return Vec::new();
+        };
+        let mut target = Target::alone(self.element);
+        if let Some((rule, _)) = self.second_level() {
+            target.level = rule.stored_level(global);
+        }
+        let mut out = vec![0; scale.bytes()];
+        scale.encode(amax.abs().to_bits(), block, &target, &mut out);
+        out
+    }
+
+    /// The values that are rounded: `x`, rotated if the format says so.
+    pub fn rotated(&self, x: &[f32]) -> Vec<f32> {
+        let mut out = x.to_vec();
+        if let Some(size) = self.rotation {
+            rotate(&mut out, size);
+        }
+        out
+    }
+
+    /// The global scale that a rule stores of a largest magnitude; none if there is no such level.
+    pub fn global_of(&self, amax: f32) -> Option<f32> {
+        self.second_level().map(|(rule, _)| rule.level(amax).stored)
+    }
+
+    #[inline(always)]
+    fn store(&self, x: &[f32], rows: usize, cols: usize, global: GlobalScale) -> Encoded {
+        let levels = self.levels(x, cols, global);
         let mut data = vec![0; rows * self.data_bytes(cols)];
         let mut scales = Vec::new();
-        let across = if self.element.bits == 4 { cols / 2 } else { cols };
         match self.scaling {
             None => codes::encode(&self.repr(), self.element.bits, x, &mut data),
             Some(Scaling { group, scale }) => {
@@ -101,26 +210,41 @@ impl Format {
                 }
             }
         }
-        let mut parts = vec![part("data", self.dtype(), vec![rows, across], data)];
-        if let Some(Scaling { group, scale }) = self.scaling {
-            parts.push(part("scale", dtype(&scale), group.shape(rows, cols), scales));
-        }
-        if let Some(group) = self.global {
-            let bytes = levels.iter().flat_map(|level| level.stored.to_le_bytes()).collect();
-            parts.push(part("global", Dtype::F32, group.shape(rows, cols), bytes));
+        let globals = levels.iter().flat_map(|level| level.stored.to_le_bytes()).collect();
+        let mut parts = self.parts(rows, cols);
+        for (part, bytes) in parts.iter_mut().zip([data, scales, globals]) {
+            part.bytes = bytes;
         }
         Encoded { rows, cols, parts }
     }
 
     /// The second level: one for each row or for the tensor, or none.
     #[inline(always)]
-    fn levels(&self, x: &[f32], cols: usize, given: Option<f32>) -> Vec<Level> {
+    fn levels(&self, x: &[f32], cols: usize, global: GlobalScale) -> Vec<Level> {
         let Some((rule, group)) = self.second_level() else {
             return Vec::new();
         };
         let len = if group == Group::Token { cols } else { x.len().max(1) };
-        let amax = |part: &[f32]| given.unwrap_or_else(|| f32::from_bits(codes::amax(part)));
-        x.chunks(len).map(|part| rule.level(amax(part))).collect()
+        let parts = x.chunks(len);
+        match global {
+            GlobalScale::Own => parts.map(|part| rule.level(f32::from_bits(codes::amax(part)))).collect(),
+            GlobalScale::Amax(amax) => parts.map(|_| rule.level(amax)).collect(),
+            GlobalScale::Stored(stored) => {
+                assert_eq!(stored.len(), parts.len(), "global scales of '{self}'");
+                stored.iter().map(|stored| rule.stored_level(*stored)).collect()
+            }
+        }
+    }
+
+    /// The second level as it is stored.
+    fn stored_levels(&self, encoded: &Encoded) -> Vec<Level> {
+        let Some((rule, _)) = self.second_level() else {
+            return Vec::new();
+        };
+        let globals = encoded.part("global").as_chunks().0.iter();
+        globals
+            .map(|bytes| rule.stored_level(f32::from_le_bytes(*bytes)))
+            .collect()
     }
 
     fn second_level(&self) -> Option<(&'static Nvfp4Rule, Group)> {
@@ -157,7 +281,7 @@ impl Format {
     }
 
     #[inline(always)]
-    fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
+    fn load(&self, encoded: &Encoded, out: &mut [f32]) {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let data = encoded.part("data");
         assert_eq!(data.len(), rows * self.data_bytes(cols), "bytes of codes of '{self}'");
@@ -172,15 +296,7 @@ impl Format {
             down * tiles * scale.bytes(),
             "bytes of scales of '{self}'"
         );
-        let levels: Vec<Level> = match self.second_level() {
-            None => Vec::new(),
-            Some((rule, _)) => {
-                let globals = encoded.part("global").as_chunks().0.iter();
-                globals
-                    .map(|bytes| rule.stored_level(f32::from_le_bytes(*bytes)))
-                    .collect()
-            }
-        };
+        let levels = self.stored_levels(encoded);
         let (height, width) = group.tile(rows, cols);
         let strips = out
             .chunks_mut(height * cols)
