@@ -1,4 +1,6 @@
-//! `ulplab bench`: how long the reference takes here.
+//! `ulplab bench`: how long the reference takes here, and conversions of layouts.
+
+mod layouts;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -12,7 +14,10 @@ use crate::error::{Error, Exit, Result};
 
 /// Time the FP32 reference: one forward over a window, and one decode step after it.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Option<What>,
     /// Checkpoint: a name of datasets/manifest.toml, or a folder.
     #[arg(long, default_value = "dsv4-mini")]
     pub model: String,
@@ -31,6 +36,12 @@ pub struct BenchArgs {
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
+}
+
+/// What else can be timed.
+#[derive(Debug, clap::Subcommand)]
+pub enum What {
+    Layouts(layouts::LayoutsArgs),
 }
 
 /// Seconds of repeated runs.
@@ -55,6 +66,9 @@ pub struct Figures {
 }
 
 pub fn run(args: &BenchArgs) -> Result<Exit> {
+    if let Some(What::Layouts(args)) = &args.what {
+        return layouts::run(args);
+    }
     if args.tokens == 0 || args.repeats == 0 {
         return Err(Error::Usage("--tokens and --repeats must be 1 or more".into()));
     }

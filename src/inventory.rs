@@ -9,6 +9,7 @@ use reference::paths::deepseek_v4::SITES;
 use crate::dataset::Manifest as Datasets;
 use crate::error::{Error, Exit, Result};
 use crate::formats::{FORMATS, RECORDS};
+use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;
 use crate::report::REPORTS;
 
@@ -25,6 +26,8 @@ pub struct ListArgs {
 pub enum What {
     /// Number formats and KV records.
     Formats,
+    /// Orders of scales in memory.
+    Layouts,
     /// What is measured.
     Metrics,
     /// Where a path can be rounded or watched.
@@ -42,6 +45,10 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .map(|record| (record.name, record.doc))
             .chain(FORMATS.iter().map(|format| (format.name, format.doc)))
             .map(|(name, doc)| (name.to_string(), doc.to_string()))
+            .collect(),
+        What::Layouts => LAYOUTS
+            .iter()
+            .map(|layout| (layout.name.to_string(), layout.doc.to_string()))
             .collect(),
         What::Metrics => METRICS
             .iter()

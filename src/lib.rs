@@ -14,6 +14,7 @@ pub mod formats;
 pub mod gate;
 pub mod generate;
 pub mod inventory;
+pub mod layouts;
 pub mod metrics;
 pub mod pattern;
 pub mod record;

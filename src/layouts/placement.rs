@@ -1,0 +1,264 @@
+//! A layout for one shape.
+
+use std::ops::Range;
+
+use super::table::{Groups, Layout, Tile};
+use super::words::{Pack, Unpack, dispatch};
+
+/// Where the scales of one matrix lie.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    name: &'static str,
+    rows: usize,
+    /// Bytes of a row of the matrix.
+    stride: usize,
+    /// Bytes of one scale.
+    scale: usize,
+    starts: Vec<usize>,
+    /// They fill the buffer to `used`.
+    parts: Vec<Part>,
+    used: usize,
+    len: usize,
+}
+
+/// A rectangle of the matrix whose tiles are next to each other: an expert, a group of rows, all of it, or as many rows of
+/// a group of columns as a tile has. So groups side by side are read together, row by row, not the matrix once for each.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub tile: Tile,
+    pub rows: Range<usize>,
+    /// Bytes of each row.
+    pub bytes: Range<usize>,
+    /// First byte in the buffer.
+    pub at: usize,
+}
+
+impl Part {
+    /// Rows of a tile.
+    pub fn height(&self) -> usize {
+        self.tile.height(self.rows.len())
+    }
+
+    /// Tiles side by side.
+    pub fn across(&self) -> usize {
+        self.bytes.len().div_ceil(4)
+    }
+
+    /// Bytes in the buffer.
+    fn len(&self) -> usize {
+        self.rows.len().next_multiple_of(self.height()) * self.across() * 4
+    }
+
+    /// Byte in the buffer of byte `b` of row `r` of the matrix, which must be in the part.
+    fn offset(&self, r: usize, b: usize) -> usize {
+        let (r, b) = (r - self.rows.start, b - self.bytes.start);
+        let height = self.height();
+        let tile = r / height * self.across() + b / 4;
+        self.at + (tile * height + self.tile.word(r % height)) * 4 + b % 4
+    }
+}
+
+impl Layout {
+    /// The placement of a matrix of scales.
+    ///
+    /// `shape` is `[rows, cols]`, or `[experts, rows, cols]` for a layout without groups, which then gives one buffer per
+    /// expert, one after another. `ends[g]` is the row or column after the last of group `g`, which begins where the
+    /// group before it ends; groups may be empty, and rows or columns after the last are in no group and not laid out.
+    /// Without groups `ends` is empty.
+    pub fn place(&self, shape: &[usize], ends: &[usize]) -> Result<Placement, String> {
+        let wrong = |message: String| format!("{}: {message}", self.name);
+        let (experts, rows, cols) = match (shape, self.groups) {
+            (&[rows, cols], _) => (1, rows, cols),
+            (&[experts, rows, cols], Groups::None) => (experts, rows, cols),
+            (_, Groups::None) => {
+                return Err(wrong(format!(
+                    "shape {shape:?} is neither [rows, cols] nor [experts, rows, cols]"
+                )));
+            }
+            _ => return Err(wrong(format!("shape {shape:?} is not [rows, cols]"))),
+        };
+        let limit = match self.groups {
+            Groups::None => 0,
+            Groups::Rows => rows,
+            Groups::Cols => cols,
+        };
+        check_ends(self.groups, ends, limit).map_err(wrong)?;
+        // More than any layout takes, so that nothing below overflows.
+        let padded = |n: usize, by: usize| ends.len().checked_add(1)?.checked_mul(by)?.checked_add(n);
+        padded(rows, 128)
+            .and_then(|rows| rows.checked_mul(experts.max(1)))
+            .and_then(|rows| rows.checked_mul(padded(cols.checked_mul(self.scale)?, 4)?))
+            .filter(|bytes| *bytes <= isize::MAX as usize)
+            .ok_or_else(|| wrong(format!("a matrix of shape {shape:?} is too large for memory")))?;
+
+        let stride = cols * self.scale;
+        let tile = self.tile;
+        let (mut starts, mut parts) = (Vec::new(), Vec::new());
+        let groups = ends
+            .iter()
+            .scan(0, |begin, end| Some(std::mem::replace(begin, *end)..*end));
+        // Starts of groups, in multiples of `unit`.
+        let mut start = 0;
+        let mut next = |group: &Range<usize>, unit: usize| {
+            starts.push(start);
+            start += group.len().next_multiple_of(unit);
+            starts[starts.len() - 1]
+        };
+        let (used, len) = match self.groups {
+            Groups::None => {
+                let size = rows.next_multiple_of(tile.height(rows)) * stride.next_multiple_of(4);
+                parts.extend((0..experts).map(|expert| Part {
+                    tile,
+                    rows: expert * rows..(expert + 1) * rows,
+                    bytes: 0..stride,
+                    at: expert * size,
+                }));
+                (experts * size, experts * size)
+            }
+            Groups::Rows => {
+                let width = stride.next_multiple_of(4);
+                parts.extend(groups.map(|rows| Part {
+                    tile,
+                    at: next(&rows, 128) * width,
+                    rows,
+                    bytes: 0..stride,
+                }));
+                starts.push(start);
+                (start * width, (rows + 128 * ends.len()) * width)
+            }
+            Groups::Cols => {
+                let height = rows.next_multiple_of(128);
+                let groups: Vec<_> = groups.map(|cols| (next(&cols, 4) * height, cols)).collect();
+                starts.push(start);
+                for top in (0..rows).step_by(128) {
+                    parts.extend(groups.iter().map(|(at, cols)| Part {
+                        tile,
+                        rows: top..rows.min(top + 128),
+                        bytes: cols.clone(),
+                        at: at + top * cols.len().next_multiple_of(4),
+                    }));
+                }
+                (start * height, height * (cols + 4 * ends.len()))
+            }
+        };
+        Ok(Placement {
+            name: self.name,
+            rows: experts * rows,
+            stride,
+            scale: self.scale,
+            starts,
+            parts,
+            used,
+            len,
+        })
+    }
+}
+
+fn check_ends(groups: Groups, ends: &[usize], limit: usize) -> Result<(), String> {
+    let what = match groups {
+        Groups::None if ends.is_empty() => return Ok(()),
+        Groups::None => return Err(format!("there are no groups, found {} ends", ends.len())),
+        Groups::Rows => "row",
+        Groups::Cols => "column",
+    };
+    if let Some(g) = (1..ends.len()).find(|g| ends[*g] < ends[g - 1]) {
+        let (before, end) = (ends[g - 1], ends[g]);
+        return Err(format!(
+            "group {g} ends at {what} {end}, before its beginning at {before}"
+        ));
+    }
+    match ends.last() {
+        None => Err(format!("no ends of groups; one group ends at {what} {limit}")),
+        Some(end) if *end > limit => Err(format!(
+            "the last group ends at {what} {end}, after the last at {limit}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Placement {
+    /// Bytes of the buffer.
+    #[expect(clippy::len_without_is_empty, reason = "a size, not a collection")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of the matrix.
+    pub fn matrix_len(&self) -> usize {
+        self.rows * self.stride
+    }
+
+    /// Where the groups start and the last of them ends, in padded rows or columns, as torchao counts: one more than
+    /// there are groups. Empty if the layout has none.
+    pub fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
+    /// First byte of the scale in row `r` and column `c` of the matrix; `None` outside of it and of its groups. Of three
+    /// dimensions `r` counts through the rows of all experts.
+    pub fn offset(&self, r: usize, c: usize) -> Option<usize> {
+        let b = c.checked_mul(self.scale)?;
+        let part = self
+            .parts
+            .iter()
+            .find(|part| part.rows.contains(&r) && part.bytes.contains(&b))?;
+        Some(part.offset(r, b))
+    }
+
+    /// From the row-major matrix into a new buffer.
+    pub fn forward(&self, matrix: &[u8]) -> Result<Vec<u8>, String> {
+        self.check("matrix", matrix.len(), self.matrix_len())?;
+        let mut buffer = vec![0; self.len];
+        self.forward_into(matrix, &mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// From the row-major matrix into `buffer`, of which every byte is written; padding is 0.
+    pub fn forward_into(&self, matrix: &[u8], buffer: &mut [u8]) -> Result<(), String> {
+        self.check("matrix", matrix.len(), self.matrix_len())?;
+        self.check("buffer", buffer.len(), self.len)?;
+        for part in &self.parts {
+            dispatch(Pack {
+                part,
+                matrix,
+                stride: self.stride,
+                tiles: &mut buffer[part.at..][..part.len()],
+            });
+        }
+        buffer[self.used..].fill(0);
+        Ok(())
+    }
+
+    /// From the buffer into a new row-major matrix; what is in no group is 0.
+    pub fn inverse(&self, buffer: &[u8]) -> Result<Vec<u8>, String> {
+        self.check("buffer", buffer.len(), self.len)?;
+        let mut matrix = vec![0; self.matrix_len()];
+        self.inverse_into(buffer, &mut matrix)?;
+        Ok(matrix)
+    }
+
+    /// From the buffer into the row-major `matrix`, of which what is in no group stays as it is.
+    pub fn inverse_into(&self, buffer: &[u8], matrix: &mut [u8]) -> Result<(), String> {
+        self.check("buffer", buffer.len(), self.len)?;
+        self.check("matrix", matrix.len(), self.matrix_len())?;
+        for part in &self.parts {
+            dispatch(Unpack {
+                part,
+                tiles: &buffer[part.at..][..part.len()],
+                matrix,
+                stride: self.stride,
+            });
+        }
+        Ok(())
+    }
+
+    fn check(&self, what: &str, found: usize, expected: usize) -> Result<(), String> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!(
+            "{}: the {what} has {found} bytes, expected {expected}",
+            self.name
+        ))
+    }
+}

@@ -1,0 +1,145 @@
+//! The layouts, one row each.
+
+use crate::error::did_you_mean;
+
+/// A way to order the scales of a matrix.
+#[derive(Debug)]
+pub struct Layout {
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub doc: &'static str,
+    /// Whose code takes or makes it.
+    pub source: &'static str,
+    /// Bytes of one scale, 1 or 4.
+    pub scale: usize,
+    pub tile: Tile,
+    pub groups: Groups,
+    /// Byte of the scale in row `r` and column `c`, as a formula.
+    pub offset: &'static str,
+    /// Bytes of the buffer, as a formula.
+    pub bytes: &'static str,
+}
+
+/// The rows that one tile holds, a word of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tile {
+    /// 128, in the order 0, 32, 64, 96, 1, 33, …
+    Rows128,
+    /// 8, in order.
+    Rows8,
+    /// All of the matrix, in order, padded to a multiple of four.
+    All,
+}
+
+impl Tile {
+    /// Rows of a tile, padding included, in a matrix of `rows` rows.
+    pub(super) fn height(self, rows: usize) -> usize {
+        match self {
+            Self::Rows128 => 128,
+            Self::Rows8 => 8,
+            Self::All => rows.next_multiple_of(4).max(4),
+        }
+    }
+
+    /// Row of a tile that its word number `word` comes from.
+    pub(super) fn row(self, word: usize) -> usize {
+        match self {
+            Self::Rows128 => word % 4 * 32 + word / 4,
+            Self::Rows8 | Self::All => word,
+        }
+    }
+
+    /// The inverse of [`Tile::row`].
+    pub(super) fn word(self, row: usize) -> usize {
+        match self {
+            Self::Rows128 => row % 32 * 4 + row / 32,
+            Self::Rows8 | Self::All => row,
+        }
+    }
+}
+
+/// What a matrix is divided into; every group is laid out on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Groups {
+    /// No groups; a third dimension in front, experts, is taken too.
+    None,
+    /// Of rows, as in the forward pass of a mixture of experts.
+    Rows,
+    /// Of columns, as in the gradient of its weights.
+    Cols,
+}
+
+/// All layouts.
+pub const LAYOUTS: &[Layout] = &[
+    Layout {
+        name: "blocked_128x4",
+        doc: "tiles of 128 rows × 4 scales, as tensor cores read the scales of MXFP8, MXFP4 and NVFP4",
+        source: "cuBLAS, CUTLASS; torchao to_blocked; FlashInfer, vLLM and TensorRT-LLM \"128x4\"",
+        scale: 1,
+        tile: Tile::Rows128,
+        groups: Groups::None,
+        offset: "((r / 128)·⌈cols / 4⌉ + c / 4)·512 + (r mod 32)·16 + (r / 32 mod 4)·4 + c mod 4",
+        bytes: "⌈rows / 128⌉·⌈cols / 4⌉·512",
+    },
+    Layout {
+        name: "blocked_128x4_m_groups",
+        doc: "groups of rows, each blocked_128x4 from a multiple of 128 rows on; starts in padded rows",
+        source: "torchao torch_to_blocked_2d_M_groups",
+        scale: 1,
+        tile: Tile::Rows128,
+        groups: Groups::Rows,
+        offset: "starts[g]·4·⌈cols / 4⌉ + blocked_128x4 of (r − begin of g, c)",
+        bytes: "(rows + 128·groups)·4·⌈cols / 4⌉",
+    },
+    Layout {
+        name: "blocked_128x4_k_groups",
+        doc: "groups of columns, each blocked_128x4 from a multiple of 4 columns on; starts in padded columns",
+        source: "torchao torch_to_blocked_2d_K_groups",
+        scale: 1,
+        tile: Tile::Rows128,
+        groups: Groups::Cols,
+        offset: "starts[g]·128·⌈rows / 128⌉ + blocked_128x4 of (r, c − begin of g)",
+        bytes: "128·⌈rows / 128⌉·(cols + 4·groups)",
+    },
+    Layout {
+        name: "blocked_8x4",
+        doc: "tiles of 8 rows × 4 scales, for few rows",
+        source: "FlashInfer and TensorRT-LLM \"8x4\"",
+        scale: 1,
+        tile: Tile::Rows8,
+        groups: Groups::None,
+        offset: "((r / 8)·⌈cols / 4⌉ + c / 4)·32 + (r mod 8)·4 + c mod 4",
+        bytes: "⌈rows / 8⌉·⌈cols / 4⌉·32",
+    },
+    Layout {
+        name: "mn_major_f32",
+        doc: "f32 scales column by column, a column padded to 16 bytes: DeepGEMM on sm_90",
+        source: "DeepGEMM get_mn_major_tma_aligned_tensor",
+        scale: 4,
+        tile: Tile::All,
+        groups: Groups::None,
+        offset: "(c·4·⌈rows / 4⌉ + r)·4",
+        bytes: "cols·4·⌈rows / 4⌉·4",
+    },
+    Layout {
+        name: "mn_major_ue8m0x4",
+        doc: "four E8M0 scales of a row in a u32, the first in the low byte; these column by column, a column padded to \
+              16 bytes: DeepGEMM on sm_100",
+        source: "DeepGEMM get_mn_major_tma_aligned_packed_ue8m0_tensor",
+        scale: 1,
+        tile: Tile::All,
+        groups: Groups::None,
+        offset: "((c / 4)·4·⌈rows / 4⌉ + r)·4 + c mod 4",
+        bytes: "⌈cols / 4⌉·4·⌈rows / 4⌉·4",
+    },
+];
+
+impl Layout {
+    /// The layout called `name`, or an error that tells the nearest.
+    pub fn find(name: &str) -> Result<&'static Self, String> {
+        LAYOUTS.iter().find(|layout| layout.name == name).ok_or_else(|| {
+            let near = did_you_mean(name, LAYOUTS.iter().map(|layout| layout.name));
+            format!("unknown layout '{name}'{near}")
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! Moves words between the rows of a matrix and tiles, 16 rows × 64 bytes at a time: as 16 × 16 words, transposed.
+
+use super::placement::Part;
+
+/// 16 lines of 16 words.
+#[repr(align(64))]
+pub struct Block([[u8; 64]; 16]);
+
+const ZEROS: Block = Block([[0; 64]; 16]);
+
+/// Something that exchanges rows and columns of the words of a block.
+pub trait Transpose: Copy {
+    fn transpose(self, block: Block) -> Block;
+}
+
+#[derive(Clone, Copy)]
+struct Plain;
+
+impl Transpose for Plain {
+    #[inline(always)]
+    fn transpose(self, block: Block) -> Block {
+        let mut out = ZEROS;
+        for (i, line) in block.0.iter().enumerate() {
+            for (j, word) in line.as_chunks::<4>().0.iter().enumerate() {
+                out.0[j][4 * i..4 * i + 4].copy_from_slice(word);
+            }
+        }
+        out
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Transpose for pulp::x86::V4 {
+    #[inline(always)]
+    fn transpose(self, block: Block) -> Block {
+        let simd = self.avx512f;
+        let mut v: [core::arch::x86_64::__m512i; 16] = pulp::cast(block.0);
+        // In each of four lanes: 4 lines × 4 words.
+        for v in v.as_chunks_mut::<4>().0 {
+            let [a, b, c, d] = *v;
+            let (ab0, ab1) = (simd._mm512_unpacklo_epi32(a, b), simd._mm512_unpackhi_epi32(a, b));
+            let (cd0, cd1) = (simd._mm512_unpacklo_epi32(c, d), simd._mm512_unpackhi_epi32(c, d));
+            *v = [
+                simd._mm512_unpacklo_epi64(ab0, cd0),
+                simd._mm512_unpackhi_epi64(ab0, cd0),
+                simd._mm512_unpacklo_epi64(ab1, cd1),
+                simd._mm512_unpackhi_epi64(ab1, cd1),
+            ];
+        }
+        // 4 × 4 lanes: 0x88 takes the even lanes of both, 0xdd the odd ones.
+        for k in 0..4 {
+            let [a, b, c, d] = [v[k], v[k + 4], v[k + 8], v[k + 12]];
+            let (ab0, ab1) = (
+                simd._mm512_shuffle_i32x4::<0x88>(a, b),
+                simd._mm512_shuffle_i32x4::<0xdd>(a, b),
+            );
+            let (cd0, cd1) = (
+                simd._mm512_shuffle_i32x4::<0x88>(c, d),
+                simd._mm512_shuffle_i32x4::<0xdd>(c, d),
+            );
+            v[k] = simd._mm512_shuffle_i32x4::<0x88>(ab0, cd0);
+            v[k + 4] = simd._mm512_shuffle_i32x4::<0x88>(ab1, cd1);
+            v[k + 8] = simd._mm512_shuffle_i32x4::<0xdd>(ab0, cd0);
+            v[k + 12] = simd._mm512_shuffle_i32x4::<0xdd>(ab1, cd1);
+        }
+        Block(pulp::cast(v))
+    }
+}
+
+/// What is done with blocks.
+pub trait Work {
+    fn run(self, by: impl Transpose);
+}
+
+/// Does `work` with the widest registers there are.
+pub fn dispatch(work: impl Work) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V4::try_new() {
+        return simd.vectorize(With(work, simd));
+    }
+    work.run(Plain);
+}
+
+struct With<W, T>(W, T);
+
+impl<W: Work, T: Transpose> pulp::NullaryFnOnce for With<W, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        self.0.run(self.1);
+    }
+}
+
+/// Writes the tiles of a part, padding too.
+pub struct Pack<'a> {
+    pub part: &'a Part,
+    /// The matrix, and bytes of its rows.
+    pub matrix: &'a [u8],
+    pub stride: usize,
+    pub tiles: &'a mut [u8],
+}
+
+/// Writes a part of the matrix from its tiles.
+pub struct Unpack<'a> {
+    pub part: &'a Part,
+    pub tiles: &'a [u8],
+    pub matrix: &'a mut [u8],
+    pub stride: usize,
+}
+
+/// Up to 16 rows that are next to each other in tiles.
+struct Band {
+    /// Where they begin in the matrix; `None` for padding.
+    rows: [Option<usize>; 16],
+    /// Where they begin in the first tile of the part that has them, and how many bytes of a tile they are.
+    line: usize,
+    bytes: usize,
+}
+
+fn bands(part: &Part, stride: usize) -> impl Iterator<Item = Band> {
+    let (height, across) = (part.height(), part.across());
+    let tops = (0..part.rows.len()).step_by(height);
+    tops.flat_map(move |top| {
+        (0..height).step_by(16).map(move |word| Band {
+            rows: std::array::from_fn(|i| {
+                let row = part.rows.start + top + part.tile.row(word + i);
+                (word + i < height && row < part.rows.end).then(|| row * stride + part.bytes.start)
+            }),
+            line: (top * across + word) * 4,
+            bytes: (height - word).min(16) * 4,
+        })
+    })
+}
+
+impl Band {
+    /// Bytes of each row that lie in whole blocks: of `N` bytes in a tile, without padding.
+    fn whole<const N: usize>(&self, width: usize) -> usize {
+        match self.bytes == N && self.rows[..N / 4].iter().all(Option::is_some) {
+            true => width / 64 * 64,
+            false => 0,
+        }
+    }
+}
+
+impl Work for Pack<'_> {
+    #[inline(always)]
+    fn run(mut self, by: impl Transpose) {
+        for band in bands(self.part, self.stride) {
+            // Heights of 128 and 8 rows.
+            let done = self.whole::<64>(by, &band) + self.whole::<32>(by, &band);
+            self.edges(by, &band, done);
+        }
+    }
+}
+
+impl Pack<'_> {
+    #[inline(always)]
+    fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
+        let (size, whole) = (4 * self.part.height(), band.whole::<N>(self.part.bytes.len()));
+        let rows = band.rows.map(|row| {
+            let row = &self.matrix[row.unwrap_or(0)..];
+            row[..whole].as_chunks::<64>().0
+        });
+        for (i, first) in (0..whole).step_by(64).enumerate() {
+            let mut block = ZEROS;
+            for (line, row) in block.0[..N / 4].iter_mut().zip(rows) {
+                *line = row[i];
+            }
+            let block = by.transpose(block);
+            let tiles = &mut self.tiles[band.line + first * size / 4..][..15 * size + N];
+            for t in 0..16 {
+                tiles[t * size..][..N].copy_from_slice(&block.0[t][..N]);
+            }
+        }
+        whole
+    }
+
+    /// The same of any block, from byte `start` of the rows on.
+    #[inline(always)]
+    fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
+        let (size, width) = (4 * self.part.height(), self.part.bytes.len());
+        for first in (start..width).step_by(64) {
+            let len = (width - first).min(64);
+            let mut block = ZEROS;
+            for (line, row) in block.0.iter_mut().zip(band.rows) {
+                if let Some(row) = row {
+                    line[..len].copy_from_slice(&self.matrix[row + first..][..len]);
+                }
+            }
+            let block = by.transpose(block);
+            let tiles = &mut self.tiles[band.line + first * size / 4..];
+            for (line, tile) in block.0.iter().zip(tiles.chunks_mut(size)).take(len.div_ceil(4)) {
+                tile[..band.bytes].copy_from_slice(&line[..band.bytes]);
+            }
+        }
+    }
+}
+
+impl Work for Unpack<'_> {
+    #[inline(always)]
+    fn run(mut self, by: impl Transpose) {
+        for band in bands(self.part, self.stride) {
+            let done = self.whole::<64>(by, &band) + self.whole::<32>(by, &band);
+            self.edges(by, &band, done);
+        }
+    }
+}
+
+impl Unpack<'_> {
+    #[inline(always)]
+    fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
+        let (size, whole) = (4 * self.part.height(), band.whole::<N>(self.part.bytes.len()));
+        let rows = band.rows.map(|row| row.unwrap_or(0));
+        for first in (0..whole).step_by(64) {
+            let mut block = ZEROS;
+            let tiles = &self.tiles[band.line + first * size / 4..][..15 * size + N];
+            for t in 0..16 {
+                block.0[t][..N].copy_from_slice(&tiles[t * size..][..N]);
+            }
+            let block = by.transpose(block);
+            for (line, row) in block.0[..N / 4].iter().zip(rows) {
+                self.matrix[row + first..][..64].copy_from_slice(line);
+            }
+        }
+        whole
+    }
+
+    /// The same of any block, from byte `start` of the rows on.
+    #[inline(always)]
+    fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
+        let (size, width) = (4 * self.part.height(), self.part.bytes.len());
+        for first in (start..width).step_by(64) {
+            let len = (width - first).min(64);
+            let mut block = ZEROS;
+            let tiles = &self.tiles[band.line + first * size / 4..];
+            for (line, tile) in block.0.iter_mut().zip(tiles.chunks(size)).take(len.div_ceil(4)) {
+                line[..band.bytes].copy_from_slice(&tile[..band.bytes]);
+            }
+            let block = by.transpose(block);
+            for (line, row) in block.0.iter().zip(band.rows) {
+                if let Some(row) = row {
+                    self.matrix[row + first..][..len].copy_from_slice(&line[..len]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One machine runs only one of them otherwise.
+    #[test]
+    fn all_transposes_exchange_rows_and_columns() {
+        let word = |i: usize, j: usize| [i as u8, j as u8, (i * j) as u8, 0xa5];
+        let block = || {
+            let mut block = ZEROS;
+            for (i, line) in block.0.iter_mut().enumerate() {
+                let words = line.as_chunks_mut::<4>().0.iter_mut();
+                words.enumerate().for_each(|(j, to)| *to = word(i, j));
+            }
+            block
+        };
+        let check = |transposed: Block| {
+            for (i, line) in transposed.0.iter().enumerate() {
+                let words = line.as_chunks::<4>().0.iter();
+                words
+                    .enumerate()
+                    .for_each(|(j, found)| assert_eq!(*found, word(j, i), "({i}, {j})"));
+            }
+        };
+        check(Plain.transpose(block()));
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V4::try_new() {
+            check(simd.transpose(block()));
+        }
+    }
+}
