@@ -6,6 +6,7 @@
 mod npy;
 mod safetensors;
 mod values;
+mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use ::safetensors::Dtype;
 use memmap2::Mmap;
+pub use write::{Slot, Writer, write_safetensors};
 
 use crate::error::{Error, Result};
 
