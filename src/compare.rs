@@ -72,9 +72,19 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
 pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     if args.parity.parity {
         if let Some(gate) = args.gates.first() {
-            return Err(Error::Usage(format!("gate '{gate}': --parity judges bytes, not metrics")));
+            return Err(Error::Usage(format!(
+                "gate '{gate}': --parity judges bytes, not metrics"
+            )));
         }
-        return parity::run_to(&args.parity, &args.want, &args.got, &args.only, &args.skip, args.json, out);
+        return parity::run_to(
+            &args.parity,
+            &args.want,
+            &args.got,
+            &args.only,
+            &args.skip,
+            args.json,
+            out,
+        );
     }
     let start = Instant::now();
     let gates = args

@@ -112,7 +112,10 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
             Error::data(&args.input, format!("tensor '{}': {why}; {hint}", tensor.name))
         })?;
         let bytes = |slot: &Slot| slot.shape.iter().product::<usize>() * slot.dtype.bitsize() / 8;
-        (before, after) = (before + tensor.bytes.len(), after + parts.iter().map(bytes).sum::<usize>());
+        (before, after) = (
+            before + tensor.bytes.len(),
+            after + parts.iter().map(bytes).sum::<usize>(),
+        );
         slots.extend(parts);
         manifest.tensors.insert(tensor.name.into(), plan.entry(&tensor));
         steps.push(Step::Quantize(tensor, &plan));
@@ -161,7 +164,11 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     for packed in &found {
         packed.encoded().map_err(wrong)?;
     }
-    let used = |tensor: &Tensor| found.iter().any(|packed| packed.names().any(|name| name == tensor.name));
+    let used = |tensor: &Tensor| {
+        found
+            .iter()
+            .any(|packed| packed.names().any(|name| name == tensor.name))
+    };
     let copied: Vec<Tensor> = file.tensors().filter(|tensor| !used(tensor)).collect();
     let decoded = found.iter().zip(&dtypes).map(|(packed, dtype)| Slot {
         name: packed.name.clone(),
@@ -169,18 +176,23 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
         shape: packed.shape.clone(),
     });
     let slots = decoded.chain(copied.iter().map(slot)).collect();
-    write_safetensors(&args.output, slots, &Manifest::default().write(file.metadata()), |writer| {
-        for tensor in &copied {
-            writer.put(tensor.name, tensor.bytes)?;
-        }
-        for (packed, dtype) in found.iter().zip(&dtypes) {
-            let encoded = packed.encoded().map_err(std::io::Error::other)?;
-            let mut values = vec![0.0; packed.shape.iter().product()];
-            packed.format.decode(&encoded, &mut values);
-            writer.put(&packed.name, &bytes_of(&values, *dtype))?;
-        }
-        Ok(())
-    })?;
+    write_safetensors(
+        &args.output,
+        slots,
+        &Manifest::default().write(file.metadata()),
+        |writer| {
+            for tensor in &copied {
+                writer.put(tensor.name, tensor.bytes)?;
+            }
+            for (packed, dtype) in found.iter().zip(&dtypes) {
+                let encoded = packed.encoded().map_err(std::io::Error::other)?;
+                let mut values = vec![0.0; packed.shape.iter().product()];
+                packed.format.decode(&encoded, &mut values);
+                writer.put(&packed.name, &bytes_of(&values, *dtype))?;
+            }
+            Ok(())
+        },
+    )?;
     println!("{} tensors decoded, {} copied", found.len(), copied.len());
     Ok(Exit::Pass)
 }
@@ -201,7 +213,12 @@ impl Plan {
             Some(amax) if amax > 0.0 && amax.is_finite() => GlobalScale::Amax(amax),
             Some(amax) => return Err(Error::Usage(format!("--amax {amax}: expected a positive number"))),
         };
-        let layout = args.layout.as_deref().map(Layout::find).transpose().map_err(Error::Usage)?;
+        let layout = args
+            .layout
+            .as_deref()
+            .map(Layout::find)
+            .transpose()
+            .map_err(Error::Usage)?;
         if let Some(layout) = layout {
             let bytes = format.scaling.map_or(0, |scaling| scaling.scale.bytes());
             check_layout(layout, bytes).map_err(Error::Usage)?;
@@ -254,7 +271,9 @@ impl Plan {
         let (rows, cols) = rows_cols(tensor.shape);
         let encoded = self.format.encode(&values, cols, self.global);
         let parts = encoded.parts.into_iter().map(|part| {
-            let placement = self.placement(part.name, rows, cols).expect("the slots were placed alike");
+            let placement = self
+                .placement(part.name, rows, cols)
+                .expect("the slots were placed alike");
             let bytes = match placement {
                 Some(placement) => placement.forward(&part.bytes).expect("all scales are there"),
                 None => part.bytes,

@@ -141,11 +141,15 @@ impl Format {
         let (levels, (height, width)) = (self.stored_levels(stored), group.tile(rows, cols));
         let across = group.count(rows, cols).1;
         let mut out = x.to_vec();
-        let strips = out.chunks_mut(height * cols).zip(stored.part("scale").chunks(across * scale.bytes()));
+        let strips = out
+            .chunks_mut(height * cols)
+            .zip(stored.part("scale").chunks(across * scale.bytes()));
         for (strip, (strip_out, scales)) in strips.enumerate() {
             for (tile, bytes) in scales.chunks_exact(scale.bytes()).enumerate() {
                 let columns = tile * width..cols.min((tile + 1) * width);
-                let rows = strip_out.chunks_exact(cols).map(|row| codes::amax(&row[columns.clone()]));
+                let rows = strip_out
+                    .chunks_exact(cols)
+                    .map(|row| codes::amax(&row[columns.clone()]));
                 let amax = f32::from_bits(rows.max().unwrap_or(0));
                 let quotient = scale.division(bytes, amax, &level(&levels, strip));
                 for row in strip_out.chunks_exact_mut(cols) {
@@ -227,7 +231,9 @@ impl Format {
         let len = if group == Group::Token { cols } else { x.len().max(1) };
         let parts = x.chunks(len);
         match global {
-            GlobalScale::Own => parts.map(|part| rule.level(f32::from_bits(codes::amax(part)))).collect(),
+            GlobalScale::Own => parts
+                .map(|part| rule.level(f32::from_bits(codes::amax(part))))
+                .collect(),
             GlobalScale::Amax(amax) => parts.map(|_| rule.level(amax)).collect(),
             GlobalScale::Stored(stored) => {
                 assert_eq!(stored.len(), parts.len(), "global scales of '{self}'");

@@ -130,7 +130,11 @@ impl Scale {
             Self::E4m3(_) => UE4M3_CAST.decode(u32::from(bytes[0])),
             _ => {
                 let quotient = self.decode(bytes, &Level::ONE);
-                if quotient.divide { 1.0 / quotient.factor } else { quotient.factor }
+                if quotient.divide {
+                    1.0 / quotient.factor
+                } else {
+                    quotient.factor
+                }
             }
         }
     }

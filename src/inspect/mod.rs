@@ -108,11 +108,16 @@ pub fn values_of(source: &TensorFile, name: &str, shape: &[usize]) -> Result<Vec
     })?;
     let found = tensor.name;
     if rows_cols(tensor.shape) != rows_cols(shape) {
-        return Err(wrong(format!("tensor '{found}': shape {:?}, expected {shape:?}", tensor.shape)));
+        return Err(wrong(format!(
+            "tensor '{found}': shape {:?}, expected {shape:?}",
+            tensor.shape
+        )));
     }
     let floating = matches!(tensor.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
-    tensor
-        .to_f32()
-        .filter(|_| floating)
-        .ok_or_else(|| wrong(format!("tensor '{found}': type {}, expected F64, F32, F16 or BF16", tensor.dtype)))
+    tensor.to_f32().filter(|_| floating).ok_or_else(|| {
+        wrong(format!(
+            "tensor '{found}': type {}, expected F64, F32, F16 or BF16",
+            tensor.dtype
+        ))
+    })
 }

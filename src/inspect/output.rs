@@ -26,7 +26,8 @@ pub fn print(
         true => format!("{}\n", record(name, format, shape, stats)),
         false => page(name, format, shape, stats),
     };
-    out.write_all(text.as_bytes()).map_err(Error::io("standard output", "write"))
+    out.write_all(text.as_bytes())
+        .map_err(Error::io("standard output", "write"))
 }
 
 fn page(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> String {
@@ -54,14 +55,25 @@ fn page(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> String {
             line("NaN or Inf", share(against.nonfinite, elements));
         }
         for (metric, value) in shown(stats) {
-            let unit = if metric.unit.is_empty() { String::new() } else { format!(" {}", metric.unit) };
-            let text = if metric.name == "sqnr" { format!("{value:.2}") } else { format!("{value:.8}") };
+            let unit = if metric.unit.is_empty() {
+                String::new()
+            } else {
+                format!(" {}", metric.unit)
+            };
+            let text = if metric.name == "sqnr" {
+                format!("{value:.2}")
+            } else {
+                format!("{value:.8}")
+            };
             line(metric.name, text + &unit);
         }
         for worst in &against.worst {
             let place = place(&stats.grid, worst.group);
             let (sqnr, amax, scale) = (worst.sqnr, worst.amax, worst.scale);
-            line("worst block", format!("{place}: SQNR {sqnr:.2} dB, amax {amax:e}, scale {scale:e}"));
+            line(
+                "worst block",
+                format!("{place}: SQNR {sqnr:.2} dB, amax {amax:e}, scale {scale:e}"),
+            );
         }
     }
     bars(&mut page, "code", &stats.codes, format.element.bits >= 8);
@@ -84,7 +96,10 @@ fn place(grid: &Grid, group: usize) -> String {
 }
 
 fn bars(page: &mut String, what: &str, histogram: &Histogram, binades: bool) {
-    let (total, largest) = (histogram.values().sum::<u64>() as f64, histogram.values().copied().max());
+    let (total, largest) = (
+        histogram.values().sum::<u64>() as f64,
+        histogram.values().copied().max(),
+    );
     for (value, count) in histogram {
         let label = label(f32::from_bits(*value), binades);
         let bar = "#".repeat((*count as f64 / largest.unwrap_or(1) as f64 * BAR).ceil() as usize);
@@ -106,7 +121,8 @@ fn label(value: f32, binades: bool) -> String {
 fn record(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> Value {
     let histogram = |histogram: &Histogram| -> Vec<Value> {
         let bins = histogram.iter();
-        bins.map(|(value, count)| json!([number(f64::from(f32::from_bits(*value))), count])).collect()
+        bins.map(|(value, count)| json!([number(f64::from(f32::from_bits(*value))), count]))
+            .collect()
     };
     let mut record = json!({
         "type": "tensor",

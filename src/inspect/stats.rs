@@ -70,13 +70,23 @@ impl Stats {
             scales: Histogram::new(),
             nan_scales: 0,
             zero_blocks: 0,
-            globals: encoded.part("global").as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            globals: encoded
+                .part("global")
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b))
+                .collect(),
             against: None,
         };
         let mut filled = vec![false; grid.len()];
         for (index, code) in codes.iter().enumerate() {
             let value = repr.decode(*code);
-            let bin = if element.bits < 8 { value.abs() } else { power_below(value.abs()) };
+            let bin = if element.bits < 8 {
+                value.abs()
+            } else {
+                power_below(value.abs())
+            };
             *stats.codes.entry(bin.to_bits()).or_default() += 1;
             stats.negative += u64::from(value < 0.0);
             stats.saturated += u64::from(value.abs() == element.max());
@@ -119,7 +129,11 @@ impl Against {
                     energy += (x - y) * (x - y);
                     amax = amax.max(source[index].abs());
                 }
-                let sqnr = if energy == 0.0 { f64::INFINITY } else { 10.0 * (signal / energy).log10() };
+                let sqnr = if energy == 0.0 {
+                    f64::INFINITY
+                } else {
+                    10.0 * (signal / energy).log10()
+                };
                 Worst {
                     group,
                     sqnr,
@@ -130,7 +144,13 @@ impl Against {
             })
             .collect();
         // A block with NaN is worse than any other.
-        let key = |worst: &Worst| if worst.sqnr.is_nan() { f64::NEG_INFINITY } else { worst.sqnr };
+        let key = |worst: &Worst| {
+            if worst.sqnr.is_nan() {
+                f64::NEG_INFINITY
+            } else {
+                worst.sqnr
+            }
+        };
         worst.sort_by(|a, b| key(a).total_cmp(&key(b)).then(b.energy.total_cmp(&a.energy)));
         worst.truncate(blocks);
         Self {

@@ -59,7 +59,8 @@ impl<'a> Buffers<'a> {
         self.check_codes(format)?;
         let packed = element.bits == 4 && data.dtype != Dtype::F4;
         let across = if packed { cols / 2 } else { cols };
-        if data.shape.iter().product::<usize>() != rows * across || data.shape.last().is_some_and(|last| *last != across)
+        if data.shape.iter().product::<usize>() != rows * across
+            || data.shape.last().is_some_and(|last| *last != across)
         {
             return Err(format!(
                 "tensor '{}': shape {:?}, expected [{rows}, {across}] for the {} codes of a [{rows}, {cols}] tensor",
@@ -89,9 +90,12 @@ impl<'a> Buffers<'a> {
         let Some(scaling) = format.scaling else {
             return Ok(&[]);
         };
-        let tensor = self
-            .scale
-            .ok_or_else(|| format!("tensor '{}' has no scales beside it, which '{format}' needs", self.data.name))?;
+        let tensor = self.scale.ok_or_else(|| {
+            format!(
+                "tensor '{}' has no scales beside it, which '{format}' needs",
+                self.data.name
+            )
+        })?;
         let (fits, what): (&[Dtype], _) = match scaling.scale {
             Scale::E8m0(_) => (&[Dtype::F8_E8M0, Dtype::U8, Dtype::I32, Dtype::U32], "e8m0 scales"),
             Scale::E4m3(_) => (&[Dtype::F8_E4M3, Dtype::U8], "e4m3 scales"),
@@ -205,11 +209,16 @@ impl<'a> Buffers<'a> {
 /// Layouts of one matrix, of scales of that size.
 pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     if layout.groups != crate::layouts::Groups::None {
-        return Err(format!("layout '{}' needs the ends of groups, which a file of tensors has not", layout.name));
+        return Err(format!(
+            "layout '{}' needs the ends of groups, which a file of tensors has not",
+            layout.name
+        ));
     }
     if layout.scale != size {
         let (name, takes) = (layout.name, layout.scale);
-        return Err(format!("layout '{name}' takes scales of {takes} bytes, the format has {size}"));
+        return Err(format!(
+            "layout '{name}' takes scales of {takes} bytes, the format has {size}"
+        ));
     }
     Ok(())
 }

@@ -111,7 +111,8 @@ impl Naming {
             return Ok(vec![self.packed(file, name, buffers, &manifest, format, layout)?]);
         }
         let selected = |name: &str| {
-            (only.is_empty() || only.iter().any(|only| matches(only, name))) && !skip.iter().any(|skip| matches(skip, name))
+            (only.is_empty() || only.iter().any(|only| matches(only, name)))
+                && !skip.iter().any(|skip| matches(skip, name))
         };
         let mut found = Vec::new();
         for tensor in file.tensors() {
@@ -201,7 +202,10 @@ impl Packed<'_> {
     /// The names of the tensors it is made of.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let Buffers { data, scale, global } = &self.buffers;
-        [Some(data), scale.as_ref(), global.as_ref()].into_iter().flatten().map(|tensor| tensor.name)
+        [Some(data), scale.as_ref(), global.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|tensor| tensor.name)
     }
 }
 
@@ -227,8 +231,17 @@ pub fn spread(part: &[usize], shape: &[usize]) -> Vec<usize> {
 /// The codes of a tensor, one by one.
 pub fn codes(format: &Format, data: &[u8]) -> Vec<u16> {
     match format.element.bits {
-        4 => data.iter().flat_map(|byte| [byte & 0xf, byte >> 4]).map(u16::from).collect(),
-        16 => data.as_chunks().0.iter().map(|code| u16::from_le_bytes(*code)).collect(),
+        4 => data
+            .iter()
+            .flat_map(|byte| [byte & 0xf, byte >> 4])
+            .map(u16::from)
+            .collect(),
+        16 => data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|code| u16::from_le_bytes(*code))
+            .collect(),
         _ => data.iter().copied().map(u16::from).collect(),
     }
 }
@@ -271,7 +284,12 @@ impl Grid {
 
     /// Flat indices of the elements of a group, row by row.
     pub fn elements(&self, group: usize) -> impl Iterator<Item = usize> + use<> {
-        let Self { rows, cols, tile, count } = *self;
+        let Self {
+            rows,
+            cols,
+            tile,
+            count,
+        } = *self;
         let (top, left) = (group / count.1 * tile.0, group % count.1 * tile.1);
         let columns = left..cols.min(left + tile.1);
         (top..rows.min(top + tile.0)).flat_map(move |r| columns.clone().map(move |c| r * cols + c))

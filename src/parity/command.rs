@@ -42,7 +42,10 @@ pub fn run_to(
     let found = args.naming.find(&file, only, skip)?;
     if found.is_empty() {
         let hint = "name the tensors with --data, --scale and --global, and give --format";
-        return Err(Error::NothingSelected(format!("no quantized tensor in {}; {hint}", got.display())));
+        return Err(Error::NothingSelected(format!(
+            "no quantized tensor in {}; {hint}",
+            got.display()
+        )));
     }
     let named = args.naming.rule.is_some() || args.naming.format.as_deref().is_some_and(|format| format.contains('('));
     let mut explained = 0;
@@ -60,7 +63,11 @@ pub fn run_to(
         output::print(out, json, &packed.name, &packed.format, &packed.shape, &diagnosis)?;
     }
     output::summary(out, json, explained, found.len())?;
-    Ok(if explained == found.len() { Exit::Pass } else { Exit::GateFailed })
+    Ok(if explained == found.len() {
+        Exit::Pass
+    } else {
+        Exit::GateFailed
+    })
 }
 
 /// Bytes of the right type and number, in whatever order.
@@ -80,7 +87,12 @@ impl<'a> Raw<'a> {
             None => Vec::new(),
             Some(part) => {
                 let bytes = buffers.globals(&part)?;
-                bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+                bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|bytes| f32::from_le_bytes(*bytes))
+                    .collect()
             }
         };
         Ok(Self {

@@ -47,7 +47,9 @@ impl<'a> Elements<'a> {
                 continue;
             }
             let swapped = format.element.bits == 4
-                && grid.elements(group).all(|at| !canonical.known_codes[at] || canonical.codes[at ^ 1] == self.want[at]);
+                && grid
+                    .elements(group)
+                    .all(|at| !canonical.known_codes[at] || canonical.codes[at ^ 1] == self.want[at]);
             for at in grid.elements(group).filter(|at| self.differs(*at)) {
                 let (cause, detail) = match swapped {
                     true => (Cause::NibbleOrder, "in some blocks".into()),
@@ -66,9 +68,12 @@ impl<'a> Elements<'a> {
     /// The largest magnitude of all codes, where it is less than it should be.
     fn clamp(&self) -> Option<f32> {
         let canonical = self.canonical;
-        let judged = |at: &usize| canonical.known_codes[*at] && !canonical.is_nan(self.format, canonical.grid.group_of(*at));
+        let judged =
+            |at: &usize| canonical.known_codes[*at] && !canonical.is_nan(self.format, canonical.grid.group_of(*at));
         let largest = |codes: &[u16]| {
-            let values = (0..codes.len()).filter(judged).map(|at| self.repr.decode(codes[at]).abs());
+            let values = (0..codes.len())
+                .filter(judged)
+                .map(|at| self.repr.decode(codes[at]).abs());
             values.filter(|x| x.is_finite()).fold(0.0, f32::max)
         };
         let (found, expected) = (largest(&canonical.codes), largest(&self.want));
@@ -77,7 +82,10 @@ impl<'a> Elements<'a> {
 
     fn cause(&self, at: usize, clamp: Option<f32>) -> (Cause, String) {
         let (y, max) = (self.quotients[at], self.format.element.max());
-        let (stored, want) = (self.repr.decode(self.canonical.codes[at]), self.repr.decode(self.want[at]));
+        let (stored, want) = (
+            self.repr.decode(self.canonical.codes[at]),
+            self.repr.decode(self.want[at]),
+        );
         if let Some(clamp) = clamp
             && stored.abs() == clamp
             && want.abs() > clamp
@@ -88,7 +96,10 @@ impl<'a> Elements<'a> {
             return (Cause::Saturation, format!("{stored} for values near or beyond {max}"));
         }
         if y.abs() > max {
-            return (Cause::Saturation, format!("values beyond {max} wrap around or stop elsewhere"));
+            return (
+                Cause::Saturation,
+                format!("values beyond {max} wrap around or stop elsewhere"),
+            );
         }
         if stored == 0.0 && want == 0.0 {
             return (Cause::ZeroSign, "sign of zero".into());
@@ -106,9 +117,10 @@ impl<'a> Elements<'a> {
         let step = self.repr.decode(self.canonical.codes[at]).abs().max(want.abs() as f32);
         let one_step = self.steps(at) == 1;
         match one_step {
-            true if (y - middle).abs() <= f64::from(step) * 1e-6 => {
-                (Cause::Division, "the quotient is an ulp or two off, just beside a tie".into())
-            }
+            true if (y - middle).abs() <= f64::from(step) * 1e-6 => (
+                Cause::Division,
+                "the quotient is an ulp or two off, just beside a tie".into(),
+            ),
             true if stored.abs() < want.abs() => (Cause::Division, "rounded toward zero".into()),
             true => (Cause::Division, "rounded away from zero".into()),
             false => (Cause::Unknown, "codes no cause explains".into()),

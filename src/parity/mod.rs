@@ -132,7 +132,8 @@ pub struct Diagnosis {
 impl Diagnosis {
     /// Whether the storage is as declared, and the rule asked for, or any, explains the bytes.
     pub fn explained(&self) -> bool {
-        let tolerated = self.named && self.reference.tolerated() && self.findings.iter().all(|finding| !finding.storage());
+        let tolerated =
+            self.named && self.reference.tolerated() && self.findings.iter().all(|finding| !finding.storage());
         self.findings.is_empty() || tolerated
     }
 
@@ -160,7 +161,13 @@ impl Finding {
 /// When the format does not take `cols`, or the buffers are too small.
 pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named: bool) -> Diagnosis {
     // Rotated values are rounded like any others.
-    let (x, format) = (format.rotated(x), Format { rotation: None, ..*format });
+    let (x, format) = (
+        format.rotated(x),
+        Format {
+            rotation: None,
+            ..*format
+        },
+    );
     let grid = Grid::new(&format, x.len() / cols, cols);
     let data = storage::Data::new(&format, &grid, &x, stored.data);
     let data_order = data.order();
@@ -173,7 +180,7 @@ pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named:
         Some(place) => &stored.scale[place * size..(place + 1) * size],
         None => &[0; 4][..size],
     };
-    let canonical = Canonical {
+    let mut canonical = Canonical {
         x: &x,
         grid,
         codes: canonical_codes,
@@ -183,8 +190,27 @@ pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named:
         globals: stored.global.clone(),
         convention: found.as_ref().and_then(|found| found.convention),
     };
-    let candidates = canonical.candidates(&format);
-    let badness = |candidate: &&Candidate| candidate.wrong_blocks + candidate.wrong_globals;
+    let mut candidates = canonical.candidates(&format);
+    // Few or extreme values imply their scales badly; bytes that a rule makes are right all the same.
+    if let Some(convention) = canonical.convention.filter(|convention| convention.factor != 1.0) {
+        canonical.convention = Some(storage::Convention {
+            factor: 1.0,
+            ..convention
+        });
+        let others = canonical.candidates(&format);
+        match others.iter().any(Candidate::exact) {
+            true => candidates = others,
+            false => canonical.convention = Some(convention),
+        }
+    }
+    // A rule that makes all but the global scale is meant; one that makes some more blocks than the next is not.
+    let badness = |candidate: &&Candidate| {
+        let other = candidate.wrong_globals > 0 && candidate.wrong_blocks > 0;
+        (
+            candidate.wrong_blocks + if other { grid.len() / 50 } else { 0 },
+            candidate.wrong_globals,
+        )
+    };
     let reference = match named {
         true => &candidates[0],
         false => candidates.iter().min_by_key(badness).unwrap_or(&candidates[0]),
@@ -192,12 +218,24 @@ pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named:
     .clone();
     let mut findings = misplaced(&canonical, &data, &data_order, stored, &format, found.as_ref());
     findings.extend(attribute(&canonical, &reference));
-    findings.sort_by(|a, b| (a.cause == Cause::Unknown).cmp(&(b.cause == Cause::Unknown)).then(b.share().total_cmp(&a.share())));
+    findings.sort_by(|a, b| {
+        (a.cause == Cause::Unknown)
+            .cmp(&(b.cause == Cause::Unknown))
+            .then(b.share().total_cmp(&a.share()))
+    });
     Diagnosis {
         data_order: data_order.name,
         scale_order: found.map_or_else(String::new, |found| found.order.name),
-        exact: candidates.iter().filter(|candidate| candidate.exact()).cloned().collect(),
-        tolerated: candidates.iter().filter(|candidate| !candidate.exact() && candidate.tolerated()).cloned().collect(),
+        exact: candidates
+            .iter()
+            .filter(|candidate| candidate.exact())
+            .cloned()
+            .collect(),
+        tolerated: candidates
+            .iter()
+            .filter(|candidate| !candidate.exact() && candidate.tolerated())
+            .cloned()
+            .collect(),
         foreign_globals: canonical.foreign_globals(&format),
         reference,
         findings,
@@ -224,7 +262,8 @@ fn misplaced(
     };
     let mut findings = Vec::new();
     let elements = canonical.codes.len();
-    let moved = (0..elements).filter(|at| order.places[*at] != Some(*at) && data.raw(*at) != Some(canonical.codes[*at]));
+    let moved =
+        (0..elements).filter(|at| order.places[*at] != Some(*at) && data.raw(*at) != Some(canonical.codes[*at]));
     findings.push(finding(order, "codes", moved.count(), elements, "codes"));
     if let (Some(found), Some(scaling)) = (scales, format.scaling) {
         let declared = storage::declared(&canonical.grid, stored.layout, scaling.scale.bytes());
@@ -247,7 +286,9 @@ fn attribute(canonical: &Canonical, reference: &Candidate) -> Vec<Finding> {
     let (want, wrong_globals) = canonical.encode(format);
     let mut findings = Vec::new();
     if wrong_globals > 0 {
-        let found = canonical.convention.map(|convention| (convention.stored, convention.factor));
+        let found = canonical
+            .convention
+            .map(|convention| (convention.stored, convention.factor));
         let detail = match found {
             Some((stored, 1.0)) => format!("stored is {}", meaning(stored)),
             Some((_, factor)) => format!("values come out {factor:.4} times too large by any convention"),
@@ -268,12 +309,16 @@ fn attribute(canonical: &Canonical, reference: &Candidate) -> Vec<Finding> {
     for part in under.parts.iter_mut().filter(|part| part.name == "scale") {
         let size = part.bytes.len() / grid.len().max(1);
         for group in (0..grid.len()).filter(|group| canonical.known_scales[*group]) {
-            part.bytes[group * size..(group + 1) * size].copy_from_slice(&canonical.scales[group * size..(group + 1) * size]);
+            part.bytes[group * size..(group + 1) * size]
+                .copy_from_slice(&canonical.scales[group * size..(group + 1) * size]);
         }
     }
     let elements = Elements::new(canonical, format, format.quotients(canonical.x, &under));
     let want_codes = codes(format, want.part("data"));
-    let as_wanted = |group: usize| grid.elements(group).all(|at| !canonical.known_codes[at] || canonical.codes[at] == want_codes[at]);
+    let as_wanted = |group: usize| {
+        grid.elements(group)
+            .all(|at| !canonical.known_codes[at] || canonical.codes[at] == want_codes[at])
+    };
     findings.extend(scales::classify(canonical, format, &want, |group| {
         (elements.follow_scale(group), as_wanted(group))
     }));

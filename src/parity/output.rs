@@ -41,7 +41,8 @@ pub fn summary(out: &mut dyn Write, json: bool, explained: usize, all: usize) ->
 }
 
 fn write(out: &mut dyn Write, text: &str) -> Result<()> {
-    out.write_all(text.as_bytes()).map_err(Error::io("standard output", "write"))
+    out.write_all(text.as_bytes())
+        .map_err(Error::io("standard output", "write"))
 }
 
 fn names(candidates: &[Candidate]) -> String {
@@ -61,7 +62,8 @@ pub fn conclusion(diagnosis: &Diagnosis) -> String {
                 [] => String::new(),
                 exact => format!("; in this order of storage explained by {}", names(exact)),
             };
-            let also = match diagnosis.named && first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty() {
+            let also = match diagnosis.named && first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty()
+            {
                 true => format!("; explained by {}", names(&diagnosis.exact)),
                 false => also,
             };
@@ -77,19 +79,33 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
     };
     if !diagnosis.tolerated.is_empty() {
         let names = names(&diagnosis.tolerated);
-        line(format!("within what the approximate kernels of {names} may differ by: scales one code, elements one step"));
+        line(format!(
+            "within what the approximate kernels of {names} may differ by: scales one code, elements one step"
+        ));
     }
     if diagnosis.foreign_globals > 0 {
         let count = diagnosis.foreign_globals;
-        line(format!("{count} global scales are not of the largest magnitude under them: calibrated, or wrong"));
+        line(format!(
+            "{count} global scales are not of the largest magnitude under them: calibrated, or wrong"
+        ));
     }
     for finding in &diagnosis.findings {
-        let Finding { cause, detail, count, of, unit, .. } = finding;
+        let Finding {
+            cause,
+            detail,
+            count,
+            of,
+            unit,
+            ..
+        } = finding;
         line(format!("{cause:24} {count} of {of} {unit}: {detail}"));
         if let Some(example) = &finding.example {
             let source: Vec<String> = example.source.iter().map(|x| format!("{x:?}")).collect();
             let (stored, expected) = (&example.stored, &example.expected);
-            line(format!("{:24} first at {:?}: stored {stored}, expected {expected}", "", example.place));
+            line(format!(
+                "{:24} first at {:?}: stored {stored}, expected {expected}",
+                "", example.place
+            ));
             line(format!("{:24} source {}", "", source.join(" ")));
         }
     }

@@ -63,7 +63,12 @@ impl Canonical<'_> {
         for format in format.by_rules() {
             let own = self.candidate(&format);
             let others = match own.wrong_scales == 0 && own.wrong_codes > 0 {
-                true => format.by_casts().into_iter().skip(1).map(|format| self.candidate(&format)).collect(),
+                true => format
+                    .by_casts()
+                    .into_iter()
+                    .skip(1)
+                    .map(|format| self.candidate(&format))
+                    .collect(),
                 false => Vec::new(),
             };
             all.push(own);
@@ -85,7 +90,10 @@ impl Canonical<'_> {
         };
         let mut wrong = vec![false; self.grid.len()];
         for (group, wrong) in wrong.iter_mut().enumerate() {
-            let (stored, want) = (self.scale(format, &self.scales, group), self.scale(format, want.part("scale"), group));
+            let (stored, want) = (
+                self.scale(format, &self.scales, group),
+                self.scale(format, want.part("scale"), group),
+            );
             if self.known_scales[group] && stored != want {
                 candidate.wrong_scales += 1;
                 candidate.close &= stored.abs_diff(want) <= 1;
@@ -110,26 +118,31 @@ impl Canonical<'_> {
     /// What a rule makes of the source under the stored global scales, and how many of those mean something else to it.
     pub fn encode(&self, format: &Format) -> (Encoded, usize) {
         let cols = self.grid.cols;
-        let Some(Scale::E4m3(rule)) = format.scaling.map(|scaling| scaling.scale).filter(|_| format.global.is_some())
+        let Some(Scale::E4m3(rule)) = format
+            .scaling
+            .map(|scaling| scaling.scale)
+            .filter(|_| format.global.is_some())
         else {
             return (format.encode(self.x, cols, GlobalScale::Own), 0);
         };
-        let stored = match self.convention {
-            Some(convention) if convention.stored != rule.stored => {
+        match self.convention {
+            Some(convention) if convention.stored != rule.stored || convention.factor != 1.0 => {
                 let globals: Vec<f32> = (0..self.globals.len()).map(|at| self.translate(format, at)).collect();
-                return (format.encode(self.x, cols, GlobalScale::Stored(&globals)), globals.len());
+                (
+                    format.encode(self.x, cols, GlobalScale::Stored(&globals)),
+                    globals.len(),
+                )
             }
-            convention => convention.map_or(1.0, |convention| convention.factor),
-        };
-        let wrong = if stored == 1.0 { 0 } else { self.globals.len() };
-        (format.encode(self.x, cols, GlobalScale::Stored(&self.globals)), wrong)
+            _ => (format.encode(self.x, cols, GlobalScale::Stored(&self.globals)), 0),
+        }
     }
 
     /// A global scale as the rule of `format` stores it.
     fn translate(&self, format: &Format, at: usize) -> f32 {
         let (global, own) = (self.globals[at], self.own_amax(format, at));
         let amax = match self.convention.map(|convention| convention.stored) {
-            _ if self.meanings(own).contains(&global.to_bits()) => own,
+            _ if self.convention.is_some_and(|convention| convention.factor != 1.0) => own,
+            _ if self.meaning(own).to_bits() == global.to_bits() => own,
             Some(Global::Decode) => global * 2688.0,
             Some(Global::Encode) => 2688.0 / global,
             _ => global,
@@ -137,21 +150,24 @@ impl Canonical<'_> {
         format.global_of(amax).unwrap_or(1.0)
     }
 
-    /// What the rules that know of them store of a largest magnitude.
-    fn meanings(&self, amax: f32) -> Vec<u32> {
-        let meaning = match self.convention.map(|convention| convention.stored) {
-            Some(Global::Decode) => vec![amax / 2688.0],
-            Some(Global::Encode) => vec![(2688.0 / amax).min(f32::MAX)],
-            _ => vec![amax],
-        };
-        meaning.into_iter().map(f32::to_bits).collect()
+    /// What is stored of a largest magnitude by the convention that was found.
+    fn meaning(&self, amax: f32) -> f32 {
+        match self.convention.map(|convention| convention.stored) {
+            Some(Global::Decode) => amax / 2688.0,
+            Some(Global::Encode) => (2688.0 / amax).min(f32::MAX),
+            _ => amax,
+        }
     }
 
     /// The global scales that are not of the largest magnitude they stand above: calibrated, or wrong.
     pub fn foreign_globals(&self, format: &Format) -> usize {
         let told = self.convention.is_some_and(|convention| convention.factor == 1.0);
-        let foreign = |at: &usize| !self.meanings(self.own_amax(format, *at)).contains(&self.globals[*at].to_bits());
-        if told { (0..self.globals.len()).filter(foreign).count() } else { 0 }
+        let foreign = |at: &usize| self.meaning(self.own_amax(format, *at)).to_bits() != self.globals[*at].to_bits();
+        if told {
+            (0..self.globals.len()).filter(foreign).count()
+        } else {
+            0
+        }
     }
 
     /// The largest magnitude under a global scale; NaN beats all.
@@ -180,7 +196,10 @@ impl Canonical<'_> {
     pub fn is_nan(&self, format: &Format, group: usize) -> bool {
         format.scaling.is_some_and(|scaling| {
             let size = scaling.scale.bytes();
-            scaling.scale.value(&self.scales[group * size..(group + 1) * size]).is_nan()
+            scaling
+                .scale
+                .value(&self.scales[group * size..(group + 1) * size])
+                .is_nan()
         })
     }
 }

@@ -16,7 +16,7 @@ struct Block {
     values: Vec<f32>,
     stored: u32,
     want: u32,
-    /// Largest magnitudes of the block and of its neighbours.
+    /// The largest magnitude of its values.
     amax: f32,
     global: f32,
 }
@@ -47,8 +47,16 @@ pub fn classify(
     if wrong.is_empty() {
         return Vec::new();
     }
-    let globals: Vec<f32> = want.part("global").as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    let amaxes: Vec<f32> = (0..grid.len()).map(|group| largest(grid.elements(group).map(|at| canonical.x[at]))).collect();
+    let globals: Vec<f32> = want
+        .part("global")
+        .as_chunks()
+        .0
+        .iter()
+        .map(|bytes| f32::from_le_bytes(*bytes))
+        .collect();
+    let amaxes: Vec<f32> = (0..grid.len())
+        .map(|group| largest(grid.elements(group).map(|at| canonical.x[at])))
+        .collect();
     let block = |group: usize| Block {
         group,
         values: grid.elements(group).map(|at| canonical.x[at]).collect(),
@@ -76,27 +84,51 @@ pub fn classify(
         let (by_stored, by_want) = made_with(group);
         let near = block.stored.abs_diff(block.want) <= 1;
         if block.want == highest || nan(block.stored) || nan(block.want) {
-            findings.add(Cause::Saturation, "of scales: the largest code or NaN", || example(&block));
+            findings.add(Cause::Saturation, "of scales: the largest code or NaN", || {
+                example(&block)
+            });
         } else if by_want && !by_stored && !near {
-            findings.add(Cause::Layout, "the codes were made with another scale than the one stored for their block", || example(&block));
+            findings.add(
+                Cause::Layout,
+                "the codes were made with another scale than the one stored for their block",
+                || example(&block),
+            );
         } else {
             left.push(block);
         }
     }
     let step = (grid.len() / RIGHT).max(1);
-    let right: Vec<Block> = (0..grid.len()).step_by(step).filter(|group| !differs(group)).map(block).collect();
+    let right: Vec<Block> = (0..grid.len())
+        .step_by(step)
+        .filter(|group| !differs(group))
+        .map(block)
+        .collect();
     let blocks: Vec<&Block> = left.iter().chain(&right).collect();
     let hypotheses = hypotheses(format, canonical, &amaxes, &blocks);
     let mut open: Vec<usize> = (0..left.len()).collect();
     while !open.is_empty() {
-        let explained = |h: &Hypothesis| open.iter().filter(|at| h.scales[**at] == Some(left[**at].stored)).count();
-        let false_alarms = |h: &Hypothesis| (left.len()..blocks.len()).filter(|at| h.scales[*at].is_some_and(|scale| scale != blocks[*at].want)).count();
-        let Some(best) = hypotheses.iter().max_by_key(|h| (explained(h), std::cmp::Reverse(false_alarms(h)))) else {
+        let explained = |h: &Hypothesis| {
+            open.iter()
+                .filter(|at| h.scales[**at] == Some(left[**at].stored))
+                .count()
+        };
+        let false_alarms = |h: &Hypothesis| {
+            (left.len()..blocks.len())
+                .filter(|at| h.scales[*at].is_some_and(|scale| scale != blocks[*at].want))
+                .count()
+        };
+        let Some(best) = hypotheses
+            .iter()
+            .max_by_key(|h| (explained(h), std::cmp::Reverse(false_alarms(h))))
+        else {
             break;
         };
         // Of equals the first in the list: `max_by_key` gives the last.
         let key = (explained(best), false_alarms(best));
-        let best = hypotheses.iter().find(|h| (explained(h), false_alarms(h)) == key).unwrap_or(best);
+        let best = hypotheses
+            .iter()
+            .find(|h| (explained(h), false_alarms(h)) == key)
+            .unwrap_or(best);
         // By chance a hypothesis explains a few blocks of any fault.
         if key.0 * 3 < open.len() {
             break;
@@ -134,13 +166,17 @@ pub fn classify(
 /// All ways to go wrong that can be computed, those that are likelier at first sight first.
 fn hypotheses(format: &Format, canonical: &Canonical, amaxes: &[f32], blocks: &[&Block]) -> Vec<Hypothesis> {
     let mut all = Vec::new();
-    let scale_of = |format: &Format, amax: f32, block: &Block| bits(&format.scale_of(amax, &block.values, block.global));
+    let scale_of =
+        |format: &Format, amax: f32, block: &Block| bits(&format.scale_of(amax, &block.values, block.global));
     for other in format.by_rules().into_iter().skip(1) {
         let rule = other.scaling.map_or("", |scaling| scaling.scale.rule().0);
         all.push(Hypothesis {
             cause: Cause::ScaleRounding,
             detail: format!("as rule {rule} has it"),
-            scales: blocks.iter().map(|block| Some(scale_of(&other, block.amax, block))).collect(),
+            scales: blocks
+                .iter()
+                .map(|block| Some(scale_of(&other, block.amax, block)))
+                .collect(),
         });
     }
     for (detail, step) in [("one code below", -1), ("one code above", 1)] {
@@ -154,28 +190,42 @@ fn hypotheses(format: &Format, canonical: &Canonical, amaxes: &[f32], blocks: &[
         all.push(Hypothesis {
             cause: Cause::Amax,
             detail,
-            scales: blocks.iter().map(|block| of(block).map(|amax| scale_of(format, amax, block))).collect(),
+            scales: blocks
+                .iter()
+                .map(|block| of(block).map(|amax| scale_of(format, amax, block)))
+                .collect(),
         });
     };
     let part = |block: &Block, keep: &dyn Fn(usize, usize) -> bool| {
         let n = block.values.len();
-        Some(largest(block.values.iter().enumerate().filter(|(i, _)| keep(*i, n)).map(|(_, x)| *x)))
+        Some(largest(
+            block
+                .values
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| keep(*i, n))
+                .map(|(_, x)| *x),
+        ))
     };
-    amax("of the first half of the block".into(), &|block| part(block, &|i, n| i < n / 2));
-    amax("of the second half of the block".into(), &|block| part(block, &|i, n| i >= n / 2));
-    amax("of every second element, from the first".into(), &|block| part(block, &|i, _| i % 2 == 0));
-    amax("of every second element, from the second".into(), &|block| part(block, &|i, _| i % 2 == 1));
-    amax("of the values, not of their magnitudes".into(), &|block| Some(block.values.iter().copied().fold(0.0, f32::max)));
+    amax("of the first half of the block".into(), &|block| {
+        part(block, &|i, n| i < n / 2)
+    });
+    amax("of the second half of the block".into(), &|block| {
+        part(block, &|i, n| i >= n / 2)
+    });
+    amax("of every second element, from the first".into(), &|block| {
+        part(block, &|i, _| i % 2 == 0)
+    });
+    amax("of every second element, from the second".into(), &|block| {
+        part(block, &|i, _| i % 2 == 1)
+    });
+    amax("of the values, not of their magnitudes".into(), &|block| {
+        Some(block.values.iter().copied().fold(0.0, f32::max))
+    });
     for (pieces, name) in [(4, "quarter"), (8, "eighth")] {
         for piece in 0..pieces {
             let detail = format!("without the {name} number {}", piece + 1);
             amax(detail, &|block| part(block, &|i, n| i * pieces / n != piece));
-        }
-    }
-    let longest = blocks.iter().map(|block| block.values.len()).max().unwrap_or(0);
-    if longest <= 256 {
-        for lane in 0..longest {
-            amax(format!("without element {lane} of the block"), &|block| part(block, &|i, _| i != lane));
         }
     }
     let grid = canonical.grid;
@@ -195,9 +245,34 @@ fn hypotheses(format: &Format, canonical: &Canonical, amaxes: &[f32], blocks: &[
         Some(block.amax.max(other))
     });
     let whole = amaxes.iter().copied().fold(0.0, f32::max);
-    let rows: Vec<f32> = amaxes.chunks(across.max(1)).map(|row| row.iter().copied().fold(0.0, f32::max)).collect();
+    let rows: Vec<f32> = amaxes
+        .chunks(across.max(1))
+        .map(|row| row.iter().copied().fold(0.0, f32::max))
+        .collect();
     amax("of the tensor".into(), &|_| Some(whole));
     amax("of the row".into(), &|block| Some(rows[grid.place(block.group)[0]]));
+    all.extend(without_elements(format, blocks));
+    all
+}
+
+/// The largest magnitude without one element, the same in all blocks: without any but the largest it stays.
+fn without_elements(format: &Format, blocks: &[&Block]) -> Vec<Hypothesis> {
+    let mut all: Vec<Hypothesis> = Vec::new();
+    for (at, block) in blocks.iter().enumerate() {
+        let Some(top) = (0..block.values.len()).max_by_key(|i| block.values[*i].abs().to_bits()) else {
+            continue;
+        };
+        let others = block.values.iter().enumerate().filter(|(i, _)| *i != top);
+        let second = bits(&format.scale_of(largest(others.map(|(_, x)| *x)), &block.values, block.global));
+        while all.len() <= top {
+            all.push(Hypothesis {
+                cause: Cause::Amax,
+                detail: format!("without element {} of the block", all.len()),
+                scales: blocks.iter().map(|block| Some(block.want)).collect(),
+            });
+        }
+        all[top].scales[at] = Some(second);
+    }
     all
 }
 
@@ -207,7 +282,11 @@ pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
     pub fn add(&mut self, cause: Cause, detail: &str, example: impl FnOnce() -> Example) {
-        match self.0.iter_mut().find(|finding| finding.cause == cause && finding.detail == detail) {
+        match self
+            .0
+            .iter_mut()
+            .find(|finding| finding.cause == cause && finding.detail == detail)
+        {
             Some(finding) => finding.count += 1,
             None => self.0.push(Finding {
                 cause,
@@ -231,7 +310,11 @@ fn bits(bytes: &[u8]) -> u32 {
         [byte] => byte.into(),
         [a, b, c, d] => {
             let bits = u32::from_le_bytes([a, b, c, d]);
-            if f32::from_bits(bits).is_nan() { 0x7fc0_0000 } else { bits }
+            if f32::from_bits(bits).is_nan() {
+                0x7fc0_0000
+            } else {
+                bits
+            }
         }
         _ => 0,
     }

@@ -15,7 +15,14 @@ pub struct Order {
 }
 
 impl Order {
-    fn new(name: impl Into<String>, cause: Cause, rows: usize, cols: usize, at: impl Fn(usize, usize) -> usize, len: usize) -> Self {
+    fn new(
+        name: impl Into<String>,
+        cause: Cause,
+        rows: usize,
+        cols: usize,
+        at: impl Fn(usize, usize) -> usize,
+        len: usize,
+    ) -> Self {
         let places = (0..rows * cols).map(|index| Some(at(index / cols, index % cols)).filter(|place| *place < len));
         Self {
             name: name.into(),
@@ -29,6 +36,8 @@ impl Order {
 const ENOUGH: usize = 1 << 22;
 /// Channels of a row looked at to tell how far it is from the row before.
 const SEGMENT: usize = 256;
+/// The least cosine of codes that are where they are taken to be.
+const CONVINCING: f64 = 0.6;
 
 /// Codes in the order they are stored in, of 4-bit codes low nibble first.
 pub struct Data<'a> {
@@ -44,7 +53,9 @@ pub struct Data<'a> {
 impl<'a> Data<'a> {
     pub fn new(format: &Format, grid: &'a Grid, x: &[f32], data: &[u8]) -> Self {
         let (raw, repr) = (codes(format, data), format.repr());
-        let values = raw.iter().map(|code| Some(repr.decode(*code)).filter(|x| x.is_finite()).unwrap_or(0.0));
+        let values = raw
+            .iter()
+            .map(|code| Some(repr.decode(*code)).filter(|x| x.is_finite()).unwrap_or(0.0));
         let mut shape = x.to_vec();
         for group in 0..grid.len() {
             let amax = grid.elements(group).map(|at| x[at].abs()).fold(0.0f32, f32::max);
@@ -67,35 +78,49 @@ impl<'a> Data<'a> {
         let Grid { rows, cols, .. } = *self.grid;
         let len = self.raw.len();
         let swaps: &[usize] = if self.bits == 4 { &[0, 1] } else { &[0] };
-        let mut orders = Vec::new();
+        let mut orders: Vec<(f64, Order)> = Vec::new();
+        let mut add = |name: &str, swap: usize, at: &dyn Fn(usize, usize) -> usize| {
+            let (suffix, cause) = match (swap, name) {
+                (1, "row-major") => (", high nibble first", Cause::NibbleOrder),
+                (1, _) => (", high nibble first", Cause::Layout),
+                _ => ("", Cause::Layout),
+            };
+            let order = Order::new(
+                format!("{name}{suffix}"),
+                cause,
+                rows,
+                cols,
+                |r, c| at(r, c) ^ swap,
+                len,
+            );
+            orders.push((self.score(&order.places), order));
+            orders[orders.len() - 1].0
+        };
+        let mut best = 0.0f64;
         for &swap in swaps {
-            let (suffix, cause) = match swap {
-                0 => ("", Cause::Layout),
-                _ => (", high nibble first", Cause::NibbleOrder),
-            };
-            let mut add = |name: &str, cause, at: &dyn Fn(usize, usize) -> usize| {
-                let name = format!("{name}{suffix}");
-                orders.push(Order::new(name, cause, rows, cols, |r, c| at(r, c) ^ swap, len));
-            };
-            add("row-major", cause, &|r, c| r * cols + c);
-            if rows > 1 && cols > 1 {
-                add("column-major", Cause::Layout, &|r, c| c * rows + r);
+            best = best.max(add("row-major", swap, &|r, c| r * cols + c));
+            best = best.max(add("column-major", swap, &|r, c| c * rows + r));
+        }
+        if best < CONVINCING && rows > 1 {
+            for &swap in swaps {
                 let stride = self.stride(swap);
-                if stride != cols {
-                    add(&format!("rows {stride} elements apart"), Cause::Layout, &|r, c| r * stride + c);
-                }
+                add(&format!("rows {stride} elements apart"), swap, &|r, c| r * stride + c);
             }
         }
-        let scores: Vec<f64> = orders.iter().map(|order| self.score(&order.places)).collect();
-        let best = (0..orders.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b]).then(b.cmp(a))).unwrap_or(0);
-        // Neighbours that are alike fit nearly as well when exchanged.
-        let chosen = if scores[best] > scores[0] + 0.02 { best } else { 0 };
-        orders.swap_remove(chosen)
+        let best = (0..orders.len())
+            .max_by(|a, b| orders[*a].0.total_cmp(&orders[*b].0).then(b.cmp(a)))
+            .unwrap_or(0);
+        // Neighbours that are alike fit nearly as well when exchanged; and of codes that fit nothing, nothing is told.
+        let better = orders[best].0 > orders[0].0 + 0.02 && orders[best].0 > CONVINCING;
+        orders.swap_remove(if better { best } else { 0 }).1
     }
 
     /// The codes in that order, and whether they were there.
     pub fn read(&self, order: &Order) -> (Vec<u16>, Vec<bool>) {
-        let codes = order.places.iter().map(|place| place.map_or(0, |place| self.raw[place]));
+        let codes = order
+            .places
+            .iter()
+            .map(|place| place.map_or(0, |place| self.raw[place]));
         (codes.collect(), order.places.iter().map(Option::is_some).collect())
     }
 
@@ -123,7 +148,9 @@ impl<'a> Data<'a> {
             cosine(pairs.map(|(i, x)| (*x, self.values.get((start + i) ^ swap).copied().unwrap_or(0.0))))
         };
         let strides = (1..=last).map(|start| (fit(start), start));
-        strides.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(cols, |(_, start)| start)
+        strides
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .map_or(cols, |(_, start)| start)
     }
 }
 
@@ -137,19 +164,31 @@ fn cosine(pairs: impl Iterator<Item = (f32, f32)>) -> f64 {
 }
 
 /// log2 of the scale that the codes of each block were made with, by least squares; `None` where all are 0.
+///
+/// Codes of the largest magnitude there is may have saturated, so they count only where there are no others.
 pub fn implied(format: &Format, grid: &Grid, x: &[f32], codes: &[u16], known: &[bool]) -> Vec<Option<f64>> {
     let repr = format.repr();
-    let of = |group| {
+    let largest = |max: f64, code: &u16| {
+        max.max(
+            Some(f64::from(repr.decode(*code)).abs())
+                .filter(|q| q.is_finite())
+                .unwrap_or(0.0),
+        )
+    };
+    let max = codes.iter().fold(0.0, largest);
+    let of = |group, largest: f64| {
         let (mut xq, mut qq) = (0.0, 0.0);
         for at in grid.elements(group).filter(|at| known[*at]) {
             let (x, q) = (f64::from(x[at]), f64::from(repr.decode(codes[at])));
-            if x.is_finite() && q.is_finite() {
+            if x.is_finite() && q.is_finite() && q.abs() <= largest {
                 (xq, qq) = (xq + x * q, qq + q * q);
             }
         }
         Some((xq / qq).log2()).filter(|log| log.is_finite())
     };
-    (0..grid.len()).map(of).collect()
+    (0..grid.len())
+        .map(|group| of(group, max.next_down()).or_else(|| of(group, max)))
+        .collect()
 }
 
 /// How the scales are stored, and what the global scale means.
@@ -166,6 +205,9 @@ pub struct Convention {
     /// The decoded values are this many times too large under the best convention; 1 if it is right.
     pub factor: f64,
 }
+
+/// How near in log2 the implied scales of right bytes come, in the median.
+const NEAR: f64 = 0.12;
 
 /// The largest values per unit of the decoding scale that rules know: 6·448, and 6·256 of four-over-six.
 const SPANS: [f32; 2] = [2688.0, 1536.0];
@@ -184,25 +226,40 @@ pub fn scales(format: &Format, grid: &Grid, stored: &Stored, implied: &[Option<f
     let fits: Vec<Vec<Fit>> = orders
         .iter()
         .map(|order| {
-            let fit = |(_, levels): &(Option<Global>, Vec<f64>)| Fit::new(&scaling.scale, grid, &raw, order, levels, implied);
+            let fit =
+                |(_, levels): &(Option<Global>, Vec<f64>)| Fit::new(&scaling.scale, grid, &raw, order, levels, implied);
             meanings.iter().map(fit).collect()
         })
         .collect();
     let loss = |order: usize| fits[order].iter().map(|fit| fit.loss).fold(f64::INFINITY, f64::min);
-    let best = (0..orders.len()).min_by(|a, b| loss(*a).total_cmp(&loss(*b)).then(a.cmp(b))).unwrap_or(0);
+    let best = (0..orders.len())
+        .min_by(|a, b| loss(*a).total_cmp(&loss(*b)).then(a.cmp(b)))
+        .unwrap_or(0);
     let chosen = if loss(best) < 0.7 * loss(0) { best } else { 0 };
     let fits = &fits[chosen];
     let near = |fit: &Fit| fit.loss <= 1.1 * loss(chosen) + 1e-9;
-    let distance = |at: usize| if near(&fits[at]) { fits[at].residue.abs() } else { f64::INFINITY };
-    let closest = (0..fits.len()).min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then(a.cmp(b))).unwrap_or(0);
-    let meaning = if distance(0) <= distance(closest) + 0.1 { 0 } else { closest };
+    let distance = |at: usize| {
+        if near(&fits[at]) {
+            fits[at].residue.abs()
+        } else {
+            f64::INFINITY
+        }
+    };
+    let closest = (0..fits.len())
+        .min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then(a.cmp(b)))
+        .unwrap_or(0);
+    let meaning = if distance(0) <= distance(closest) + 0.1 {
+        0
+    } else {
+        closest
+    };
     let told = implied.iter().any(Option::is_some);
     let residue = fits[meaning].residue;
     Some(Scales {
         order: orders.swap_remove(chosen),
         convention: meanings[meaning].0.filter(|_| told).map(|stored| Convention {
             stored,
-            factor: if residue.abs() < 0.3 { 1.0 } else { residue.exp2() },
+            factor: if residue.abs() < NEAR { 1.0 } else { residue.exp2() },
         }),
     })
 }
@@ -237,7 +294,11 @@ impl Fit {
         let dead = if matches!(scale, Scale::E8m0(_)) { 0.35 } else { 0.0 };
         let loss = |d: &f64| {
             let distance = (d - residue).abs();
-            if distance.is_finite() { if distance < dead { 0.0 } else { distance.min(0.5) } } else { 0.5 }
+            if distance.is_finite() {
+                if distance < dead { 0.0 } else { distance.min(0.5) }
+            } else {
+                0.5
+            }
         };
         Self {
             loss: differences.iter().map(loss).sum::<f64>() / differences.len().max(1) as f64,
@@ -252,10 +313,17 @@ fn meanings(format: &Format, stored: &Stored) -> Vec<(Option<Global>, Vec<f64>)>
         return vec![(None, Vec::new())];
     };
     let logs = |factor: f64, power: f64| -> Vec<f64> {
-        stored.global.iter().map(|global| power * f64::from(*global).log2() - factor.log2()).collect()
+        stored
+            .global
+            .iter()
+            .map(|global| power * f64::from(*global).log2() - factor.log2())
+            .collect()
     };
     let amax = SPANS.map(|span| (Some(Global::Amax), logs(f64::from(span), 1.0)));
-    let others = [(Some(Global::Decode), logs(1.0, 1.0)), (Some(Global::Encode), logs(1.0, -1.0))];
+    let others = [
+        (Some(Global::Decode), logs(1.0, 1.0)),
+        (Some(Global::Encode), logs(1.0, -1.0)),
+    ];
     let mut all: Vec<_> = amax.into_iter().chain(others).collect();
     let own = |meaning: &(Option<Global>, Vec<f64>)| {
         meaning.0 == Some(rule.stored) && (rule.stored != Global::Amax || meaning.1 == logs(f64::from(rule.span), 1.0))
@@ -277,32 +345,51 @@ fn orders(
 ) -> Vec<Order> {
     let ((down, across), len) = (grid.count, raw.len());
     let row_major = |stride: usize| {
-        let name = if stride == across { "row-major".into() } else { format!("rows {stride} scales apart") };
+        let name = if stride == across {
+            "row-major".into()
+        } else {
+            format!("rows {stride} scales apart")
+        };
         Order::new(name, Cause::Layout, down, across, |r, c| r * stride + c, len)
     };
     let mut orders = vec![row_major(across)];
     if down > 1 && across > 1 {
-        orders.push(Order::new("column-major", Cause::Layout, down, across, |r, c| c * down + r, len));
+        orders.push(Order::new(
+            "column-major",
+            Cause::Layout,
+            down,
+            across,
+            |r, c| c * down + r,
+            len,
+        ));
         // Told from the first rows; the others follow.
-        let first = down.min(8);
+        let first = down.min(4);
         let loss = |stride: &usize| {
             let order = Order::new("", Cause::Layout, first, across, |r, c| r * stride + c, len);
             Fit::new(&scale, grid, raw, &order, levels, &implied[..first * across]).loss
         };
         let strides = (1..=4 * across + 16).map(|stride| (loss(&stride), stride));
-        let best = strides.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(across, |(_, stride)| stride);
+        let best = strides
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .map_or(across, |(_, stride)| stride);
         if best != across {
             orders.push(row_major(best));
         }
     }
-    let layouts = LAYOUTS.iter().filter(|layout| layout.groups == Groups::None && layout.scale == scale.bytes());
+    let layouts = LAYOUTS
+        .iter()
+        .filter(|layout| layout.groups == Groups::None && layout.scale == scale.bytes());
     for layout in layouts {
         if let Ok(placement) = layout.place(&[down, across], &[])
             && placement.len() == len * scale.bytes()
         {
             let blocked = layout.name.starts_with("blocked");
             let cause = if blocked { Cause::Swizzle } else { Cause::Layout };
-            let at = |r, c| placement.offset(r, c).map_or(usize::MAX, |offset| offset / scale.bytes());
+            let at = |r, c| {
+                placement
+                    .offset(r, c)
+                    .map_or(usize::MAX, |offset| offset / scale.bytes())
+            };
             orders.push(Order::new(layout.name, cause, down, across, at, len));
         }
     }
@@ -319,7 +406,9 @@ pub fn declared(grid: &Grid, layout: Option<&'static Layout>, size: usize) -> Ve
     let (down, across) = grid.count;
     let placement = layout.and_then(|layout| layout.place(&[down, across], &[]).ok());
     let place = |group| match &placement {
-        Some(placement) => placement.offset(group / across, group % across).map(|offset| offset / size),
+        Some(placement) => placement
+            .offset(group / across, group % across)
+            .map(|offset| offset / size),
         None => Some(group),
     };
     (0..grid.len()).map(place).collect()
