@@ -86,6 +86,9 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
             out,
         );
     }
+    if let Some(flag) = args.parity.flag() {
+        return Err(Error::Usage(format!("--{flag} goes with --parity")));
+    }
     let start = Instant::now();
     let gates = args
         .gates

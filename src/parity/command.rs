@@ -28,6 +28,23 @@ pub struct ParityArgs {
     pub tensor: Option<String>,
 }
 
+impl ParityArgs {
+    /// A flag that was given and means nothing without --parity.
+    pub fn flag(&self) -> Option<&'static str> {
+        let naming = &self.naming;
+        let given = [
+            ("format", &naming.format),
+            ("rule", &naming.rule),
+            ("data", &naming.data),
+            ("scale", &naming.scale),
+            ("global", &naming.global),
+            ("layout", &naming.layout),
+            ("tensor", &self.tensor),
+        ];
+        given.into_iter().find(|(_, value)| value.is_some()).map(|(flag, _)| flag)
+    }
+}
+
 /// Diagnoses, and prints to `out`.
 pub fn run_to(
     args: &ParityArgs,

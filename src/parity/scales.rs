@@ -9,6 +9,8 @@ use crate::formats::{Encoded, Format, Scale};
 /// Blocks that are looked at, of the wrong and of the right ones.
 const WRONG: usize = 20_000;
 const RIGHT: usize = 4_000;
+/// Elements of the largest blocks of which each is tried to be left out.
+const LANES: usize = 256;
 
 /// A block whose scale is looked at.
 struct Block {
@@ -258,6 +260,9 @@ fn hypotheses(format: &Format, canonical: &Canonical, amaxes: &[f32], blocks: &[
 /// The largest magnitude without one element, the same in all blocks: without any but the largest it stays.
 fn without_elements(format: &Format, blocks: &[&Block]) -> Vec<Hypothesis> {
     let mut all: Vec<Hypothesis> = Vec::new();
+    if blocks.iter().any(|block| block.values.len() > LANES) {
+        return all;
+    }
     for (at, block) in blocks.iter().enumerate() {
         let Some(top) = (0..block.values.len()).max_by_key(|i| block.values[*i].abs().to_bits()) else {
             continue;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use ulplab::formats::{E4M3, Encoded, Format, GlobalScale, codec};
+use ulplab::formats::{E4M3, Encoded, FORMATS as FORMATS_BY_NAME, Format, GlobalScale, codec};
 use ulplab::layouts::Layout;
 use ulplab::packed::{Grid, codes};
 use ulplab::parity::{Cause, Diagnosis, Stored, diagnose};
@@ -479,6 +479,29 @@ fn right_bytes_are_no_fault() {
                 assert_eq!(diagnosis.foreign_globals, 0, "{format} {kind}");
                 assert_eq!(codes(&format, kernel.encoded.part("data")).len(), x.len());
             }
+        }
+    }
+}
+
+/// Bytes that mean nothing are never explained, whatever the shape and the source; nor do they end in a panic.
+#[test]
+fn garbage_is_not_explained() {
+    let mut random = Random(3);
+    for named in FORMATS_BY_NAME {
+        let format = *codec(named.name).unwrap().format().unwrap();
+        for (rows, cols) in [(1, 128), (2, 128), (5, 256), (33, 384)] {
+            let mut x: Vec<f32> = (0..rows * cols).map(|_| normal(&mut random) as f32).collect();
+            for bad in [f32::NAN, f32::INFINITY, 0.0, -0.0, 1e-40, f32::MAX] {
+                let at = (random.uniform() * x.len() as f64) as usize;
+                x[at] = bad;
+            }
+            let mut encoded = format.encode(&x, cols, GlobalScale::Own);
+            for part in &mut encoded.parts {
+                // Not the sign of e4m3 scales, which is refused before.
+                part.bytes.iter_mut().for_each(|byte| *byte = (random.uniform() * 128.0) as u8);
+            }
+            let diagnosis = diagnose(&x, cols, &Stored::from(&encoded), &format, random.uniform() < 0.5);
+            assert!(!diagnosis.explained(), "{} [{rows}, {cols}]: {}", named.name, diagnosis.conclusion());
         }
     }
 }
