@@ -1,5 +1,6 @@
-//! `ulplab bench`: how long the reference takes here, and conversions of layouts.
+//! `ulplab bench`: how long the reference takes here, and conversions of formats and of layouts.
 
+mod formats;
 mod layouts;
 
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ pub struct BenchArgs {
 /// What else can be timed.
 #[derive(Debug, clap::Subcommand)]
 pub enum What {
+    Formats(formats::FormatsArgs),
     Layouts(layouts::LayoutsArgs),
 }
 
@@ -66,8 +68,10 @@ pub struct Figures {
 }
 
 pub fn run(args: &BenchArgs) -> Result<Exit> {
-    if let Some(What::Layouts(args)) = &args.what {
-        return layouts::run(args);
+    match &args.what {
+        Some(What::Formats(args)) => return formats::run(args),
+        Some(What::Layouts(args)) => return layouts::run(args),
+        None => {}
     }
     if args.tokens == 0 || args.repeats == 0 {
         return Err(Error::Usage("--tokens and --repeats must be 1 or more".into()));

@@ -6,7 +6,11 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
+<<<<<<< HEAD
 use crate::{bench, compare, generate, inspect, inventory, quantize};
+=======
+use crate::{bench, compare, generate, inventory, verify};
+>>>>>>> main
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -35,6 +39,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Generate(generate::GenerateArgs),
     Bench(bench::BenchArgs),
+    Verify(verify::VerifyArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
 }
@@ -66,6 +71,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),
     }

@@ -141,9 +141,8 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
         let rounds = args.round.iter().map(round).collect::<Result<_>>()?;
         recipes.push(Recipe {
             name: args.round.join(" "),
-            doc: String::new(),
-            noise: false,
             rounds,
+            ..Recipe::default()
         });
     }
     Ok(recipes)

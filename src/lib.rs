@@ -25,5 +25,6 @@ pub mod record;
 pub mod report;
 pub mod sweep;
 pub mod tensorfile;
+pub mod verify;
 
 pub use error::{Error, Exit, Result};

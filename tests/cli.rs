@@ -4,6 +4,8 @@
 mod errors;
 #[path = "cli/interruption.rs"]
 mod interruption;
+#[path = "cli/sources.rs"]
+mod sources;
 #[path = "cli/sweep.rs"]
 mod sweep;
 

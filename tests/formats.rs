@@ -14,5 +14,7 @@ mod oracle;
 mod properties;
 #[path = "formats/records.rs"]
 mod records;
+#[path = "formats/stochastic.rs"]
+mod stochastic;
 #[path = "formats/strings.rs"]
 mod strings;

@@ -143,6 +143,22 @@ fn no_file_is_large() {
     none("larger than 30 MB", tracked().into_iter().filter_map(large).collect());
 }
 
+/// What a notebook shows belongs to one run, and would be stale with the next.
+#[test]
+fn notebooks_are_stored_without_outputs() {
+    let run = |file: &PathBuf| {
+        let notebook: serde_json::Value = serde_json::from_str(&read(file)).expect("a notebook is JSON");
+        let cells = notebook["cells"].as_array().expect("a notebook has cells");
+        let code = |cell: &&serde_json::Value| cell["cell_type"] == "code";
+        !cells
+            .iter()
+            .filter(code)
+            .all(|cell| cell["outputs"].as_array().is_some_and(Vec::is_empty) && cell["execution_count"].is_null())
+    };
+    let findings = with_extension(&["ipynb"]).into_iter().filter(run);
+    none("has outputs", findings.map(|file| file.display().to_string()).collect());
+}
+
 /// Nobody else has the folders the project was written in.
 #[test]
 fn nothing_points_outside_the_repository() {

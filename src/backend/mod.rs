@@ -1,3 +1,4 @@
-//! Where a candidate's numbers come from.
+//! Where the numbers of a candidate come from, and what theory says of them.
 
 pub mod rounding;
+pub mod theory;

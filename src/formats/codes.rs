@@ -3,45 +3,150 @@
 //! They run over long slices, whatever the size of a block, so that they vectorise.
 
 use super::element::{BF16_CAST, Cast, E2M1_CAST, E4M3_CAST, E5M2_CAST, Repr};
-use super::scale::Quotient;
+use super::minifloat::Added;
+use super::scale::Operation;
 
 /// Bits of the largest magnitude; NaN beats infinity beats finite values.
 #[inline(always)]
 pub(super) fn amax(x: &[f32]) -> u32 {
-    let bits = |x: &f32| x.to_bits() & 0x7fff_ffff;
-    // Sixteen maxima side by side; blocks are mostly multiples of 16.
-    let (chunks, rest) = x.as_chunks::<16>();
-    let mut lanes = [0; 16];
-    for chunk in chunks {
-        for (lane, x) in lanes.iter_mut().zip(chunk) {
-            *lane = bits(x).max(*lane);
-        }
-    }
-    rest.iter().map(bits).chain(lanes).fold(0, u32::max)
+    x.iter().fold(0, |amax, x| (x.to_bits() & 0x7fff_ffff).max(amax))
 }
 
-/// Divides blocks of `width` elements, the last of which may be short, by their scales.
+/// Raises each number to the [`amax`] of its block of `width` elements, the last of which may be short.
 #[inline(always)]
-pub(super) fn divide(x: &[f32], width: usize, quotients: &[Quotient], out: &mut [f32]) {
-    for ((x, out), quotient) in x.chunks(width).zip(out.chunks_mut(width)).zip(quotients) {
-        let Quotient { factor, divide, zero } = *quotient;
-        if divide {
-            x.iter().zip(out).for_each(|(x, out)| *out = x / factor + zero);
-        } else {
-            x.iter().zip(out).for_each(|(x, out)| *out = x * factor + zero);
+pub(super) fn amax_of_blocks(x: &[f32], width: usize, largest: &mut [u32]) {
+    match width {
+        16 => amax_of::<16>(x, largest),
+        32 => amax_of::<32>(x, largest),
+        _ => {
+            for (block, largest) in x.chunks(width).zip(largest) {
+                *largest = amax(block).max(*largest);
+            }
         }
     }
 }
+
+/// Small blocks one by one would be mostly shuffles: here all blocks are halved at a time, neighbour with neighbour.
+#[inline(always)]
+fn amax_of<const N: usize>(x: &[f32], largest: &mut [u32]) {
+    const PAIRS: usize = 512;
+    let (mut from, mut to) = ([0; PAIRS], [0; PAIRS]);
+    for (x, largest) in x.chunks(2 * PAIRS).zip(largest.chunks_mut(2 * PAIRS / N)) {
+        let (blocks, rest) = x.as_chunks::<N>();
+        let mut len = blocks.len() * N / 2;
+        for ([a, b], out) in blocks.as_flattened().as_chunks().0.iter().zip(&mut from) {
+            *out = (a.to_bits() & 0x7fff_ffff).max(b.to_bits() & 0x7fff_ffff);
+        }
+        while len > blocks.len() {
+            for ([a, b], out) in from[..len].as_chunks().0.iter().zip(&mut to) {
+                *out = *a.max(b);
+            }
+            std::mem::swap(&mut from, &mut to);
+            len /= 2;
+        }
+        for (amax, largest) in from[..len].iter().zip(&mut *largest) {
+            *largest = *amax.max(largest);
+        }
+        if let Some(largest) = largest.get_mut(blocks.len()) {
+            *largest = amax(rest).max(*largest);
+        }
+    }
+}
+
+/// Multiplies or divides blocks of `width` elements, the last of which may be short, by their factors.
+#[inline(always)]
+pub(super) fn scale<S: pulp::Simd>(
+    simd: S,
+    x: &[f32],
+    width: usize,
+    operation: Operation,
+    factors: &[f32],
+    out: &mut [f32],
+) {
+    let zero = simd.splat_f32s(operation.zero);
+    if operation.divide {
+        let divide = |x, factors| simd.add_f32s(simd.div_f32s(x, factors), zero);
+        scale_with(simd, x, width, operation, divide, factors, out);
+    } else {
+        let multiply = |x, factors| simd.add_f32s(simd.mul_f32s(x, factors), zero);
+        scale_with(simd, x, width, operation, multiply, factors, out);
+    }
+}
+
+#[inline(always)]
+fn scale_with<S: pulp::Simd>(
+    simd: S,
+    x: &[f32],
+    width: usize,
+    operation: Operation,
+    vector: impl Fn(S::f32s, S::f32s) -> S::f32s,
+    factors: &[f32],
+    out: &mut [f32],
+) {
+    // Blocks of few vectors without a loop for each.
+    let whole = match width / S::F32_LANES {
+        1 => scale_by::<S, 1>(simd, x, width, &vector, factors, out),
+        2 => scale_by::<S, 2>(simd, x, width, &vector, factors, out),
+        4 => scale_by::<S, 4>(simd, x, width, &vector, factors, out),
+        _ => 0,
+    };
+    let (x, out) = (&x[whole * width..], &mut out[whole * width..]);
+    for ((x, out), factor) in x
+        .chunks(width)
+        .zip(out.chunks_mut(width))
+        .zip(&factors[whole.min(factors.len())..])
+    {
+        let ((x, x_rest), (out, out_rest)) = (S::as_simd_f32s(x), S::as_mut_simd_f32s(out));
+        let factors = simd.splat_f32s(*factor);
+        x.iter().zip(out).for_each(|(x, out)| *out = vector(*x, factors));
+        for (x, out) in x_rest.iter().zip(out_rest) {
+            *out = operation.apply(*factor, *x);
+        }
+    }
+}
+
+/// Blocks of exactly `N` vectors; tells how many were scaled.
+#[inline(always)]
+fn scale_by<S: pulp::Simd, const N: usize>(
+    simd: S,
+    x: &[f32],
+    width: usize,
+    vector: &impl Fn(S::f32s, S::f32s) -> S::f32s,
+    factors: &[f32],
+    out: &mut [f32],
+) -> usize {
+    let blocks = x.len() / width;
+    if width != N * S::F32_LANES {
+        return 0;
+    }
+    let (x, out) = (&x[..blocks * width], &mut out[..blocks * width]);
+    let (x, out) = (
+        S::as_simd_f32s(x).0.as_chunks::<N>().0,
+        S::as_mut_simd_f32s(out).0.as_chunks_mut::<N>().0,
+    );
+    for ((x, out), factor) in x.iter().zip(out).zip(factors) {
+        let factors = simd.splat_f32s(*factor);
+        (0..N).for_each(|i| out[i] = vector(x[i], factors));
+    }
+    blocks
+}
+
+const E4M3_ADDED: Added = Added::new(E4M3_CAST).unwrap();
+const E5M2_ADDED: Added = Added::new(E5M2_CAST).unwrap();
+const E2M1_ADDED: Added = Added::new(E2M1_CAST).unwrap();
 
 /// Calls `$loop` with the cast as a constant where it is a common one.
 macro_rules! specialised {
     ($repr:expr, $loop:ident, $($argument:expr),+) => {
         match *$repr {
-            Repr::Float(E4M3_CAST) => $loop(E4M3_CAST, $($argument),+),
-            Repr::Float(E5M2_CAST) => $loop(E5M2_CAST, $($argument),+),
-            Repr::Float(E2M1_CAST) => $loop(E2M1_CAST, $($argument),+),
+            Repr::Float(E4M3_CAST) => $loop(E4M3_ADDED, $($argument),+),
+            Repr::Float(E5M2_CAST) => $loop(E5M2_ADDED, $($argument),+),
+            Repr::Float(E2M1_CAST) => $loop(E2M1_ADDED, $($argument),+),
             Repr::Float(BF16_CAST) => $loop(BF16_CAST, $($argument),+),
-            Repr::Float(cast) => $loop(cast, $($argument),+),
+            Repr::Float(cast) => match Added::new(cast) {
+                Some(cast) => $loop(cast, $($argument),+),
+                None => $loop(cast, $($argument),+),
+            },
             Repr::Integer(cast) => $loop(cast, $($argument),+),
             Repr::Power(cast) => $loop(cast, $($argument),+),
         }

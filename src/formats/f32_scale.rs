@@ -2,7 +2,7 @@
 
 use super::element::{Cast, Limits};
 use super::power::{PowerCast, e8m0_value};
-use super::scale::{INFINITY_BITS, Quotient};
+use super::scale::{INFINITY_BITS, Operation};
 
 /// What is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +28,18 @@ pub struct F32Rule {
 }
 
 impl F32Rule {
-    /// The stored scale for the bits of `amax`.
+    /// Stores the scales for the bits of largest magnitudes, and gives the factors of elements.
     #[inline(always)]
-    pub(super) fn scale(&self, amax: u32, limits: &Limits) -> f32 {
+    pub(super) fn encode(&self, amax: &[u32], limits: &Limits, stored: &mut [u8], factors: &mut [f32]) {
+        for ((amax, bytes), factor) in amax.iter().zip(stored.as_chunks_mut().0).zip(factors) {
+            let scale = self.scale(*amax, limits);
+            *bytes = scale.to_le_bytes();
+            *factor = self.factor(scale);
+        }
+    }
+
+    #[inline(always)]
+    fn scale(&self, amax: u32, limits: &Limits) -> f32 {
         if amax >= INFINITY_BITS {
             return f32::NAN;
         }
@@ -50,26 +59,33 @@ impl F32Rule {
         }
     }
 
+    /// The factor of elements under a scale. A block of zeros, or one so small that its scale underflows, is stored as
+    /// zeros.
     #[inline(always)]
-    pub(super) fn quotient(&self, scale: f32) -> Quotient {
-        // A block of zeros, or one so small that its scale underflows, is stored as zeros.
-        if scale == 0.0 {
-            Quotient::times(0.0)
-        } else if self.stored == Stored::Encode {
-            Quotient::times(scale)
-        } else if self.divide {
-            Quotient::over(scale)
-        } else {
-            Quotient::times(1.0 / scale)
+    fn factor(&self, scale: f32) -> f32 {
+        match (self.stored, self.divide) {
+            (Stored::Encode, _) => scale,
+            (Stored::Decode, true) if scale == 0.0 => f32::INFINITY,
+            (Stored::Decode, true) => scale,
+            (Stored::Decode, false) if scale == 0.0 => 0.0,
+            (Stored::Decode, false) => 1.0 / scale,
+        }
+    }
+
+    pub(super) fn operation(&self) -> Operation {
+        let divide = self.stored == Stored::Decode && self.divide;
+        Operation {
+            divide,
+            ..Operation::TIMES
         }
     }
 
     /// How codes become values again.
-    #[inline(always)]
-    pub(super) fn inverse(&self, scale: f32) -> Quotient {
-        match self.stored {
-            Stored::Decode => Quotient::times(scale),
-            Stored::Encode => Quotient::over(scale),
+    pub(super) fn inverse(&self) -> Operation {
+        let divide = self.stored == Stored::Encode;
+        Operation {
+            divide,
+            ..Operation::TIMES
         }
     }
 }

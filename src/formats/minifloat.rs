@@ -144,24 +144,14 @@ pub struct FloatCast {
     pub policy: Policy,
 }
 
-impl Cast for FloatCast {
-    /// Rounds by integers alone: f32 subnormals come out right, and a carry of the rounding moves into the exponent by
-    /// itself.
+impl FloatCast {
+    /// The code of `x`, whose magnitude rounds to `rounded` if there were no largest value.
     #[inline(always)]
-    fn encode(&self, x: f32) -> u32 {
+    fn finish(&self, x: f32, rounded: u32) -> u32 {
         let Self { float, policy } = *self;
         let magnitude = x.to_bits() & 0x7fff_ffff;
-        let (significand, drop, base) = float.split(magnitude);
-        // From 25 dropped bits on everything rounds to zero.
-        let drop = drop.min(25);
-        let half = 1 << (drop - 1);
-        let bump = match policy.ties {
-            Ties::Even => half - 1 + ((significand >> drop) & 1),
-            Ties::Away => half,
-            Ties::Zero => half - 1,
-        };
         let top = |overflow| float.max + (overflow == Overflow::Special) as u32;
-        let rounded = (base + ((significand + bump) >> drop)).min(top(policy.overflow));
+        let rounded = rounded.min(top(policy.overflow));
         let rounded = if policy.infinity != policy.overflow && magnitude == 0x7f80_0000 {
             top(policy.infinity)
         } else {
@@ -177,7 +167,7 @@ impl Cast for FloatCast {
                     Zeros::Signed => sign,
                     Zeros::UnsignedIfExact => sign * (magnitude != 0) as u32,
                     Zeros::Unsigned => sign * (rounded != 0) as u32,
-                    Zeros::NegativeIfExact => sign | float.sign() * (magnitude == 0) as u32,
+                    Zeros::NegativeIfExact => sign | (float.sign() * (magnitude == 0) as u32),
                 }
         };
         let nan = match policy.nan {
@@ -186,6 +176,24 @@ impl Cast for FloatCast {
             NanCode::FlippedZero => sign ^ float.sign(),
         };
         if magnitude > 0x7f80_0000 { nan } else { code }
+    }
+}
+
+impl Cast for FloatCast {
+    /// Rounds by integers alone: f32 subnormals come out right, and a carry of the rounding moves into the exponent by
+    /// itself.
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        let (significand, drop, base) = self.float.split(x.to_bits() & 0x7fff_ffff);
+        // From 25 dropped bits on everything rounds to zero.
+        let drop = drop.min(25);
+        let half = 1 << (drop - 1);
+        let bump = match self.policy.ties {
+            Ties::Even => half - 1 + ((significand >> drop) & 1),
+            Ties::Away => half,
+            Ties::Zero => half - 1,
+        };
+        self.finish(x, base + ((significand + bump) >> drop))
     }
 
     #[inline(always)]
@@ -208,5 +216,42 @@ impl Cast for FloatCast {
             finite
         };
         f32::from_bits(bits | ((code & float.sign()) << (31 - float.exponent_bits - float.mantissa_bits)))
+    }
+}
+
+/// The same cast in fewer instructions where ties go to the even code and exponents have at most 5 bits: the machine's
+/// adder rounds. That both agree is checked on every f32.
+#[derive(Clone, Copy)]
+pub(super) struct Added(FloatCast);
+
+impl Added {
+    #[inline(always)]
+    pub const fn new(cast: FloatCast) -> Option<Self> {
+        match cast.policy.ties {
+            Ties::Even if cast.float.exponent_bits <= 5 => Some(Self(cast)),
+            _ => None,
+        }
+    }
+}
+
+impl Cast for Added {
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        let float = self.0.float;
+        let lowest = (128 - float.bias) << 23;
+        // Twice the start of the last binade is beyond the largest value; what is larger rounds like it.
+        let beyond = ((float.max >> float.mantissa_bits) + 128 - float.bias) << 23;
+        let magnitude = (x.to_bits() & 0x7fff_ffff).min(beyond);
+        let quantum = (magnitude & 0x7f80_0000).max(lowest);
+        // The last bit of this power of two is worth a step of the code.
+        let lift = quantum + ((23 - float.mantissa_bits) << 23);
+        let kept = (f32::from_bits(magnitude) + f32::from_bits(lift)).to_bits() - lift;
+        self.0
+            .finish(x, ((quantum - lowest) >> (23 - float.mantissa_bits)) + kept)
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        self.0.decode(code)
     }
 }

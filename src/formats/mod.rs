@@ -23,6 +23,8 @@ mod power;
 mod quantize;
 mod records;
 mod scale;
+mod stochastic;
+mod verify;
 
 use std::sync::Arc;
 
@@ -43,6 +45,8 @@ pub use power::{POWER_RULES, Pick, PowerCast, PowerRule};
 pub use quantize::GlobalScale;
 pub use records::{PAGE, Place, RECORDS, Record, Segment};
 pub use scale::Scale;
+pub use stochastic::{stochastic_byte, stochastic_hardware};
+pub use verify::{Verified, verify};
 
 use crate::error::did_you_mean;
 

@@ -7,7 +7,7 @@
 
 use super::element::{Cast, UE4M3_CAST};
 use super::nvfp4_select::{self, Select};
-use super::scale::{INFINITY_BITS, Quotient};
+use super::scale::{INFINITY_BITS, Operation};
 
 /// Which f32 is stored above the block scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,65 +158,100 @@ impl Nvfp4Rule {
         }
     }
 
-    /// The code of the block's scale and the division of its elements.
+    /// Stores the codes for the bits of largest magnitudes, and gives the factors of elements.
     #[inline(always)]
-    pub(super) fn encode(&self, amax: u32, block: &[f32], level: &Level) -> (u8, Quotient) {
-        let amax = if amax < INFINITY_BITS {
-            f32::from_bits(amax)
-        } else {
-            f32::NAN
-        };
-        let scale = self.unrounded(amax, level);
-        if self.select == Select::One {
-            self.candidate(amax, scale, level)
-        } else {
-            nvfp4_select::best(self, amax, scale, block, level)
+    pub(super) fn encode(
+        &self,
+        amax: &[u32],
+        (x, width): (&[f32], usize),
+        level: &Level,
+        stored: &mut [u8],
+        factors: &mut [f32],
+    ) {
+        // Constants for the default, so that its loops vectorise.
+        match (self.scale, self.division) {
+            (BlockScale::AmaxTimesSixth, Division::Reciprocal) => {
+                self.scales(BlockScale::AmaxTimesSixth, amax, level, factors);
+                self.codes((x, width), amax, level, factors, stored);
+                self.factors(Division::Reciprocal, amax, stored, level, factors);
+            }
+            (scale, division) => {
+                self.scales(scale, amax, level, factors);
+                self.codes((x, width), amax, level, factors, stored);
+                self.factors(division, amax, stored, level, factors);
+            }
         }
     }
 
-    /// The block's scale before its cast.
+    /// Scales of blocks before their cast.
     #[inline(always)]
-    fn unrounded(&self, amax: f32, level: &Level) -> f32 {
-        let scale = match self.scale {
-            BlockScale::AmaxTimesSixth => amax * (level.encode * SIXTH),
-            BlockScale::SixthTimesG => level.encode * (amax * SIXTH),
-            BlockScale::QuotientTimesG => (amax / 6.0) * level.encode,
-            BlockScale::QuotientOverG => (amax / 6.0) / level.decode,
-            BlockScale::OverSixG => amax / (6.0 * level.decode),
-        };
-        let scale = if amax == 0.0 { self.zero_block } else { scale };
-        // Unlike `f32::max` this keeps NaN.
-        if scale < self.floor { self.floor } else { scale }
+    fn scales(&self, scale: BlockScale, amax: &[u32], level: &Level, out: &mut [f32]) {
+        let sixth = level.encode * SIXTH;
+        for (bits, out) in amax.iter().zip(out) {
+            let amax = if *bits < INFINITY_BITS {
+                f32::from_bits(*bits)
+            } else {
+                f32::NAN
+            };
+            let scale = match scale {
+                BlockScale::AmaxTimesSixth => amax * sixth,
+                BlockScale::SixthTimesG => level.encode * (amax * SIXTH),
+                BlockScale::QuotientTimesG => (amax / 6.0) * level.encode,
+                BlockScale::QuotientOverG => (amax / 6.0) / level.decode,
+                BlockScale::OverSixG => amax / (6.0 * level.decode),
+            };
+            let scale = if amax == 0.0 { self.zero_block } else { scale };
+            // Unlike `f32::max` this keeps NaN. Infinities, where G is large, saturate in the cast.
+            *out = if scale < self.floor { self.floor } else { scale };
+        }
     }
 
-    /// The code of a scale and the division by it.
     #[inline(always)]
-    pub(super) fn candidate(&self, amax: f32, scale: f32, level: &Level) -> (u8, Quotient) {
-        // Infinite where G is large and the product overflows: that saturates; NaN stays.
-        let code = UE4M3_CAST.encode(scale);
-        (code as u8, self.division(amax, UE4M3_CAST.decode(code), level))
+    fn codes(&self, (x, width): (&[f32], usize), amax: &[u32], level: &Level, scales: &[f32], stored: &mut [u8]) {
+        if self.select == Select::One {
+            scales
+                .iter()
+                .zip(stored)
+                .for_each(|(scale, code)| *code = UE4M3_CAST.encode(*scale) as u8);
+            return;
+        }
+        for (((block, amax), scale), code) in x.chunks(width).zip(amax).zip(scales).zip(stored) {
+            *code = nvfp4_select::best(self, *amax, *scale, block, level);
+        }
     }
 
-    /// The division of the elements by a stored scale.
+    /// Factors of elements under stored scales.
     #[inline(always)]
-    pub(super) fn division(&self, amax: f32, scale: f32, level: &Level) -> Quotient {
-        let quotient = match self.division {
-            Division::Reciprocal => Quotient::times(finite(1.0 / (scale * level.inverse))),
-            Division::Unclamped if amax == 0.0 => Quotient::times(0.0),
-            Division::Unclamped => Quotient::times(1.0 / (scale * level.inverse)),
-            Division::InverseOver => Quotient::times(level.encode / scale),
+    fn factors(&self, division: Division, amax: &[u32], stored: &[u8], level: &Level, out: &mut [f32]) {
+        for ((amax, code), out) in amax.iter().zip(stored).zip(out) {
+            let scale = UE4M3_CAST.decode(u32::from(*code));
+            *out = self.factor(division, *amax, scale, level);
+        }
+    }
+
+    /// The factor of elements of a block with that largest magnitude, under a scale.
+    #[inline(always)]
+    pub(super) fn factor(&self, division: Division, amax: u32, scale: f32, level: &Level) -> f32 {
+        let factor = match division {
+            Division::Reciprocal => finite(1.0 / (scale * level.inverse)),
+            Division::Unclamped if amax == 0 => 0.0,
+            Division::Unclamped => 1.0 / (scale * level.inverse),
+            Division::InverseOver => level.encode / scale,
             // A step that underflows to 0 holds zeros only; dividing by it would make NaN of them.
-            Division::Over if scale * level.decode == 0.0 => Quotient::times(0.0),
-            Division::Over => Quotient::over(scale * level.decode),
+            Division::Over if scale * level.decode == 0.0 => f32::INFINITY,
+            Division::Over => scale * level.decode,
         };
-        let quotient = if self.drops_zero_scale && scale == 0.0 {
-            Quotient::times(0.0)
+        if self.drops_zero_scale && scale == 0.0 {
+            0.0
         } else {
-            quotient
-        };
-        Quotient {
+            factor
+        }
+    }
+
+    pub(super) fn operation(&self) -> Operation {
+        Operation {
+            divide: self.division == Division::Over,
             zero: if self.unsigned_zero { 0.0 } else { -0.0 },
-            ..quotient
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::element::{Cast, E2M1_CAST, UE4M3_CAST};
 use super::nvfp4::{BlockScale, Level, Nvfp4Rule, rule};
-use super::scale::Quotient;
+use super::scale::INFINITY_BITS;
 
 /// How one of several scales is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,58 +33,37 @@ pub enum Domain {
     F16,
 }
 
-/// The best candidate's code and division. `scale` is what the rule picks alone, before the cast.
-pub(super) fn best(rule: &Nvfp4Rule, amax: f32, scale: f32, block: &[f32], level: &Level) -> (u8, Quotient) {
-    let (code, quotient) = rule.candidate(amax, scale, level);
-    let (error, domain, others): (_, _, Vec<u8>) = match rule.select {
-        Select::One => return (code, quotient),
-        Select::FourOverSix { error, domain } => {
+/// The best candidate's code. `scale` is what the rule picks alone, before the cast.
+pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level: &Level) -> u8 {
+    let own = UE4M3_CAST.encode(scale);
+    if amax >= INFINITY_BITS || !level.stored.is_finite() {
+        return own as u8;
+    }
+    let error = |code: u32, error, domain| sum(rule, (error, domain), amax, code, block, level);
+    let better = |best: (u32, f32), code, error| if error < best.1 { (code, error) } else { best };
+    let (code, _) = match rule.select {
+        Select::One => (own, 0.0),
+        Select::FourOverSix { error: kind, domain } => {
             // The largest value is to become 4, not 6: a scale 3/2 as large.
-            (error, domain, vec![rule.candidate(amax, scale * 1.5, level).0])
+            let four = UE4M3_CAST.encode(scale * 1.5);
+            better((own, error(own, kind, domain)), four, error(four, kind, domain))
         }
         Select::Search { radius } => {
-            let code = u32::from(code);
-            let codes = code.saturating_sub(radius).max(1)..=(code + radius).min(0x7e);
-            (Error::Squared, Domain::F32, codes.map(|code| code as u8).collect())
+            let codes = own.saturating_sub(radius).max(1)..=(own + radius).min(0x7e);
+            let errors = codes.map(|code| (code, error(code, Error::Squared, Domain::F32)));
+            errors.fold((own, f32::INFINITY), |best, (code, error)| better(best, code, error))
         }
     };
-    if !amax.is_finite() || !level.stored.is_finite() {
-        return (code, quotient);
-    }
-    let measure = |code: u8| {
-        let value = UE4M3_CAST.decode(u32::from(code));
-        let quotient = rule.division(amax, value, level);
-        (sum(rule, error, domain, quotient, value, block, level), code, quotient)
-    };
-    // A search goes through all its codes in ascending order; four-over-six starts from six.
-    let first = if matches!(rule.select, Select::Search { .. }) {
-        others[0]
-    } else {
-        code
-    };
-    let mut best = measure(first);
-    for other in others {
-        let candidate = measure(other);
-        if candidate.0 < best.0 {
-            best = candidate;
-        }
-    }
-    (best.1, best.2)
+    code as u8
 }
 
 /// The error of a block under a scale, summed in order, in f32.
-fn sum(
-    rule: &Nvfp4Rule,
-    error: Error,
-    domain: Domain,
-    quotient: Quotient,
-    scale: f32,
-    block: &[f32],
-    level: &Level,
-) -> f32 {
+fn sum(rule: &Nvfp4Rule, (error, domain): (Error, Domain), amax: u32, code: u32, block: &[f32], level: &Level) -> f32 {
     let half = |x: f32| half::f16::from_f32(x).to_f32();
+    let scale = UE4M3_CAST.decode(code);
+    let (operation, factor) = (rule.operation(), rule.factor(rule.division, amax, scale, level));
     let deviations = block.iter().map(|x| {
-        let q = E2M1_CAST.decode(E2M1_CAST.encode(quotient.apply(*x)));
+        let q = E2M1_CAST.decode(E2M1_CAST.encode(operation.apply(factor, *x)));
         match domain {
             Domain::F32 => ((q * scale) * level.stored) / rule.span - x,
             Domain::F16 => half(q * scale) - x * level.encode,

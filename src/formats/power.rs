@@ -1,7 +1,7 @@
 //! E8M0: scales that are powers of two.
 
 use super::element::{Cast, Limits};
-use super::scale::{INFINITY_BITS, Quotient};
+use super::scale::INFINITY_BITS;
 
 /// The cast of an f32 to the exponent byte `b` of `2^(b-127)`; 255 is NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,11 @@ impl Cast for PowerCast {
 /// The value of an E8M0 code: `2^(code-127)`, NaN for 255.
 #[inline(always)]
 pub(super) fn e8m0_value(code: u8) -> f32 {
-    match code {
-        0 => f32::from_bits(0x0040_0000),
-        255 => f32::NAN,
-        _ => f32::from_bits(u32::from(code) << 23),
-    }
+    f32::from_bits(match code {
+        0 => 0x0040_0000,
+        255 => 0x7fc0_0000,
+        _ => u32::from(code) << 23,
+    })
 }
 
 /// Which power of two a block gets.
@@ -116,41 +116,57 @@ pub struct PowerRule {
 }
 
 impl PowerRule {
-    /// The scale's code for the bits of `amax`.
+    /// Stores the codes for the bits of largest magnitudes, and gives the factors of elements.
     #[inline(always)]
-    pub(super) fn code(&self, amax: u32, limits: &Limits) -> u8 {
-        if amax > INFINITY_BITS || (amax == INFINITY_BITS && self.infinity_is_nan) {
-            return 255;
+    pub(super) fn encode(&self, amax: &[u32], limits: &Limits, stored: &mut [u8], factors: &mut [f32]) {
+        // A constant for the common one, so that its loop vectorises.
+        match self.pick {
+            Pick::Cast(PowerCast::UP) => self.codes(Pick::Cast(PowerCast::UP), amax, limits, stored),
+            pick => self.codes(pick, amax, limits, stored),
         }
-        let bits = amax.max(self.amax_floor.to_bits());
-        let amax = f32::from_bits(bits);
-        let field = match self.pick {
-            Pick::Floor => bits >> 23,
-            Pick::Ceil => (bits >> 23) + u32::from(bits & 0x7f_ffff != 0),
-            Pick::Even => (bits + (1 << (22 - limits.mantissa_bits))) >> 23,
-            Pick::Cast(cast) => return cast.encode(amax * limits.inverse) as u8,
-            Pick::Log => {
-                let log = f64::from(amax / limits.max).log2() as f32;
-                return (log.ceil().clamp(-127.0, 127.0) as i32 + 127) as u8;
-            }
-        };
-        // Half a step above the largest f32 is infinity.
-        if field == 255 && self.pick == Pick::Even && self.infinity_is_nan {
-            255
-        } else {
-            field.saturating_sub(limits.exponent).min(254) as u8
+        for (code, factor) in stored.iter().zip(factors) {
+            // 254 - code is the code of the reciprocal; of 2^127 that is the subnormal 2^-127. What is stored under a
+            // NaN scale means nothing.
+            let reciprocal = e8m0_value(254u8.saturating_sub(*code));
+            *factor = if *code == 0 {
+                self.multiplier_of_zero
+            } else {
+                reciprocal
+            };
         }
     }
 
-    /// The division by the scale of that code.
     #[inline(always)]
-    pub(super) fn quotient(&self, code: u8) -> Quotient {
-        // 254 - code is the code of the reciprocal; of 2^127 that is the subnormal 2^-127. What is stored under a NaN
-        // scale means nothing.
-        Quotient::times(match code {
-            0 => self.multiplier_of_zero,
-            _ => e8m0_value(254u8.saturating_sub(code)),
-        })
+    fn codes(&self, pick: Pick, amax: &[u32], limits: &Limits, stored: &mut [u8]) {
+        for (amax, code) in amax.iter().zip(stored) {
+            *code = self.code(pick, *amax, limits);
+        }
+    }
+
+    #[inline(always)]
+    fn code(&self, pick: Pick, amax: u32, limits: &Limits) -> u8 {
+        let bits = amax.max(self.amax_floor.to_bits());
+        let value = f32::from_bits(bits);
+        let aligned = |field: u32| field.saturating_sub(limits.exponent).min(254) as u8;
+        let code = match pick {
+            Pick::Floor => aligned(bits >> 23),
+            Pick::Ceil => aligned((bits >> 23) + u32::from(bits & 0x7f_ffff != 0)),
+            Pick::Even => match (bits + (1 << (22 - limits.mantissa_bits))) >> 23 {
+                // Half a step above the largest f32 is infinity.
+                255 if self.infinity_is_nan => 255,
+                field => aligned(field),
+            },
+            Pick::Cast(cast) => cast.encode(value * limits.inverse) as u8,
+            Pick::Log => {
+                let log = f64::from(value / limits.max).log2() as f32;
+                (log.ceil().clamp(-127.0, 127.0) as i32 + 127) as u8
+            }
+        };
+        if amax > INFINITY_BITS || (amax == INFINITY_BITS && self.infinity_is_nan) {
+            255
+        } else {
+            code
+        }
     }
 }
 

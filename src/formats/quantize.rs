@@ -1,7 +1,7 @@
 //! Block formats at work: tensors to stored bytes and back.
 //!
-//! Rows are worked on in pieces that fit the first-level cache, each in three passes that vectorise: largest magnitudes
-//! and scales, division, cast.
+//! Rows are worked on in pieces that fit the first-level cache, in passes that vectorise: largest magnitudes, scales of
+//! all blocks, multiplication by them, cast.
 
 use safetensors::Dtype;
 
@@ -10,7 +10,7 @@ use super::codec::{Encoded, Part};
 use super::codes;
 use super::hadamard::{rotate, rotate_back};
 use super::nvfp4::{Level, Nvfp4Rule};
-use super::scale::{Quotient, Scale, Target};
+use super::scale::{Operation, Scale, Target};
 
 /// Elements of a piece.
 const PIECE: usize = 2048;
@@ -40,7 +40,7 @@ impl pulp::WithSimd for Encode<'_> {
     type Output = Encoded;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> Encoded {
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> Encoded {
         let Self {
             format,
             x,
@@ -49,11 +49,19 @@ impl pulp::WithSimd for Encode<'_> {
             global,
         } = self;
         match format.rotation {
+<<<<<<< HEAD
             None => format.store(x, rows, cols, global),
             Some(size) => {
                 let mut rotated = x.to_vec();
                 rotate(&mut rotated, size);
                 format.store(&rotated, rows, cols, global)
+=======
+            None => format.encode(simd, x, rows, cols, amax),
+            Some(size) => {
+                let mut rotated = x.to_vec();
+                rotate(&mut rotated, size);
+                format.encode(simd, &rotated, rows, cols, amax)
+>>>>>>> main
             }
         }
     }
@@ -70,8 +78,13 @@ impl pulp::WithSimd for Decode<'_> {
     type Output = ();
 
     #[inline(always)]
+<<<<<<< HEAD
     fn with_simd<S: pulp::Simd>(self, _: S) {
         self.format.load(self.encoded, self.out);
+=======
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        self.format.decode(simd, self.encoded, self.out);
+>>>>>>> main
         if let Some(size) = self.format.rotation {
             rotate_back(self.out, size);
         }
@@ -79,6 +92,7 @@ impl pulp::WithSimd for Decode<'_> {
 }
 
 impl Format {
+<<<<<<< HEAD
     /// The stored bytes of `[rows, cols]`.
     ///
     /// # Panics
@@ -113,6 +127,11 @@ impl Format {
     /// What is stored of `[rows, cols]`, without the bytes.
     pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
         let part = |name, dtype, shape| Part {
+=======
+    #[inline(always)]
+    fn encode<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, amax: Option<f32>) -> Encoded {
+        let part = |name, dtype, shape, bytes| Part {
+>>>>>>> main
             name,
             dtype,
             shape,
@@ -205,12 +224,17 @@ impl Format {
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
-                let mut quotients = vec![Quotient::times(1.0); tiles];
-                let mut buffer = vec![0.0; PIECE];
+                let blocks = Blocks {
+                    cols,
+                    width,
+                    operation: scale.division(),
+                };
+                let mut room = Room::new(tiles);
                 for (strip, ((x, data), stored)) in strips.enumerate() {
                     target.level = level(&levels, strip);
-                    scale_strip(x, cols, width, &scale, &target, stored, &mut quotients);
-                    self.encode_strip(x, cols, width, &quotients, &mut buffer, data);
+                    room.measure(x, cols, width);
+                    scale.encode(&room.amax, (x, width), &target, stored, &mut room.factors);
+                    self.encode_strip(simd, blocks, x, &mut room, data);
                 }
             }
         }
@@ -260,26 +284,19 @@ impl Format {
         }
     }
 
-    /// Divides and casts the rows of a strip of tiles.
+    /// Scales and casts the rows of a strip of tiles.
     #[inline(always)]
-    fn encode_strip(
-        &self,
-        x: &[f32],
-        cols: usize,
-        width: usize,
-        quotients: &[Quotient],
-        buffer: &mut [f32],
-        data: &mut [u8],
-    ) {
+    fn encode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, x: &[f32], room: &mut Room, data: &mut [u8]) {
+        let Blocks { cols, width, operation } = blocks;
         let repr = self.repr();
         let span = span(width);
         let rows = x.chunks_exact(cols).zip(data.chunks_exact_mut(self.data_bytes(cols)));
         for (row, data) in rows {
             let spans = row.chunks(span).zip(data.chunks_mut(self.data_bytes(span)));
-            for ((x, data), quotients) in spans.zip(quotients.chunks(span / width)) {
+            for ((x, data), factors) in spans.zip(room.factors.chunks(span / width)) {
                 for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
-                    let scaled = &mut buffer[..x.len()];
-                    codes::divide(x, width, quotients, scaled);
+                    let scaled = &mut room.piece[..x.len()];
+                    codes::scale(simd, x, width, operation, factors, scaled);
                     codes::encode(&repr, self.element.bits, scaled, data);
                 }
             }
@@ -287,7 +304,11 @@ impl Format {
     }
 
     #[inline(always)]
+<<<<<<< HEAD
     fn load(&self, encoded: &Encoded, out: &mut [f32]) {
+=======
+    fn decode<S: pulp::Simd>(&self, simd: S, encoded: &Encoded, out: &mut [f32]) {
+>>>>>>> main
         let (rows, cols) = (encoded.rows, encoded.cols);
         let data = encoded.part("data");
         assert_eq!(data.len(), rows * self.data_bytes(cols), "bytes of codes of '{self}'");
@@ -308,38 +329,70 @@ impl Format {
             .chunks_mut(height * cols)
             .zip(data.chunks(height * self.data_bytes(cols)))
             .zip(stored.chunks(tiles * scale.bytes()));
-        let (mut quotients, mut buffer) = (vec![Quotient::times(1.0); tiles], vec![0.0; PIECE]);
+        let blocks = Blocks {
+            cols,
+            width,
+            operation: scale.multiplication(),
+        };
+        let mut room = Room::new(tiles);
         for (strip, ((out, data), stored)) in strips.enumerate() {
-            let level = level(&levels, strip);
-            for (quotient, bytes) in quotients.iter_mut().zip(stored.chunks_exact(scale.bytes())) {
-                *quotient = scale.decode(bytes, &level);
-            }
-            self.decode_strip(data, cols, width, &quotients, &mut buffer, out);
+            scale.decode(stored, &level(&levels, strip), &mut room.factors);
+            self.decode_strip(simd, blocks, data, &mut room, out);
         }
     }
 
     #[inline(always)]
-    fn decode_strip(
-        &self,
-        data: &[u8],
-        cols: usize,
-        width: usize,
-        quotients: &[Quotient],
-        buffer: &mut [f32],
-        out: &mut [f32],
-    ) {
+    fn decode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, data: &[u8], room: &mut Room, out: &mut [f32]) {
+        let Blocks { cols, width, operation } = blocks;
         let repr = self.repr();
         let span = span(width);
         let rows = out.chunks_exact_mut(cols).zip(data.chunks_exact(self.data_bytes(cols)));
         for (row, data) in rows {
             let spans = row.chunks_mut(span).zip(data.chunks(self.data_bytes(span)));
-            for ((out, data), quotients) in spans.zip(quotients.chunks(span / width)) {
+            for ((out, data), factors) in spans.zip(room.factors.chunks(span / width)) {
                 for (out, data) in out.chunks_mut(PIECE).zip(data.chunks(self.data_bytes(PIECE))) {
-                    let values = &mut buffer[..out.len()];
+                    let values = &mut room.piece[..out.len()];
                     codes::decode(&repr, self.element.bits, data, values);
-                    codes::divide(values, width, quotients, out);
+                    codes::scale(simd, values, width, operation, factors, out);
                 }
             }
+        }
+    }
+}
+
+/// How the rows of a strip lie and what is done with them.
+#[derive(Clone, Copy)]
+struct Blocks {
+    cols: usize,
+    /// Columns of a tile.
+    width: usize,
+    operation: Operation,
+}
+
+/// Where a strip of tiles is worked on.
+struct Room {
+    /// Bits of the largest magnitude of each tile.
+    amax: Vec<u32>,
+    /// Factor of each tile.
+    factors: Vec<f32>,
+    piece: Vec<f32>,
+}
+
+impl Room {
+    fn new(tiles: usize) -> Self {
+        Self {
+            amax: vec![0; tiles],
+            factors: vec![0.0; tiles],
+            piece: vec![0.0; PIECE],
+        }
+    }
+
+    /// Finds the largest magnitudes of a strip.
+    #[inline(always)]
+    fn measure(&mut self, x: &[f32], cols: usize, width: usize) {
+        self.amax.fill(0);
+        for row in x.chunks_exact(cols) {
+            codes::amax_of_blocks(row, width, &mut self.amax);
         }
     }
 }
@@ -358,40 +411,77 @@ fn level(levels: &[Level], strip: usize) -> Level {
     }
 }
 
-/// Stores the scales of a strip of tiles and gives the divisions by them.
-#[inline(always)]
-fn scale_strip(
-    x: &[f32],
-    cols: usize,
-    width: usize,
-    scale: &Scale,
-    target: &Target,
-    stored: &mut [u8],
-    quotients: &mut [Quotient],
-) {
-    let mut outputs = stored.chunks_exact_mut(scale.bytes()).zip(quotients);
-    if x.len() == cols {
-        for (block, (stored, quotient)) in x.chunks(width).zip(outputs) {
-            *quotient = scale.encode(codes::amax(block), block, target, stored);
-        }
-        return;
-    }
-    let mut largest = vec![0; cols.div_ceil(width)];
-    for row in x.chunks_exact(cols) {
-        for (block, largest) in row.chunks(width).zip(&mut largest) {
-            *largest = codes::amax(block).max(*largest);
-        }
-    }
-    for amax in largest {
-        let (stored, quotient) = outputs.next().expect("as many scales as tiles");
-        *quotient = scale.encode(amax, &[], target, stored);
-    }
-}
-
 fn dtype(scale: &Scale) -> Dtype {
     match scale {
         Scale::E8m0(_) => Dtype::F8_E8M0,
         Scale::F32(_) => Dtype::F32,
         Scale::E4m3(_) => Dtype::F8_E4M3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::{FORMATS, NVFP4_RULES, POWER_RULES};
+
+    /// What this machine can run: one of them otherwise only runs where there is nothing better.
+    fn machines() -> Vec<pulp::Arch> {
+        let mut machines = vec![pulp::Arch::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            machines.extend(pulp::x86::V3::try_new().map(pulp::Arch::V3));
+            machines.extend(pulp::x86::V4::try_new().map(pulp::Arch::V4));
+        }
+        machines
+    }
+
+    #[test]
+    fn all_instruction_sets_give_the_same_bytes() {
+        let mut state = 7u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f32::from_bits(0x3000_0000 + (state >> 4)) * if state & 1 == 0 { 1.0 } else { -1.0 }
+        };
+        // Two pieces and a half, with a ragged block.
+        let (rows, cols) = (3, 5168);
+        let mut x: Vec<f32> = (0..rows * cols).map(|_| random()).collect();
+        x[7] = 0.0;
+        x[100] = -0.0;
+        x[5000] = f32::from_bits(1);
+        let mut formats: Vec<String> = FORMATS.iter().map(|named| named.format.into()).collect();
+        let nvfp4 = NVFP4_RULES
+            .iter()
+            .map(|rule| format!("e2m1/b16:e4m3({})/t:f32", rule.name));
+        formats.extend(nvfp4);
+        for element in ["e4m3", "e2m1(deepgemm)", "e4m3(microxcaling)"] {
+            let rules = POWER_RULES
+                .iter()
+                .map(|rule| format!("{element}/b32:e8m0({})", rule.name));
+            formats.extend(rules);
+        }
+        for name in formats {
+            let format: Format = name.parse().unwrap();
+            let mut seen: Option<(Encoded, Vec<u32>)> = None;
+            for machine in machines() {
+                let encoded = machine.dispatch(Encode {
+                    format: &format,
+                    x: &x,
+                    rows,
+                    cols,
+                    amax: None,
+                });
+                let mut out = vec![0.0; x.len()];
+                machine.dispatch(Decode {
+                    format: &format,
+                    encoded: &encoded,
+                    out: &mut out,
+                });
+                let found = (encoded, out.iter().map(|x| x.to_bits()).collect());
+                match &seen {
+                    None => seen = Some(found),
+                    Some(seen) => assert!(*seen == found, "{name}"),
+                }
+            }
+        }
     }
 }

@@ -12,36 +12,24 @@ use super::power::{POWER_RULES, PowerRule, e8m0_value};
 /// propagates NaN, which `f32::max` drops.
 pub(super) const INFINITY_BITS: u32 = 0x7f80_0000;
 
-/// How elements are divided by their scale before the cast, or codes multiplied by it after.
+/// What is done with the elements of a block and a factor of their own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Quotient {
-    pub factor: f32,
+pub(super) struct Operation {
     /// `x / factor` instead of `x · factor`.
     pub divide: bool,
     /// Added last: −0 changes nothing, +0 clears the sign of a negative zero.
     pub zero: f32,
 }
 
-impl Quotient {
-    pub const fn times(factor: f32) -> Self {
-        Self {
-            factor,
-            divide: false,
-            zero: -0.0,
-        }
-    }
-
-    pub const fn over(factor: f32) -> Self {
-        Self {
-            factor,
-            divide: true,
-            zero: -0.0,
-        }
-    }
+impl Operation {
+    pub const TIMES: Self = Self {
+        divide: false,
+        zero: -0.0,
+    };
 
     #[inline(always)]
-    pub fn apply(self, x: f32) -> f32 {
-        (if self.divide { x / self.factor } else { x * self.factor }) + self.zero
+    pub fn apply(self, factor: f32, x: f32) -> f32 {
+        (if self.divide { x / factor } else { x * factor }) + self.zero
     }
 }
 
@@ -91,29 +79,16 @@ impl Scale {
         }
     }
 
-    /// Stores the scale for the bits of `amax` and tells how the elements are to be divided by it. `block` is read only
-    /// by rules that try several scales.
-    #[inline(always)]
-    pub(super) fn encode(&self, amax: u32, block: &[f32], target: &Target, out: &mut [u8]) -> Quotient {
+    /// What is done with the elements before their cast.
+    pub(super) fn division(&self) -> Operation {
         match self {
-            Self::E8m0(rule) => {
-                let code = rule.code(amax, &target.limits);
-                out[0] = code;
-                rule.quotient(code)
-            }
-            Self::F32(rule) => {
-                let scale = rule.scale(amax, &target.limits);
-                out.copy_from_slice(&scale.to_le_bytes());
-                rule.quotient(scale)
-            }
-            Self::E4m3(rule) => {
-                let (code, quotient) = rule.encode(amax, block, &target.level);
-                out[0] = code;
-                quotient
-            }
+            Self::E8m0(_) => Operation::TIMES,
+            Self::F32(rule) => rule.operation(),
+            Self::E4m3(rule) => rule.operation(),
         }
     }
 
+<<<<<<< HEAD
     /// How the elements of a block are divided under a scale that is stored already.
     pub(super) fn division(&self, bytes: &[u8], amax: f32, level: &Level) -> Quotient {
         match self {
@@ -140,12 +115,51 @@ impl Scale {
     }
 
     /// What the codes of a block are multiplied by.
+=======
+    /// Stores the scales for the bits of the largest magnitudes of blocks, and gives the factors of their elements. `x`
+    /// has the blocks, of `width` elements, for rules that try several scales.
+>>>>>>> main
     #[inline(always)]
-    pub(super) fn decode(&self, bytes: &[u8], level: &Level) -> Quotient {
+    pub(super) fn encode(
+        &self,
+        amax: &[u32],
+        (x, width): (&[f32], usize),
+        target: &Target,
+        stored: &mut [u8],
+        factors: &mut [f32],
+    ) {
         match self {
-            Self::E8m0(_) => Quotient::times(e8m0_value(bytes[0])),
-            Self::F32(rule) => rule.inverse(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-            Self::E4m3(rule) => Quotient::times(rule.decode(UE4M3_CAST.decode(u32::from(bytes[0])), level)),
+            Self::E8m0(rule) => rule.encode(amax, &target.limits, stored, factors),
+            Self::F32(rule) => rule.encode(amax, &target.limits, stored, factors),
+            Self::E4m3(rule) => rule.encode(amax, (x, width), &target.level, stored, factors),
+        }
+    }
+
+    /// What is done with the values of codes.
+    pub(super) fn multiplication(&self) -> Operation {
+        match self {
+            Self::F32(rule) => rule.inverse(),
+            Self::E8m0(_) | Self::E4m3(_) => Operation::TIMES,
+        }
+    }
+
+    /// The factors of stored scales.
+    #[inline(always)]
+    pub(super) fn decode(&self, stored: &[u8], level: &Level, factors: &mut [f32]) {
+        match self {
+            Self::E8m0(_) => stored
+                .iter()
+                .zip(factors)
+                .for_each(|(code, factor)| *factor = e8m0_value(*code)),
+            Self::F32(_) => stored
+                .as_chunks()
+                .0
+                .iter()
+                .zip(factors)
+                .for_each(|(bytes, factor)| *factor = f32::from_le_bytes(*bytes)),
+            Self::E4m3(rule) => stored.iter().zip(factors).for_each(|(code, factor)| {
+                *factor = rule.decode(UE4M3_CAST.decode(u32::from(*code)), level);
+            }),
         }
     }
 }

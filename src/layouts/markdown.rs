@@ -50,14 +50,14 @@ fn describe(out: &mut String, layout: &Layout) {
     };
     let groups = match ends {
         [] => String::new(),
-        _ => format!(", groups ending at {ends:?}: starts {:?}", placement.starts()),
+        _ => format!(", groups ending at {ends:?} (starts {:?})", placement.starts()),
     };
     let offsets = [(0, 0), (0, 1), (0, 4), (1, 0), (32, 0), (129, 6)]
         .into_iter()
         .filter_map(|(r, c)| Some(format!("({r}, {c}) at {}", placement.offset(r, c)?)));
     let _ = writeln!(
         out,
-        "* Of 130 rows and 7 columns{groups}; {} bytes; {}",
+        "* Of 130 rows and 7 columns{groups}: {} bytes; {}",
         placement.len(),
         offsets.collect::<Vec<_>>().join(", ")
     );

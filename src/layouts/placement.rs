@@ -19,10 +19,11 @@ pub struct Placement {
     parts: Vec<Part>,
     used: usize,
     len: usize,
+    /// Rows of every part that are converted before those below, a multiple of the tile's.
+    strip: usize,
 }
 
-/// A rectangle of the matrix whose tiles are next to each other: an expert, a group of rows, all of it, or as many rows of
-/// a group of columns as a tile has. So groups side by side are read together, row by row, not the matrix once for each.
+/// A rectangle of the matrix that is laid out on its own: a group, an expert, or all of it.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub tile: Tile,
@@ -47,6 +48,17 @@ impl Part {
     /// Bytes in the buffer.
     fn len(&self) -> usize {
         self.rows.len().next_multiple_of(self.height()) * self.across() * 4
+    }
+
+    /// `rows` rows from row `top` of the part on, or what there is of them.
+    fn strip(&self, top: usize, rows: usize) -> Self {
+        let len = self.rows.len();
+        let start = self.rows.start;
+        Self {
+            rows: start + top.min(len)..start + top.saturating_add(rows).min(len),
+            at: self.at + top.min(len) * self.across() * 4,
+            ..self.clone()
+        }
     }
 
     /// Byte in the buffer of byte `b` of row `r` of the matrix, which must be in the part.
@@ -128,16 +140,13 @@ impl Layout {
             }
             Groups::Cols => {
                 let height = rows.next_multiple_of(128);
-                let groups: Vec<_> = groups.map(|cols| (next(&cols, 4) * height, cols)).collect();
+                parts.extend(groups.map(|cols| Part {
+                    tile,
+                    at: next(&cols, 4) * height,
+                    rows: 0..rows,
+                    bytes: cols,
+                }));
                 starts.push(start);
-                for top in (0..rows).step_by(128) {
-                    parts.extend(groups.iter().map(|(at, cols)| Part {
-                        tile,
-                        rows: top..rows.min(top + 128),
-                        bytes: cols.clone(),
-                        at: at + top * cols.len().next_multiple_of(4),
-                    }));
-                }
                 (start * height, height * (cols + 4 * ends.len()))
             }
         };
@@ -150,6 +159,7 @@ impl Layout {
             parts,
             used,
             len,
+            strip: if self.groups == Groups::Cols { 128 } else { usize::MAX },
         })
     }
 }
@@ -217,9 +227,9 @@ impl Placement {
     pub fn forward_into(&self, matrix: &[u8], buffer: &mut [u8]) -> Result<(), String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
         self.check("buffer", buffer.len(), self.len)?;
-        for part in &self.parts {
+        for part in self.strips() {
             dispatch(Pack {
-                part,
+                part: &part,
                 matrix,
                 stride: self.stride,
                 tiles: &mut buffer[part.at..][..part.len()],
@@ -241,15 +251,23 @@ impl Placement {
     pub fn inverse_into(&self, buffer: &[u8], matrix: &mut [u8]) -> Result<(), String> {
         self.check("buffer", buffer.len(), self.len)?;
         self.check("matrix", matrix.len(), self.matrix_len())?;
-        for part in &self.parts {
+        for part in self.strips() {
             dispatch(Unpack {
-                part,
+                part: &part,
                 tiles: &buffer[part.at..][..part.len()],
                 matrix,
                 stride: self.stride,
             });
         }
         Ok(())
+    }
+
+    /// All parts, in strips if they are side by side: the matrix is then read once, row by row, not once for each.
+    fn strips(&self) -> impl Iterator<Item = Part> {
+        let parts = || self.parts.iter().filter(|part| !part.bytes.is_empty());
+        let tallest = parts().map(|part| part.rows.len()).max().unwrap_or(0);
+        let tops = (0..tallest).step_by(self.strip);
+        tops.flat_map(move |top| parts().map(move |part| part.strip(top, self.strip)))
     }
 
     fn check(&self, what: &str, found: usize, expected: usize) -> Result<(), String> {

@@ -16,16 +16,20 @@ mod nonfinite;
 mod nsr;
 mod recall;
 mod relative_l2;
+mod round_trip;
 mod sqnr;
+mod theory;
 mod top1;
 mod ulp;
 
 pub use bound::Bound;
-pub use cosine::cosine_distance;
-pub use evidence::{Bits, Choice, Evidence, Logits, Pair, Ulps, Worst, ordered, unravel};
+pub use cosine::{COSINE, cosine_distance};
+pub use evidence::{Bits, Choice, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel};
 pub use gain::Gain;
 pub use max_abs::MAX_ABS;
+pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
+pub use theory::float_nsr;
 
 use crate::error::{Error, Result, did_you_mean};
 
@@ -55,6 +59,8 @@ pub enum Eval {
     Logits(fn(&Logits) -> Option<f64>),
     Choice(fn(&Choice) -> Option<f64>),
     Gain(fn(&Gain) -> Option<f64>),
+    RoundTrip(fn(&RoundTrip) -> Option<f64>),
+    Threshold(fn(&Threshold) -> Option<f64>),
 }
 
 /// Every metric there is.
@@ -79,6 +85,20 @@ pub const METRICS: &[&Metric] = &[
     &recall::RECALL_MIN,
     &recall::RECALL_MASS,
     &recall::AGREEMENT,
+    &round_trip::RHO,
+    &round_trip::ROW_SQNR_P05,
+    &round_trip::ROW_SQNR_P50,
+    &round_trip::SQNR_GAIN,
+    &round_trip::ZEROED,
+    &round_trip::STORED_BITS,
+    &round_trip::SQNR_BITS,
+    &theory::SQNR_THEORY,
+    &theory::SQNR_EXCESS,
+    &theory::COSINE_THEORY,
+    &theory::COSINE_EXCESS,
+    &theory::SCORE_ERROR,
+    &theory::RECALL_THEORY,
+    &theory::RECALL_EXCESS,
 ];
 
 impl Metric {
@@ -101,6 +121,8 @@ impl Metric {
             (Eval::Logits(eval), Evidence::Logits(logits)) => eval(logits),
             (Eval::Choice(eval), Evidence::Choice(choice)) => eval(choice),
             (Eval::Gain(eval), Evidence::Gain(gain)) => eval(gain),
+            (Eval::RoundTrip(eval), Evidence::RoundTrip(trip)) => eval(trip),
+            (Eval::Threshold(eval), Evidence::Threshold(threshold)) => eval(threshold),
             _ => None,
         }
     }

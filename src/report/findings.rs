@@ -52,7 +52,13 @@ fn expand(run: &Summarized, field: &str) -> Result<String, String> {
             let [summary] = query.layers(run)?[..] else {
                 return Err("an interval is of one layer: 'first', 'last', a layer's number or '-'".into());
             };
-            Ok(number::interval(summary.mean, summary.ci_low, summary.ci_high))
+            let metric = query.quantity.metric;
+            Ok(number::of_metric_within(
+                metric,
+                summary.mean,
+                summary.ci_low,
+                summary.ci_high,
+            ))
         }
         "holds" => {
             let (query, bound) = Query::with_recipe(rest)?;
@@ -110,16 +116,22 @@ fn provenance(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let experiment = &manifest.experiment;
     let windows: Vec<String> = experiment.windows.iter().map(|window| window.name()).collect();
-    format!(
-        "`experiments/{}.toml`, seed {}, {} tokens × {} windows ({}), device {}, fingerprint `{}`",
-        experiment.name,
-        experiment.seed,
-        experiment.tokens,
-        windows.len(),
-        windows.join(", "),
-        manifest.device,
-        &manifest.fingerprint[..manifest.fingerprint.len().min(16)],
-    )
+    let [rows, cols] = experiment.shape;
+    let mut parts = vec![
+        format!("`experiments/{}.toml`", experiment.name),
+        format!("seed {}", experiment.seed),
+    ];
+    if experiment.draws > 0 {
+        parts.push(format!("{} draws of {rows} × {cols}", experiment.draws));
+    }
+    if !windows.is_empty() {
+        let (tokens, count) = (experiment.tokens, windows.len());
+        parts.push(format!("{tokens} tokens × {count} windows ({})", windows.join(", ")));
+    }
+    parts.push(format!("device {}", manifest.device));
+    let fingerprint = &manifest.fingerprint[..manifest.fingerprint.len().min(16)];
+    parts.push(format!("fingerprint `{fingerprint}`"));
+    parts.join(", ")
 }
 
 /// What a field asks for.

@@ -18,9 +18,10 @@ struct Page<'a> {
     tone: &'static str,
     tally: Tally,
     smallest: Option<String>,
+    setting: String,
     failed: &'a [Check<'a>],
     passed: &'a [Check<'a>],
-    columns: &'a [&'static Column],
+    columns: &'a [Column],
     groups: Vec<(&'static str, Vec<&'a Row<'a>>)>,
     sections: Vec<Section>,
     facts: Vec<(&'static str, String)>,
@@ -46,6 +47,11 @@ pub fn html(run: &Summarized) -> String {
             .collect::<Vec<_>>()
     };
     let (failed, passed) = run.checks.split_at(run.tally.fail);
+    let mut groups: Vec<(&str, Vec<&Row>)> = groups.map(|(title, group)| (title, rows(group))).into();
+    groups.retain(|group| !group.1.is_empty());
+    if let [(title, _)] = &mut groups[..] {
+        *title = "";
+    }
     let page = Page {
         experiment,
         outcome: run.tally.outcome().name(),
@@ -56,14 +62,11 @@ pub fn html(run: &Summarized) -> String {
         },
         tally: run.tally,
         smallest: run.smallest(),
+        setting: run.setting(),
         failed,
         passed,
         columns: &run.overview.columns,
-        groups: groups
-            .map(|(title, group)| (title, rows(group)))
-            .into_iter()
-            .filter(|g| !g.1.is_empty())
-            .collect(),
+        groups,
         sections: figures::sections(run),
         facts: run.facts(),
         command: command(run),

@@ -10,12 +10,14 @@ mod markdown;
 mod number;
 mod overview;
 mod recipes;
+mod sources;
 mod terminal;
 mod verdicts;
 
 use std::path::{Path, PathBuf};
 
 use crate::atomic::write_text;
+use crate::sweep::experiment::Kind;
 use crate::sweep::run::Run;
 use crate::{Error, Result};
 
@@ -119,7 +121,7 @@ fn with<T>(run: &Run, show: impl FnOnce(&Summarized) -> T) -> T {
         run,
         index: &index,
         candidates: &candidates,
-        overview: Overview::new(&index, &candidates),
+        overview: Overview::new(&run.manifest.experiment, &index, &candidates),
         checks: verdicts::checks(run, &index),
         tally: Tally::new(run, &candidates),
     })
@@ -129,9 +131,11 @@ impl Summarized<'_> {
     /// The answer in a sentence: the smallest format that passes, and of equally small ones the one with the least
     /// error.
     fn smallest(&self) -> Option<String> {
+        let models = self.run.manifest.experiment.kind == Kind::Model;
         let passing = self
             .candidates
             .iter()
+            .filter(|_| models)
             .filter(|c| c.group == Group::Plain && c.gate == Gate::Pass);
         let sized = passing.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate.name)));
         // Candidates are sorted by error, and the first of equals is kept.
@@ -142,23 +146,42 @@ impl Summarized<'_> {
         ))
     }
 
+    /// What was measured on, in a line.
+    fn setting(&self) -> String {
+        let experiment = &self.run.manifest.experiment;
+        let [rows, cols] = experiment.shape;
+        let mut parts = Vec::new();
+        if experiment.draws > 0 {
+            parts.push(format!("{} draws of {rows} × {cols}", experiment.draws));
+        }
+        if !experiment.windows.is_empty() {
+            parts.extend(experiment.model.clone());
+            parts.push(format!(
+                "{} windows of {} tokens",
+                experiment.windows.len(),
+                experiment.tokens
+            ));
+        }
+        parts.push(format!("seed {}", experiment.seed));
+        parts.join(" · ")
+    }
+
     /// What it takes to make the numbers again.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.run.manifest;
         let experiment = &manifest.experiment;
         let windows: Vec<String> = experiment.windows.iter().map(|window| window.name()).collect();
-        let mut facts = vec![
-            ("experiment", experiment.name.clone()),
-            ("model", experiment.model.clone()),
-            (
-                "windows",
-                format!(
-                    "{} of {} tokens: {}",
-                    windows.len(),
-                    experiment.tokens,
-                    windows.join(", ")
-                ),
-            ),
+        let [rows, cols] = experiment.shape;
+        let mut facts = vec![("experiment", experiment.name.clone())];
+        facts.extend(experiment.model.clone().map(|model| ("model", model)));
+        if experiment.draws > 0 {
+            facts.push(("draws", format!("{} of {rows} × {cols}", experiment.draws)));
+        }
+        if !windows.is_empty() {
+            let (count, tokens) = (windows.len(), experiment.tokens);
+            facts.push(("windows", format!("{count} of {tokens} tokens: {}", windows.join(", "))));
+        }
+        facts.extend([
             ("seed", experiment.seed.to_string()),
             ("fingerprint", manifest.fingerprint.clone()),
             (
@@ -169,7 +192,7 @@ impl Summarized<'_> {
             ("device", format!("{}, {} threads", manifest.device, manifest.threads)),
             ("started", manifest.started_at.clone()),
             ("took", format!("{:.0} s", manifest.seconds)),
-        ];
+        ]);
         facts.extend(
             manifest
                 .data

@@ -53,6 +53,28 @@ pub fn interval(mean: f64, low: f64, high: f64) -> String {
     }
 }
 
+/// Decibels: a tenth is a difference of one per cent in the error.
+pub fn decibels(x: f64) -> String {
+    if x.is_finite() {
+        format!("{x:.2}")
+    } else {
+        not_finite(x)
+    }
+}
+
+/// A value of the metric of that name with the farther end of its interval, as far as it has one: `31.52 ±0.05`.
+pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String {
+    let half = (mean - low).abs().max((high - mean).abs());
+    let signed = matches!(metric, "delta_nats" | "rho" | "recall_excess");
+    match metric {
+        _ if signed => interval(mean, low, high),
+        _ if half == 0.0 || !mean.is_finite() => of_metric(metric, mean),
+        // The interval is never shown narrower than it is.
+        _ if metric.contains("sqnr") => format!("{} ±{:.2}", of_metric(metric, mean), (half * 100.0).ceil() / 100.0),
+        _ => format!("{} ±{}", of_metric(metric, mean), significant(half, 1)),
+    }
+}
+
 /// A whole number, or one decimal.
 pub fn bytes(x: f64) -> String {
     if x.fract() == 0.0 {
@@ -65,9 +87,11 @@ pub fn bytes(x: f64) -> String {
 /// A value of the metric of that name.
 pub fn of_metric(metric: &str, x: f64) -> String {
     match metric {
-        "cosine" => near_one(x),
-        "recall" | "recall_mass" | "agreement" | "top1" => share(x),
-        "delta_nats" => signed(x),
+        "cosine" | "cosine_theory" => near_one(x),
+        "recall" | "recall_mass" | "recall_theory" | "agreement" | "top1" => share(x),
+        "sqnr_gain" | "sqnr_excess" if x > -0.005 => format!("+{}", decibels(x.abs())),
+        _ if metric.contains("sqnr") && metric != "sqnr_bits" => decibels(x),
+        "delta_nats" | "rho" | "recall_excess" => signed(x),
         "nonfinite" => bytes(x),
         _ => error(x),
     }
@@ -151,6 +175,20 @@ mod tests {
         assert_eq!(signed(-0.00213), "-0.00213");
         assert_eq!(interval(0.00213, 0.0017, 0.0025), "+0.0021 ±4.3e-4");
         assert_eq!((bytes(584.0), bytes(390.5)), ("584".into(), "390.5".into()));
+    }
+
+    #[test]
+    fn intervals_are_never_narrower_than_they_are() {
+        assert_eq!(of_metric_within("sqnr", 31.524, 31.521, 31.526), "31.52 ±0.01");
+        assert_eq!(of_metric_within("sqnr", 31.524, 31.524, 31.524), "31.52");
+        assert_eq!(of_metric_within("sqnr_gain", -0.001, -0.04, 0.012), "+0.00 ±0.04");
+        assert_eq!(of_metric_within("sqnr_excess", -0.694, -0.7, -0.69), "-0.69 ±0.01");
+        assert_eq!(of_metric_within("recall", 0.9781, 0.9776, 0.9785), "0.978 ±5e-4");
+        assert_eq!(
+            of_metric_within("delta_nats", 0.00213, 0.0017, 0.0025),
+            "+0.0021 ±4.3e-4"
+        );
+        assert_eq!(of_metric_within("sqnr", f64::NAN, f64::NAN, f64::NAN), "NaN");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The overview that every report shows: one row a recipe, one column a question.
 
+use std::borrow::Cow;
+
 use super::index::{self, Index, Quantity};
-use super::number;
 use super::recipes::{Candidate, Gate, Group};
+use super::{number, sources};
 use crate::record::Phase::{Cumulative, Local};
+use crate::sweep::experiment::{Experiment, Kind};
 
 /// Error of the residual streams where each layer is fed the reference's input.
 pub const LOCAL_ERROR: Quantity = Quantity::new(Local, "output", "relative_l2");
@@ -30,23 +33,54 @@ const NONFINITE: [Quantity; 2] = [
 /// A column of the overview.
 pub struct Column {
     /// Heading, in two lines.
-    pub title: [&'static str; 2],
+    pub title: [Cow<'static, str>; 2],
     /// What the number means.
-    pub doc: &'static str,
+    pub doc: Cow<'static, str>,
     /// On a narrow terminal the column with the least goes first.
     pub weight: u8,
+    pub cell: Cell,
+}
+
+/// What stands in a column for a candidate.
+pub type Cell = Box<dyn Fn(&Index, &Candidate) -> Option<String>>;
+
+/// All columns; one that has no number in any row is not shown.
+fn columns(experiment: &Experiment) -> Vec<Column> {
+    match experiment.kind {
+        Kind::Model => MODEL.iter().map(Fixed::column).collect(),
+        Kind::RoundTrip => sources::round_trip(experiment),
+        Kind::Recall => sources::recall(experiment),
+    }
+}
+
+/// A column that is the same in every experiment.
+struct Fixed {
+    title: [&'static str; 2],
+    doc: &'static str,
+    weight: u8,
     cell: fn(&Index, &Candidate) -> Option<String>,
 }
 
-/// All columns; one that has no number in any row is not shown.
-pub const COLUMNS: &[Column] = &[
-    Column {
+impl Fixed {
+    fn column(&self) -> Column {
+        Column {
+            title: self.title.map(Cow::Borrowed),
+            doc: self.doc.into(),
+            weight: self.weight,
+            cell: Box::new(self.cell),
+        }
+    }
+}
+
+/// Columns of models.
+const MODEL: &[Fixed] = &[
+    Fixed {
         title: ["bytes/", "vector"],
         doc: "Bytes one KV vector takes in the cache, scales included.",
         weight: 9,
         cell: |_, candidate| candidate.bytes_per_vector.map(number::bytes),
     },
-    Column {
+    Fixed {
         title: ["stored", "cosine"],
         doc: "Cosine between a KV vector and what is read back from the cache, mean over layers: what the format \
               does to the vector itself, before any layer uses it.",
@@ -56,40 +90,40 @@ pub const COLUMNS: &[Column] = &[
             index::mean(&cosines).map(number::near_one)
         },
     },
-    Column {
+    Fixed {
         title: ["local", "error"],
         doc: "Relative L2 error of a layer's output when the layer is fed the reference's input, ‖got − want‖ / \
               ‖want‖, median over layers: the error a layer makes by itself.",
         weight: 6,
         cell: |index, candidate| index::median(&index.means(candidate.name, LOCAL_ERROR)).map(number::error),
     },
-    Column {
+    Fixed {
         title: ["final", "cosine"],
         doc: "Cosine of the residual streams after the last layer when the candidate runs free.",
         weight: 5,
         cell: |index, candidate| Some(number::near_one(index.last(candidate.name, CUMULATIVE_COSINE)?.mean)),
     },
-    Column {
+    Fixed {
         title: ["final", "error"],
         doc: "Relative L2 error of the residual streams after the last layer when the candidate runs free: local \
               errors added up, and damped or amplified by the layers behind them. Rows are sorted by it.",
         weight: 10,
         cell: |index, candidate| Some(number::error(index.last(candidate.name, CUMULATIVE_ERROR)?.mean)),
     },
-    Column {
+    Fixed {
         title: ["logits", "KL"],
         doc: "Kullback–Leibler divergence of the candidate's next-token distribution from the reference's, in nats, \
               mean over positions.",
         weight: 8,
         cell: |index, candidate| Some(number::error(index.whole(candidate.name, KL)?.mean)),
     },
-    Column {
+    Fixed {
         title: ["top-1", "same"],
         doc: "Share of positions where candidate and reference rank the same token first.",
         weight: 3,
         cell: |index, candidate| Some(number::share(index.whole(candidate.name, TOP1)?.mean)),
     },
-    Column {
+    Fixed {
         title: ["Δ nats/byte", "± 95 %"],
         doc: "Change of the loss on the text (positive: worse), with a 95 % bootstrap interval of the mean over \
               windows. An interval that spans 0 means this text cannot tell the two apart.",
@@ -99,7 +133,7 @@ pub const COLUMNS: &[Column] = &[
             Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))
         },
     },
-    Column {
+    Fixed {
         title: ["recall", "min/mean"],
         doc: "Share of the indexer's top-k choices that the candidate makes too: in the worst layer, and the mean \
               over layers.",
@@ -114,7 +148,7 @@ pub const COLUMNS: &[Column] = &[
             ))
         },
     },
-    Column {
+    Fixed {
         title: ["NaN or", "inf"],
         doc: "NaN and infinite elements of the layers' outputs, all layers together. Shown only if there are any.",
         weight: 11,
@@ -133,33 +167,38 @@ pub struct Row<'a> {
 
 /// The table.
 pub struct Overview<'a> {
-    pub columns: Vec<&'static Column>,
+    pub columns: Vec<Column>,
     /// The reference first, then by error.
     pub rows: Vec<Row<'a>>,
 }
 
 impl<'a> Overview<'a> {
-    pub fn new(index: &Index, candidates: &'a [Candidate<'a>]) -> Self {
+    pub fn new(experiment: &Experiment, index: &Index, candidates: &'a [Candidate<'a>]) -> Self {
         let cells = |column: &Column| candidates.iter().map(|c| (column.cell)(index, c)).collect::<Vec<_>>();
-        let filled: Vec<_> = COLUMNS
-            .iter()
-            .map(|column| (column, cells(column)))
+        let (columns, filled): (Vec<Column>, Vec<Vec<Option<String>>>) = columns(experiment)
+            .into_iter()
+            .map(|column| {
+                let cells = cells(&column);
+                (column, cells)
+            })
             .filter(|(_, cells)| cells.iter().any(Option::is_some))
-            .collect();
+            .unzip();
         let row = |at: usize| Row {
             candidate: &candidates[at],
-            cells: filled.iter().map(|(_, cells)| cells[at].clone()).collect(),
+            cells: filled.iter().map(|cells| cells[at].clone()).collect(),
         };
         Self {
-            columns: filled.iter().map(|(column, _)| *column).collect(),
             rows: (0..candidates.len()).map(row).collect(),
+            columns,
         }
     }
 }
 
 /// What recipes are sorted by: the first of these that the run has.
-pub fn sort_key(index: &Index, recipe: &str) -> Option<f64> {
-    if index.has(CUMULATIVE_ERROR) {
+pub fn sort_key(experiment: &Experiment, index: &Index, recipe: &str) -> Option<f64> {
+    if experiment.kind != Kind::Model {
+        sources::error(experiment, index, recipe)
+    } else if index.has(CUMULATIVE_ERROR) {
         Some(index.last(recipe, CUMULATIVE_ERROR)?.mean)
     } else if index.has(KL) {
         Some(index.whole(recipe, KL)?.mean)

@@ -2,7 +2,7 @@
 
 use super::index::Index;
 use super::overview;
-use crate::sweep::experiment::Recipe;
+use crate::sweep::experiment::{Kind, Recipe};
 use crate::sweep::run::{RecipeInfo, Run};
 
 pub use crate::sweep::plan::REFERENCE;
@@ -50,7 +50,7 @@ pub fn candidates<'a>(run: &'a Run, index: &Index) -> Vec<Candidate<'a>> {
         .iter_mut()
         .filter(|candidate| candidate.group == Group::Plain);
     plain.enumerate().for_each(|(slot, candidate)| candidate.slot = slot);
-    let error = |name: &str| overview::sort_key(index, name);
+    let error = |name: &str| overview::sort_key(&run.manifest.experiment, index, name);
     candidates.sort_by(|a, b| {
         let key = |c: &Candidate| (c.group != Group::Reference, error(c.name).is_none());
         let size =
@@ -117,7 +117,7 @@ fn gate(run: &Run, name: &str) -> Gate {
 /// What a cache could store has a size; a recipe that has none rounds only a part of it.
 fn is_narrowed(run: &Run, recipe: &Recipe) -> bool {
     let sized = |info: &RecipeInfo| info.name == recipe.name && info.bytes_per_vector.is_some();
-    !run.manifest.recipes.iter().any(sized)
+    run.manifest.experiment.kind == Kind::Model && !run.manifest.recipes.iter().any(sized)
 }
 
 fn origin<'a>(run: &'a Run, recipe: &Recipe, group: Group) -> Option<&'a Recipe> {

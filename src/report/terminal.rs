@@ -58,7 +58,7 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
 
 /// The table with as many columns as fit.
 fn table(overview: &Overview, width: usize) -> String {
-    let mut order: Vec<&Column> = overview.columns.clone();
+    let mut order: Vec<&Column> = overview.columns.iter().collect();
     order.sort_by_key(|column| std::cmp::Reverse(column.weight));
     (0..=order.len())
         .rev()
@@ -73,7 +73,7 @@ fn table(overview: &Overview, width: usize) -> String {
 
 fn draw(overview: &Overview, keep: impl Fn(&Column) -> bool) -> String {
     let kept: Vec<usize> = (0..overview.columns.len())
-        .filter(|at| keep(overview.columns[*at]))
+        .filter(|at| keep(&overview.columns[*at]))
         .collect();
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);

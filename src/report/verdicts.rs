@@ -131,10 +131,10 @@ fn statistic(rule: &Rule) -> String {
         Statistic::CiLow => "lower end of 95 % interval",
         Statistic::CiHigh => "upper end of 95 % interval",
     };
-    if rule.at.contains('*') {
-        format!("{windows}, worst layer")
-    } else {
-        windows.into()
+    match rule.at.contains('*') {
+        true if rule.at.starts_with("layers.") => format!("{windows}, worst layer"),
+        true => format!("{windows}, worst site"),
+        false => windows.into(),
     }
 }
 

@@ -1,23 +1,22 @@
 //! `ulplab sweep`: plan, run, gate and report in one go.
 
-use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use reference::paths::deepseek_v4::{Config, Model, SITES};
+use reference::paths::deepseek_v4::{Config, Model};
 
-use super::execute::{Subject, window};
+use super::execute::{Bench, Text};
 use super::experiment::Experiment;
 use super::folder::Folder;
 use super::judge;
 use super::load::Source;
-use super::plan::{Cell, Partition, REFERENCE, plan, select};
+use super::plan::{Cell, Partition, plan, select};
+use super::ready::Ready;
 use super::run::{Manifest, RecipeInfo};
 use super::store;
-use crate::backend::rounding::Rounding;
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
 
@@ -67,12 +66,12 @@ pub struct SweepArgs {
 /// Everything decided before the first cell runs.
 struct Prepared {
     experiment: Experiment,
-    /// Folder of the checkpoint.
-    folder: PathBuf,
-    /// Tokens of each window.
+    /// Folder of the checkpoint, where there is a model.
+    folder: Option<PathBuf>,
+    /// Tokens of each window of text.
     ids: Vec<Vec<u32>>,
     cells: Vec<Cell>,
-    roundings: HashMap<String, Rounding>,
+    ready: Ready,
     manifest: Manifest,
 }
 
@@ -104,15 +103,14 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         .map_err(|(place, message)| source.error_at(&place, message))?;
 
     let datasets = Datasets::open(args.datasets.as_deref())?;
-    let folder = datasets.checkpoint(&experiment.model)?;
-    let checkpoint = Checkpoint::open(&folder)?;
-    let config = &checkpoint.config;
-    let mut roundings = HashMap::from([(REFERENCE.to_string(), Rounding::none())]);
-    for recipe in &experiment.recipes {
-        let rounding = Rounding::resolve(recipe, config, SITES, experiment.seed)
-            .map_err(|(place, message)| source.error_at(&place, format!("recipe '{}': {message}", recipe.name)))?;
-        roundings.insert(recipe.name.clone(), rounding);
-    }
+    let folder = experiment
+        .model
+        .as_ref()
+        .map(|model| datasets.checkpoint(model))
+        .transpose()?;
+    let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
+    let config = checkpoint.as_ref().map(|checkpoint| &checkpoint.config);
+    let ready = Ready::resolve(&experiment, config).map_err(|(place, message)| source.error_at(&place, message))?;
     let ids = experiment.windows.iter().map(|window| {
         let text = datasets.text(&window.text, window.offset, experiment.tokens)?;
         Ok(text.into_iter().map(u32::from).collect())
@@ -121,13 +119,13 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
     let cells = select(plan(&experiment), &args.only, &args.skip)?;
-    let manifest = manifest(args, &experiment, &datasets, config, &cells, &roundings)?;
+    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready)?;
     Ok(Prepared {
         experiment,
         folder,
         ids,
         cells,
-        roundings,
+        ready,
         manifest,
     })
 }
@@ -136,16 +134,16 @@ fn manifest(
     args: &SweepArgs,
     experiment: &Experiment,
     datasets: &Datasets,
-    config: &Config,
+    config: Option<&Config>,
     cells: &[Cell],
-    roundings: &HashMap<String, Rounding>,
+    ready: &Ready,
 ) -> Result<Manifest> {
-    let mut data = datasets.verify(&experiment.model)?;
     let mut texts: Vec<&str> = experiment.windows.iter().map(|window| window.text.as_str()).collect();
     texts.sort_unstable();
     texts.dedup();
-    for text in texts {
-        data.extend(datasets.verify(text)?);
+    let mut data = Vec::new();
+    for name in experiment.model.as_deref().into_iter().chain(texts) {
+        data.extend(datasets.verify(name)?);
     }
     let commit = commit(&args.experiment);
     let identity = serde_json::to_vec(&(env!("CARGO_PKG_VERSION"), &commit, experiment, &data))
@@ -154,7 +152,9 @@ fn manifest(
         .recipes
         .iter()
         .map(|recipe| {
-            let (bytes_per_vector, bytes_per_token) = roundings[&recipe.name].cache_bytes(config);
+            let rounding = ready.roundings.get(&recipe.name).zip(config);
+            let bytes = rounding.map(|(rounding, config)| rounding.cache_bytes(config));
+            let (bytes_per_vector, bytes_per_token) = bytes.unwrap_or_default();
             let (name, doc, noise) = (recipe.name.clone(), recipe.doc.clone(), recipe.noise);
             RecipeInfo {
                 name,
@@ -269,32 +269,32 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()>
     handler.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))?;
 
     let bar = progress(args, share.len(), pending.len());
-    let subject = Subject {
-        model: load(&prepared.folder)?,
-        load_f64: Box::new(|| load(&prepared.folder)),
+    let experiment = &prepared.experiment;
+    let reads = |cell: &&Cell| cell.window >= experiment.draws;
+    let model = match &prepared.folder {
+        Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
+        _ => None,
     };
-    for (index, place) in prepared.experiment.windows.iter().enumerate() {
-        let cells: Vec<(&Cell, &Rounding)> = pending
-            .iter()
-            .filter(|cell| cell.window == index)
-            .map(|cell| (*cell, &prepared.roundings[&cell.recipe]))
-            .collect();
+    let bench = Bench {
+        experiment,
+        ready: &prepared.ready,
+        load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
+        stop: &STOP,
+        done: &|cell, records| {
+            folder.write_cell(cell, &records)?;
+            bar.inc(1);
+            Ok(())
+        },
+    };
+    for (index, name) in experiment.window_names().iter().enumerate() {
+        let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
         if cells.is_empty() {
             continue;
         }
-        bar.set_message(place.name());
-        window(
-            &subject,
-            &prepared.ids[index],
-            &place.name(),
-            &cells,
-            &STOP,
-            &|cell, records| {
-                folder.write_cell(cell, &records)?;
-                bar.inc(1);
-                Ok(())
-            },
-        )?;
+        bar.set_message(name.clone());
+        let ids = index.checked_sub(experiment.draws).map(|text| &prepared.ids[text][..]);
+        let text = model.as_ref().zip(ids).map(|(model, ids)| Text { model, ids });
+        bench.window(name, text, &cells)?;
     }
     bar.finish_and_clear();
     Ok(())

@@ -6,43 +6,93 @@ use rayon::prelude::*;
 use reference::paths::deepseek_v4::Model;
 use reference::{Numerics, Real, Tensor};
 
+use super::experiment::{Experiment, Kind};
 use super::plan::{Cell, REFERENCE};
 use super::probe::{Probe, Recorder, Trace};
+use super::ready::Ready;
+use super::recall::{self, Vectors};
+use super::round_trip::{self, Sample};
 use crate::backend::rounding::Rounding;
 use crate::error::{Error, Result};
 use crate::record::Record;
 
-/// A model with what loads its f64 twin, which only the reference's own check needs.
-pub struct Subject<'a> {
-    pub model: Model<f32>,
-    pub load_f64: Box<dyn Fn() -> Result<Model<f64>> + Sync + 'a>,
+/// What cells are run with.
+pub struct Bench<'a> {
+    pub experiment: &'a Experiment,
+    pub ready: &'a Ready,
+    /// Loads the model's f64 twin, which only the reference's own check needs.
+    pub load_f64: &'a (dyn Fn() -> Result<Model<f64>> + Sync),
+    /// When it turns true, cells not yet begun are left out.
+    pub stop: &'a AtomicBool,
+    /// Called with each cell's records as it finishes, from any thread.
+    pub done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
 }
 
-/// Runs cells of one window. `done` is called with each cell's records as it finishes, from any thread; when `stop` turns
-/// true, cells not yet begun are left out.
-pub fn window(
-    subject: &Subject<'_>,
-    ids: &[u32],
-    name: &str,
-    cells: &[(&Cell, &Rounding)],
-    stop: &AtomicBool,
-    done: &(dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
-) -> Result<()> {
-    let want = trace(|recorder| subject.model.run(&mut subject.model.state(), ids, recorder))?;
-    finite(&want.logits, name)?;
-    cells.par_iter().try_for_each(|(cell, rounding)| {
-        if stop.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
-        }
-        let records = if cell.recipe == REFERENCE {
-            let exact = (subject.load_f64)()?;
-            let exact = trace(|recorder| exact.run(&mut exact.state(), ids, recorder))?;
-            measure(&subject.model, ids, name, cell, rounding, &exact)?
-        } else {
-            measure(&subject.model, ids, name, cell, rounding, &want)?
+/// A window of text, and the model that reads it.
+#[derive(Clone, Copy)]
+pub struct Text<'a> {
+    pub model: &'a Model<f32>,
+    pub ids: &'a [u32],
+}
+
+/// What the cells of one window are measured against.
+enum Exact<'a> {
+    Model(Text<'a>, Trace<f32>),
+    Samples(Vec<Sample>),
+    Vectors(Vec<Vectors>),
+}
+
+impl Bench<'_> {
+    /// Runs cells of one window: of text, or drawn.
+    pub fn window(&self, name: &str, text: Option<Text<'_>>, cells: &[&Cell]) -> Result<()> {
+        let exact = match (self.experiment.kind, text) {
+            (Kind::RoundTrip, Some(text)) => Exact::Samples(round_trip::recorded(self.experiment, text)?),
+            (Kind::RoundTrip, None) => Exact::Samples(round_trip::drawn(self.experiment, name)),
+            (_, None) => Exact::Vectors(recall::drawn(self.experiment, name)),
+            (_, Some(text)) => {
+                let want = trace(|recorder| text.model.run(&mut text.model.state(), text.ids, recorder))?;
+                finite(&want.logits, name)?;
+                Exact::Model(text, want)
+            }
         };
-        done(cell, records)
-    })
+        cells.par_iter().try_for_each(|cell| {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            (self.done)(cell, self.measure(cell, name, &exact)?)
+        })
+    }
+
+    fn measure(&self, cell: &Cell, window: &str, exact: &Exact<'_>) -> Result<Vec<Record>> {
+        let blank = Record::blank(&cell.id, &cell.recipe, cell.phase, window);
+        let recipe = self.experiment.recipes.iter().find(|recipe| recipe.name == cell.recipe);
+        let rounding = || &self.ready.roundings[&cell.recipe];
+        match (exact, recipe) {
+            (Exact::Samples(samples), Some(recipe)) => {
+                let codec = |name: &String| self.ready.codecs[name].as_ref();
+                let rival = recipe.against.as_ref().map(codec);
+                Ok(round_trip::measure(&blank, samples, codec(&recipe.name), rival))
+            }
+            (Exact::Vectors(vectors), Some(recipe)) => {
+                let seed = self.experiment.seed;
+                Ok(recall::of_vectors(&blank, seed, recipe, rounding(), vectors))
+            }
+            (Exact::Model(text, want), Some(recipe)) if self.experiment.kind == Kind::Recall => {
+                let got = match recipe.score_noise {
+                    Some(size) => recall::of_noise(&blank, self.experiment.seed, size, want),
+                    None => candidate(*text, rounding(), want, blank)?,
+                };
+                Ok(recall::by_source(&self.experiment.sources, &got))
+            }
+            (Exact::Model(text, _), None) if cell.recipe == REFERENCE => {
+                let exact = (self.load_f64)()?;
+                let exact = trace(|recorder| exact.run(&mut exact.state(), text.ids, recorder))?;
+                candidate(*text, rounding(), &exact, blank)
+            }
+            (Exact::Model(text, want), _) => candidate(*text, rounding(), want, blank),
+            (_, None) => Ok(Vec::new()),
+        }
+    }
 }
 
 fn trace<T: Real>(forward: impl FnOnce(&mut dyn Numerics<T>) -> Result<Tensor<T>, String>) -> Result<Trace<T>> {
@@ -51,20 +101,19 @@ fn trace<T: Real>(forward: impl FnOnce(&mut dyn Numerics<T>) -> Result<Tensor<T>
     Ok(recorder.finish(logits))
 }
 
-fn measure<W: Real + Into<f64>>(
-    model: &Model<f32>,
-    ids: &[u32],
-    window: &str,
-    cell: &Cell,
+/// Runs the model rounded, and compares it with what was traced.
+fn candidate<W: Real + Into<f64>>(
+    text: Text<'_>,
     rounding: &Rounding,
     want: &Trace<W>,
+    blank: Record,
 ) -> Result<Vec<Record>> {
-    let blank = Record::blank(&cell.id, &cell.recipe, cell.phase, window);
-    let mut probe = Probe::new(rounding, want, cell.phase, blank);
-    let logits = model
-        .run(&mut model.state(), ids, &mut probe)
+    let mut probe = Probe::new(rounding, want, blank.phase, blank);
+    let logits = text
+        .model
+        .run(&mut text.model.state(), text.ids, &mut probe)
         .map_err(Error::Reference)?;
-    Ok(probe.finish(&logits, ids))
+    Ok(probe.finish(&logits, text.ids))
 }
 
 /// A reference that is not finite can judge nothing.

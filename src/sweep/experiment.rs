@@ -3,29 +3,58 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::source::Source;
 use crate::record::Phase;
 
 /// A question, and what to run to answer it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// Also the name of the run's folder.
     pub name: String,
     /// The question, in a sentence; the report's title.
     pub question: String,
+    #[serde(default)]
+    pub kind: Kind,
     /// Name of a checkpoint in `datasets/manifest.toml`, or a folder with `config.json` and safetensors.
-    pub model: String,
-    /// Tokens in each window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Tokens in each window of text.
+    #[serde(default)]
     pub tokens: usize,
     #[serde(default)]
     pub seed: u64,
+    /// How a model is run; a round trip and a recall have no phases, and are recorded as local.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Phase>,
-    #[serde(rename = "window")]
+    /// Independent draws of each source that is drawn, a window each.
+    #[serde(default)]
+    pub draws: usize,
+    /// Rows and columns of a draw; of a recall: queries and entries.
+    #[serde(default)]
+    pub shape: [usize; 2],
+    #[serde(default, rename = "window")]
     pub windows: Vec<Window>,
+    /// What formats are tried on, where it is not a model.
+    #[serde(default, rename = "source", skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Source>,
     #[serde(rename = "recipe")]
     pub recipes: Vec<Recipe>,
     #[serde(default, rename = "gate")]
     pub gates: Vec<Rule>,
+}
+
+/// What recipes are tried on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A whole model: rounded at its sites, compared with itself.
+    #[default]
+    Model,
+    /// Numbers from each source: stored in a format and read back.
+    RoundTrip,
+    /// Scores from each source: the best are selected, with and without an error in the scores.
+    Recall,
 }
 
 /// A piece of text fed to the model.
@@ -44,8 +73,8 @@ impl Window {
     }
 }
 
-/// Formats by site: a candidate to measure against the reference.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A candidate to measure against the reference: formats by site, or one format (round trip), or noise (recall).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
@@ -54,8 +83,17 @@ pub struct Recipe {
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default)]
     pub noise: bool,
-    #[serde(default, rename = "round")]
+    #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
+    /// Round trip: what numbers are stored in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    /// Round trip: the recipe this one is compared with on the same numbers, by `sqnr_gain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
+    /// Recall: Gaussian noise added to the scores, in standard deviations of the row's scores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_noise: Option<f64>,
 }
 
 /// Round what passes at some sites.
@@ -131,48 +169,17 @@ pub enum Statistic {
 }
 
 impl Experiment {
-    /// Finds what no model is needed to find: the offending text and what is wrong with it.
-    pub fn check(&self) -> Result<(), (String, String)> {
-        let wrong = |place: &str, message: String| Err((place.to_string(), message));
-        if self.tokens < 2 {
-            return wrong("tokens", format!("tokens = {}: a window needs at least 2", self.tokens));
-        }
-        for (what, empty) in [
-            ("phases", self.phases.is_empty()),
-            ("window", self.windows.is_empty()),
-            ("recipe", self.recipes.is_empty()),
-        ] {
-            if empty {
-                return wrong(what, format!("no {what} is given"));
-            }
-        }
-        if let Some(name) = repeated(self.windows.iter().map(Window::name)) {
-            return wrong(&name, format!("window '{name}' is given twice"));
-        }
-        let plain =
-            |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
-        for name in [&self.name]
-            .into_iter()
-            .chain(self.recipes.iter().map(|recipe| &recipe.name))
-        {
-            if !plain(name) {
-                return wrong(
-                    name,
-                    format!("'{name}' is not a name: letters, digits, '_' and '-' only"),
-                );
-            }
-        }
-        let reserved = crate::sweep::plan::REFERENCE.to_string();
-        let names = self.recipes.iter().map(|recipe| recipe.name.clone()).chain([reserved]);
-        if let Some(name) = repeated(names) {
-            return wrong(&name, format!("recipe name '{name}' is taken"));
-        }
-        Ok(())
+    /// Names of all windows in the order they are worked on: draws, then texts.
+    pub fn window_names(&self) -> Vec<String> {
+        let draws = (1..=self.draws).map(|draw| format!("draw-{draw}"));
+        draws.chain(self.windows.iter().map(Window::name)).collect()
     }
-}
 
-/// The first name that occurs a second time.
-fn repeated(names: impl Iterator<Item = String>) -> Option<String> {
-    let mut seen = std::collections::HashSet::new();
-    names.into_iter().find(|name| !seen.insert(name.clone()))
+    /// The phases records are made in.
+    pub fn phases(&self) -> &[Phase] {
+        match self.kind {
+            Kind::Model => &self.phases,
+            Kind::RoundTrip | Kind::Recall => &[Phase::Local],
+        }
+    }
 }

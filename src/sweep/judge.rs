@@ -6,11 +6,12 @@ use std::str::FromStr;
 
 use reference::paths::deepseek_v4::SITES;
 
-use super::experiment::{Experiment, Rule};
+use super::experiment::{Experiment, Kind, Rule};
 use super::folder::Folder;
 use super::load::Source;
 use super::plan::REFERENCE;
 use super::run::{Manifest, Run};
+use super::source::Origin;
 use super::store;
 use super::summary::summarize;
 use crate::atomic::write_text;
@@ -30,16 +31,7 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
             .map(|recipe| recipe.name.as_str())
             .chain([REFERENCE])
     };
-    let sites: Vec<String> = SITES
-        .iter()
-        .map(|site| {
-            if site.in_layers {
-                format!("layers.0.{}", site.name)
-            } else {
-                site.name.to_string()
-            }
-        })
-        .collect();
+    let sites = sites(experiment);
     for rule in &experiment.gates {
         let metrics = || METRICS.iter().map(|metric| metric.name);
         if !metrics().any(|name| name == rule.metric) {
@@ -50,7 +42,7 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
             ));
         }
         Bound::from_str(&rule.require).map_err(|message| (rule.require.clone(), format!("gate: {message}")))?;
-        if !experiment.phases.contains(&rule.phase) {
+        if !experiment.phases().contains(&rule.phase) {
             let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
             return Err((rule.metric.clone(), message));
         }
@@ -75,6 +67,28 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
         }
     }
     Ok(())
+}
+
+/// Where a rule may look, layers as layer 0.
+fn sites(experiment: &Experiment) -> Vec<String> {
+    let layered = |name: &str| format!("layers.0.{name}");
+    let sources = experiment.sources.iter().flat_map(|source| {
+        let layers = matches!(source.from, Origin::Site(_)).then(|| layered(&source.name));
+        std::iter::once(source.name.clone()).chain(layers)
+    });
+    match experiment.kind {
+        Kind::Model => SITES
+            .iter()
+            .map(|site| {
+                if site.in_layers {
+                    layered(site.name)
+                } else {
+                    site.name.to_string()
+                }
+            })
+            .collect(),
+        Kind::RoundTrip | Kind::Recall => sources.collect(),
+    }
 }
 
 /// Judges a complete run, writes all reports into its folder and prints the table; the exit code is the verdict.

@@ -1,5 +1,6 @@
 //! Experiment files, and running them.
 
+pub mod check;
 pub mod command;
 pub mod execute;
 pub mod experiment;
@@ -9,6 +10,10 @@ pub mod lines;
 pub mod load;
 pub mod plan;
 pub mod probe;
+pub mod ready;
+pub mod recall;
+pub mod round_trip;
 pub mod run;
+pub mod source;
 pub mod store;
 pub mod summary;

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::pattern::matches;
 use crate::record::Phase;
-use crate::sweep::experiment::{Experiment, Window};
+use crate::sweep::experiment::{Experiment, Kind};
 
 /// Name of the built-in recipe that measures the reference's own error: f32 against f64.
 pub const REFERENCE: &str = "reference";
@@ -13,15 +13,15 @@ pub const REFERENCE: &str = "reference";
 pub struct Cell {
     pub recipe: String,
     pub phase: Phase,
-    /// Index into the experiment's windows.
+    /// Index into the experiment's [`window_names`](Experiment::window_names).
     pub window: usize,
     /// `<recipe>/<phase>/<window>`.
     pub id: String,
 }
 
 impl Cell {
-    fn new(recipe: &str, phase: Phase, window: usize, windows: &[Window]) -> Self {
-        let id = format!("{recipe}/{phase}/{}", windows[window].name());
+    fn new(recipe: &str, phase: Phase, window: usize, name: &str) -> Self {
+        let id = format!("{recipe}/{phase}/{name}");
         Self {
             recipe: recipe.to_string(),
             phase,
@@ -31,19 +31,20 @@ impl Cell {
     }
 }
 
-/// All cells, window by window: the reference's own error first, then every recipe in every phase.
+/// All cells, window by window: of a model the reference's own error first, then every recipe in every phase.
 pub fn plan(experiment: &Experiment) -> Vec<Cell> {
-    let windows = &experiment.windows;
-    (0..windows.len())
-        .flat_map(|window| {
-            let own = Cell::new(REFERENCE, Phase::Cumulative, window, windows);
-            let recipes = experiment.recipes.iter().flat_map(move |recipe| {
-                experiment
-                    .phases
-                    .iter()
-                    .map(move |&phase| Cell::new(&recipe.name, phase, window, windows))
-            });
-            std::iter::once(own).chain(recipes)
+    let own = (experiment.kind == Kind::Model).then_some((REFERENCE, Phase::Cumulative));
+    let phases = experiment.phases();
+    let recipes = experiment
+        .recipes
+        .iter()
+        .flat_map(|recipe| phases.iter().map(|&phase| (recipe.name.as_str(), phase)));
+    let each: Vec<(&str, Phase)> = own.into_iter().chain(recipes).collect();
+    let windows = experiment.window_names().into_iter().enumerate();
+    windows
+        .flat_map(|(window, name)| {
+            let cell = |&(recipe, phase): &_| Cell::new(recipe, phase, window, &name);
+            each.iter().map(cell).collect::<Vec<_>>()
         })
         .collect()
 }

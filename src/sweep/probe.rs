@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use reference::{Choice, Numerics, Real, Role, Site, Tensor};
 
 use crate::backend::rounding::Rounding;
-use crate::metrics::{self, Evidence, Gain, Logits, Metric, Pair};
+use crate::metrics::{self, Evidence, Gain, Logits, Metric, Pair, Threshold};
 use crate::record::{Phase, Record, Worst};
 
 /// Tensor sites whose values are compared, besides the logits.
@@ -16,16 +16,47 @@ const COMPARED: [&str; 4] = [
     "output",
 ];
 const OUTPUT: &str = "output";
-const TOPK: &str = "attention.indexer.topk";
+pub const TOPK: &str = "attention.indexer.topk";
 const MASS: &str = "attention.indexer.mass";
+const ROUTER: &str = "moe.router";
 
 type Place = (Option<usize>, &'static str);
+
+/// A decision of the reference, with the mass of what was selected where it is known.
+pub struct Decided<'a, T> {
+    pub layer: usize,
+    pub choice: &'a Choice<T>,
+    pub mass: Option<Vec<f32>>,
+}
 
 /// What the reference computed for one window: everything candidates are compared with.
 pub struct Trace<T> {
     tensors: HashMap<Place, Tensor<T>>,
     choices: HashMap<Place, Choice<T>>,
     pub logits: Tensor<T>,
+}
+
+impl<T: Real + Into<f64>> Trace<T> {
+    /// All decisions of that name, layer by layer.
+    pub fn decided(&self, name: &str) -> Vec<Decided<'_, T>> {
+        let named = self.choices.iter().filter(|((_, site), _)| *site == name);
+        let decided = |(&(layer, name), choice)| {
+            Some(Decided {
+                layer: layer?,
+                choice,
+                mass: self.mass((layer, name)),
+            })
+        };
+        let mut found: Vec<_> = named.filter_map(decided).collect();
+        found.sort_by_key(|decided| decided.layer);
+        found
+    }
+
+    /// What the reference's attention gives to each entry its indexer selects.
+    fn mass(&self, (layer, name): Place) -> Option<Vec<f32>> {
+        let mass = self.tensors.get(&(layer, MASS)).filter(|_| name == TOPK)?;
+        Some(mass.data.iter().map(|&m| Into::<f64>::into(m) as f32).collect())
+    }
 }
 
 /// Records a [`Trace`] while the reference runs.
@@ -147,24 +178,54 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         }
     }
 
-    /// Records every metric that is defined on the evidence; `shape` is that of the tensor with the worst element.
-    fn push<'e>(&mut self, site: &Site, evidence: impl Into<Evidence<'e>>, shape: &[usize]) {
-        let evidence = evidence.into();
-        let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
-        for (metric, value) in metrics::measure_all(evidence) {
-            self.records.push(Record {
-                layer: site.layer.map(|layer| layer as u32),
-                site: site.name.to_string(),
-                metric: metric.name.to_string(),
-                value,
-                n: evidence.n(),
-                nonfinite_want,
-                nonfinite_got,
-                worst: worst(metric, evidence, shape),
-                ..self.cell.clone()
-            });
+    /// A blank record of a site.
+    fn at(&self, site: &Site) -> Record {
+        Record {
+            layer: site.layer.map(|layer| layer as u32),
+            site: site.name.to_string(),
+            ..self.cell.clone()
         }
     }
+
+    /// Adds what is measured at a site.
+    fn push<'e>(&mut self, site: &Site, evidence: impl Into<Evidence<'e>>, shape: &[usize]) {
+        let blank = self.at(site);
+        self.records.extend(records(&blank, evidence, shape));
+    }
+}
+
+/// What is measured of a selection: how it agrees with the reference's, and, of an indexer's or a drawn one, what agreement
+/// the error of its scores makes one expect. A router chooses among too few for that.
+pub fn decision<W: Real + Into<f64>>(
+    blank: &Record,
+    want: &Choice<W>,
+    got: &Choice<f32>,
+    mass: Option<&[f32]>,
+) -> Vec<Record> {
+    let (k, candidates) = (want.k, want.scores.cols());
+    let choice = metrics::Choice::new(&want.indices, &got.indices, k, &want.scores.data, candidates, mass);
+    let mut measured: Vec<Record> = records(blank, &choice, &[]).collect();
+    if blank.site != ROUTER {
+        let threshold = Threshold::new(&want.scores.data, &got.scores.data, candidates, k, &choice);
+        measured.extend(records(blank, &threshold, &[]));
+    }
+    measured
+}
+
+/// A record of every metric that is defined on the evidence, each `blank` but for what is measured; `shape` is that of the
+/// tensor with the worst element.
+pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[usize]) -> impl Iterator<Item = Record> {
+    let evidence = evidence.into();
+    let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
+    metrics::measure_all(evidence).map(move |(metric, value)| Record {
+        metric: metric.name.to_string(),
+        value,
+        n: evidence.n(),
+        nonfinite_want,
+        nonfinite_got,
+        worst: worst(metric, evidence, shape),
+        ..blank.clone()
+    })
 }
 
 impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
@@ -183,11 +244,9 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
         let Some(want) = self.want.choices.get(&(site.layer, site.name)) else {
             return;
         };
-        let mass = self.want.tensors.get(&(site.layer, MASS)).filter(|_| site.name == TOPK);
-        let mass: Option<Vec<f32>> = mass.map(|mass| mass.data.iter().map(|&m| Into::<f64>::into(m) as f32).collect());
-        let (scores, candidates) = (&want.scores.data, want.scores.cols());
-        let evidence = metrics::Choice::new(&want.indices, &got.indices, want.k, scores, candidates, mass.as_deref());
-        self.push(site, &evidence, &[]);
+        let mass = self.want.mass((site.layer, site.name));
+        let blank = self.at(site);
+        self.records.extend(decision(&blank, want, got, mass.as_deref()));
     }
 
     fn splits(&self, site: &Site) -> bool {

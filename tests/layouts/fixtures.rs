@@ -37,7 +37,7 @@ fn blocked_layouts_are_torchaos() {
         .into_iter()
         .filter_map(|name| name.strip_suffix(".in"))
         .collect();
-    assert_eq!(cases.len(), 27, "{cases:?}");
+    assert_eq!(cases.len(), 29, "{cases:?}");
     for case in cases {
         let layout = match case.split('.').next().unwrap() {
             "plain" | "g3d" => "blocked_128x4",

@@ -61,3 +61,21 @@ fn mistakes_in_sizes_of_buffers() {
         &["matrix has 2048 bytes", "expected 650"],
     );
 }
+
+/// However tall.
+#[test]
+fn matrices_without_columns_take_no_time() {
+    for (layout, ends) in [
+        ("blocked_128x4", &[][..]),
+        ("blocked_128x4_m_groups", &[1 << 40, 1 << 50]),
+        ("mn_major_f32", &[]),
+    ] {
+        let placement = place(layout, &[1 << 50, 0], ends).unwrap();
+        assert_eq!(
+            (placement.len(), placement.forward(&[]).unwrap()),
+            (0, Vec::new()),
+            "{layout}"
+        );
+        assert!(placement.inverse(&[]).unwrap().is_empty(), "{layout}");
+    }
+}

@@ -150,7 +150,7 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
     let experiment = Experiment {
         name: name.into(),
         question: "Which KV-cache formats keep a trained 61-layer DeepSeek-V4-shaped model right?".into(),
-        model: "dsv4-mini".into(),
+        model: Some("dsv4-mini".into()),
         tokens: 2048,
         seed: 7,
         phases: vec![Phase::Local, Phase::Cumulative],
@@ -162,6 +162,7 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             .collect(),
         recipes,
         gates: rules,
+        ..Experiment::default()
     };
     let info = |spec: &Spec| RecipeInfo {
         name: spec.name.clone(),
@@ -218,6 +219,7 @@ fn recipe(spec: &Spec) -> Recipe {
             layers: spec.layers.map(String::from),
             hadamard: false,
         }],
+        ..Recipe::default()
     }
 }
 

@@ -144,4 +144,15 @@ impl Config {
             _ => self.hidden_size,
         }
     }
+
+    /// Channels of all that belongs to one token at such a site: its rows of all streams or heads together.
+    pub fn token_cols(&self, name: &str) -> usize {
+        let rows = match name {
+            INPUT | OUTPUT => self.hc_mult,
+            QUERY | HEADS => self.num_attention_heads,
+            INDEX_QUERY => self.index_n_heads,
+            _ => 1,
+        };
+        rows * self.site_cols(name)
+    }
 }

@@ -91,8 +91,8 @@ impl pulp::WithSimd for Encode<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        self.codec.record.encode(self.x, self.codec.page, self.bytes);
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        self.codec.record.encode(simd, self.x, self.codec.page, self.bytes);
     }
 }
 
@@ -106,8 +106,8 @@ impl pulp::WithSimd for Decode<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        self.codec.record.decode(self.bytes, self.codec.page, self.out);
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        self.codec.record.decode(simd, self.bytes, self.codec.page, self.out);
     }
 }
 
@@ -115,7 +115,7 @@ impl Record {
     /// Stores whole tokens from slot 0 of page 0 on, each rounded to bf16 first: KV vectors are bf16 tensors in
     /// DeepSeek's inference code, and the kernels that write these records read bf16.
     #[inline(always)]
-    fn encode(&self, x: &[f32], page: usize, bytes: &mut [u8]) {
+    fn encode<S: pulp::Simd>(&self, simd: S, x: &[f32], page: usize, bytes: &mut [u8]) {
         let mut halves = vec![0; 2 * self.dim];
         let mut row = vec![0.0; self.dim];
         let pages = bytes
@@ -127,32 +127,39 @@ impl Record {
                 codes::decode(&BF16.repr, 16, &halves, &mut row);
                 for segment in self.segments {
                     let (first, end) = segment.channels;
-                    self.encode_segment(segment, &row[first..end], slot, page, bytes);
+                    self.encode_segment(simd, segment, &row[first..end], slot, page, bytes);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn encode_segment(&self, segment: &Segment, x: &[f32], slot: usize, page: usize, bytes: &mut [u8]) {
+    fn encode_segment<S: pulp::Simd>(
+        &self,
+        simd: S,
+        segment: &Segment,
+        x: &[f32],
+        slot: usize,
+        page: usize,
+        bytes: &mut [u8],
+    ) {
         let (repr, bits) = (&segment.element.repr, segment.element.bits);
         let Some((block, scale, place)) = segment.scales else {
             codes::encode(repr, bits, x, &mut bytes[self.range(segment.codes, slot, page)]);
             return;
         };
-        let target = Target::alone(segment.element);
-        let mut scaled = [0.0; MAX_DIM];
-        let scaled = &mut scaled[..x.len()];
-        let stored = bytes[self.range(place, slot, page)].chunks_mut(scale.bytes());
-        for ((x, scaled), stored) in x.chunks(block).zip(scaled.chunks_mut(block)).zip(stored) {
-            let quotient = scale.encode(codes::amax(x), x, &target, stored);
-            codes::divide(x, block, &[quotient], scaled);
-        }
+        let blocks = x.len().div_ceil(block);
+        let (mut amax, mut factors, mut scaled) = ([0; MAX_DIM], [0.0; MAX_DIM], [0.0; MAX_DIM]);
+        let (amax, factors, scaled) = (&mut amax[..blocks], &mut factors[..blocks], &mut scaled[..x.len()]);
+        codes::amax_of_blocks(x, block, amax);
+        let stored = &mut bytes[self.range(place, slot, page)];
+        scale.encode(amax, (x, block), &Target::alone(segment.element), stored, factors);
+        codes::scale(simd, x, block, scale.division(), factors, scaled);
         codes::encode(repr, bits, scaled, &mut bytes[self.range(segment.codes, slot, page)]);
     }
 
     #[inline(always)]
-    fn decode(&self, bytes: &[u8], page: usize, out: &mut [f32]) {
+    fn decode<S: pulp::Simd>(&self, simd: S, bytes: &[u8], page: usize, out: &mut [f32]) {
         let pages = bytes
             .chunks_exact(self.page_stride(page))
             .zip(out.chunks_mut(page * self.dim));
@@ -160,27 +167,33 @@ impl Record {
             for (slot, token) in tokens.chunks_exact_mut(self.dim).enumerate() {
                 for segment in self.segments {
                     let (first, end) = segment.channels;
-                    self.decode_segment(segment, bytes, slot, page, &mut token[first..end]);
+                    self.decode_segment(simd, segment, bytes, slot, page, &mut token[first..end]);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn decode_segment(&self, segment: &Segment, bytes: &[u8], slot: usize, page: usize, out: &mut [f32]) {
+    fn decode_segment<S: pulp::Simd>(
+        &self,
+        simd: S,
+        segment: &Segment,
+        bytes: &[u8],
+        slot: usize,
+        page: usize,
+        out: &mut [f32],
+    ) {
         let (repr, bits) = (&segment.element.repr, segment.element.bits);
         let codes = &bytes[self.range(segment.codes, slot, page)];
         let Some((block, scale, place)) = segment.scales else {
             codes::decode(repr, bits, codes, out);
             return;
         };
-        let mut values = [0.0; MAX_DIM];
-        let values = &mut values[..out.len()];
+        let (mut values, mut factors) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
+        let (values, factors) = (&mut values[..out.len()], &mut factors[..out.len().div_ceil(block)]);
         codes::decode(repr, bits, codes, values);
-        let stored = bytes[self.range(place, slot, page)].chunks(scale.bytes());
-        for ((values, out), stored) in values.chunks(block).zip(out.chunks_mut(block)).zip(stored) {
-            codes::divide(values, block, &[scale.decode(stored, &Level::ONE)], out);
-        }
+        scale.decode(&bytes[self.range(place, slot, page)], &Level::ONE, factors);
+        codes::scale(simd, values, block, scale.multiplication(), factors, out);
     }
 
     fn range(&self, place: Place, slot: usize, page: usize) -> Range<usize> {

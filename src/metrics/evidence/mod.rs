@@ -5,12 +5,16 @@ mod choice;
 mod logits;
 mod moments;
 mod pair;
+mod round_trip;
+mod threshold;
 mod ulps;
 
 pub use choice::Choice;
 
 pub use logits::Logits;
 pub use pair::{Pair, Worst, unravel};
+pub use round_trip::RoundTrip;
+pub use threshold::Threshold;
 pub use ulps::{Bits, Ulps, ordered};
 
 use super::Gain;
@@ -22,6 +26,8 @@ pub enum Evidence<'a> {
     Logits(&'a Logits),
     Choice(&'a Choice),
     Gain(&'a Gain),
+    RoundTrip(&'a RoundTrip<'a>),
+    Threshold(&'a Threshold),
 }
 
 impl Evidence<'_> {
@@ -32,6 +38,8 @@ impl Evidence<'_> {
             Self::Logits(logits) => logits.rows,
             Self::Choice(choice) => choice.rows,
             Self::Gain(gain) => gain.n,
+            Self::RoundTrip(trip) => trip.pair.n,
+            Self::Threshold(threshold) => threshold.rows,
         }
     }
 
@@ -41,6 +49,8 @@ impl Evidence<'_> {
             Self::Pair(pair) => (pair.nonfinite_want, pair.nonfinite_got),
             Self::Logits(logits) => (logits.nonfinite_want, logits.nonfinite_got),
             Self::Choice(choice) => (choice.nonfinite, 0),
+            Self::RoundTrip(trip) => (trip.pair.nonfinite_want, trip.pair.nonfinite_got),
+            Self::Threshold(threshold) => (threshold.nonfinite, 0),
             Self::Gain(_) => (0, 0),
         }
     }
@@ -67,5 +77,17 @@ impl<'a> From<&'a Gain> for Evidence<'a> {
 impl<'a> From<&'a Choice> for Evidence<'a> {
     fn from(choice: &'a Choice) -> Self {
         Self::Choice(choice)
+    }
+}
+
+impl<'a> From<&'a RoundTrip<'a>> for Evidence<'a> {
+    fn from(trip: &'a RoundTrip<'a>) -> Self {
+        Self::RoundTrip(trip)
+    }
+}
+
+impl<'a> From<&'a Threshold> for Evidence<'a> {
+    fn from(threshold: &'a Threshold) -> Self {
+        Self::Threshold(threshold)
     }
 }

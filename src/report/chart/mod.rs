@@ -87,7 +87,7 @@ const SHAPES: [&str; SLOTS] = [
 const CROSS: &str = "M-1-1L1 1M-1 1L1-1";
 
 /// Text for XML and HTML.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

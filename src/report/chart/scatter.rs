@@ -24,9 +24,14 @@ pub struct Scatter {
     pub cost_unit: String,
     pub points: Vec<Point>,
     pub bound: Option<Bound>,
+    /// Cost and error along a line to compare with; the front is drawn where there is none.
+    pub guide: Vec<[f64; 2]>,
     /// In pixels of the view box.
     pub size: [f64; 2],
 }
+
+/// Square pixels of others that a label may cover.
+const CROWDED: f64 = 60.0;
 
 /// A rectangle that a label takes: left, right, top, bottom.
 type Place = [f64; 4];
@@ -62,15 +67,11 @@ impl Scatter {
         text(&mut svg, 0.0, 30.0, "unit", &self.unit);
         self.axes(&mut svg, area, &x, &y);
         let front = front(&points);
-        let mut path = String::new();
-        for (at, point) in front.iter().enumerate() {
-            let [px, py] = [x.at(point.cost), y.at(point.error)];
-            path += &if at == 0 {
-                format!("M{px:.1} {py:.1}")
-            } else {
-                format!("H{px:.1}V{py:.1}")
-            };
-        }
+        let path = if self.guide.is_empty() {
+            steps(front.iter().map(|point| [x.at(point.cost), y.at(point.error)]))
+        } else {
+            joined(self.guide.iter().map(|[cost, error]| [x.at(*cost), y.at(*error)]))
+        };
         svg += &format!("<path d=\"{path}\" class=\"front\"/>");
         let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
         let mut taken: Vec<Place> = spots
@@ -79,8 +80,16 @@ impl Scatter {
             .collect();
         for (point, at) in points.iter().zip(&spots) {
             marker(&mut svg, *at, 5.0, point.slot, point.mark, &point.detail);
+        }
+        // What is on the front is named in any case, the rest where there is room.
+        let on_front = |point: &Point| front.iter().any(|other| other.name == point.name);
+        let (first, rest): (Vec<_>, Vec<_>) = points.iter().zip(&spots).partition(|(point, _)| on_front(point));
+        for (point, at) in first.into_iter().chain(rest) {
             let name = short(&point.name);
-            let (place, class) = free_place(&name, *at, area, &taken);
+            let (place, class, covered) = free_place(&name, *at, area, &taken);
+            if covered > CROWDED && !on_front(point) {
+                continue;
+            }
             taken.push(place);
             let anchor = if class == "end" { place[1] } else { place[0] };
             text(
@@ -121,6 +130,21 @@ impl Scatter {
     }
 }
 
+/// A path that goes across, then down to each point.
+fn steps(points: impl Iterator<Item = [f64; 2]>) -> String {
+    let step = |(at, [x, y]): (usize, [f64; 2])| match at {
+        0 => format!("M{x:.1} {y:.1}"),
+        _ => format!("H{x:.1}V{y:.1}"),
+    };
+    points.enumerate().map(step).collect()
+}
+
+/// A path straight from point to point.
+fn joined(points: impl Iterator<Item = [f64; 2]>) -> String {
+    let step = |(at, [x, y]): (usize, [f64; 2])| format!("{}{x:.1} {y:.1}", if at == 0 { 'M' } else { 'L' });
+    points.enumerate().map(step).collect()
+}
+
 /// The points that no other beats in cost and error, by cost.
 fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     let mut sorted = points.to_vec();
@@ -134,8 +158,9 @@ fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     sorted
 }
 
-/// A place beside `at` that covers neither a point nor another label, or else the one that covers least.
-fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str) {
+/// A place beside `at` that covers neither a point nor another label, or else the one that covers least, with its class
+/// and the pixels it covers.
+fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str, f64) {
     let wide = width(name);
     let side = |left: bool, dy: f64| -> (Place, &'static str) {
         let (from, class) = if left {
@@ -155,7 +180,8 @@ fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Pla
         taken.iter().map(overlap).sum::<f64>() + 100.0 * outside(p)
     };
     let best = places.min_by(|a, b| covered(&a.0).total_cmp(&covered(&b.0)));
-    best.unwrap_or_else(|| side(false, 0.0))
+    let (place, class) = best.unwrap_or_else(|| side(false, 0.0));
+    (place, class, covered(&place))
 }
 
 #[cfg(test)]

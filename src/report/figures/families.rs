@@ -1,6 +1,6 @@
 //! Recipes beside the one they come from: noise controls and narrowed recipes.
 
-use super::{Figure, HALF, THIRD, figure, final_value, of_group, series, unit};
+use super::{Figure, HALF, Size, THIRD, figure, final_value, of_group, series, unit};
 use crate::report::Summarized;
 use crate::report::chart::{Dot, DotRow, Dots, Lines, Mark, SLOTS, Series};
 use crate::report::index::Quantity;
@@ -172,8 +172,8 @@ fn panel(
         ..Lines::default()
     };
     Some(Figure {
-        svg: lines.svg(),
+        markup: lines.svg(),
         caption: String::new(),
-        small: true,
+        size: Size::Third,
     })
 }

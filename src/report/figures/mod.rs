@@ -2,14 +2,15 @@
 
 mod families;
 
-use super::Summarized;
 use super::chart::{Bound, Lines, Mark, Point, SLOTS, Scatter, Series};
 use super::index::Quantity;
 use super::number;
 use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use super::verdicts;
+use super::{Summarized, sources};
 use crate::record::Phase::{Cumulative, Local};
+use crate::sweep::experiment::Kind;
 
 /// Charts under one heading.
 pub struct Section {
@@ -21,14 +22,32 @@ pub struct Section {
 
 /// A chart and a line below it.
 pub struct Figure {
-    /// Finished markup.
-    pub svg: String,
+    /// Finished.
+    pub markup: String,
     pub caption: String,
-    /// Takes a third of the page, not a half.
-    pub small: bool,
+    pub size: Size,
 }
 
-const HALF: [f64; 2] = [560.0, 370.0];
+/// How much of the page's width a figure takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    Third,
+    Half,
+    Whole,
+}
+
+impl Size {
+    /// Its class in the style sheet.
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Third => "third",
+            Self::Half => "half",
+            Self::Whole => "whole",
+        }
+    }
+}
+
+pub const HALF: [f64; 2] = [560.0, 370.0];
 const THIRD: [f64; 2] = [380.0, 250.0];
 
 /// Lines that one chart takes: beyond [`SLOTS`] they are dashed.
@@ -36,7 +55,21 @@ const LINES: usize = 12;
 
 /// All sections that have something to show.
 pub fn sections(run: &Summarized) -> Vec<Section> {
-    let sections = [
+    let experiment = &run.run.manifest.experiment;
+    let sections = match experiment.kind {
+        Kind::Model => of_model(run),
+        Kind::RoundTrip => sources::round_trip_sections(run),
+        Kind::Recall => sources::recall_sections(run),
+    };
+    let drawn = sections.into_iter().map(|mut section| {
+        section.figures.retain(|figure| !figure.markup.is_empty());
+        section
+    });
+    drawn.filter(|section| !section.figures.is_empty()).collect()
+}
+
+fn of_model(run: &Summarized) -> Vec<Section> {
+    vec![
         Section {
             id: "front",
             title: "What a byte buys",
@@ -91,15 +124,10 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
                     everywhere. The factor at the right is the share of the whole recipe's error that remains.",
             figures: families::narrowed(run),
         },
-    ];
-    let drawn = sections.into_iter().map(|mut section| {
-        section.figures.retain(|figure| !figure.svg.is_empty());
-        section
-    });
-    drawn.filter(|section| !section.figures.is_empty()).collect()
+    ]
 }
 
-fn of_group<'a>(run: &'a Summarized, group: Group) -> impl Iterator<Item = &'a Candidate<'a>> + Clone {
+pub fn of_group<'a>(run: &'a Summarized, group: Group) -> impl Iterator<Item = &'a Candidate<'a>> + Clone {
     run.candidates.iter().filter(move |candidate| candidate.group == group)
 }
 
@@ -179,6 +207,7 @@ fn front(run: &Summarized, title: &str, quantity: Quantity) -> Figure {
         cost_unit: "bytes per stored KV vector".into(),
         points: of_group(run, Group::Plain).filter_map(point).collect(),
         bound: bound(run, quantity),
+        guide: Vec::new(),
         size: HALF,
     };
     let missing: Vec<&str> = of_group(run, Group::Plain)
@@ -210,11 +239,11 @@ fn own_error(run: &Summarized, quantity: Quantity) -> String {
     })
 }
 
-fn figure(svg: String, caption: String) -> Figure {
+pub fn figure(markup: String, caption: String) -> Figure {
     Figure {
-        svg,
+        markup,
         caption,
-        small: false,
+        size: Size::Half,
     }
 }
 

@@ -1,0 +1,128 @@
+//! `ulplab bench formats`: how fast tensors become stored bytes and values again, on one core.
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
+use serde::{Deserialize, Serialize};
+
+use super::{Timing, timing};
+use crate::error::{Error, Exit, Result};
+use crate::formats::codec;
+
+/// Time quantizing and dequantizing on one core, in GB of f32 a second.
+#[derive(Debug, clap::Args)]
+pub struct FormatsArgs {
+    /// Formats or records to time.
+    #[arg(default_values = ["nvfp4", "mxfp8", "mxfp4", "fp8_b128", "fp8_b128_f32", "e4m3", "e5m2", "bf16"])]
+    pub formats: Vec<String>,
+    /// Rows of the tensor.
+    #[arg(long, default_value_t = 1024)]
+    pub rows: usize,
+    /// Its columns.
+    #[arg(long, default_value_t = 4096)]
+    pub cols: usize,
+    /// Times each is repeated.
+    #[arg(long, default_value_t = 21)]
+    pub repeats: usize,
+    /// Figures of peers to set beside, as experiments/peers/quantize.py prints them.
+    #[arg(long, value_name = "FILE")]
+    pub peer: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One conversion, timed. The peer script prints a list of them too.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// Who was timed.
+    pub name: String,
+    /// The format, in ulplab's words.
+    pub format: String,
+    /// `quantize` or `dequantize`.
+    pub what: String,
+    pub rows: usize,
+    pub cols: usize,
+    /// Seconds.
+    pub time: Timing,
+}
+
+impl Figure {
+    /// GB of f32 a second at this many seconds.
+    fn rate(&self, seconds: f64) -> f64 {
+        (4 * self.rows * self.cols) as f64 / seconds / 1e9
+    }
+}
+
+pub fn run(args: &FormatsArgs) -> Result<Exit> {
+    let (rows, cols) = (args.rows, args.cols);
+    if rows == 0 || cols == 0 || args.repeats == 0 {
+        return Err(Error::Usage("--rows, --cols and --repeats must be 1 or more".into()));
+    }
+    let peers: Vec<Figure> = match &args.peer {
+        None => Vec::new(),
+        Some(file) => {
+            let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+            serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?
+        }
+    };
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let x: Vec<f32> = (0..rows * cols).map(|_| StandardNormal.sample(&mut random)).collect();
+    let mut figures = Vec::new();
+    for name in &args.formats {
+        let codec = codec(name).map_err(Error::Usage)?;
+        codec.check(cols).map_err(Error::Usage)?;
+        let encoded = codec.encode(&x, cols);
+        let mut out = vec![0.0; x.len()];
+        let mut time = |what: &str, work: &mut dyn FnMut()| {
+            let seconds = (0..args.repeats).map(|_| {
+                let started = Instant::now();
+                work();
+                started.elapsed().as_secs_f64()
+            });
+            figures.push(Figure {
+                name: "ulplab".into(),
+                format: name.clone(),
+                what: what.into(),
+                rows,
+                cols,
+                time: timing(seconds.collect()),
+            });
+        };
+        time("quantize", &mut || drop(black_box(codec.encode(black_box(&x), cols))));
+        time("dequantize", &mut || codec.decode(black_box(&encoded), &mut out));
+        black_box(&out);
+    }
+    if args.json {
+        let json = serde_json::to_string_pretty(&figures).map_err(|error| Error::Usage(error.to_string()))?;
+        println!("{json}");
+        return Ok(Exit::Pass);
+    }
+    println!(
+        "{:14} {:11} {:>20}   one core, [{rows}, {cols}] f32",
+        "format", "", "GB/s of f32"
+    );
+    for figure in &figures {
+        let Timing { median, min, max } = figure.time;
+        let beside: Vec<String> = peers
+            .iter()
+            .filter(|peer| (&peer.format, &peer.what) == (&figure.format, &figure.what))
+            .map(|peer| {
+                let rate = peer.rate(peer.time.median);
+                let ratio = figure.rate(median) / rate;
+                format!("{ratio:.1} × {} ({rate:.3})", peer.name)
+            })
+            .collect();
+        let (format, what) = (&figure.format, &figure.what);
+        let [rate, slowest, fastest] = [median, max, min].map(|seconds| figure.rate(seconds));
+        println!(
+            "{format:14} {what:11} {rate:6.2} ({slowest:.2} to {fastest:.2})   {}",
+            beside.join("   ")
+        );
+    }
+    Ok(Exit::Pass)
+}

@@ -1,0 +1,55 @@
+//! Stochastic rounding: up with the probability of the distance to the code below.
+//!
+//! Random bits are added to the part of the significand that a cast drops, and the carry decides. Both forms here are
+//! biased towards zero by less than one random step (2^-16 or 2^-8 of a code), as the dropped part is cut off to as many
+//! bits as there are random ones.
+
+use super::element::{Cast, Element, Repr};
+use super::minifloat::FloatCast;
+
+/// Rounds with eight random bits: up if `⌊256·f⌋ + random ≥ 256`, `f` being how far the magnitude is above the code
+/// below, in steps. TransformerEngine's software form.
+///
+/// Saturates as the element's own cast does, infinities included; an element that is no float rounds to nearest.
+pub fn stochastic_byte(element: &Element, x: f32, random: u8) -> u16 {
+    round(element, x, |fraction| (fraction >> 24) + u32::from(random) >= 1 << 8)
+}
+
+/// Rounds four numbers with 32 random bits, as PTX `cvt.rs.satfinite.{e4m3x4, e5m2x4, e3m2x4, e2m3x4, e2m1x4}.f32` does
+/// by a published reverse engineering. A **model**: not checked against the instruction, which sm_100a and sm_103a have.
+///
+/// `x[0]` is the number whose code comes first in memory (the instruction's last operand). Each number sees 16 bits, but
+/// two numbers see the same ones, once reversed: they are not independent.
+pub fn stochastic_hardware(element: &Element, x: [f32; 4], random: u32) -> [u16; 4] {
+    let bits = if element.bits == 4 {
+        let [b0, b1, b2, b3] = random.to_le_bytes();
+        let pair = |high: u8, low: u8| u16::from_be_bytes([high, low]);
+        let reversed = |high: u8, low: u8| pair(high.reverse_bits(), low.reverse_bits());
+        [pair(b2, b0), reversed(b0, b2), pair(b3, b1), reversed(b1, b3)]
+    } else {
+        let (low, high) = (random as u16, (random >> 16) as u16);
+        [low, low.reverse_bits(), high, high.reverse_bits()]
+    };
+    std::array::from_fn(|i| {
+        round(element, x[i], |fraction| {
+            (fraction >> 16) + u32::from(bits[i]) >= 1 << 16
+        })
+    })
+}
+
+/// The code of the magnitude below `x`, or of the next if `up` says so of the distance between, in 2^-32 of it.
+fn round(element: &Element, x: f32, up: impl Fn(u32) -> bool) -> u16 {
+    let Repr::Float(cast) = element.repr else {
+        return element.encode(x);
+    };
+    let FloatCast { float, .. } = cast;
+    let largest = element.max();
+    if x.is_nan() || x.abs() >= largest {
+        return element.encode(if x.is_nan() { x } else { largest.copysign(x) });
+    }
+    let (below, fraction) = float.truncate(x);
+    let code = below + u32::from(up(fraction));
+    // The sign as the cast has it.
+    let sign = cast.encode(-0.0) * u32::from(x.is_sign_negative());
+    (code | sign) as u16
+}

@@ -1,0 +1,384 @@
+//! All casts against their definition, over every f32 if wanted.
+//!
+//! The definition shares nothing with the casts: a code is reached at a threshold, half-way between its value and the one
+//! before in f64, where all values and midpoints are exact. Going through all f32 in order, the expected code changes at
+//! its threshold and nowhere else.
+
+use rayon::prelude::*;
+
+use super::codes;
+use super::convention::CONVENTIONS;
+use super::element::{Cast, ELEMENTS, Element, Integer, Repr};
+use super::minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Ties, Zeros};
+use super::power::PowerCast;
+
+/// Numbers in a row that are cast at once: those whose bits have the upper half in common.
+const RUN: u32 = 1 << 16;
+
+/// What was found of one cast.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    /// `e4m3`, or `e4m3(torch)`.
+    pub cast: String,
+    /// Numbers it was tried on, and those with a wrong code.
+    pub numbers: u64,
+    pub wrong: u64,
+    /// Bits of the first of them, the code found and the code expected.
+    pub first: Option<(u32, u32, u32)>,
+    /// Codes whose value is not what the format's formula says.
+    pub wrong_values: u64,
+}
+
+/// Verifies every cast of every element: over all f32, or over those with a bf16 or f16 pattern near a threshold.
+pub fn verify(exhaustive: bool) -> Vec<Verified> {
+    let own = ELEMENTS
+        .iter()
+        .map(|element| (element.name.to_string(), *element, element.repr));
+    let others = CONVENTIONS.iter().flat_map(|convention| {
+        let casts = convention.elements();
+        casts.filter_map(move |element| {
+            let name = format!("{}({})", element.name, convention.name);
+            Some((name, element, convention.repr(element)?))
+        })
+    });
+    own.chain(others)
+        .map(|(name, element, repr)| verify_cast(name, element, &repr, exhaustive))
+        .collect()
+}
+
+fn verify_cast(cast: String, element: &Element, repr: &Repr, exhaustive: bool) -> Verified {
+    let expected = Expected::new(element, repr);
+    let runs: Vec<Vec<u32>> = if exhaustive { Vec::new() } else { expected.interesting() };
+    let tried: Vec<Tried> = if exhaustive {
+        let whole = (0..RUN).into_par_iter();
+        whole
+            .map(|upper| {
+                let run: Vec<u32> = (0..RUN).map(|lower| upper * RUN + lower).collect();
+                expected.try_on(element, repr, &run)
+            })
+            .collect()
+    } else {
+        runs.par_iter().map(|run| expected.try_on(element, repr, run)).collect()
+    };
+    let codes = 0..1u32 << element.bits;
+    Verified {
+        cast,
+        numbers: tried.iter().map(|tried| tried.numbers).sum(),
+        wrong: tried.iter().map(|tried| tried.wrong).sum(),
+        first: tried.into_iter().find_map(|tried| tried.first),
+        wrong_values: codes.filter(|code| !is_value(repr, *code)).count() as u64,
+    }
+}
+
+/// What came of a run of numbers.
+#[derive(Default)]
+struct Tried {
+    numbers: u64,
+    wrong: u64,
+    first: Option<(u32, u32, u32)>,
+}
+
+/// What codes are expected.
+struct Expected<'a> {
+    repr: &'a Repr,
+    /// `thresholds[k]` are the bits of the smallest positive f32 that becomes code `k + 1` or a larger one. Finite
+    /// numbers beyond all have the last code.
+    thresholds: Vec<u32>,
+    sign: u32,
+}
+
+impl<'a> Expected<'a> {
+    fn new(element: &Element, repr: &'a Repr) -> Self {
+        let thresholds = match repr {
+            Repr::Float(cast) => float_thresholds(cast),
+            Repr::Integer(integer) => integer_thresholds(integer),
+            Repr::Power(cast) => power_thresholds(cast),
+        };
+        Self {
+            repr,
+            thresholds,
+            sign: 1 << (element.bits - 1),
+        }
+    }
+
+    /// All bf16 and f16 values, and what is near thresholds.
+    fn interesting(&self) -> Vec<Vec<u32>> {
+        let halves = |code: u32| {
+            let half = half::f16::from_bits(code as u16).to_f32().to_bits();
+            [code << 16, code << 16 | 1, code << 16 | 0xffff, half]
+        };
+        let near = |bits: &u32| {
+            let (low, high) = (bits.saturating_sub(2), bits + 2);
+            (low..=high)
+                .chain((low..=high).map(|bits| bits | 0x8000_0000))
+                .collect::<Vec<_>>()
+        };
+        vec![
+            (0..RUN).flat_map(halves).collect(),
+            self.thresholds.iter().flat_map(near).collect(),
+        ]
+    }
+
+    /// Casts numbers by all the ways there are and counts wrong codes.
+    fn try_on(&self, element: &Element, repr: &Repr, run: &[u32]) -> Tried {
+        let x: Vec<f32> = run.iter().map(|bits| f32::from_bits(*bits)).collect();
+        let (fast, slow) = pulp::Arch::new().dispatch(BothWays {
+            repr,
+            bits: element.bits,
+            x: &x,
+        });
+        let mut tried = Tried {
+            numbers: run.len() as u64,
+            ..Tried::default()
+        };
+        let mut rank = Rank::default();
+        for ((bits, fast), slow) in run.iter().zip(fast).zip(slow) {
+            let want = self.code(*bits, &mut rank);
+            for found in [u32::from(fast), u32::from(slow)] {
+                if found != want {
+                    tried.wrong += 1;
+                    tried.first = tried.first.or(Some((*bits, found, want)));
+                    break;
+                }
+            }
+        }
+        tried
+    }
+
+    /// The expected code of an f32.
+    fn code(&self, bits: u32, rank: &mut Rank) -> u32 {
+        let (magnitude, negative) = (bits & 0x7fff_ffff, bits >> 31 != 0);
+        let finite = rank.of(magnitude, &self.thresholds);
+        match self.repr {
+            Repr::Float(cast) => float_code(cast, magnitude, negative, finite, self.sign),
+            Repr::Integer(_) if magnitude > 0x7f80_0000 => 0,
+            Repr::Integer(_) if negative => finite.wrapping_neg() & (2 * self.sign - 1),
+            Repr::Integer(_) => finite,
+            Repr::Power(cast) if cast.positive_only && (negative || magnitude == 0) => 255,
+            Repr::Power(_) if magnitude > 0x7f80_0000 => 255,
+            Repr::Power(cast) if magnitude == 0x7f80_0000 => 254 + u32::from(cast.special),
+            Repr::Power(_) => finite,
+        }
+    }
+}
+
+/// How many thresholds a number is at or above; numbers mostly come in order.
+#[derive(Default)]
+struct Rank {
+    last: u32,
+    rank: usize,
+}
+
+impl Rank {
+    fn of(&mut self, bits: u32, thresholds: &[u32]) -> u32 {
+        if bits < self.last {
+            self.rank = thresholds.partition_point(|threshold| *threshold <= bits);
+        }
+        self.last = bits;
+        while thresholds.get(self.rank).is_some_and(|threshold| *threshold <= bits) {
+            self.rank += 1;
+        }
+        self.rank as u32
+    }
+}
+
+/// The value of a magnitude code, by the formula; beyond the largest as if there were more.
+fn float_value(float: &MiniFloat, code: u32) -> f64 {
+    let (exponent, mantissa) = (code >> float.mantissa_bits, code & ((1 << float.mantissa_bits) - 1));
+    let fraction = f64::from(mantissa) / f64::from(1u32 << float.mantissa_bits);
+    let bias = float.bias as i32;
+    match exponent {
+        0 => 2f64.powi(1 - bias) * fraction,
+        _ => 2f64.powi(exponent as i32 - bias) * (1.0 + fraction),
+    }
+}
+
+/// Bits of the smallest positive f32 above `x`, or not below it. `x` is exact in f64, and below infinity.
+fn first_from(x: f64, above: bool) -> u32 {
+    let rounded = x as f32;
+    let enough = |x: f64, candidate: f32| {
+        if above {
+            f64::from(candidate) > x
+        } else {
+            f64::from(candidate) >= x
+        }
+    };
+    if enough(x, rounded) {
+        rounded.to_bits()
+    } else {
+        rounded.next_up().to_bits()
+    }
+}
+
+fn float_thresholds(cast: &FloatCast) -> Vec<u32> {
+    let FloatCast { float, policy } = cast;
+    let top = float.max + u32::from(policy.overflow == Overflow::Special);
+    (1..=top)
+        .map(|code| {
+            let middle = (float_value(float, code - 1) + float_value(float, code)) / 2.0;
+            let above = match policy.ties {
+                Ties::Even => code % 2 == 1,
+                Ties::Away => false,
+                Ties::Zero => true,
+            };
+            first_from(middle, above)
+        })
+        .collect()
+}
+
+fn integer_thresholds(integer: &Integer) -> Vec<u32> {
+    let unit = f64::from(1u32 << integer.fraction_bits);
+    (1..=integer.max)
+        .map(|code| first_from((f64::from(code) - 0.5) / unit, code % 2 == 1))
+        .collect()
+}
+
+fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
+    let top = 254 + i32::from(cast.special);
+    (1..=top)
+        .map(|code| {
+            let (below, own) = (2f64.powi(code - 128), 2f64.powi(code - 127));
+            match *cast {
+                // Infinity is not a number to be reached.
+                _ if own.is_infinite() || (code == 255 && cast.threshold == PowerCast::DOWN.threshold) => 0x7f80_0000,
+                // Among subnormals whatever is above 2^-127 is taken up, but not where powers are taken below.
+                PowerCast { threshold, .. } if threshold == PowerCast::DOWN.threshold => first_from(own, false),
+                PowerCast { threshold: 0, .. } => first_from(below, true),
+                _ if code == 1 => first_from(below, true),
+                _ => first_from((below + own) / 2.0, false),
+            }
+        })
+        .collect()
+}
+
+/// The code of a magnitude of which `rounded` is the code without regard to infinity and sign.
+fn float_code(cast: &FloatCast, magnitude: u32, negative: bool, rounded: u32, sign: u32) -> u32 {
+    let FloatCast { float, policy } = cast;
+    if magnitude > 0x7f80_0000 {
+        return match (policy.nan, negative) {
+            (NanCode::Code(code), _) | (NanCode::Signed(code), false) => code,
+            (NanCode::Signed(code), true) => code | sign,
+            (NanCode::FlippedZero, negative) => u32::from(!negative) * sign,
+        };
+    }
+    let code = match policy.infinity {
+        _ if magnitude < 0x7f80_0000 => rounded,
+        Overflow::Saturate => float.max,
+        Overflow::Special => float.max + 1,
+    };
+    let signed = match policy.zeros {
+        _ if !float.signed => return if negative { 0 } else { code },
+        Zeros::NegativeIfExact if magnitude == 0 => true,
+        Zeros::UnsignedIfExact if magnitude == 0 => false,
+        Zeros::Unsigned if code == 0 => false,
+        _ => negative,
+    };
+    code | (u32::from(signed) * sign)
+}
+
+/// Whether a code means what the formula says.
+fn is_value(repr: &Repr, code: u32) -> bool {
+    let found = repr.decode(code as u16);
+    let want = match repr {
+        Repr::Float(FloatCast { float, .. }) => {
+            let sign = 1 << (float.exponent_bits + float.mantissa_bits);
+            let magnitude = code & (sign - 1);
+            let negative = code & sign != 0;
+            let size = match magnitude {
+                _ if negative && !float.signed => f64::NAN,
+                magnitude if magnitude <= float.max => float_value(float, magnitude),
+                magnitude if float.infinity && magnitude == float.max + 1 => f64::INFINITY,
+                _ => f64::NAN,
+            };
+            if negative { -size } else { size }
+        }
+        Repr::Integer(integer) => {
+            let wrap = if code >> (integer.bits - 1) != 0 {
+                1i64 << integer.bits
+            } else {
+                0
+            };
+            (i64::from(code) - wrap) as f64 / f64::from(1u32 << integer.fraction_bits)
+        }
+        Repr::Power(_) if code == 255 => f64::NAN,
+        Repr::Power(_) => 2f64.powi(code as i32 - 127),
+    };
+    (found.is_nan() && want.is_nan()) || f64::from(found).to_bits() == want.to_bits()
+}
+
+/// Casts as tensors are cast, and one by one with the routine that defines the casts.
+struct BothWays<'a> {
+    repr: &'a Repr,
+    bits: u32,
+    x: &'a [f32],
+}
+
+impl pulp::WithSimd for BothWays<'_> {
+    type Output = (Vec<u16>, Vec<u16>);
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Self::Output {
+        let Self { repr, bits, x } = self;
+        let stored = if bits == 6 { 8 } else { bits as usize };
+        let mut packed = vec![0; (x.len() * stored).div_ceil(8)];
+        codes::encode(repr, bits, x, &mut packed);
+        let fast = match stored {
+            4 => packed
+                .iter()
+                .flat_map(|byte| [byte & 0xf, byte >> 4])
+                .map(u16::from)
+                .collect(),
+            8 => packed.iter().copied().map(u16::from).collect(),
+            _ => packed
+                .as_chunks()
+                .0
+                .iter()
+                .map(|word| u16::from_le_bytes(*word))
+                .collect(),
+        };
+        let slow = match *repr {
+            Repr::Float(cast) => one_by_one(cast, x),
+            Repr::Integer(cast) => one_by_one(cast, x),
+            Repr::Power(cast) => one_by_one(cast, x),
+        };
+        (fast, slow)
+    }
+}
+
+#[inline(always)]
+fn one_by_one(cast: impl Cast, x: &[f32]) -> Vec<u16> {
+    x.iter().map(|x| cast.encode(*x) as u16).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::{E4M3, E8M0, INT8, convention};
+
+    /// Numbers wrong when one cast is taken for another.
+    fn wrong(element: &Element, expected: &Repr, cast: &Repr) -> u64 {
+        let expected = Expected::new(element, expected);
+        let runs = expected.interesting();
+        runs.iter().map(|run| expected.try_on(element, cast, run).wrong).sum()
+    }
+
+    #[test]
+    fn a_wrong_cast_is_found() {
+        let of = |name: &str, element| convention(name).unwrap().repr(element).unwrap();
+        assert_eq!(wrong(&E4M3, &E4M3.repr, &E4M3.repr), 0);
+        for other in ["nosat", "torch", "microxcaling"] {
+            assert!(wrong(&E4M3, &E4M3.repr, &of(other, &E4M3)) > 0, "{other}");
+        }
+        assert!(wrong(&E8M0, &E8M0.repr, &of("rz", &E8M0)) > 0);
+        let Repr::Integer(integer) = INT8.repr else { panic!() };
+        let asymmetric = Repr::Integer(Integer { max: 126, ..integer });
+        assert!(wrong(&INT8, &INT8.repr, &asymmetric) > 0);
+    }
+
+    #[test]
+    fn every_cast_is_right_near_its_thresholds() {
+        for cast in verify(false) {
+            assert_eq!((cast.wrong, cast.wrong_values), (0, 0), "{cast:?}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Numbers that were stored in a format and read back.
+
+use super::Pair;
+
+/// What is to be known of a round trip besides its [`Pair`].
+///
+/// If an element is NaN or infinite, every metric is NaN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoundTrip<'a> {
+    pub pair: &'a Pair,
+    /// Σ e² / Σ x² of every row that is not all zero, ascending.
+    pub(in crate::metrics) row_nsr: Vec<f64>,
+    /// Elements that were not zero, and those of them that came back as zero.
+    pub(in crate::metrics) nonzero: u64,
+    pub(in crate::metrics) zeroed: u64,
+    /// Bits an element takes in storage, its share of the scales included.
+    pub stored_bits: f64,
+    /// What theory says the ratio of noise to signal is, where it says something.
+    pub theory_nsr: Option<f64>,
+    /// The ratio of noise to signal of another format on the same numbers.
+    pub rival_nsr: Option<f64>,
+}
+
+impl<'a> RoundTrip<'a> {
+    /// `want` and `got`: `[rows, cols]`, those `pair` is of.
+    ///
+    /// # Panics
+    /// When the lengths differ, or `cols` is 0.
+    pub fn new(pair: &'a Pair, want: &[f32], got: &[f32], cols: usize, stored_bits: f64) -> Self {
+        assert_eq!(want.len(), got.len(), "elements of the two tensors");
+        let rows = want.chunks(cols).zip(got.chunks(cols));
+        let mut row_nsr: Vec<f64> = rows.filter_map(|(want, got)| nsr(want, got)).collect();
+        row_nsr.sort_by(f64::total_cmp);
+        let nonzero = want.iter().zip(got).filter(|(x, _)| **x != 0.0);
+        Self {
+            pair,
+            row_nsr,
+            nonzero: nonzero.clone().count() as u64,
+            zeroed: nonzero.filter(|(_, y)| **y == 0.0).count() as u64,
+            stored_bits,
+            theory_nsr: None,
+            rival_nsr: None,
+        }
+    }
+
+    /// SQNR in dB of the row that a share `q` of the rows is worse than or equal to.
+    pub(in crate::metrics) fn row_sqnr(&self, q: f64) -> Option<f64> {
+        let rank = ((1.0 - q) * self.row_nsr.len() as f64).ceil() as usize;
+        let nsr = self
+            .row_nsr
+            .get(rank.saturating_sub(1).min(self.row_nsr.len().checked_sub(1)?))?;
+        Some(-10.0 * nsr.log10())
+    }
+}
+
+fn nsr(want: &[f32], got: &[f32]) -> Option<f64> {
+    let (mut signal, mut noise) = (0.0, 0.0);
+    for (&x, &y) in want.iter().zip(got) {
+        let (x, y) = (f64::from(x), f64::from(y));
+        signal += x * x;
+        noise += (x - y) * (x - y);
+    }
+    (signal > 0.0).then(|| noise / signal)
+}

@@ -1,0 +1,92 @@
+//! Selections by scores that carry an error: what to expect of their agreement.
+
+use statrs::distribution::{Continuous, ContinuousCDF, Normal};
+
+use super::Choice;
+
+/// The error of scores against their spread, row by row, and the recall that follows from it.
+///
+/// Only contested rows count, as in [`Choice`]. An error common to all scores of a row moves no selection: it is left out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Threshold {
+    /// Contested rows whose scores are not all equal.
+    pub rows: u64,
+    pub nonfinite: u64,
+    /// Σ over rows of ε: standard deviation of the scores' error over that of the scores.
+    pub(in crate::metrics) error: f64,
+    /// Σ over rows of the expected recall.
+    pub(in crate::metrics) expected: f64,
+    /// What was measured: mean over contested rows.
+    pub(in crate::metrics) recall: Option<f64>,
+}
+
+impl Threshold {
+    /// `want`, `got`: scores `[rows, candidates]`, −∞ for what may not be selected. `choice`: what was selected by them,
+    /// `k` a row.
+    ///
+    /// # Panics
+    /// When the lengths do not fit together.
+    pub fn new<X, Y>(want: &[X], got: &[Y], candidates: usize, k: usize, choice: &Choice) -> Self
+    where
+        X: Copy + Into<f64>,
+        Y: Copy + Into<f64>,
+    {
+        assert_eq!(want.len(), got.len(), "scores of the two sides");
+        let mut threshold = Self {
+            rows: 0,
+            nonfinite: choice.nonfinite,
+            error: 0.0,
+            expected: 0.0,
+            recall: choice.judge(|choice| choice.recall / choice.rows as f64),
+        };
+        for (want, got) in want.chunks_exact(candidates).zip(got.chunks_exact(candidates)) {
+            let allowed = want.iter().zip(got).map(|(&x, &y)| (x.into(), y.into()));
+            let (scores, errors): (Vec<f64>, Vec<f64>) = allowed
+                .filter(|(x, _)| *x > f64::NEG_INFINITY)
+                .map(|(x, y)| (x, y - x))
+                .unzip();
+            if scores.len() > k && variance(&scores) > 0.0 {
+                let error = (variance(&errors) / variance(&scores)).sqrt();
+                threshold.rows += 1;
+                threshold.error += error;
+                threshold.expected += recall(error, k as f64 / scores.len() as f64);
+            }
+        }
+        threshold
+    }
+
+    /// The value of a metric: none without contested rows, NaN when the reference's scores are not finite.
+    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> Option<f64>) -> Option<f64> {
+        match self.rows {
+            _ if self.nonfinite > 0 => Some(f64::NAN),
+            0 => None,
+            _ => metric(self),
+        }
+    }
+}
+
+fn variance(values: &[f64]) -> f64 {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64
+}
+
+/// Expected share of the best p of N(0, 1) scores that are still the best when every score has an independent error of
+/// standard deviation ε: to first order 1 − φ(z) ε / (√(2π) p), z = Φ⁻¹(1 − p).
+fn recall(error: f64, p: f64) -> f64 {
+    let normal = Normal::standard();
+    let z = normal.inverse_cdf(1.0 - p);
+    1.0 - normal.pdf(z) * error / ((2.0 * std::f64::consts::PI).sqrt() * p)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::recall;
+
+    /// 0.99 needs ε ≤ 0.0127 where 1 in 16 is kept, and ≤ 0.0100 where 1 in 64 is.
+    #[test]
+    fn recall_of_99_percent() {
+        assert!((recall(0.0127, 1.0 / 16.0) - 0.99).abs() < 5e-5);
+        assert!((recall(0.0100, 1.0 / 64.0) - 0.99).abs() < 2e-4);
+        assert_eq!(recall(0.0, 0.25), 1.0);
+    }
+}

@@ -1,0 +1,102 @@
+use super::nsr::nsr;
+use super::{Better, Eval, Metric, Pair, RoundTrip};
+
+/// A formula of a round trip whose elements are all finite.
+pub(super) const fn trip(
+    name: &'static str,
+    doc: &'static str,
+    unit: &'static str,
+    better: Better,
+    eval: fn(&RoundTrip) -> Option<f64>,
+) -> Metric {
+    Metric {
+        name,
+        doc,
+        unit,
+        better,
+        eval: Eval::RoundTrip(eval),
+    }
+}
+
+/// ⟨x, y − x⟩ / ‖x‖²: how much of the error is a mere loss (negative) or gain of size. 0 for noise that knows nothing of x.
+pub const RHO: Metric = trip(
+    "rho",
+    "share of the signal that the error takes away (negative) or adds",
+    "",
+    Better::Higher,
+    |trip| trip.pair.judge(rho),
+);
+
+/// From ‖y‖² = ‖x‖² + 2⟨x, e⟩ + ‖e‖².
+pub(super) fn rho(pair: &Pair) -> f64 {
+    if pair.ee == 0.0 {
+        0.0
+    } else {
+        (pair.yy - pair.xx - pair.ee) / (2.0 * pair.xx)
+    }
+}
+
+/// SQNR of the row that one row in twenty is as bad as or worse than.
+pub const ROW_SQNR_P05: Metric = trip(
+    "row_sqnr_p05",
+    "signal-to-quantization-noise ratio that 5 % of the rows do not exceed",
+    "dB",
+    Better::Higher,
+    |trip| finite(trip, |trip| trip.row_sqnr(0.05)),
+);
+
+/// SQNR of the median row: unlike `sqnr` not ruled by the few rows with most energy.
+pub const ROW_SQNR_P50: Metric = trip(
+    "row_sqnr_p50",
+    "signal-to-quantization-noise ratio of the median row",
+    "dB",
+    Better::Higher,
+    |trip| finite(trip, |trip| trip.row_sqnr(0.5)),
+);
+
+/// SQNR above that of another format on the same numbers: its interval is narrower than the difference of two intervals.
+pub const SQNR_GAIN: Metric = trip(
+    "sqnr_gain",
+    "signal-to-quantization-noise ratio above that of the recipe it is set against, on the same numbers",
+    "dB",
+    Better::Higher,
+    |trip| {
+        let rival = trip.rival_nsr?;
+        trip.pair.judge(|pair| 10.0 * (rival / nsr(pair)).log10())
+    },
+);
+
+/// Share of the numbers other than zero that came back as zero.
+pub const ZEROED: Metric = trip(
+    "zeroed",
+    "share of numbers other than zero that came back as zero",
+    "",
+    Better::Lower,
+    |trip| finite(trip, |trip| Some(trip.zeroed as f64 / trip.nonzero.max(1) as f64)),
+);
+
+/// Bits in storage, scales included, scales per tensor excluded.
+pub const STORED_BITS: Metric = trip(
+    "stored_bits",
+    "bits an element takes in storage, its share of the scales included",
+    "bit",
+    Better::Lower,
+    |trip| Some(trip.stored_bits),
+);
+
+/// SQNR / 6.02 dB: the bits of a uniform quantizer that fills its range as well.
+pub const SQNR_BITS: Metric = trip(
+    "sqnr_bits",
+    "signal-to-quantization-noise ratio in bits of 6.02 dB",
+    "bit",
+    Better::Higher,
+    |trip| trip.pair.judge(|pair| -nsr(pair).log2() / 2.0),
+);
+
+fn finite(trip: &RoundTrip, metric: impl FnOnce(&RoundTrip) -> Option<f64>) -> Option<f64> {
+    if trip.pair.finite() {
+        metric(trip)
+    } else {
+        Some(f64::NAN)
+    }
+}

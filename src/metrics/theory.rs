@@ -1,0 +1,96 @@
+//! What theory says a measured number should be, and how far it is off.
+
+use super::nsr::nsr;
+use super::round_trip::{rho, trip};
+use super::{Better, COSINE, Eval, Metric, Pair, Threshold};
+
+/// NSR of a float with so many mantissa bits whose significands are log-uniform, without overflow and underflow:
+/// 2^(−2M) ln 2 / 18, which is an SQNR of 6.02 M + 14.14 dB.
+///
+/// From a uniform error of a unit in the last place u = 2^(e−M), u²/12, over the mean of x² in a binade: ∫ x² dx/x / ln 2 =
+/// 3/2 · 4^e / ln 2.
+pub fn float_nsr(mantissa_bits: u32) -> f64 {
+    0.25f64.powi(mantissa_bits as i32) * std::f64::consts::LN_2 / 18.0
+}
+
+pub const SQNR_THEORY: Metric = trip(
+    "sqnr_theory",
+    "SQNR in theory: 6.02 M + 14.14 dB of floats with M mantissa bits, a twelfth of the squared step of integers",
+    "dB",
+    Better::Higher,
+    |trip| Some(-10.0 * trip.theory_nsr?.log10()),
+);
+
+pub const SQNR_EXCESS: Metric = trip(
+    "sqnr_excess",
+    "measured SQNR above theory's",
+    "dB",
+    Better::Higher,
+    |trip| {
+        let theory = trip.theory_nsr?;
+        trip.pair.judge(|pair| 10.0 * (theory / nsr(pair)).log10())
+    },
+);
+
+/// (1 + ρ) / √(1 + 2ρ + NSR): what the cosine must be, given the size of the error and its share along x.
+pub const COSINE_THEORY: Metric = trip(
+    "cosine_theory",
+    "cosine that follows from measured rho and NSR: (1 + rho) / sqrt(1 + 2 rho + NSR)",
+    "",
+    Better::Higher,
+    |trip| trip.pair.judge(cosine),
+);
+
+pub const COSINE_EXCESS: Metric = trip(
+    "cosine_excess",
+    "distance of the measured cosine from cosine_theory: rounding of f64, or a mistake",
+    "",
+    Better::Lower,
+    |trip| {
+        let measured = COSINE.measure(trip.pair)?;
+        trip.pair.judge(|pair| (measured - cosine(pair)).abs())
+    },
+);
+
+fn cosine(pair: &Pair) -> f64 {
+    let (rho, nsr) = (rho(pair), nsr(pair));
+    (1.0 + rho) / (1.0 + 2.0 * rho + nsr).sqrt()
+}
+
+const fn threshold(
+    name: &'static str,
+    doc: &'static str,
+    better: Better,
+    eval: fn(&Threshold) -> Option<f64>,
+) -> Metric {
+    Metric {
+        name,
+        doc,
+        unit: "",
+        better,
+        eval: Eval::Threshold(eval),
+    }
+}
+
+/// ε, mean over contested rows.
+pub const SCORE_ERROR: Metric = threshold(
+    "score_error",
+    "standard deviation of the scores' error over that of the scores, mean over rows",
+    Better::Lower,
+    |threshold| threshold.judge(|threshold| Some(threshold.error / threshold.rows as f64)),
+);
+
+/// 1 − φ(z) ε / (√(2π) p), z = Φ⁻¹(1 − p), of each row's own ε and kept share p; mean over contested rows.
+pub const RECALL_THEORY: Metric = threshold(
+    "recall_theory",
+    "recall of normal scores with an independent error of the measured size, to first order",
+    Better::Higher,
+    |threshold| threshold.judge(|threshold| Some(threshold.expected / threshold.rows as f64)),
+);
+
+pub const RECALL_EXCESS: Metric = threshold(
+    "recall_excess",
+    "measured recall above theory's",
+    Better::Higher,
+    |threshold| threshold.judge(|threshold| Some(threshold.recall? - threshold.expected / threshold.rows as f64)),
+);

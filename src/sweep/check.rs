@@ -1,0 +1,160 @@
+//! What can be told wrong of an experiment before any data is read.
+
+use super::experiment::{Experiment, Kind, Recipe, Window};
+use super::plan::REFERENCE;
+use super::source::Origin;
+
+/// The offending text, and what is wrong with it.
+type Wrong = (String, String);
+
+fn wrong<T>(place: &str, message: impl Into<String>) -> Result<T, Wrong> {
+    Err((place.to_string(), message.into()))
+}
+
+impl Experiment {
+    /// Finds what no model is needed to find.
+    pub fn check(&self) -> Result<(), Wrong> {
+        if !self.windows.is_empty() && self.tokens < 2 {
+            let message = format!("tokens = {}: a window needs at least 2", self.tokens);
+            return wrong("tokens", message);
+        }
+        if self.recipes.is_empty() {
+            return wrong("recipe", "no recipe is given");
+        }
+        if let Some(name) = repeated(self.windows.iter().map(Window::name)) {
+            return wrong(&name, format!("window '{name}' is given twice"));
+        }
+        let plain =
+            |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        let recipes = self.recipes.iter().map(|recipe| &recipe.name);
+        let names = [&self.name].into_iter().chain(recipes.clone());
+        for name in names.chain(self.sources.iter().map(|source| &source.name)) {
+            if !plain(name) {
+                return wrong(
+                    name,
+                    format!("'{name}' is not a name: letters, digits, '_' and '-' only"),
+                );
+            }
+        }
+        if let Some(name) = repeated(recipes.cloned().chain([REFERENCE.to_string()])) {
+            return wrong(&name, format!("recipe name '{name}' is taken"));
+        }
+        match self.kind {
+            Kind::Model => self.check_model()?,
+            Kind::RoundTrip | Kind::Recall => self.check_sources()?,
+        }
+        self.recipes.iter().try_for_each(|recipe| self.check_recipe(recipe))
+    }
+
+    fn check_model(&self) -> Result<(), Wrong> {
+        for (what, missing) in [
+            ("model", self.model.is_none()),
+            ("phases", self.phases.is_empty()),
+            ("window", self.windows.is_empty()),
+        ] {
+            if missing {
+                return wrong(what, format!("no {what} is given"));
+            }
+        }
+        if self.draws > 0 || !self.sources.is_empty() {
+            return wrong(
+                "source",
+                "draws and sources are for kind = \"round_trip\" or \"recall\"",
+            );
+        }
+        Ok(())
+    }
+
+    fn check_sources(&self) -> Result<(), Wrong> {
+        if !self.phases.is_empty() {
+            return wrong("phases", "only a model has phases");
+        }
+        if self.sources.is_empty() {
+            return wrong("source", "no source is given");
+        }
+        if let Some(name) = repeated(self.sources.iter().map(|source| source.name.clone())) {
+            return wrong(&name, format!("source '{name}' is given twice"));
+        }
+        for source in &self.sources {
+            let name = &source.name;
+            if !source.from.suits(self.kind) {
+                return wrong(name, format!("source '{name}' is not for an experiment of this kind"));
+            }
+            source
+                .from
+                .check(self.shape[1])
+                .map_err(|message| (name.clone(), format!("source '{name}': {message}")))?;
+        }
+        let sites = self.sources.iter().any(|source| matches!(source.from, Origin::Site(_)));
+        let drawn = self
+            .sources
+            .iter()
+            .any(|source| !matches!(source.from, Origin::Site(_)));
+        if drawn && (self.draws == 0 || self.shape.contains(&0)) {
+            return wrong("draws", "drawn sources need draws = N and shape = [rows, columns]");
+        }
+        if sites && (self.model.is_none() || self.windows.is_empty()) {
+            return wrong("model", "sources at sites of a model need a model and windows of text");
+        }
+        if self.kind == Kind::Recall && self.model.is_none() {
+            return wrong(
+                "model",
+                "recipes of a recall name sites of a model, and no model is given",
+            );
+        }
+        if (self.draws > 0 && !drawn) || (!self.windows.is_empty() && !sites) {
+            return wrong("draws", "draws and windows need a source each that they are of");
+        }
+        Ok(())
+    }
+
+    fn check_recipe(&self, recipe: &Recipe) -> Result<(), Wrong> {
+        let name = &recipe.name;
+        let [rounds, format, noise] = [
+            !recipe.rounds.is_empty(),
+            recipe.format.is_some(),
+            recipe.score_noise.is_some(),
+        ];
+        let suits = match self.kind {
+            Kind::Model => !format && !noise,
+            Kind::RoundTrip => format && !rounds && !noise && !recipe.noise,
+            Kind::Recall => !format && rounds != noise,
+        };
+        if !suits {
+            let needs = match self.kind {
+                Kind::Model => "'round' only",
+                Kind::RoundTrip => "'format' only",
+                Kind::Recall => "either 'round' or 'score_noise'",
+            };
+            return wrong(
+                name,
+                format!("recipe '{name}': an experiment of this kind takes {needs}"),
+            );
+        }
+        if let Some(size) = recipe.score_noise.filter(|size| !(size.is_finite() && *size >= 0.0)) {
+            return wrong(name, format!("recipe '{name}': score_noise = {size} is not a size"));
+        }
+        let others = || {
+            self.recipes
+                .iter()
+                .map(|other| other.name.as_str())
+                .filter(|other| other != name)
+        };
+        match &recipe.against {
+            Some(against) if !format || !others().any(|other| other == against) => {
+                let hint = crate::error::did_you_mean(against, others());
+                wrong(
+                    against,
+                    format!("recipe '{name}': '{against}' is no other recipe with a format{hint}"),
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first name that occurs a second time.
+fn repeated(names: impl Iterator<Item = String>) -> Option<String> {
+    let mut seen = std::collections::HashSet::new();
+    names.into_iter().find(|name| !seen.insert(name.clone()))
+}
