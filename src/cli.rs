@@ -6,11 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-<<<<<<< HEAD
-use crate::{bench, compare, generate, inspect, inventory, quantize};
-=======
-use crate::{bench, compare, generate, inventory, verify};
->>>>>>> main
+use crate::{bench, compare, generate, inspect, inventory, quantize, verify};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.

@@ -23,6 +23,7 @@ mod power;
 mod quantize;
 mod records;
 mod scale;
+mod steps;
 mod stochastic;
 mod verify;
 

@@ -49,19 +49,11 @@ impl pulp::WithSimd for Encode<'_> {
             global,
         } = self;
         match format.rotation {
-<<<<<<< HEAD
-            None => format.store(x, rows, cols, global),
+            None => format.store(simd, x, rows, cols, global),
             Some(size) => {
                 let mut rotated = x.to_vec();
                 rotate(&mut rotated, size);
-                format.store(&rotated, rows, cols, global)
-=======
-            None => format.encode(simd, x, rows, cols, amax),
-            Some(size) => {
-                let mut rotated = x.to_vec();
-                rotate(&mut rotated, size);
-                format.encode(simd, &rotated, rows, cols, amax)
->>>>>>> main
+                format.store(simd, &rotated, rows, cols, global)
             }
         }
     }
@@ -78,13 +70,8 @@ impl pulp::WithSimd for Decode<'_> {
     type Output = ();
 
     #[inline(always)]
-<<<<<<< HEAD
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        self.format.load(self.encoded, self.out);
-=======
     fn with_simd<S: pulp::Simd>(self, simd: S) {
-        self.format.decode(simd, self.encoded, self.out);
->>>>>>> main
+        self.format.load(simd, self.encoded, self.out);
         if let Some(size) = self.format.rotation {
             rotate_back(self.out, size);
         }
@@ -92,7 +79,6 @@ impl pulp::WithSimd for Decode<'_> {
 }
 
 impl Format {
-<<<<<<< HEAD
     /// The stored bytes of `[rows, cols]`.
     ///
     /// # Panics
@@ -127,11 +113,6 @@ impl Format {
     /// What is stored of `[rows, cols]`, without the bytes.
     pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
         let part = |name, dtype, shape| Part {
-=======
-    #[inline(always)]
-    fn encode<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, amax: Option<f32>) -> Encoded {
-        let part = |name, dtype, shape, bytes| Part {
->>>>>>> main
             name,
             dtype,
             shape,
@@ -148,68 +129,8 @@ impl Format {
         parts
     }
 
-    /// What the cast sees: each value divided by its scale as it is stored. Of `x` after any rotation.
-    ///
-    /// # Panics
-    /// When `stored`, of which only scales are read, does not fit.
-    pub fn quotients(&self, x: &[f32], stored: &Encoded) -> Vec<f32> {
-        let (rows, cols) = (stored.rows, stored.cols);
-        let Some(Scaling { group, scale }) = self.scaling else {
-            return x.to_vec();
-        };
-        let (levels, (height, width)) = (self.stored_levels(stored), group.tile(rows, cols));
-        let across = group.count(rows, cols).1;
-        let mut out = x.to_vec();
-        let strips = out
-            .chunks_mut(height * cols)
-            .zip(stored.part("scale").chunks(across * scale.bytes()));
-        for (strip, (strip_out, scales)) in strips.enumerate() {
-            for (tile, bytes) in scales.chunks_exact(scale.bytes()).enumerate() {
-                let columns = tile * width..cols.min((tile + 1) * width);
-                let rows = strip_out
-                    .chunks_exact(cols)
-                    .map(|row| codes::amax(&row[columns.clone()]));
-                let amax = f32::from_bits(rows.max().unwrap_or(0));
-                let quotient = scale.division(bytes, amax, &level(&levels, strip));
-                for row in strip_out.chunks_exact_mut(cols) {
-                    row[columns.clone()].iter_mut().for_each(|x| *x = quotient.apply(*x));
-                }
-            }
-        }
-        out
-    }
-
-    /// The bytes of the scale that a block of largest magnitude `amax` gets, under a stored global scale if there is one.
-    /// Rules that try several scales try them on `block`.
-    pub fn scale_of(&self, amax: f32, block: &[f32], global: f32) -> Vec<u8> {
-        let Some(Scaling { scale, .. }) = self.scaling else {
-            return Vec::new();
-        };
-        let mut target = Target::alone(self.element);
-        if let Some((rule, _)) = self.second_level() {
-            target.level = rule.stored_level(global);
-        }
-        let mut out = vec![0; scale.bytes()];
-        scale.encode(amax.abs().to_bits(), block, &target, &mut out);
-        out
-    }
-
-    /// The values that are rounded: `x`, rotated if the format says so.
-    pub fn rotated(&self, x: &[f32]) -> Vec<f32> {
-        let mut out = x.to_vec();
-        if let Some(size) = self.rotation {
-            rotate(&mut out, size);
-        }
-        out
-    }
-
-    /// The global scale that a rule stores of a largest magnitude; none if there is no such level.
-    pub fn global_of(&self, amax: f32) -> Option<f32> {
-        self.second_level().map(|(rule, _)| rule.level(amax).stored)
-    }
-
     #[inline(always)]
-    fn store(&self, x: &[f32], rows: usize, cols: usize, global: GlobalScale) -> Encoded {
+    fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, global: GlobalScale) -> Encoded {
         let levels = self.levels(x, cols, global);
         let mut data = vec![0; rows * self.data_bytes(cols)];
         let mut scales = Vec::new();
@@ -255,9 +176,7 @@ impl Format {
         let len = if group == Group::Token { cols } else { x.len().max(1) };
         let parts = x.chunks(len);
         match global {
-            GlobalScale::Own => parts
-                .map(|part| rule.level(f32::from_bits(codes::amax(part))))
-                .collect(),
+            GlobalScale::Own => parts.map(|part| rule.level(f32::from_bits(codes::amax(part)))).collect(),
             GlobalScale::Amax(amax) => parts.map(|_| rule.level(amax)).collect(),
             GlobalScale::Stored(stored) => {
                 assert_eq!(stored.len(), parts.len(), "global scales of '{self}'");
@@ -267,7 +186,7 @@ impl Format {
     }
 
     /// The second level as it is stored.
-    fn stored_levels(&self, encoded: &Encoded) -> Vec<Level> {
+    pub(super) fn stored_levels(&self, encoded: &Encoded) -> Vec<Level> {
         let Some((rule, _)) = self.second_level() else {
             return Vec::new();
         };
@@ -277,7 +196,7 @@ impl Format {
             .collect()
     }
 
-    fn second_level(&self) -> Option<(&'static Nvfp4Rule, Group)> {
+    pub(super) fn second_level(&self) -> Option<(&'static Nvfp4Rule, Group)> {
         match (self.scaling?.scale, self.global?) {
             (Scale::E4m3(rule), group) => Some((rule, group)),
             _ => None,
@@ -304,11 +223,7 @@ impl Format {
     }
 
     #[inline(always)]
-<<<<<<< HEAD
-    fn load(&self, encoded: &Encoded, out: &mut [f32]) {
-=======
-    fn decode<S: pulp::Simd>(&self, simd: S, encoded: &Encoded, out: &mut [f32]) {
->>>>>>> main
+    fn load<S: pulp::Simd>(&self, simd: S, encoded: &Encoded, out: &mut [f32]) {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let data = encoded.part("data");
         assert_eq!(data.len(), rows * self.data_bytes(cols), "bytes of codes of '{self}'");
@@ -403,7 +318,7 @@ const fn span(width: usize) -> usize {
 }
 
 /// The level above the strip of that index; strips are rows where rows have levels of their own.
-fn level(levels: &[Level], strip: usize) -> Level {
+pub(super) fn level(levels: &[Level], strip: usize) -> Level {
     match levels {
         [] => Level::ONE,
         [level] => *level,
@@ -468,7 +383,7 @@ mod tests {
                     x: &x,
                     rows,
                     cols,
-                    amax: None,
+                    global: GlobalScale::Own,
                 });
                 let mut out = vec![0.0; x.len()];
                 machine.dispatch(Decode {

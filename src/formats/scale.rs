@@ -88,37 +88,8 @@ impl Scale {
         }
     }
 
-<<<<<<< HEAD
-    /// How the elements of a block are divided under a scale that is stored already.
-    pub(super) fn division(&self, bytes: &[u8], amax: f32, level: &Level) -> Quotient {
-        match self {
-            Self::E8m0(rule) => rule.quotient(bytes[0]),
-            Self::F32(rule) => rule.quotient(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-            Self::E4m3(rule) => rule.division(amax, UE4M3_CAST.decode(u32::from(bytes[0])), level),
-        }
-    }
-
-    /// The value of a stored scale, apart from any level above it: what codes are multiplied by, or for a scale that is
-    /// stored the other way round, its inverse.
-    pub fn value(&self, bytes: &[u8]) -> f32 {
-        match self {
-            Self::E4m3(_) => UE4M3_CAST.decode(u32::from(bytes[0])),
-            _ => {
-                let quotient = self.decode(bytes, &Level::ONE);
-                if quotient.divide {
-                    1.0 / quotient.factor
-                } else {
-                    quotient.factor
-                }
-            }
-        }
-    }
-
-    /// What the codes of a block are multiplied by.
-=======
     /// Stores the scales for the bits of the largest magnitudes of blocks, and gives the factors of their elements. `x`
     /// has the blocks, of `width` elements, for rules that try several scales.
->>>>>>> main
     #[inline(always)]
     pub(super) fn encode(
         &self,
@@ -132,6 +103,30 @@ impl Scale {
             Self::E8m0(rule) => rule.encode(amax, &target.limits, stored, factors),
             Self::F32(rule) => rule.encode(amax, &target.limits, stored, factors),
             Self::E4m3(rule) => rule.encode(amax, (x, width), &target.level, stored, factors),
+        }
+    }
+
+    /// The factor of the elements of a block with that largest magnitude under a scale that is stored already.
+    pub(super) fn factor(&self, bytes: &[u8], amax: u32, level: &Level) -> f32 {
+        match self {
+            Self::E8m0(rule) => rule.factor(bytes[0]),
+            Self::F32(rule) => rule.factor(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            Self::E4m3(rule) => rule.factor(rule.division, amax, UE4M3_CAST.decode(u32::from(bytes[0])), level),
+        }
+    }
+
+    /// The value of a stored scale, apart from any level above it: what codes are multiplied by, or for a scale that is
+    /// stored the other way round, its inverse.
+    pub fn value(&self, bytes: &[u8]) -> f32 {
+        if let Self::E4m3(_) = self {
+            return UE4M3_CAST.decode(u32::from(bytes[0]));
+        }
+        let mut factor = [0.0];
+        self.decode(bytes, &Level::ONE, &mut factor);
+        if self.multiplication().divide {
+            1.0 / factor[0]
+        } else {
+            factor[0]
         }
     }
 
