@@ -1,5 +1,7 @@
 //! The parity diagnosis: real libraries' buffers get their library's name, planted faults their cause.
 
+#[path = "parity/confusion.rs"]
+mod confusion;
 #[path = "parity/faults.rs"]
 mod faults;
 #[path = "parity/fixtures.rs"]

@@ -54,7 +54,10 @@ fn f32s(shape: &[usize], values: &[f32]) -> Array {
 }
 
 fn bf16s(shape: &[usize], values: &[f32]) -> Array {
-    let bytes: Vec<u8> = values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect();
+    let bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|x| half::bf16::from_f32(*x).to_le_bytes())
+        .collect();
     raw(Dtype::BF16, shape, &bytes)
 }
 
@@ -62,10 +65,14 @@ fn bf16s(shape: &[usize], values: &[f32]) -> Array {
 fn values(len: usize) -> Vec<f32> {
     let mut state = 1u64;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u64 << 24) as f32
     };
-    (0..len).map(|_| (next() + next() + next() - 1.5) * (next() * 4.0).exp2()).collect()
+    (0..len)
+        .map(|_| (next() + next() + next() - 1.5) * (next() * 4.0).exp2())
+        .collect()
 }
 
 /// What a command ended in.
@@ -100,7 +107,9 @@ impl Bench {
     /// Files and nothing else, as temporary ones are.
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).unwrap();
-        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -140,6 +149,9 @@ impl Bench {
     fn json(&self, command: &str) -> Vec<serde_json::Value> {
         let done = self.run(command);
         assert!(done.err.is_empty(), "{}", done.err);
-        done.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        done.out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 }

@@ -176,7 +176,9 @@ impl Format {
         let len = if group == Group::Token { cols } else { x.len().max(1) };
         let parts = x.chunks(len);
         match global {
-            GlobalScale::Own => parts.map(|part| rule.level(f32::from_bits(codes::amax(part)))).collect(),
+            GlobalScale::Own => parts
+                .map(|part| rule.level(f32::from_bits(codes::amax(part))))
+                .collect(),
             GlobalScale::Amax(amax) => parts.map(|_| rule.level(amax)).collect(),
             GlobalScale::Stored(stored) => {
                 assert_eq!(stored.len(), parts.len(), "global scales of '{self}'");

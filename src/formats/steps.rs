@@ -58,7 +58,9 @@ impl Format {
                 let rows = out.chunks_exact(cols).map(|row| codes::amax(&row[columns.clone()]));
                 let factor = scale.factor(bytes, rows.max().unwrap_or(0), &level(&levels, strip));
                 for row in out.chunks_exact_mut(cols) {
-                    row[columns.clone()].iter_mut().for_each(|x| *x = operation.apply(factor, *x));
+                    row[columns.clone()]
+                        .iter_mut()
+                        .for_each(|x| *x = operation.apply(factor, *x));
                 }
             }
         }

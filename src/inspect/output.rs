@@ -85,7 +85,7 @@ fn page(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> String {
 /// Metrics of a tensor beside its source.
 fn shown(stats: &Stats) -> impl Iterator<Item = (&'static Metric, f64)> {
     let pair = stats.against.as_ref().map(|against| &against.pair);
-    let metrics = pair.into_iter().flat_map(|pair| measure_all(pair));
+    let metrics = pair.into_iter().flat_map(measure_all);
     metrics.filter(|(metric, _)| ["sqnr", "cosine"].contains(&metric.name))
 }
 

@@ -41,7 +41,10 @@ impl ParityArgs {
             ("layout", &naming.layout),
             ("tensor", &self.tensor),
         ];
-        given.into_iter().find(|(_, value)| value.is_some()).map(|(flag, _)| flag)
+        given
+            .into_iter()
+            .find(|(_, value)| value.is_some())
+            .map(|(flag, _)| flag)
     }
 }
 

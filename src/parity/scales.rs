@@ -243,7 +243,7 @@ fn hypotheses(format: &Format, canonical: &Canonical, amaxes: &[f32], blocks: &[
     amax("of the block below".into(), &|block| neighbour(block, 1, 0));
     amax("of two blocks side by side".into(), &|block| {
         let c = grid.place(block.group)[1];
-        let other = neighbour(block, 0, if c % 2 == 0 { 1 } else { -1 }).unwrap_or(0.0);
+        let other = neighbour(block, 0, if c.is_multiple_of(2) { 1 } else { -1 }).unwrap_or(0.0);
         Some(block.amax.max(other))
     });
     let whole = amaxes.iter().copied().fold(0.0, f32::max);

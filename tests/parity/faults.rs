@@ -1,9 +1,6 @@
-//! Faults planted in the bytes of right quantizers: what the diagnosis says of them, as a confusion matrix.
+//! Faults planted in the bytes of right quantizers.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-
-use ulplab::formats::{E4M3, Encoded, FORMATS as FORMATS_BY_NAME, Format, GlobalScale, codec};
+use ulplab::formats::{E4M3, Encoded, Format, GlobalScale, codec};
 use ulplab::layouts::Layout;
 use ulplab::packed::{Grid, codes};
 use ulplab::parity::{Cause, Diagnosis, Stored, diagnose};
@@ -11,35 +8,17 @@ use ulplab::parity::{Cause, Diagnosis, Stored, diagnose};
 use crate::oracle::Random;
 
 const ROWS: usize = 128;
-const COLS: usize = 256;
-const FORMATS: [&str; 4] = [
-    "e2m1/b16:e4m3(te)/t:f32",
-    "e4m3/b32:e8m0(rceil)",
-    "e2m1/b32:e8m0(rceil)",
-    "e4m3/b128:f32(deepgemm)",
-];
-const DATA: [&str; 3] = ["gauss", "outliers", "real-like"];
-const CAUSES: [Cause; 8] = [
-    Cause::Amax,
-    Cause::ScaleRounding,
-    Cause::TieRule,
-    Cause::Saturation,
-    Cause::NibbleOrder,
-    Cause::Swizzle,
-    Cause::Layout,
-    Cause::GlobalScale,
-];
-
+pub const COLS: usize = 256;
 fn pick<T: Copy>(random: &mut Random, of: &[T]) -> T {
     of[(random.uniform() * of.len() as f64) as usize]
 }
 
-fn normal(random: &mut Random) -> f64 {
+pub fn normal(random: &mut Random) -> f64 {
     (0..12).map(|_| random.uniform()).sum::<f64>() - 6.0
 }
 
 /// `real-like`: bf16 of heavy tails, with rows and channels of different size and zeros.
-fn data(kind: &str, random: &mut Random) -> Vec<f32> {
+pub fn data(kind: &str, random: &mut Random) -> Vec<f32> {
     let mut sizes = |n: usize, spread: f64| -> Vec<f64> { (0..n).map(|_| (spread * normal(random)).exp()).collect() };
     let (rows, cols) = (sizes(ROWS, 0.5), sizes(COLS, 0.6));
     let loud: Vec<bool> = (0..COLS).map(|_| random.uniform() < 0.01).collect();
@@ -59,16 +38,16 @@ fn data(kind: &str, random: &mut Random) -> Vec<f32> {
 }
 
 /// What a kernel leaves behind, right or wrong.
-struct Kernel {
-    format: Format,
-    x: Vec<f32>,
+pub struct Kernel {
+    pub format: Format,
+    pub x: Vec<f32>,
     grid: Grid,
-    encoded: Encoded,
+    pub encoded: Encoded,
     layout: Option<&'static Layout>,
 }
 
 impl Kernel {
-    fn new(text: &str, x: Vec<f32>, amax: Option<f32>) -> Self {
+    pub fn new(text: &str, x: Vec<f32>, amax: Option<f32>) -> Self {
         let format = *codec(text).unwrap().format().unwrap();
         let global = amax.map_or(GlobalScale::Own, GlobalScale::Amax);
         Self {
@@ -78,6 +57,12 @@ impl Kernel {
             x,
             layout: None,
         }
+    }
+
+    /// Whether the bytes are those of the format after all, as declared.
+    pub fn harmless(&self) -> bool {
+        let right = self.format.encode(&self.x, COLS, GlobalScale::Own);
+        self.layout.is_none() && right == self.encoded
     }
 
     fn part(&mut self, name: &str) -> &mut Vec<u8> {
@@ -133,7 +118,7 @@ impl Kernel {
         *self.part("data") = bytes;
     }
 
-    fn diagnose(&self, named: bool) -> Diagnosis {
+    pub fn diagnose(&self, named: bool) -> Diagnosis {
         let stored = Stored {
             layout: self.layout,
             ..Stored::from(&self.encoded)
@@ -341,7 +326,7 @@ fn wrong_global(kernel: &mut Kernel, random: &mut Random) {
 }
 
 /// A kernel with that fault, and the rule that would explain it; none where the format cannot have it.
-fn plant(cause: Cause, text: &str, x: Vec<f32>, random: &mut Random) -> Option<(Kernel, Option<&'static str>)> {
+pub fn plant(cause: Cause, text: &str, x: Vec<f32>, random: &mut Random) -> Option<(Kernel, Option<&'static str>)> {
     let mut kernel = Kernel::new(text, x, None);
     let mut rule = None;
     match cause {
@@ -356,152 +341,4 @@ fn plant(cause: Cause, text: &str, x: Vec<f32>, random: &mut Random) -> Option<(
         _ => return None,
     }
     Some((kernel, rule))
-}
-
-/// Whether the bytes are those of the format after all, as declared.
-fn harmless(kernel: &Kernel) -> bool {
-    let right = kernel.format.encode(&kernel.x, COLS, GlobalScale::Own);
-    kernel.layout.is_none() && right == kernel.encoded
-}
-
-/// Planted and diagnosed causes with their counts, and what a share of the planted is diagnosed right.
-#[derive(Default)]
-struct Matrix {
-    counts: BTreeMap<(&'static str, &'static str), usize>,
-    misses: Vec<String>,
-}
-
-impl Matrix {
-    fn add(&mut self, planted: Cause, found: Option<Cause>, what: String) {
-        let found = found.map_or("none", Cause::name);
-        *self.counts.entry((planted.name(), found)).or_default() += 1;
-        if found != planted.name() {
-            self.misses.push(what);
-        }
-    }
-
-    fn right(&self) -> f64 {
-        let right: usize = self
-            .counts
-            .iter()
-            .filter(|((planted, found), _)| planted == found)
-            .map(|(_, count)| count)
-            .sum();
-        right as f64 / self.counts.values().sum::<usize>() as f64
-    }
-
-    fn table(&self) -> String {
-        let mut table = format!("{:.1} % right\n", 100.0 * self.right());
-        for ((planted, found), count) in &self.counts {
-            let _ = writeln!(table, "{planted:24} diagnosed as {found:24} {count}");
-        }
-        let misses = self.misses.iter().take(60).cloned().collect::<Vec<_>>();
-        table + &misses.join("\n")
-    }
-}
-
-fn confusion(named: bool, seeds: u64) -> Matrix {
-    let mut matrix = Matrix::default();
-    for (f, text) in FORMATS.iter().enumerate() {
-        for (d, kind) in DATA.iter().enumerate() {
-            for (c, cause) in CAUSES.into_iter().enumerate() {
-                for seed in 0..seeds {
-                    let mut random = Random(seed * 1000 + (f * 100 + d * 10 + c) as u64);
-                    let x = data(kind, &mut random);
-                    let Some((kernel, rule)) = plant(cause, text, x, &mut random) else {
-                        continue;
-                    };
-                    if harmless(&kernel) {
-                        continue;
-                    }
-                    let diagnosis = kernel.diagnose(named);
-                    let mut found = diagnosis.cause();
-                    // Without a rule to hold against, bytes that another rule makes are no fault.
-                    let exact = |name: &str| diagnosis.exact.iter().any(|candidate| candidate.name() == name);
-                    let tabled = [Cause::GlobalScale, Cause::TieRule].contains(&cause);
-                    let is_rule = rule.is_some_and(exact) || (tabled && !diagnosis.exact.is_empty());
-                    if !named && found.is_none() && is_rule {
-                        found = Some(cause);
-                    }
-                    let share = diagnosis
-                        .findings
-                        .iter()
-                        .map(|f| format!("{} {} of {} {}", f.cause, f.detail, f.count, f.of));
-                    let what = format!(
-                        "{text} {kind} {seed}: {cause}: {}",
-                        share.collect::<Vec<_>>().join("; ")
-                    );
-                    matrix.add(cause, found, what);
-                }
-            }
-        }
-    }
-    matrix
-}
-
-#[test]
-fn faults_are_told_from_a_named_rule() {
-    let matrix = confusion(true, 5);
-    println!("{}", matrix.table());
-    assert!(matrix.right() >= 0.95, "{}", matrix.table());
-    assert!(matrix.counts.values().sum::<usize>() > 300, "{}", matrix.table());
-    for cause in CAUSES {
-        assert!(
-            matrix.counts.contains_key(&(cause.name(), cause.name())),
-            "{cause}: {}",
-            matrix.table()
-        );
-    }
-}
-
-#[test]
-fn faults_are_told_from_any_rule() {
-    let matrix = confusion(false, 3);
-    println!("{}", matrix.table());
-    assert!(matrix.right() >= 0.95, "{}", matrix.table());
-}
-
-/// Every rule's own bytes are explained by it, and its codes are those of `codes`.
-#[test]
-fn right_bytes_are_no_fault() {
-    for text in FORMATS {
-        for kind in DATA {
-            let x = data(kind, &mut Random(7));
-            let formats = codec(text).unwrap().format().unwrap().by_rules();
-            for format in formats {
-                let kernel = Kernel::new(&format.to_string(), x.clone(), None);
-                let diagnosis = kernel.diagnose(true);
-                assert!(
-                    diagnosis.findings.is_empty(),
-                    "{format} {kind}: {}",
-                    diagnosis.conclusion()
-                );
-                assert_eq!(diagnosis.foreign_globals, 0, "{format} {kind}");
-                assert_eq!(codes(&format, kernel.encoded.part("data")).len(), x.len());
-            }
-        }
-    }
-}
-
-/// Bytes that mean nothing are never explained, whatever the shape and the source; nor do they end in a panic.
-#[test]
-fn garbage_is_not_explained() {
-    let mut random = Random(3);
-    for named in FORMATS_BY_NAME {
-        let format = *codec(named.name).unwrap().format().unwrap();
-        for (rows, cols) in [(1, 128), (2, 128), (5, 256), (33, 384)] {
-            let mut x: Vec<f32> = (0..rows * cols).map(|_| normal(&mut random) as f32).collect();
-            for bad in [f32::NAN, f32::INFINITY, 0.0, -0.0, 1e-40, f32::MAX] {
-                let at = (random.uniform() * x.len() as f64) as usize;
-                x[at] = bad;
-            }
-            let mut encoded = format.encode(&x, cols, GlobalScale::Own);
-            for part in &mut encoded.parts {
-                // Not the sign of e4m3 scales, which is refused before.
-                part.bytes.iter_mut().for_each(|byte| *byte = (random.uniform() * 128.0) as u8);
-            }
-            let diagnosis = diagnose(&x, cols, &Stored::from(&encoded), &format, random.uniform() < 0.5);
-            assert!(!diagnosis.explained(), "{} [{rows}, {cols}]: {}", named.name, diagnosis.conclusion());
-        }
-    }
 }

@@ -29,7 +29,10 @@ fn counts_by_hand() {
             ("nan_scales", json!(0)),
             ("underflow", json!(2)),
             ("nonfinite", json!(0)),
-            ("codes", json!([[0.0, 39], [0.5, 1], [1.0, 2], [1.5, 1], [3.0, 1], [4.0, 1], [6.0, 3]])),
+            (
+                "codes",
+                json!([[0.0, 39], [0.5, 1], [1.0, 2], [1.5, 1], [3.0, 1], [4.0, 1], [6.0, 3]]),
+            ),
             ("scales", json!([[0.0, 1], [1.0, 2]])),
         ] {
             assert_eq!(record[key], value, "{key}");
@@ -46,13 +49,19 @@ fn counts_by_hand() {
     want(&bench.json("inspect q.safetensors --source in.safetensors --blocks 9 --json")[0]);
     let alone = &bench.json("inspect q.safetensors --json")[0];
     assert_eq!(alone["zeros"], 39);
-    assert!(alone.get("underflow").is_none(), "without its source nothing is known of it");
+    assert!(
+        alone.get("underflow").is_none(),
+        "without its source nothing is known of it"
+    );
 }
 
 #[test]
 fn the_page_says_it_in_words() {
     let bench = Bench::new();
-    bench.write("in.safetensors", &[("x", f32s(&[1, 48], &by_hand())), ("y", f32s(&[32], &values(32)))]);
+    bench.write(
+        "in.safetensors",
+        &[("x", f32s(&[1, 48], &by_hand())), ("y", f32s(&[32], &values(32)))],
+    );
     let done = bench.works("inspect in.safetensors --format nvfp4_single --only x");
     for words in [
         "x  e2m1/b16:e4m3  [1, 48]  4.5000 bits per element",
@@ -82,8 +91,16 @@ fn nan_scales_and_wide_elements() {
     assert_eq!(record["worst"][0]["block"], json!([1, 0]));
     // By powers of two: at most 18 binades of e4m3, zero and NaN.
     assert!(record["codes"].as_array().unwrap().len() <= 20);
-    for (bin, _) in record["codes"].as_array().unwrap().iter().map(|bin| (bin[0].as_f64(), &bin[1])) {
-        assert!(bin.is_none_or(|value| value == 0.0 || value.log2().fract() == 0.0), "{bin:?}");
+    for (bin, _) in record["codes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|bin| (bin[0].as_f64(), &bin[1]))
+    {
+        assert!(
+            bin.is_none_or(|value| value == 0.0 || value.log2().fract() == 0.0),
+            "{bin:?}"
+        );
     }
 }
 
@@ -92,10 +109,17 @@ fn a_source_that_does_not_fit() {
     let bench = Bench::new();
     bench.write("in.safetensors", &[("x", f32s(&[2, 64], &values(128)))]);
     bench.write("other.safetensors", &[("x", f32s(&[2, 32], &values(64)))]);
-    bench.write("named.safetensors", &[("xx", f32s(&[2, 64], &values(128))), ("z", f32s(&[1], &[0.0]))]);
+    bench.write(
+        "named.safetensors",
+        &[("xx", f32s(&[2, 64], &values(128))), ("z", f32s(&[1], &[0.0]))],
+    );
     bench.works("quantize in.safetensors --format mxfp8 -o q.safetensors");
     let command = "inspect q.safetensors --source other.safetensors";
     bench.fails(2, command, &["other.safetensors", "'x'", "[2, 32], expected [2, 64]"]);
     let command = "inspect q.safetensors --source named.safetensors";
-    bench.fails(2, command, &["named.safetensors", "no tensor 'x'", "did you mean 'xx'?"]);
+    bench.fails(
+        2,
+        command,
+        &["named.safetensors", "no tensor 'x'", "did you mean 'xx'?"],
+    );
 }

@@ -33,7 +33,11 @@ fn what_comes_back_is_what_the_codec_rounds_to() {
     let bench = Bench::new();
     bench.write("in.safetensors", &tensors());
     let source = bench.open("in.safetensors");
-    let extra = ["e2m3/b32:e8m0(floor)", "e2m1(deepgemm)/b16:e4m3(vllm)/token:f32", "int8/channel:f32"];
+    let extra = [
+        "e2m3/b32:e8m0(floor)",
+        "e2m1(deepgemm)/b16:e4m3(vllm)/token:f32",
+        "int8/channel:f32",
+    ];
     for format in FORMATS.iter().map(|named| named.name).chain(extra) {
         bench.works(&format!("quantize in.safetensors --format {format} -o q.safetensors"));
         bench.works("dequantize q.safetensors -o back.safetensors");
@@ -61,17 +65,30 @@ fn layouts_come_back() {
         ("e4m3/b32:f32", "mn_major_f32"),
         ("e4m3/t:f32", "mn_major_f32"),
     ] {
-        bench.works(&format!("quantize in.safetensors --format {format} -o plain.safetensors"));
-        bench.works(&format!("quantize in.safetensors --format {format} --layout {layout} -o q.safetensors"));
+        bench.works(&format!(
+            "quantize in.safetensors --format {format} -o plain.safetensors"
+        ));
+        bench.works(&format!(
+            "quantize in.safetensors --format {format} --layout {layout} -o q.safetensors"
+        ));
         let (plain, laid) = (bench.open("plain.safetensors"), bench.open("q.safetensors"));
         if format != "e4m3/t:f32" {
             let scales = plain.get("matrix.scale").unwrap();
-            let want = Layout::find(layout).unwrap().place(scales.shape, &[]).unwrap().forward(scales.bytes).unwrap();
+            let want = Layout::find(layout)
+                .unwrap()
+                .place(scales.shape, &[])
+                .unwrap()
+                .forward(scales.bytes)
+                .unwrap();
             assert_eq!(laid.get("matrix.scale").unwrap().bytes, want, "{layout}");
         }
         bench.works("dequantize q.safetensors -o back.safetensors");
         bench.works("dequantize plain.safetensors -o want.safetensors");
-        same(layout, &floats(&bench, "back.safetensors", "matrix"), &floats(&bench, "want.safetensors", "matrix"));
+        same(
+            layout,
+            &floats(&bench, "back.safetensors", "matrix"),
+            &floats(&bench, "want.safetensors", "matrix"),
+        );
     }
 }
 
@@ -84,9 +101,21 @@ fn names_types_and_shapes_of_the_parts() {
     all.push(("single", f32s(&[], &[2.5])));
     all.push(("odd", raw(Dtype::U8, &[5], &[1, 2, 3, 4, 5])));
     bench.write("in.safetensors", &all);
-    let done = bench.works("quantize in.safetensors --format nvfp4 --rule transformer_engine --skip norm -o q.safetensors");
-    for (name, why) in [("ids", "I64"), ("empty", "empty"), ("single", "single number"), ("odd", "U8")] {
-        assert!(done.err.lines().any(|line| line.starts_with(name) && line.contains(why)), "{}", done.err);
+    let done =
+        bench.works("quantize in.safetensors --format nvfp4 --rule transformer_engine --skip norm -o q.safetensors");
+    for (name, why) in [
+        ("ids", "I64"),
+        ("empty", "empty"),
+        ("single", "single number"),
+        ("odd", "U8"),
+    ] {
+        assert!(
+            done.err
+                .lines()
+                .any(|line| line.starts_with(name) && line.contains(why)),
+            "{}",
+            done.err
+        );
     }
     assert!(!done.err.contains("norm"), "it was left out on purpose: {}", done.err);
     let file = bench.open("q.safetensors");
@@ -100,7 +129,10 @@ fn names_types_and_shapes_of_the_parts() {
         ("ids", Dtype::I64, vec![3]),
         ("single", Dtype::F32, vec![]),
     ] {
-        assert!(found.contains(&(name, dtype, shape.clone())), "{name} {dtype} {shape:?} not in {found:?}");
+        assert!(
+            found.contains(&(name, dtype, shape.clone())),
+            "{name} {dtype} {shape:?} not in {found:?}"
+        );
     }
     // Types of four bytes and more begin at multiples of them.
     let start = file.get("ids").unwrap().bytes.as_ptr() as usize;
@@ -139,7 +171,12 @@ fn nan_and_infinity_do_not_vanish() {
         let mut x = values(128);
         x[40] = bad;
         bench.write("in.safetensors", &[("x", f32s(&[2, 64], &x))]);
-        for (format, lost) in [("mxfp4", 32..64), ("mxfp8", 32..64), ("nvfp4", 0..128), ("nvfp4_token", 0..64)] {
+        for (format, lost) in [
+            ("mxfp4", 32..64),
+            ("mxfp8", 32..64),
+            ("nvfp4", 0..128),
+            ("nvfp4_token", 0..64),
+        ] {
             bench.works(&format!("quantize in.safetensors --format {format} -o q.safetensors"));
             bench.works("dequantize q.safetensors -o back.safetensors");
             for (index, y) in floats(&bench, "back.safetensors", "x").into_iter().enumerate() {
