@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-use crate::{bench, compare, generate, inventory, verify};
+use crate::{bench, compare, generate, inspect, inventory, quantize, verify};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -30,6 +30,9 @@ enum Command {
     Gate(judge::GateArgs),
     Report(judge::ReportArgs),
     Compare(compare::CompareArgs),
+    Quantize(quantize::QuantizeArgs),
+    Dequantize(quantize::DequantizeArgs),
+    Inspect(inspect::InspectArgs),
     Generate(generate::GenerateArgs),
     Bench(bench::BenchArgs),
     Verify(verify::VerifyArgs),
@@ -59,6 +62,9 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Gate(args) => judge::gate(&args),
         Command::Report(args) => judge::report(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Quantize(args) => quantize::quantize(&args),
+        Command::Dequantize(args) => quantize::dequantize(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Verify(args) => verify::run(&args),

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::metrics::{Eval, METRICS, Metric};
+use crate::parity::{self, ParityArgs};
 use crate::pattern::matches;
 use crate::tensorfile::{Tensor, TensorFile};
 use gates::Gate;
@@ -56,6 +57,8 @@ pub struct CompareArgs {
     /// strings.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub parity: ParityArgs,
 }
 
 const DEFAULT_METRICS: [&str; 4] = ["cosine", "diff", "sqnr", "max_abs"];
@@ -67,6 +70,25 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
 
 /// Compares, and prints to `out`.
 pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
+    if args.parity.parity {
+        if let Some(gate) = args.gates.first() {
+            return Err(Error::Usage(format!(
+                "gate '{gate}': --parity judges bytes, not metrics"
+            )));
+        }
+        return parity::run_to(
+            &args.parity,
+            &args.want,
+            &args.got,
+            &args.only,
+            &args.skip,
+            args.json,
+            out,
+        );
+    }
+    if let Some(flag) = args.parity.flag() {
+        return Err(Error::Usage(format!("--{flag} goes with --parity")));
+    }
     let start = Instant::now();
     let gates = args
         .gates

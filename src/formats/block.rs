@@ -2,10 +2,10 @@
 
 use safetensors::Dtype;
 
-use super::codec::{Codec, Encoded, rows};
+use super::codec::{Codec, Encoded};
 use super::convention::Convention;
 use super::element::{Element, Repr};
-use super::quantize::{Decode, Encode};
+use super::quantize::GlobalScale;
 use super::scale::Scale;
 
 /// The elements that share a scale.
@@ -29,7 +29,7 @@ impl Group {
     }
 
     /// Rows and columns of the groups of a tensor.
-    pub(super) fn tile(self, rows: usize, cols: usize) -> (usize, usize) {
+    pub fn tile(self, rows: usize, cols: usize) -> (usize, usize) {
         match self {
             Self::Tile { rows, cols } => (rows, cols),
             Self::Token => (1, cols.max(1)),
@@ -78,7 +78,7 @@ pub struct Format {
 
 impl Format {
     /// The element with the cast it is to have.
-    pub(super) fn repr(&self) -> Repr {
+    pub fn repr(&self) -> Repr {
         let of = |convention: &Convention| convention.repr(self.element);
         self.convention.and_then(of).unwrap_or(self.element.repr)
     }
@@ -140,19 +140,6 @@ pub(super) struct FormatCodec {
     pub format: Format,
 }
 
-impl FormatCodec {
-    fn encode_scaled(&self, x: &[f32], cols: usize, amax: Option<f32>) -> Encoded {
-        let rows = rows(self, x.len(), cols);
-        pulp::Arch::new().dispatch(Encode {
-            format: &self.format,
-            x,
-            rows,
-            cols,
-            amax,
-        })
-    }
-}
-
 impl Codec for FormatCodec {
     fn name(&self) -> String {
         self.name.clone()
@@ -177,22 +164,17 @@ impl Codec for FormatCodec {
     }
 
     fn encode(&self, x: &[f32], cols: usize) -> Encoded {
-        self.encode_scaled(x, cols, None)
+        self.format.encode(x, cols, GlobalScale::Own)
     }
 
     fn encode_under(&self, amax: f32, x: &[f32], cols: usize) -> Result<Encoded, String> {
         match self.format.global {
-            Some(Group::Tensor) => Ok(self.encode_scaled(x, cols, Some(amax))),
+            Some(Group::Tensor) => Ok(self.format.encode(x, cols, GlobalScale::Amax(amax))),
             _ => Err(format!("format '{}' has no scale that a tensor shares", self.name)),
         }
     }
 
     fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
-        assert_eq!(out.len(), encoded.rows * encoded.cols, "elements of '{}'", self.name);
-        pulp::Arch::new().dispatch(Decode {
-            format: &self.format,
-            encoded,
-            out,
-        });
+        self.format.decode(encoded, out);
     }
 }

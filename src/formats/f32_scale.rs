@@ -62,7 +62,7 @@ impl F32Rule {
     /// The factor of elements under a scale. A block of zeros, or one so small that its scale underflows, is stored as
     /// zeros.
     #[inline(always)]
-    fn factor(&self, scale: f32) -> f32 {
+    pub(super) fn factor(&self, scale: f32) -> f32 {
         match (self.stored, self.divide) {
             (Stored::Encode, _) => scale,
             (Stored::Decode, true) if scale == 0.0 => f32::INFINITY,

@@ -23,6 +23,7 @@ mod power;
 mod quantize;
 mod records;
 mod scale;
+mod steps;
 mod stochastic;
 mod verify;
 
@@ -42,6 +43,7 @@ pub use named::{FORMATS, Named};
 pub use nvfp4::{BlockScale, Division, Global, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 pub use nvfp4_select::{Domain, Error, Select};
 pub use power::{POWER_RULES, Pick, PowerCast, PowerRule};
+pub use quantize::GlobalScale;
 pub use records::{PAGE, Place, RECORDS, Record, Segment};
 pub use scale::Scale;
 pub use stochastic::{stochastic_byte, stochastic_hardware};

@@ -8,10 +8,7 @@ use std::fmt;
 use super::block::{Format, Group, Scaling};
 use super::convention::{CONVENTIONS, Convention, convention};
 use super::element::{ELEMENTS, Element, element};
-use super::f32_scale::F32_RULES;
-use super::nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES};
 use super::nvfp4_select::Select;
-use super::power::POWER_RULES;
 use super::scale::Scale;
 use crate::error::did_you_mean;
 
@@ -43,7 +40,7 @@ impl fmt::Display for Format {
         if let Some(Scaling { group, scale }) = self.scaling {
             write!(f, "/{group}:{}", scale.kind())?;
             let rule = scale.rule().0;
-            if rule != rules(scale.kind(), self.global.is_some())[0] {
+            if scale != Scale::table(scale.kind(), self.global.is_some())[0] {
                 write!(f, "({rule})")?;
             }
         }
@@ -54,14 +51,76 @@ impl fmt::Display for Format {
     }
 }
 
-/// Names of the rules of a scale format, the default first.
-pub(super) fn rules(kind: &str, two_levels: bool) -> Vec<&'static str> {
-    match kind {
-        "e8m0" => POWER_RULES.iter().map(|rule| rule.name).collect(),
-        "f32" => F32_RULES.iter().map(|rule| rule.name).collect(),
-        _ if two_levels => NVFP4_RULES.iter().map(|rule| rule.name).collect(),
-        _ => NVFP4_SINGLE_RULES.iter().map(|rule| rule.name).collect(),
+/// Names of rules that people may know better under another: of libraries, papers and standards.
+const ALIASES: &[(&str, &str)] = &[
+    ("transformer_engine", "te"),
+    ("transformerengine", "te"),
+    ("nvidia_modelopt", "modelopt"),
+    ("tensorrt_model_optimizer", "modelopt"),
+    ("ao", "torchao"),
+    ("ocp", "floor"),
+    ("cublas", "rceil"),
+    ("deepseek", "act_quant"),
+    ("four_over_six", "te46_mse_256"),
+];
+
+impl Format {
+    /// The same format with its scales picked by the rule of that name or alias.
+    pub fn with_rule(&self, name: &str) -> Result<Self, String> {
+        let Some(Scaling { group, scale }) = self.scaling else {
+            return Err(format!("format '{self}' has no scales, so no rule '{name}' for them"));
+        };
+        let scale = find_rule(scale.kind(), self.global.is_some(), name)?;
+        let format = Self {
+            scaling: Some(Scaling { group, scale }),
+            ..*self
+        };
+        // Some rules do not go with some groups.
+        format.to_string().parse()
     }
+
+    /// The same format by every rule of its table, its own first.
+    pub fn by_rules(&self) -> Vec<Self> {
+        let Some(Scaling { scale, .. }) = self.scaling else {
+            return vec![*self];
+        };
+        let others = Scale::table(scale.kind(), self.global.is_some()).into_iter();
+        let others = others.filter(|other| *other != scale);
+        let others = others.filter_map(|other| self.with_rule(other.rule().0).ok());
+        std::iter::once(*self).chain(others).collect()
+    }
+
+    /// The same format with every library's cast to its element, its own first.
+    pub fn by_casts(&self) -> Vec<Self> {
+        let casts = CONVENTIONS.iter().filter(|cast| cast.repr(self.element).is_some());
+        let casts = std::iter::once(None).chain(casts.map(Some));
+        let others = casts.filter(|cast| *cast != self.convention);
+        let others = others.map(|convention| Self { convention, ..*self });
+        std::iter::once(*self).chain(others).collect()
+    }
+}
+
+/// The scale of that kind by the rule of that name or alias.
+fn find_rule(kind: &str, two_levels: bool, name: &str) -> Result<Scale, String> {
+    let table = Scale::table(kind, two_levels);
+    let named = |name: &str| table.iter().copied().find(|scale| scale.rule().0 == name);
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
+    named(name)
+        .or_else(|| alias.and_then(|(_, name)| named(name)))
+        .ok_or_else(|| {
+            let names: Vec<&str> = table.iter().map(|scale| scale.rule().0).collect();
+            let aliases = ALIASES.iter().filter(|(_, rule)| names.contains(rule));
+            let near = did_you_mean(name, names.iter().copied().chain(aliases.map(|(alias, _)| *alias)));
+            let levels = if kind == "e4m3" && two_levels {
+                " under a second level"
+            } else {
+                ""
+            };
+            format!(
+                "unknown rule '{name}' for {kind} scales{levels}; rules are {}{near}",
+                names.join(", ")
+            )
+        })
 }
 
 /// `<group>:<scale>[(rule)]` in its parts.
@@ -260,28 +319,9 @@ fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, 
             element.bits
         ));
     }
-    let names = rules(level.kind, two_levels);
-    let index = match level.rule {
-        None => 0,
-        Some(rule) => names.iter().position(|name| *name == rule).ok_or_else(|| {
-            let near = did_you_mean(rule, names.iter().copied());
-            let levels = if level.kind == "e4m3" && two_levels {
-                " under a second level"
-            } else {
-                ""
-            };
-            format!(
-                "unknown rule '{rule}' for {} scales{levels}; rules are {}{near}",
-                level.kind,
-                names.join(", ")
-            )
-        })?,
-    };
-    let scale = match level.kind {
-        "e8m0" => Scale::E8m0(POWER_RULES[index]),
-        "f32" => Scale::F32(F32_RULES[index]),
-        _ if two_levels => Scale::E4m3(NVFP4_RULES[index]),
-        _ => Scale::E4m3(NVFP4_SINGLE_RULES[index]),
+    let scale = match level.rule {
+        None => Scale::table(level.kind, two_levels)[0],
+        Some(rule) => find_rule(level.kind, two_levels, rule)?,
     };
     if let (Scale::E4m3(rule), Group::Tile { rows: 2.., .. }) = (scale, level.group)
         && rule.select != Select::One

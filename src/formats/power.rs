@@ -125,15 +125,17 @@ impl PowerRule {
             pick => self.codes(pick, amax, limits, stored),
         }
         for (code, factor) in stored.iter().zip(factors) {
-            // 254 - code is the code of the reciprocal; of 2^127 that is the subnormal 2^-127. What is stored under a
-            // NaN scale means nothing.
-            let reciprocal = e8m0_value(254u8.saturating_sub(*code));
-            *factor = if *code == 0 {
-                self.multiplier_of_zero
-            } else {
-                reciprocal
-            };
+            *factor = self.factor(*code);
         }
+    }
+
+    /// The factor of elements under a scale.
+    #[inline(always)]
+    pub(super) fn factor(&self, code: u8) -> f32 {
+        // 254 - code is the code of the reciprocal; of 2^127 that is the subnormal 2^-127. What is stored under a NaN
+        // scale means nothing.
+        let reciprocal = e8m0_value(254u8.saturating_sub(code));
+        if code == 0 { self.multiplier_of_zero } else { reciprocal }
     }
 
     #[inline(always)]

@@ -15,15 +15,25 @@ use super::scale::{Operation, Scale, Target};
 /// Elements of a piece.
 const PIECE: usize = 2048;
 
-/// [`Format::encode`] compiled for each instruction set. A closure would not do: nothing forces it to be inlined into the
+/// Where the f32 above the block scales comes from. Formats without one ignore it.
+#[derive(Clone, Copy, Debug)]
+pub enum GlobalScale<'a> {
+    /// The largest magnitude it stands above.
+    Own,
+    /// This largest magnitude, as calibration gives it.
+    Amax(f32),
+    /// What is stored, one for each row or for the tensor.
+    Stored(&'a [f32]),
+}
+
+/// [`Format::store`] compiled for each instruction set. A closure would not do: nothing forces it to be inlined into the
 /// code for the better ones.
 pub(super) struct Encode<'a> {
     pub format: &'a Format,
     pub x: &'a [f32],
     pub rows: usize,
     pub cols: usize,
-    /// Stands for the largest magnitude of the tensor.
-    pub amax: Option<f32>,
+    pub global: GlobalScale<'a>,
 }
 
 impl pulp::WithSimd for Encode<'_> {
@@ -36,20 +46,20 @@ impl pulp::WithSimd for Encode<'_> {
             x,
             rows,
             cols,
-            amax,
+            global,
         } = self;
         match format.rotation {
-            None => format.encode(simd, x, rows, cols, amax),
+            None => format.store(simd, x, rows, cols, global),
             Some(size) => {
                 let mut rotated = x.to_vec();
                 rotate(&mut rotated, size);
-                format.encode(simd, &rotated, rows, cols, amax)
+                format.store(simd, &rotated, rows, cols, global)
             }
         }
     }
 }
 
-/// [`Format::decode`] compiled for each instruction set.
+/// [`Format::load`] compiled for each instruction set.
 pub(super) struct Decode<'a> {
     pub format: &'a Format,
     pub encoded: &'a Encoded,
@@ -61,7 +71,7 @@ impl pulp::WithSimd for Decode<'_> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
-        self.format.decode(simd, self.encoded, self.out);
+        self.format.load(simd, self.encoded, self.out);
         if let Some(size) = self.format.rotation {
             rotate_back(self.out, size);
         }
@@ -69,18 +79,61 @@ impl pulp::WithSimd for Decode<'_> {
 }
 
 impl Format {
-    #[inline(always)]
-    fn encode<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, amax: Option<f32>) -> Encoded {
-        let part = |name, dtype, shape, bytes| Part {
+    /// The stored bytes of `[rows, cols]`.
+    ///
+    /// # Panics
+    /// When [`Format::check`] refuses `cols`, or `x` is not a whole number of rows.
+    pub fn encode(&self, x: &[f32], cols: usize, global: GlobalScale) -> Encoded {
+        if let Err(why) = self.check(cols) {
+            panic!("format '{self}': {why}");
+        }
+        assert_eq!(x.len() % cols, 0, "{} elements are not whole rows of {cols}", x.len());
+        pulp::Arch::new().dispatch(Encode {
+            format: self,
+            x,
+            rows: x.len() / cols,
+            cols,
+            global,
+        })
+    }
+
+    /// The values of stored bytes.
+    ///
+    /// # Panics
+    /// When `out` does not have `rows · cols` elements, or `encoded` is not of this format.
+    pub fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
+        assert_eq!(out.len(), encoded.rows * encoded.cols, "elements of '{self}'");
+        pulp::Arch::new().dispatch(Decode {
+            format: self,
+            encoded,
+            out,
+        });
+    }
+
+    /// What is stored of `[rows, cols]`, without the bytes.
+    pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
+        let part = |name, dtype, shape| Part {
             name,
             dtype,
             shape,
-            bytes,
+            bytes: Vec::new(),
         };
-        let levels = self.levels(x, cols, amax);
+        let across = if self.element.bits == 4 { cols / 2 } else { cols };
+        let mut parts = vec![part("data", self.dtype(), vec![rows, across])];
+        if let Some(Scaling { group, scale }) = self.scaling {
+            parts.push(part("scale", dtype(&scale), group.shape(rows, cols)));
+        }
+        if let Some(group) = self.global {
+            parts.push(part("global", Dtype::F32, group.shape(rows, cols)));
+        }
+        parts
+    }
+
+    #[inline(always)]
+    fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, global: GlobalScale) -> Encoded {
+        let levels = self.levels(x, cols, global);
         let mut data = vec![0; rows * self.data_bytes(cols)];
         let mut scales = Vec::new();
-        let across = if self.element.bits == 4 { cols / 2 } else { cols };
         match self.scaling {
             None => codes::encode(&self.repr(), self.element.bits, x, &mut data),
             Some(Scaling { group, scale }) => {
@@ -106,29 +159,46 @@ impl Format {
                 }
             }
         }
-        let mut parts = vec![part("data", self.dtype(), vec![rows, across], data)];
-        if let Some(Scaling { group, scale }) = self.scaling {
-            parts.push(part("scale", dtype(&scale), group.shape(rows, cols), scales));
-        }
-        if let Some(group) = self.global {
-            let bytes = levels.iter().flat_map(|level| level.stored.to_le_bytes()).collect();
-            parts.push(part("global", Dtype::F32, group.shape(rows, cols), bytes));
+        let globals = levels.iter().flat_map(|level| level.stored.to_le_bytes()).collect();
+        let mut parts = self.parts(rows, cols);
+        for (part, bytes) in parts.iter_mut().zip([data, scales, globals]) {
+            part.bytes = bytes;
         }
         Encoded { rows, cols, parts }
     }
 
     /// The second level: one for each row or for the tensor, or none.
     #[inline(always)]
-    fn levels(&self, x: &[f32], cols: usize, given: Option<f32>) -> Vec<Level> {
+    fn levels(&self, x: &[f32], cols: usize, global: GlobalScale) -> Vec<Level> {
         let Some((rule, group)) = self.second_level() else {
             return Vec::new();
         };
         let len = if group == Group::Token { cols } else { x.len().max(1) };
-        let amax = |part: &[f32]| given.unwrap_or_else(|| f32::from_bits(codes::amax(part)));
-        x.chunks(len).map(|part| rule.level(amax(part))).collect()
+        let parts = x.chunks(len);
+        match global {
+            GlobalScale::Own => parts
+                .map(|part| rule.level(f32::from_bits(codes::amax(part))))
+                .collect(),
+            GlobalScale::Amax(amax) => parts.map(|_| rule.level(amax)).collect(),
+            GlobalScale::Stored(stored) => {
+                assert_eq!(stored.len(), parts.len(), "global scales of '{self}'");
+                stored.iter().map(|stored| rule.stored_level(*stored)).collect()
+            }
+        }
     }
 
-    fn second_level(&self) -> Option<(&'static Nvfp4Rule, Group)> {
+    /// The second level as it is stored.
+    pub(super) fn stored_levels(&self, encoded: &Encoded) -> Vec<Level> {
+        let Some((rule, _)) = self.second_level() else {
+            return Vec::new();
+        };
+        let globals = encoded.part("global").as_chunks().0.iter();
+        globals
+            .map(|bytes| rule.stored_level(f32::from_le_bytes(*bytes)))
+            .collect()
+    }
+
+    pub(super) fn second_level(&self) -> Option<(&'static Nvfp4Rule, Group)> {
         match (self.scaling?.scale, self.global?) {
             (Scale::E4m3(rule), group) => Some((rule, group)),
             _ => None,
@@ -155,7 +225,7 @@ impl Format {
     }
 
     #[inline(always)]
-    fn decode<S: pulp::Simd>(&self, simd: S, encoded: &Encoded, out: &mut [f32]) {
+    fn load<S: pulp::Simd>(&self, simd: S, encoded: &Encoded, out: &mut [f32]) {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let data = encoded.part("data");
         assert_eq!(data.len(), rows * self.data_bytes(cols), "bytes of codes of '{self}'");
@@ -170,15 +240,7 @@ impl Format {
             down * tiles * scale.bytes(),
             "bytes of scales of '{self}'"
         );
-        let levels: Vec<Level> = match self.second_level() {
-            None => Vec::new(),
-            Some((rule, _)) => {
-                let globals = encoded.part("global").as_chunks().0.iter();
-                globals
-                    .map(|bytes| rule.stored_level(f32::from_le_bytes(*bytes)))
-                    .collect()
-            }
-        };
+        let levels = self.stored_levels(encoded);
         let (height, width) = group.tile(rows, cols);
         let strips = out
             .chunks_mut(height * cols)
@@ -258,7 +320,7 @@ const fn span(width: usize) -> usize {
 }
 
 /// The level above the strip of that index; strips are rows where rows have levels of their own.
-fn level(levels: &[Level], strip: usize) -> Level {
+pub(super) fn level(levels: &[Level], strip: usize) -> Level {
     match levels {
         [] => Level::ONE,
         [level] => *level,
@@ -323,7 +385,7 @@ mod tests {
                     x: &x,
                     rows,
                     cols,
-                    amax: None,
+                    global: GlobalScale::Own,
                 });
                 let mut out = vec![0.0; x.len()];
                 machine.dispatch(Decode {

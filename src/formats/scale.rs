@@ -4,9 +4,9 @@
 //! in a block makes its scale NaN and so the whole block: it must not vanish in a cast to an element that has no NaN.
 
 use super::element::{Cast, Element, Limits, UE4M3_CAST};
-use super::f32_scale::F32Rule;
-use super::nvfp4::{Level, Nvfp4Rule};
-use super::power::{PowerRule, e8m0_value};
+use super::f32_scale::{F32_RULES, F32Rule};
+use super::nvfp4::{Level, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
+use super::power::{POWER_RULES, PowerRule, e8m0_value};
 
 /// Bits of the largest magnitude, as an unsigned integer: there NaN > infinity > finite, so that a maximum over it
 /// propagates NaN, which `f32::max` drops.
@@ -42,6 +42,17 @@ pub enum Scale {
 }
 
 impl Scale {
+    /// The scales of that kind by all rules of its table, the default first; none if there is no such kind.
+    pub fn table(kind: &str, two_levels: bool) -> Vec<Self> {
+        match kind {
+            "e8m0" => POWER_RULES.iter().copied().map(Self::E8m0).collect(),
+            "f32" => F32_RULES.iter().copied().map(Self::F32).collect(),
+            "e4m3" if two_levels => NVFP4_RULES.iter().copied().map(Self::E4m3).collect(),
+            "e4m3" => NVFP4_SINGLE_RULES.iter().copied().map(Self::E4m3).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Bytes of one scale.
     pub const fn bytes(&self) -> usize {
         match self {
@@ -92,6 +103,30 @@ impl Scale {
             Self::E8m0(rule) => rule.encode(amax, &target.limits, stored, factors),
             Self::F32(rule) => rule.encode(amax, &target.limits, stored, factors),
             Self::E4m3(rule) => rule.encode(amax, (x, width), &target.level, stored, factors),
+        }
+    }
+
+    /// The factor of the elements of a block with that largest magnitude under a scale that is stored already.
+    pub(super) fn factor(&self, bytes: &[u8], amax: u32, level: &Level) -> f32 {
+        match self {
+            Self::E8m0(rule) => rule.factor(bytes[0]),
+            Self::F32(rule) => rule.factor(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            Self::E4m3(rule) => rule.factor(rule.division, amax, UE4M3_CAST.decode(u32::from(bytes[0])), level),
+        }
+    }
+
+    /// The value of a stored scale, apart from any level above it: what codes are multiplied by, or for a scale that is
+    /// stored the other way round, its inverse.
+    pub fn value(&self, bytes: &[u8]) -> f32 {
+        if let Self::E4m3(_) = self {
+            return UE4M3_CAST.decode(u32::from(bytes[0]));
+        }
+        let mut factor = [0.0];
+        self.decode(bytes, &Level::ONE, &mut factor);
+        if self.multiplication().divide {
+            1.0 / factor[0]
+        } else {
+            factor[0]
         }
     }
 

@@ -6,13 +6,16 @@
 mod npy;
 mod safetensors;
 mod values;
+mod write;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ::safetensors::Dtype;
 use memmap2::Mmap;
+pub use write::{Slot, Writer, write_safetensors};
 
 use crate::error::{Error, Result};
 
@@ -22,7 +25,11 @@ pub struct TensorFile {
     path: PathBuf,
     bytes: Bytes,
     entries: Vec<Entry>,
+    metadata: Metadata,
 }
+
+/// What a safetensors file says of itself: any strings under any names.
+pub type Metadata = BTreeMap<String, String>;
 
 /// One tensor of a file.
 #[derive(Clone, Copy, Debug)]
@@ -99,18 +106,20 @@ impl TensorFile {
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
         let error = |message| Error::data(path, message);
-        let (entries, bytes) = match format {
+        let ((entries, metadata), bytes) = match format {
             Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
             Format::Npy => {
                 let name = path.file_stem().unwrap_or_default().to_string_lossy();
                 let (entry, rewritten) = npy::parse(&name, bytes.as_ref()).map_err(error)?;
-                (vec![entry], rewritten.map_or(bytes, Bytes::Owned))
+                let entries = (vec![entry], Metadata::new());
+                (entries, rewritten.map_or(bytes, Bytes::Owned))
             }
         };
         Ok(Self {
             path: path.into(),
             bytes,
             entries,
+            metadata,
         })
     }
 
@@ -126,6 +135,11 @@ impl TensorFile {
             shape: &entry.shape,
             bytes: &self.bytes.as_ref()[entry.range.clone()],
         })
+    }
+
+    /// Empty where the file has none.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
     }
 
     pub fn get(&self, name: &str) -> Option<Tensor<'_>> {

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use safetensors::tensor::TensorInfo;
 use serde_json::Value;
 
-use super::{Entry, byte_len};
+use super::{Entry, Metadata, byte_len};
 
 /// As in the `safetensors` crate; a longer header is an attack or an accident.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// All tensors in the order of their data. The crate's own reader checks as much, but cannot say which tensor is wrong.
-pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
+/// All tensors in the order of their data, and the metadata. The crate's own reader checks as much, but cannot say which tensor is wrong.
+pub(super) fn parse(bytes: &[u8]) -> Result<(Vec<Entry>, Metadata), String> {
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(format!(
             "truncated: {} bytes, expected 8 bytes of header length first",
@@ -35,9 +35,12 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
     };
     let header: BTreeMap<String, Value> =
         serde_json::from_slice(header).map_err(|error| format!("header is not a JSON object: {error}"))?;
-    let mut entries = Vec::new();
+    let (mut entries, mut metadata) = (Vec::new(), Metadata::new());
     for (name, value) in header {
-        if name != "__metadata__" {
+        if name == "__metadata__" {
+            metadata = serde_json::from_value(value)
+                .map_err(|error| format!("__metadata__ is not an object of strings: {error}"))?;
+        } else {
             let info: TensorInfo =
                 serde_json::from_value(value).map_err(|error| format!("tensor '{name}': bad header entry: {error}"))?;
             entries.push(entry(name, info)?);
@@ -48,7 +51,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
     for entry in &mut entries {
         entry.range = entry.range.start + 8 + length..entry.range.end + 8 + length;
     }
-    Ok(entries)
+    Ok((entries, metadata))
 }
 
 fn entry(name: String, info: TensorInfo) -> Result<Entry, String> {

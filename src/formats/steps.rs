@@ -1,0 +1,69 @@
+//! The steps of quantization one by one, for who looks for where the bytes of another program part from a rule's.
+
+use super::block::{Format, Scaling};
+use super::codec::Encoded;
+use super::codes;
+use super::hadamard::rotate;
+use super::quantize::level;
+use super::scale::Target;
+
+impl Format {
+    /// The values that are rounded: `x`, rotated if the format says so.
+    pub fn rotated(&self, x: &[f32]) -> Vec<f32> {
+        let mut out = x.to_vec();
+        if let Some(size) = self.rotation {
+            rotate(&mut out, size);
+        }
+        out
+    }
+
+    /// The global scale that a rule stores of a largest magnitude; none if there is no such level.
+    pub fn global_of(&self, amax: f32) -> Option<f32> {
+        self.second_level().map(|(rule, _)| rule.level(amax).stored)
+    }
+
+    /// The bytes of the scale that a block of largest magnitude `amax` gets, under a stored global scale if there is one.
+    /// Rules that try several scales try them on `block`.
+    pub fn scale_of(&self, amax: f32, block: &[f32], global: f32) -> Vec<u8> {
+        let Some(Scaling { scale, .. }) = self.scaling else {
+            return Vec::new();
+        };
+        let mut target = Target::alone(self.element);
+        if let Some((rule, _)) = self.second_level() {
+            target.level = rule.stored_level(global);
+        }
+        let mut stored = vec![0; scale.bytes()];
+        let amax = [amax.abs().to_bits()];
+        scale.encode(&amax, (block, block.len().max(1)), &target, &mut stored, &mut [0.0]);
+        stored
+    }
+
+    /// What the cast sees: each value divided by its scale as it is stored. Of `x` after any rotation.
+    ///
+    /// # Panics
+    /// When `stored`, of which only scales are read, does not fit.
+    pub fn quotients(&self, x: &[f32], stored: &Encoded) -> Vec<f32> {
+        let (rows, cols) = (stored.rows, stored.cols);
+        let mut out = x.to_vec();
+        let Some(Scaling { group, scale }) = self.scaling else {
+            return out;
+        };
+        let (levels, operation) = (self.stored_levels(stored), scale.division());
+        let (height, width) = group.tile(rows, cols);
+        let across = group.count(rows, cols).1;
+        let scales = stored.part("scale").chunks(across * scale.bytes());
+        for (strip, (out, scales)) in out.chunks_mut(height * cols).zip(scales).enumerate() {
+            for (tile, bytes) in scales.chunks_exact(scale.bytes()).enumerate() {
+                let columns = tile * width..cols.min((tile + 1) * width);
+                let rows = out.chunks_exact(cols).map(|row| codes::amax(&row[columns.clone()]));
+                let factor = scale.factor(bytes, rows.max().unwrap_or(0), &level(&levels, strip));
+                for row in out.chunks_exact_mut(cols) {
+                    row[columns.clone()]
+                        .iter_mut()
+                        .for_each(|x| *x = operation.apply(factor, *x));
+                }
+            }
+        }
+        out
+    }
+}

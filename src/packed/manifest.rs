@@ -1,0 +1,58 @@
+//! What `ulplab quantize` notes in a file's metadata, under the key `ulplab`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::tensorfile::{Metadata, TensorFile};
+
+const KEY: &str = "ulplab";
+const VERSION: u32 = 1;
+
+/// The quantized tensors of a file by name; their parts are `<name>.data`, `<name>.scale` and `<name>.global`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub version: u32,
+    pub tensors: BTreeMap<String, Entry>,
+}
+
+/// What a quantized tensor was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Format string with its rule.
+    pub format: String,
+    pub shape: Vec<usize>,
+    /// As safetensors calls it, e.g. `BF16`.
+    pub dtype: String,
+    /// Layout of the scales if not row-major.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
+}
+
+impl Manifest {
+    /// Of the file's metadata; empty if it has none of ours.
+    pub fn read(file: &TensorFile) -> Result<Self> {
+        let Some(text) = file.metadata().get(KEY) else {
+            return Ok(Self::default());
+        };
+        let wrong = |why: String| Error::data(file.path(), format!("metadata '{KEY}': {why}"));
+        let manifest: Self = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        if manifest.version != VERSION {
+            return Err(wrong(format!("version {}, expected {VERSION}", manifest.version)));
+        }
+        Ok(manifest)
+    }
+
+    /// The metadata of a file to write: that of the source, and this.
+    pub fn write(mut self, source: &Metadata) -> Metadata {
+        let mut metadata = source.clone();
+        metadata.remove(KEY);
+        if !self.tensors.is_empty() {
+            self.version = VERSION;
+            let text = serde_json::to_string(&self).expect("strings and numbers");
+            metadata.insert(KEY.into(), text);
+        }
+        metadata
+    }
+}

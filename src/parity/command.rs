@@ -1,0 +1,140 @@
+//! `ulplab compare WANT GOT --parity`.
+
+use std::io::Write;
+use std::path::Path;
+
+use super::{Diagnosis, Stored, diagnose, output};
+use crate::error::{Error, Exit, Result};
+use crate::formats::Format;
+use crate::inspect::values_of;
+use crate::packed::{Naming, Packed};
+use crate::tensorfile::TensorFile;
+
+/// Diagnosis of quantized tensors.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Parity")]
+pub struct ParityArgs {
+    /// Name the rule that made the quantized tensors of GOT from those of WANT, or count mismatches by cause.
+    ///
+    /// WANT holds the source, GOT codes and scales; these are recognised as by `ulplab dequantize`. With --rule they are
+    /// held against that rule, and kernels known to be approximate may differ by what they do; without, any rule of the
+    /// format's table may explain them. Exit code 0 if every byte is explained, 100 if not.
+    #[arg(long)]
+    pub parity: bool,
+    #[command(flatten)]
+    pub naming: Naming,
+    /// Name of the source tensor in WANT [default: as the quantized one, or the only tensor].
+    #[arg(long, value_name = "NAME")]
+    pub tensor: Option<String>,
+}
+
+impl ParityArgs {
+    /// A flag that was given and means nothing without --parity.
+    pub fn flag(&self) -> Option<&'static str> {
+        let naming = &self.naming;
+        let given = [
+            ("format", &naming.format),
+            ("rule", &naming.rule),
+            ("data", &naming.data),
+            ("scale", &naming.scale),
+            ("global", &naming.global),
+            ("layout", &naming.layout),
+            ("tensor", &self.tensor),
+        ];
+        given
+            .into_iter()
+            .find(|(_, value)| value.is_some())
+            .map(|(flag, _)| flag)
+    }
+}
+
+/// Diagnoses, and prints to `out`.
+pub fn run_to(
+    args: &ParityArgs,
+    want: &Path,
+    got: &Path,
+    only: &[String],
+    skip: &[String],
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<Exit> {
+    let (source, file) = (TensorFile::open(want)?, TensorFile::open(got)?);
+    let found = args.naming.find(&file, only, skip)?;
+    if found.is_empty() {
+        let hint = "name the tensors with --data, --scale and --global, and give --format";
+        return Err(Error::NothingSelected(format!(
+            "no quantized tensor in {}; {hint}",
+            got.display()
+        )));
+    }
+    let named = args.naming.rule.is_some() || args.naming.format.as_deref().is_some_and(|format| format.contains('('));
+    let mut explained = 0;
+    for packed in &found {
+        let name = args.tensor.as_deref().unwrap_or(&packed.name);
+        let values = values_of(&source, name, &packed.shape)?;
+        let (_, cols) = packed.rows_cols();
+        if values.is_empty() {
+            return Err(Error::data(want, format!("tensor '{name}' is empty")));
+        }
+        let diagnosis = Raw::new(packed)
+            .map(|raw| diagnose(&values, cols, &raw.stored(packed), &packed.format, named))
+            .map_err(|why| Error::data(got, why))?;
+        explained += usize::from(diagnosis.explained());
+        output::print(out, json, &packed.name, &packed.format, &packed.shape, &diagnosis)?;
+    }
+    output::summary(out, json, explained, found.len())?;
+    Ok(if explained == found.len() {
+        Exit::Pass
+    } else {
+        Exit::GateFailed
+    })
+}
+
+/// Bytes of the right type and number, in whatever order.
+struct Raw<'a> {
+    data: &'a [u8],
+    /// Unpacked, where a file holds one code per byte's half under another type.
+    scale: std::borrow::Cow<'a, [u8]>,
+    global: Vec<f32>,
+}
+
+impl<'a> Raw<'a> {
+    fn new(packed: &Packed<'a>) -> Result<Self, String> {
+        let (format, buffers): (&Format, _) = (&packed.format, &packed.buffers);
+        let (rows, cols) = packed.rows_cols();
+        let scale = buffers.scales_in_any_order(format, rows, cols)?;
+        let global = match format.parts(rows, cols).into_iter().find(|part| part.name == "global") {
+            None => Vec::new(),
+            Some(part) => {
+                let bytes = buffers.globals(&part)?;
+                bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|bytes| f32::from_le_bytes(*bytes))
+                    .collect()
+            }
+        };
+        Ok(Self {
+            data: buffers.codes(format, rows, cols)?,
+            scale,
+            global,
+        })
+    }
+
+    fn stored(&self, packed: &Packed) -> Stored<'_> {
+        Stored {
+            data: self.data,
+            scale: &self.scale,
+            global: self.global.clone(),
+            layout: packed.layout,
+        }
+    }
+}
+
+impl Diagnosis {
+    /// One sentence.
+    pub fn conclusion(&self) -> String {
+        output::conclusion(self)
+    }
+}

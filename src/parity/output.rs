@@ -1,0 +1,147 @@
+//! A diagnosis as text and as JSON.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::{Candidate, Diagnosis, Finding};
+use crate::error::{Error, Result};
+use crate::formats::Format;
+
+pub fn print(
+    out: &mut dyn Write,
+    json: bool,
+    name: &str,
+    format: &Format,
+    shape: &[usize],
+    diagnosis: &Diagnosis,
+) -> Result<()> {
+    let text = match json {
+        true => format!("{}\n", record(name, format, shape, diagnosis)),
+        false => page(name, format, shape, diagnosis),
+    };
+    write(out, &text)
+}
+
+/// The last line.
+pub fn summary(out: &mut dyn Write, json: bool, explained: usize, all: usize) -> Result<()> {
+    let pass = explained == all;
+    let text = match json {
+        true => {
+            let verdict = if pass { "pass" } else { "fail" };
+            json!({ "type": "summary", "verdict": verdict, "compared": all, "explained": explained }).to_string()
+        }
+        false => {
+            let verdict = if pass { "PASS" } else { "FAIL" };
+            format!("{verdict}: {explained} of {all} tensors explained")
+        }
+    };
+    write(out, &format!("{text}\n"))
+}
+
+fn write(out: &mut dyn Write, text: &str) -> Result<()> {
+    out.write_all(text.as_bytes())
+        .map_err(Error::io("standard output", "write"))
+}
+
+fn names(candidates: &[Candidate]) -> String {
+    candidates.iter().map(Candidate::name).collect::<Vec<_>>().join(", ")
+}
+
+/// One sentence.
+pub fn conclusion(diagnosis: &Diagnosis) -> String {
+    let rule = diagnosis.reference.name();
+    match &diagnosis.findings[..] {
+        [] => match &diagnosis.exact[..] {
+            [only] => format!("made by {}, to the last byte", only.name()),
+            all => format!("{} agree on this tensor to the last byte", names(all)),
+        },
+        [first, ..] => {
+            let also = match &diagnosis.exact[..] {
+                [] => String::new(),
+                exact => format!("; in this order of storage explained by {}", names(exact)),
+            };
+            let also = match diagnosis.named && first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty()
+            {
+                true => format!("; explained by {}", names(&diagnosis.exact)),
+                false => also,
+            };
+            format!("not {rule}: {}, {}{also}", first.cause, first.detail)
+        }
+    }
+}
+
+fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> String {
+    let mut page = format!("{name}  {format}  {shape:?}\n  {}\n", conclusion(diagnosis));
+    let mut line = |text: String| {
+        let _ = writeln!(page, "  {text}");
+    };
+    if !diagnosis.tolerated.is_empty() {
+        let names = names(&diagnosis.tolerated);
+        line(format!(
+            "within what the approximate kernels of {names} may differ by: scales one code, elements one step"
+        ));
+    }
+    if diagnosis.foreign_globals > 0 {
+        let count = diagnosis.foreign_globals;
+        line(format!(
+            "{count} global scales are not of the largest magnitude under them: calibrated, or wrong"
+        ));
+    }
+    for finding in &diagnosis.findings {
+        let Finding {
+            cause,
+            detail,
+            count,
+            of,
+            unit,
+            ..
+        } = finding;
+        line(format!("{cause:24} {count} of {of} {unit}: {detail}"));
+        if let Some(example) = &finding.example {
+            let source: Vec<String> = example.source.iter().map(|x| format!("{x:?}")).collect();
+            let (stored, expected) = (&example.stored, &example.expected);
+            line(format!(
+                "{:24} first at {:?}: stored {stored}, expected {expected}",
+                "", example.place
+            ));
+            line(format!("{:24} source {}", "", source.join(" ")));
+        }
+    }
+    page
+}
+
+fn record(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> Value {
+    let finding = |finding: &Finding| {
+        json!({
+            "cause": finding.cause.name(),
+            "detail": finding.detail,
+            "count": finding.count,
+            "of": finding.of,
+            "unit": finding.unit,
+            "example": finding.example.as_ref().map(|example| json!({
+                "place": example.place,
+                "source": example.source.iter().map(|x| crate::inspect::number(f64::from(*x))).collect::<Vec<_>>(),
+                "stored": example.stored,
+                "expected": example.expected,
+            })),
+        })
+    };
+    let all = |candidates: &[Candidate]| candidates.iter().map(Candidate::name).collect::<Vec<_>>();
+    json!({
+        "type": "tensor",
+        "name": name,
+        "format": format.to_string(),
+        "shape": shape,
+        "explained": diagnosis.explained(),
+        "conclusion": conclusion(diagnosis),
+        "reference": diagnosis.reference.name(),
+        "exact": all(&diagnosis.exact),
+        "tolerated": all(&diagnosis.tolerated),
+        "foreign_globals": diagnosis.foreign_globals,
+        "data_order": diagnosis.data_order,
+        "scale_order": diagnosis.scale_order,
+        "findings": diagnosis.findings.iter().map(finding).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,72 @@
+//! Writing safetensors one tensor at a time, so that only one need be in memory.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use safetensors::Dtype;
+use serde_json::{Map, Value, json};
+
+use super::{Metadata, byte_len};
+use crate::atomic::write_atomic;
+use crate::error::{Error, Result};
+
+/// A tensor to be written.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+}
+
+/// Takes the tensors of a file in any order.
+pub struct Writer<'a> {
+    out: &'a mut BufWriter<File>,
+    /// First byte and length of each tensor.
+    places: HashMap<String, (u64, usize)>,
+}
+
+impl Writer<'_> {
+    /// # Panics
+    /// When no slot has that name, or one of another size: the header is written by then.
+    pub fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let (start, len) = self.places[name];
+        assert_eq!(bytes.len(), len, "bytes of tensor '{name}'");
+        self.out.seek(SeekFrom::Start(start))?;
+        self.out.write_all(bytes)
+    }
+}
+
+/// Writes a file whole or not at all; `fill` must put every slot. Wide types come first, so that all are aligned.
+pub fn write_safetensors(
+    path: &Path,
+    mut slots: Vec<Slot>,
+    metadata: &Metadata,
+    fill: impl FnOnce(&mut Writer) -> io::Result<()>,
+) -> Result<()> {
+    slots.sort_by_key(|slot| std::cmp::Reverse(slot.dtype.bitsize()));
+    let (mut header, mut places, mut end) = (Map::new(), HashMap::new(), 0);
+    if !metadata.is_empty() {
+        header.insert("__metadata__".into(), json!(metadata));
+    }
+    for Slot { name, dtype, shape } in slots {
+        let len = byte_len(dtype, &shape).map_err(|why| Error::data(path, format!("tensor '{name}': {why}")))?;
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [end, end + len] });
+        if name == "__metadata__" || header.insert(name.clone(), entry).is_some() {
+            return Err(Error::data(path, format!("two tensors would be called '{name}'")));
+        }
+        places.insert(name, (end as u64, len));
+        end += len;
+    }
+    let mut header = Value::Object(header).to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    for (start, _) in places.values_mut() {
+        *start += 8 + header.len() as u64;
+    }
+    write_atomic(path, |out| {
+        out.write_all(&(header.len() as u64).to_le_bytes())?;
+        out.write_all(&header)?;
+        fill(&mut Writer { out, places })
+    })
+}

@@ -1,0 +1,11 @@
+//! The parity diagnosis: real libraries' buffers get their library's name, planted faults their cause.
+
+#[path = "parity/confusion.rs"]
+mod confusion;
+#[path = "parity/faults.rs"]
+mod faults;
+#[path = "parity/fixtures.rs"]
+mod fixtures;
+#[path = "formats/oracle.rs"]
+#[expect(dead_code, reason = "the tests of formats use the rest")]
+mod oracle;

@@ -1,0 +1,125 @@
+//! Histograms, counts and worst blocks.
+
+use serde_json::json;
+
+use super::{Bench, f32s, values};
+
+/// Two blocks under scale 1 and a block of zeros.
+fn by_hand() -> Vec<f32> {
+    let mut x = vec![0.0; 48];
+    x[..8].copy_from_slice(&[6.0, -6.0, 3.0, 1.5, -0.5, 0.2, -0.1, 0.0]);
+    x[16..20].copy_from_slice(&[6.0, 5.0, 1.0, 1.2]);
+    x
+}
+
+#[test]
+fn counts_by_hand() {
+    let bench = Bench::new();
+    bench.write("in.safetensors", &[("x", f32s(&[1, 48], &by_hand()))]);
+    let want = |record: &serde_json::Value| {
+        for (key, value) in [
+            ("format", json!("e2m1/b16:e4m3")),
+            ("bits_per_element", json!(4.5)),
+            ("elements", json!(48)),
+            ("blocks", json!(3)),
+            ("saturated", json!(3)),
+            ("zeros", json!(39)),
+            ("negative", json!(2)),
+            ("zero_blocks", json!(1)),
+            ("nan_scales", json!(0)),
+            ("underflow", json!(2)),
+            ("nonfinite", json!(0)),
+            (
+                "codes",
+                json!([[0.0, 39], [0.5, 1], [1.0, 2], [1.5, 1], [3.0, 1], [4.0, 1], [6.0, 3]]),
+            ),
+            ("scales", json!([[0.0, 1], [1.0, 2]])),
+        ] {
+            assert_eq!(record[key], value, "{key}");
+        }
+        // Errors 1 of 5 and 0.2 of 1.2 in the second block; it is the worst.
+        let sqnr = 10.0 * ((36.0 + 25.0 + 1.0 + 1.44) / (1.0 + 0.04f64)).log10();
+        assert_eq!(record["worst"][0]["block"], json!([0, 1]));
+        assert!((record["worst"][0]["sqnr"].as_f64().unwrap() - sqnr).abs() < 1e-5);
+        assert_eq!(record["worst"].as_array().unwrap().len(), 3);
+        assert_eq!(record["worst"][2]["sqnr"], "Infinity");
+    };
+    want(&bench.json("inspect in.safetensors --format nvfp4_single --blocks 9 --json")[0]);
+    bench.works("quantize in.safetensors --format nvfp4_single -o q.safetensors");
+    want(&bench.json("inspect q.safetensors --source in.safetensors --blocks 9 --json")[0]);
+    let alone = &bench.json("inspect q.safetensors --json")[0];
+    assert_eq!(alone["zeros"], 39);
+    assert!(
+        alone.get("underflow").is_none(),
+        "without its source nothing is known of it"
+    );
+}
+
+#[test]
+fn the_page_says_it_in_words() {
+    let bench = Bench::new();
+    bench.write(
+        "in.safetensors",
+        &[("x", f32s(&[1, 48], &by_hand())), ("y", f32s(&[32], &values(32)))],
+    );
+    let done = bench.works("inspect in.safetensors --format nvfp4_single --only x");
+    for words in [
+        "x  e2m1/b16:e4m3  [1, 48]  4.5000 bits per element",
+        "saturated      3 (6.250 %)",
+        "zero codes     39 (81.250 %)",
+        "zero blocks    1 (33.333 %)",
+        "underflow      2 (4.167 %)",
+        "worst block    row 0, channel 16: SQNR 17.85 dB, amax 6e0, scale 1e0",
+        "code         6    6.250 %  ####",
+        "scale      2^0   66.667 %  ########################################",
+    ] {
+        assert!(done.out.contains(words), "'{words}' is not in:\n{}", done.out);
+    }
+    assert!(!done.out.contains("\ny "));
+}
+
+#[test]
+fn nan_scales_and_wide_elements() {
+    let bench = Bench::new();
+    let mut x = values(128);
+    x[70] = f32::NAN;
+    bench.write("in.safetensors", &[("x", f32s(&[2, 64], &x))]);
+    let record = &bench.json("inspect in.safetensors --format mxfp8 --json")[0];
+    assert_eq!((&record["nan_scales"], &record["nonfinite"]), (&json!(1), &json!(1)));
+    assert_eq!(record["scales"].as_array().unwrap().last().unwrap(), &json!([null, 1]));
+    assert_eq!(record["sqnr"], json!(null), "a NaN fails every metric");
+    assert_eq!(record["worst"][0]["block"], json!([1, 0]));
+    // By powers of two: at most 18 binades of e4m3, zero and NaN.
+    assert!(record["codes"].as_array().unwrap().len() <= 20);
+    for (bin, _) in record["codes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|bin| (bin[0].as_f64(), &bin[1]))
+    {
+        assert!(
+            bin.is_none_or(|value| value == 0.0 || value.log2().fract() == 0.0),
+            "{bin:?}"
+        );
+    }
+}
+
+#[test]
+fn a_source_that_does_not_fit() {
+    let bench = Bench::new();
+    bench.write("in.safetensors", &[("x", f32s(&[2, 64], &values(128)))]);
+    bench.write("other.safetensors", &[("x", f32s(&[2, 32], &values(64)))]);
+    bench.write(
+        "named.safetensors",
+        &[("xx", f32s(&[2, 64], &values(128))), ("z", f32s(&[1], &[0.0]))],
+    );
+    bench.works("quantize in.safetensors --format mxfp8 -o q.safetensors");
+    let command = "inspect q.safetensors --source other.safetensors";
+    bench.fails(2, command, &["other.safetensors", "'x'", "[2, 32], expected [2, 64]"]);
+    let command = "inspect q.safetensors --source named.safetensors";
+    bench.fails(
+        2,
+        command,
+        &["named.safetensors", "no tensor 'x'", "did you mean 'xx'?"],
+    );
+}

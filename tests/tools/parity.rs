@@ -1,0 +1,171 @@
+//! `compare --parity` as people drive it.
+
+use safetensors::Dtype;
+use ulplab::formats::{Encoded, codec};
+use ulplab::layouts::Layout;
+
+use super::{Bench, f32s, raw, values};
+
+/// The source `w` as want.safetensors, what is made of it as got.safetensors.
+fn bench(format: &str, change: impl Fn(&mut Encoded)) -> Bench {
+    let bench = Bench::new();
+    let x = values(128 * 64);
+    bench.write("want.safetensors", &[("w", f32s(&[128, 64], &x))]);
+    let mut encoded = codec(format).unwrap().encode(&x, 64);
+    change(&mut encoded);
+    let parts: Vec<_> = encoded
+        .parts
+        .iter()
+        .map(|part| (format!("w.{}", part.name), raw(part.dtype, &part.shape, &part.bytes)))
+        .collect();
+    let parts: Vec<_> = parts
+        .iter()
+        .map(|(name, array)| (name.as_str(), array.clone()))
+        .collect();
+    bench.write("got.safetensors", &parts);
+    bench
+}
+
+fn part<'a>(encoded: &'a mut Encoded, name: &str) -> &'a mut Vec<u8> {
+    &mut encoded.parts.iter_mut().find(|part| part.name == name).unwrap().bytes
+}
+
+const COMMAND: &str = "compare want.safetensors got.safetensors --parity --format nvfp4";
+
+#[test]
+fn the_rule_is_named() {
+    for rule in ["te", "modelopt", "vllm", "te46_mse_256"] {
+        let bench = bench(&format!("e2m1/b16:e4m3({rule})/t:f32"), |_| ());
+        let done = bench.works(COMMAND);
+        assert!(
+            done.out.contains(rule) && done.out.contains("to the last byte"),
+            "{}",
+            done.out
+        );
+        assert!(done.out.ends_with("PASS: 1 of 1 tensors explained\n"), "{}", done.out);
+        bench.works(&format!("{COMMAND} --rule {rule}"));
+        let records = bench.json(&format!("{COMMAND} --json"));
+        let exact = records[0]["exact"].as_array().unwrap();
+        assert!(exact.iter().any(|name| name == rule), "{exact:?}");
+        assert_eq!(records[1]["verdict"], "pass");
+    }
+}
+
+#[test]
+fn a_fault_is_counted_and_shown() {
+    let bench = bench("nvfp4", |encoded| {
+        part(encoded, "data")
+            .iter_mut()
+            .for_each(|byte| *byte = byte.rotate_left(4))
+    });
+    let done = bench.run(COMMAND);
+    assert_eq!(done.code, 100);
+    assert!(
+        done.out
+            .contains("not te: nibble order, codes are row-major, high nibble first"),
+        "{}",
+        done.out
+    );
+    assert!(
+        done.out.contains("in this order of storage explained by te"),
+        "{}",
+        done.out
+    );
+    assert!(done.out.ends_with("FAIL: 0 of 1 tensors explained\n"), "{}", done.out);
+
+    let one = |encoded: &mut Encoded| part(encoded, "scale")[7] += 1;
+    let bench = self::bench("mxfp8", one);
+    let command = "compare want.safetensors got.safetensors --parity --format mxfp8 --rule rceil --json";
+    let records = bench.json(command);
+    let finding = &records[0]["findings"][0];
+    assert_eq!(
+        (&finding["cause"], &finding["count"]),
+        (&"scale rounding".into(), &1.into())
+    );
+    assert_eq!(finding["example"]["place"], serde_json::json!([3, 1]));
+}
+
+#[test]
+fn the_global_scale_of_another_library() {
+    let g = |encoded: &mut Encoded| {
+        let bytes = part(encoded, "global");
+        let amax = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        *bytes = (2688.0 / amax).to_le_bytes().to_vec();
+    };
+    let bench = bench("nvfp4", g);
+    // TransformerEngine's bytes over a stored G are FlashInfer's exact mode.
+    assert!(bench.works(COMMAND).out.contains("flashinfer_exact"));
+    let done = bench.run(&format!("{COMMAND} --rule te"));
+    assert_eq!(done.code, 100);
+    assert!(
+        done.out
+            .contains("not te: global-scale convention, stored is what values are multiplied by"),
+        "{}",
+        done.out
+    );
+    assert!(
+        done.out.contains("explained by") && done.out.contains("flashinfer_exact"),
+        "{}",
+        done.out
+    );
+}
+
+/// The kernels of vLLM take an approximate reciprocal: one code off is theirs, if they are who is named.
+#[test]
+fn an_approximate_kernel_may_be_a_little_off() {
+    let off = |encoded: &mut Encoded| part(encoded, "data")[100] ^= 1;
+    let bench = bench("e2m1/b16:e4m3(vllm)/t:f32", off);
+    let done = bench.run(COMMAND);
+    assert_eq!(done.code, 100, "{}", done.out);
+    assert!(done.out.contains("approximate kernels of vllm"), "{}", done.out);
+    bench.works(&format!("{COMMAND} --rule vllm"));
+    assert_eq!(bench.run(&format!("{COMMAND} --rule fouroversix")).code, 100);
+}
+
+#[test]
+fn layouts_said_and_unsaid() {
+    let swizzle = |encoded: &mut Encoded| {
+        let scale = encoded.parts.iter_mut().find(|part| part.name == "scale").unwrap();
+        let placement = Layout::find("blocked_128x4").unwrap().place(&scale.shape, &[]).unwrap();
+        scale.bytes = placement.forward(&scale.bytes).unwrap();
+        scale.dtype = Dtype::U8;
+    };
+    let bench = bench("nvfp4", swizzle);
+    let done = bench.run(COMMAND);
+    assert_eq!(done.code, 100);
+    assert!(
+        done.out.contains("not te: swizzle, scales are blocked_128x4"),
+        "{}",
+        done.out
+    );
+    bench.works(&format!("{COMMAND} --layout blocked_128x4"));
+}
+
+#[test]
+fn mistakes() {
+    let bench = bench("nvfp4", |_| ());
+    let parity = "compare want.safetensors got.safetensors --parity";
+    bench.fails(2, parity, &["got.safetensors", "'w'", "--format nvfp4"]);
+    bench.fails(2, &format!("{COMMAND} --gate cosine>=0.9"), &["--parity judges bytes"]);
+    bench.fails(
+        2,
+        "compare want.safetensors got.safetensors --rule te",
+        &["--rule goes with --parity"],
+    );
+    bench.fails(
+        4,
+        "compare want.safetensors want.safetensors --parity --format nvfp4",
+        &["no quantized tensor"],
+    );
+    bench.fails(
+        2,
+        &format!("{COMMAND} --rule tee"),
+        &["unknown rule 'tee'", "did you mean 'te'?"],
+    );
+    bench.write("want.safetensors", &[("w", f32s(&[128, 32], &values(128 * 32)))]);
+    bench.fails(
+        2,
+        COMMAND,
+        &["want.safetensors", "'w'", "[128, 32], expected [128, 64]"],
+    );
+}
