@@ -7,7 +7,7 @@ use ulplab::formats::{self, GlobalScale, codec};
 use ulplab::packed::codes;
 use ulplab::parity::{Cause, Stored, diagnose};
 
-use crate::faults::{COLS, Kernel, data, normal, plant};
+use crate::faults::{Kernel, data, normal, plant};
 use crate::oracle::Random;
 
 const FORMATS: [&str; 4] = [

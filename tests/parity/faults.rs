@@ -2,7 +2,7 @@
 
 use ulplab::formats::{E4M3, Encoded, Format, GlobalScale, codec};
 use ulplab::layouts::Layout;
-use ulplab::packed::{Grid, codes};
+use ulplab::packed::Grid;
 use ulplab::parity::{Cause, Diagnosis, Stored, diagnose};
 
 use crate::oracle::Random;
@@ -30,7 +30,7 @@ pub fn data(kind: &str, random: &mut Random) -> Vec<f32> {
             _ if random.uniform() < 0.02 => 0.0,
             _ => {
                 let laplace = -(1.0 - random.uniform()).ln() * if random.uniform() < 0.5 { -1.0 } else { 1.0 };
-                half::bf16::from_f64(laplace * rows[r] * cols[c]).to_f32()
+                half::bf16::from_f32((laplace * rows[r] * cols[c]) as f32).to_f32()
             }
         }
     };

@@ -72,7 +72,7 @@ impl<'a> Buffers<'a> {
         self.seen += 1;
         let named = |name: &String| name == rule || name.starts_with(&format!("{rule} with"));
         let exact: Vec<String> = diagnosis.exact.iter().map(|candidate| candidate.name()).collect();
-        if !exact.iter().any(|name| named(name)) || !diagnosis.explained() {
+        if !exact.iter().any(named) || !diagnosis.explained() {
             let (conclusion, order) = (diagnosis.conclusion(), &diagnosis.scale_order);
             let (reference, findings) = (&diagnosis.reference, &diagnosis.findings);
             self.failures.push(format!(
