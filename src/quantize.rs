@@ -1,5 +1,6 @@
 //! `ulplab quantize` and `ulplab dequantize`: tensors of a file to the bytes of a format, and back.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -97,12 +98,13 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     };
     let (mut steps, mut slots, mut manifest) = (Vec::new(), Vec::new(), Manifest::default());
     let (mut before, mut after) = (0, 0);
+    let mut unfits: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for tensor in file.tensors() {
         let why_not = if selected(tensor.name) { unfit(&tensor) } else { None };
-        if let Some(why) = &why_not {
-            eprintln!("{}: copied, {why}", tensor.name);
-        }
         if !selected(tensor.name) || why_not.is_some() {
+            if let Some(why) = why_not {
+                unfits.entry(why).or_default().push(tensor.name);
+            }
             slots.push(slot(&tensor));
             steps.push(Step::Copy(tensor));
             continue;
@@ -119,6 +121,13 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         slots.extend(parts);
         manifest.tensors.insert(tensor.name.into(), plan.entry(&tensor));
         steps.push(Step::Quantize(tensor, &plan));
+    }
+    for (why, names) in &unfits {
+        let others = match names.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        eprintln!("{}{others}: copied, {why}", names[0]);
     }
     let quantized = manifest.tensors.len();
     if quantized == 0 {

@@ -114,10 +114,16 @@ impl Naming {
             (only.is_empty() || only.iter().any(|only| matches(only, name)))
                 && !skip.iter().any(|skip| matches(skip, name))
         };
+        // A file that says what is in it is taken at its word, unless a flag says more.
+        let described = |name: &str| {
+            let silent = manifest.tensors.is_empty() || format.is_some();
+            silent || manifest.tensors.contains_key(name)
+        };
         let mut found = Vec::new();
         for tensor in file.tensors() {
             if let Some((name, buffers)) = recognise(file, tensor, &manifest)
                 && selected(&name)
+                && described(&name)
             {
                 found.push(self.packed(file, &name, buffers, &manifest, format, layout)?);
             }
