@@ -1,0 +1,90 @@
+//! How outputs are judged: bit for bit, or within a bound that has a reason.
+
+use rayon::prelude::*;
+
+use crate::metrics::{Pair, measure_all};
+use crate::record::Worst;
+
+/// What is said of one output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    pub output: &'static str,
+    /// Name of one of [`METRICS`](crate::metrics::METRICS).
+    pub metric: &'static str,
+    pub value: f64,
+    /// Elements behind it.
+    pub n: u64,
+    pub worst: Option<Worst>,
+}
+
+/// Elements of `size` bytes that differ: `mismatches`.
+pub fn equal(output: &'static str, want: &[u8], got: &[u8], shape: &[usize], size: usize) -> Measured {
+    assert_eq!(want.len(), got.len(), "bytes of '{output}'");
+    let differ = |(want, got): &(&[u8], &[u8])| want != got;
+    let pairs = || want.par_chunks(size).zip(got.par_chunks(size));
+    let count = pairs().filter(differ).count();
+    let number = |bytes: &[u8]| {
+        let mut all = [0; 8];
+        all[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
+        u64::from_le_bytes(all) as f64
+    };
+    let first = (count > 0).then(|| pairs().position_first(|pair| differ(&pair))).flatten();
+    Measured {
+        output,
+        metric: "mismatches",
+        value: count as f64,
+        n: (want.len() / size) as u64,
+        worst: first.map(|at| Worst {
+            index: crate::metrics::unravel(at, shape),
+            want: number(&want[at * size..][..size]),
+            got: number(&got[at * size..][..size]),
+        }),
+    }
+}
+
+/// The largest error over its bound, which must not exceed 1: `bound_ratio`; with it the usual metrics. NaN must meet NaN
+/// and infinities their like, or the ratio is infinite.
+pub fn within(
+    output: &'static str,
+    want: &[f64],
+    got: &[f64],
+    bound: impl Fn(usize) -> f64 + Sync,
+    shape: &[usize],
+) -> Vec<Measured> {
+    assert_eq!(want.len(), got.len(), "elements of '{output}'");
+    let ratio = |at: usize| {
+        let (want, got) = (want[at], got[at]);
+        if want.is_nan() && got.is_nan() || want == got {
+            0.0
+        } else if !want.is_finite() || !got.is_finite() {
+            f64::INFINITY
+        } else {
+            (got - want).abs() / bound(at)
+        }
+    };
+    let worst = (0..want.len())
+        .into_par_iter()
+        .map(|at| (ratio(at), at))
+        .reduce(|| (0.0, usize::MAX), |a, b| if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a });
+    let place = |at: usize| Worst {
+        index: crate::metrics::unravel(at, shape),
+        want: want[at],
+        got: got[at],
+    };
+    let mut all = vec![Measured {
+        output,
+        metric: "bound_ratio",
+        value: worst.0,
+        n: want.len() as u64,
+        worst: (worst.1 < want.len()).then(|| place(worst.1)),
+    }];
+    let pair = Pair::new(want, got);
+    all.extend(measure_all(&pair).map(|(metric, value)| Measured {
+        output,
+        metric: metric.name,
+        value,
+        n: want.len() as u64,
+        worst: None,
+    }));
+    all
+}

@@ -1,0 +1,181 @@
+//! What GPU kernels compute: of every operation its cases, inputs, expected outputs and how near is near enough. Nothing
+//! here knows of CUDA; `backend::cuda` runs the variants in `kernels/<op>.cu` and hands back the bytes they left.
+//!
+//! To add an operation: a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant: edit the
+//! `.cu` alone.
+
+mod data;
+pub mod judge;
+
+use safetensors::Dtype;
+
+pub use data::Data;
+use judge::Measured;
+
+/// Every operation there is.
+pub const OPS: &[&dyn Op] = &[];
+
+/// An operation that kernels are written for.
+pub trait Op: Sync {
+    /// Stem of its file in `kernels/`.
+    fn name(&self) -> &'static str;
+
+    /// What it computes, in a line.
+    fn doc(&self) -> &'static str;
+
+    /// What its variants are tried on.
+    fn cases(&self) -> Vec<Case>;
+
+    /// Inputs and the judgement of outputs of a case. The same case gives the same problem, whatever else is run.
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String>;
+}
+
+/// One set of shapes, types and kind of inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// Unique within the operation, e.g. `bf16.t16384`; parts joined by dots, no slashes.
+    pub name: String,
+    /// What stands for `{key}` in a variant's entry point, e.g. `("T", "bf16")`.
+    pub keys: Vec<(&'static str, String)>,
+    /// Sizes, known by these names to the launch expressions of a variant and passed as `int` where its arguments name
+    /// them.
+    pub dims: Vec<(&'static str, i64)>,
+    pub inputs: Inputs,
+    /// Whether it is large (or small) enough for its time to say something.
+    pub timed: bool,
+}
+
+/// What fills the inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inputs {
+    /// N(0, 1), with channels and rows of other sizes where that matters.
+    Random,
+    /// Ties, subnormals, ±0, NaN, infinities, blocks of zeros, one large element, as far as they are allowed there.
+    Edges,
+    /// What passes at a site of the model, of all layers that have it.
+    Site(&'static str),
+}
+
+impl Case {
+    /// A size by its name.
+    ///
+    /// # Panics
+    /// When the case has no such size: the operation made it.
+    pub fn dim(&self, name: &str) -> usize {
+        let found = self.dims.iter().find(|(dim, _)| *dim == name);
+        found.map(|(_, size)| *size as usize).unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
+    }
+
+    /// What stands for a key.
+    ///
+    /// # Panics
+    /// When the case has no such key.
+    pub fn key(&self, name: &str) -> &str {
+        let found = self.keys.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.as_str()).unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
+    }
+}
+
+/// Everything to run a kernel on once, and to judge it.
+pub struct Problem {
+    /// A variant's arguments name them.
+    pub buffers: Vec<Buffer>,
+    /// Arguments besides buffers and sizes.
+    pub scalars: Vec<(&'static str, Scalar)>,
+    /// Bytes that must move at least: each input read once, each output written once.
+    pub bytes: u64,
+    /// Floating-point operations, where they matter for the time.
+    pub flops: u64,
+    pub judge: Judge,
+}
+
+/// What to say of the outputs.
+pub type Judge = Box<dyn Fn(&Outputs) -> Vec<Measured> + Send + Sync>;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar {
+    I32(i32),
+    I64(i64),
+    F32(f32),
+}
+
+/// An array on the device.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    pub name: &'static str,
+    pub role: Role,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// What it holds before; empty where it is an output only.
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Must be unchanged afterwards.
+    In,
+    /// Every byte must be written.
+    Out,
+    /// Changed in place.
+    InOut,
+}
+
+impl Buffer {
+    pub fn input(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+        let buffer = Self {
+            name,
+            role: Role::In,
+            dtype,
+            shape: shape.into(),
+            bytes,
+        };
+        assert_eq!(buffer.bytes.len(), buffer.size(), "bytes of '{name}'");
+        buffer
+    }
+
+    pub fn output(name: &'static str, dtype: Dtype, shape: &[usize]) -> Self {
+        Self {
+            name,
+            role: Role::Out,
+            dtype,
+            shape: shape.into(),
+            bytes: Vec::new(),
+        }
+    }
+
+    pub fn in_place(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+        Self {
+            role: Role::InOut,
+            ..Self::input(name, dtype, shape, bytes)
+        }
+    }
+
+    /// Bytes it takes.
+    pub fn size(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    }
+}
+
+/// What a kernel left in the buffers that it writes.
+#[derive(Clone, Debug, Default)]
+pub struct Outputs(pub Vec<(&'static str, Vec<u8>)>);
+
+impl Outputs {
+    /// The bytes of a buffer.
+    ///
+    /// # Panics
+    /// When it is not among those that are written.
+    pub fn get(&self, name: &str) -> &[u8] {
+        let found = self.0.iter().find(|(output, _)| *output == name);
+        found.map(|(_, bytes)| &bytes[..]).unwrap_or_else(|| panic!("no output '{name}'"))
+    }
+}
+
+/// The operation called `name`, or an error that names the nearest.
+pub fn find(name: &str) -> Result<&'static dyn Op, String> {
+    let found = OPS.iter().copied().find(|op| op.name() == name);
+    found.ok_or_else(|| {
+        let hint = crate::error::did_you_mean(name, OPS.iter().map(|op| op.name()));
+        format!("no operation '{name}'{hint}")
+    })
+}
