@@ -4,8 +4,11 @@
 //! To add an operation: a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant: edit the
 //! `.cu` alone.
 
-mod data;
+mod blocks;
+pub mod data;
+mod dequantize;
 pub mod judge;
+mod quantize;
 
 use safetensors::Dtype;
 
@@ -13,7 +16,7 @@ pub use data::Data;
 use judge::Measured;
 
 /// Every operation there is.
-pub const OPS: &[&dyn Op] = &[];
+pub const OPS: &[&dyn Op] = &[&quantize::Quantize, &dequantize::Dequantize];
 
 /// An operation that kernels are written for.
 pub trait Op: Sync {
@@ -63,7 +66,9 @@ impl Case {
     /// When the case has no such size: the operation made it.
     pub fn dim(&self, name: &str) -> usize {
         let found = self.dims.iter().find(|(dim, _)| *dim == name);
-        found.map(|(_, size)| *size as usize).unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
+        found
+            .map(|(_, size)| *size as usize)
+            .unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
     }
 
     /// What stands for a key.
@@ -72,7 +77,9 @@ impl Case {
     /// When the case has no such key.
     pub fn key(&self, name: &str) -> &str {
         let found = self.keys.iter().find(|(key, _)| *key == name);
-        found.map(|(_, value)| value.as_str()).unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
+        found
+            .map(|(_, value)| value.as_str())
+            .unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
     }
 }
 
@@ -167,7 +174,9 @@ impl Outputs {
     /// When it is not among those that are written.
     pub fn get(&self, name: &str) -> &[u8] {
         let found = self.0.iter().find(|(output, _)| *output == name);
-        found.map(|(_, bytes)| &bytes[..]).unwrap_or_else(|| panic!("no output '{name}'"))
+        found
+            .map(|(_, bytes)| &bytes[..])
+            .unwrap_or_else(|| panic!("no output '{name}'"))
     }
 }
 
