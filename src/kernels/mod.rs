@@ -9,6 +9,10 @@ pub mod data;
 mod dequantize;
 pub mod judge;
 mod quantize;
+mod rmsnorm;
+mod rmsnorm_quantize;
+mod swiglu;
+mod swiglu_quantize;
 
 use safetensors::Dtype;
 
@@ -16,7 +20,14 @@ pub use data::Data;
 use judge::Measured;
 
 /// Every operation there is.
-pub const OPS: &[&dyn Op] = &[&quantize::Quantize, &dequantize::Dequantize];
+pub const OPS: &[&dyn Op] = &[
+    &quantize::Quantize,
+    &dequantize::Dequantize,
+    &rmsnorm::RmsNorm,
+    &rmsnorm_quantize::RmsNormQuantize,
+    &swiglu::SwiGlu,
+    &swiglu_quantize::SwiGluQuantize,
+];
 
 /// An operation that kernels are written for.
 pub trait Op: Sync {
