@@ -9,7 +9,7 @@ pub mod judge;
 
 use safetensors::Dtype;
 
-pub use data::Data;
+pub use data::{Data, Rows, Sites};
 use judge::Measured;
 
 /// Every operation there is.
@@ -63,7 +63,9 @@ impl Case {
     /// When the case has no such size: the operation made it.
     pub fn dim(&self, name: &str) -> usize {
         let found = self.dims.iter().find(|(dim, _)| *dim == name);
-        found.map(|(_, size)| *size as usize).unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
+        found
+            .map(|(_, size)| *size as usize)
+            .unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
     }
 
     /// What stands for a key.
@@ -72,7 +74,9 @@ impl Case {
     /// When the case has no such key.
     pub fn key(&self, name: &str) -> &str {
         let found = self.keys.iter().find(|(key, _)| *key == name);
-        found.map(|(_, value)| value.as_str()).unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
+        found
+            .map(|(_, value)| value.as_str())
+            .unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
     }
 }
 
@@ -167,7 +171,9 @@ impl Outputs {
     /// When it is not among those that are written.
     pub fn get(&self, name: &str) -> &[u8] {
         let found = self.0.iter().find(|(output, _)| *output == name);
-        found.map(|(_, bytes)| &bytes[..]).unwrap_or_else(|| panic!("no output '{name}'"))
+        found
+            .map(|(_, bytes)| &bytes[..])
+            .unwrap_or_else(|| panic!("no output '{name}'"))
     }
 }
 

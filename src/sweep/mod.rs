@@ -6,6 +6,7 @@ pub mod execute;
 pub mod experiment;
 pub mod folder;
 pub mod judge;
+pub mod kernels;
 pub mod lines;
 pub mod load;
 pub mod plan;
