@@ -187,12 +187,14 @@ impl Module {
         .map(Self)
     }
 
-    pub fn function(&self, entry: &str) -> Result<sys::CUfunction> {
+    /// The function of that name.
+    pub fn function(&self, entry: &str) -> Result<Function> {
         let name = std::ffi::CString::new(entry).map_err(|_| Error::Usage(format!("entry '{entry}' has a NUL")))?;
         // SAFETY: the module is loaded.
         cuda(&format!("entry '{entry}'"), unsafe {
             result::module::get_function(self.0, name)
         })
+        .map(Function)
     }
 }
 
@@ -202,6 +204,10 @@ impl Drop for Module {
         let _ = unsafe { result::module::unload(self.0) };
     }
 }
+
+/// A kernel of a module that is loaded; not to be used once that is dropped.
+#[derive(Clone, Copy)]
+pub struct Function(sys::CUfunction);
 
 /// Shape and attributes of a launch.
 #[derive(Clone, Debug, PartialEq)]
@@ -223,12 +229,12 @@ pub enum Argument {
 
 impl Device {
     /// Readies a function for the shared memory and cluster size of a launch.
-    pub fn prepare(&self, function: sys::CUfunction, shape: &Shape) -> Result<()> {
+    pub fn prepare(&self, function: Function, shape: &Shape) -> Result<()> {
         use sys::CUfunction_attribute as Attribute;
         let set = |attribute, value: i32| {
             // SAFETY: the function is of a loaded module.
             cuda("cuFuncSetAttribute", unsafe {
-                result::function::set_function_attribute(function, attribute, value)
+                result::function::set_function_attribute(function.0, attribute, value)
             })
         };
         if shape.shared > 48 * 1024 {
@@ -244,7 +250,7 @@ impl Device {
     }
 
     /// Puts a launch into the stream.
-    pub fn launch(&self, function: sys::CUfunction, shape: &Shape, arguments: &[Argument]) -> Result<()> {
+    pub fn launch(&self, function: Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
         let mut values: Vec<u64> = arguments
             .iter()
             .map(|argument| match argument {
@@ -295,7 +301,7 @@ impl Device {
         // header says; guard bands show where it does not.
         cuda(
             "launch",
-            unsafe { sys::cuLaunchKernelEx(&raw const config, function, pointers.as_mut_ptr(), null_mut()) }.result(),
+            unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, pointers.as_mut_ptr(), null_mut()) }.result(),
         )
     }
 }

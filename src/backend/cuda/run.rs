@@ -1,9 +1,8 @@
 //! A variant run on a problem, with everything that shows it writing where or what it should not.
 
-use cudarc::driver::sys;
 use rayon::prelude::*;
 
-use super::device::{Argument, Device, Memory, Module};
+use super::device::{Argument, Device, Function, Memory, Module};
 use super::plan::{Plan, Step};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Measured;
@@ -22,7 +21,7 @@ pub struct Running<'a> {
     plan: &'a Plan,
     buffers: Vec<Memory>,
     scratch: Vec<Memory>,
-    launches: Vec<(sys::CUfunction, &'a Step, Vec<Argument>)>,
+    launches: Vec<(Function, &'a Step, Vec<Argument>)>,
 }
 
 /// What a run showed.
