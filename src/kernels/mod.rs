@@ -23,6 +23,9 @@ pub trait Op: Sync {
     /// What it computes, in a line.
     fn doc(&self) -> &'static str;
 
+    /// The text of the file it is in, `include_str!`: who judges is attested too.
+    fn source(&self) -> &'static str;
+
     /// What its variants are tried on.
     fn cases(&self) -> Vec<Case>;
 
@@ -175,6 +178,11 @@ impl Outputs {
             .map(|(_, bytes)| &bytes[..])
             .unwrap_or_else(|| panic!("no output '{name}'"))
     }
+}
+
+/// Stands for everything that says whether an operation's outputs are right.
+pub fn digest(op: &dyn Op) -> blake3::Hash {
+    blake3::hash((op.source().to_string() + include_str!("judge.rs")).as_bytes())
 }
 
 /// The operation called `name`, or an error that names the nearest.

@@ -158,25 +158,48 @@ impl Bench<'_> {
         (watch, copy): (&Stopwatch, f64),
     ) -> Result<Vec<Record>> {
         let blank = Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name);
-        if variant.arch.as_ref().is_some_and(|arch| *arch != self.device.arch) {
-            return Ok(Vec::new());
-        }
-        let Some(plan) = Plan::new(variant, case, self.device.sms).map_err(Error::Usage)? else {
+        let place = |error: Error| Error::Setup(format!("{}: {error}", cell.id));
+        let Some(plan) = self.plan(variant, case)? else {
             return Ok(Vec::new());
         };
-        let place = |error: Error| Error::Setup(format!("{}: {error}", cell.id));
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
-        let checked = running.check(variant.nondeterministic.is_none()).map_err(place)?;
-        let mut measured = checked.measured;
-        measured.extend((problem.judge)(&checked.outputs));
-        let right = measured
-            .iter()
-            .all(|measured| measured.metric != "violations" || measured.value == 0.0);
-        if case.timed && right && self.mutant.is_none() {
+        let mut measured = check(&running, variant, problem).map_err(place)?;
+        if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             measured.extend(timed(&running, problem, watch, copy).map_err(place)?);
         }
-        Ok(measured.into_iter().map(|measured| record(&blank, measured)).collect())
+        Ok(measured
+            .into_iter()
+            .map(|measured| record(&blank, measured))
+            .collect())
     }
+
+    /// What the checks say of a variant on a case; none where it does not take it.
+    pub fn checked(&self, variant: &Variant, module: &Module, case: &Case, problem: &Problem) -> Result<Option<Vec<Measured>>> {
+        let Some(plan) = self.plan(variant, case)? else {
+            return Ok(None);
+        };
+        let running = Running::new(self.device, module, case, problem, &plan)?;
+        check(&running, variant, problem).map(Some)
+    }
+
+    fn plan(&self, variant: &Variant, case: &Case) -> Result<Option<Plan>> {
+        if variant.arch.as_ref().is_some_and(|arch| *arch != self.device.arch) {
+            return Ok(None);
+        }
+        Plan::new(variant, case, self.device.sms).map_err(Error::Usage)
+    }
+}
+
+fn check(running: &Running, variant: &Variant, problem: &Problem) -> Result<Vec<Measured>> {
+    let checked = running.check(variant.nondeterministic.is_none())?;
+    let mut measured = checked.measured;
+    measured.extend((problem.judge)(&checked.outputs));
+    Ok(measured)
+}
+
+/// What says that a kernel is wrong.
+pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
+    measured.iter().filter(|measured| measured.metric == "violations" && measured.value != 0.0)
 }
 
 fn timed(running: &Running, problem: &Problem, watch: &Stopwatch, copy: f64) -> Result<Vec<Measured>> {

@@ -1,5 +1,6 @@
 //! Experiment files, and running them.
 
+pub mod attest;
 pub mod check;
 pub mod command;
 pub mod execute;
@@ -9,6 +10,7 @@ pub mod judge;
 pub mod kernels;
 pub mod lines;
 pub mod load;
+pub mod mutants;
 pub mod plan;
 pub mod probe;
 pub mod ready;
