@@ -8,7 +8,9 @@ use reference::paths::deepseek_v4::SITES;
 
 use crate::dataset::Manifest as Datasets;
 use crate::error::{Error, Exit, Result};
-use crate::formats::{FORMATS, RECORDS};
+use crate::formats::{
+    CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS,
+};
 use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;
 use crate::report::REPORTS;
@@ -26,6 +28,10 @@ pub struct ListArgs {
 pub enum What {
     /// Number formats and KV records.
     Formats,
+    /// What one number is stored as, and libraries' casts to it.
+    Elements,
+    /// How scales are picked, by kind of scale.
+    Rules,
     /// Orders of scales in memory.
     Layouts,
     /// What is measured.
@@ -50,6 +56,8 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .iter()
             .map(|layout| (layout.name.to_string(), layout.doc.to_string()))
             .collect(),
+        What::Elements => elements(),
+        What::Rules => rules(),
         What::Metrics => METRICS
             .iter()
             .map(|metric| (metric.name.to_string(), metric.doc.to_string()))
@@ -85,6 +93,33 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
         .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
         .map_err(Error::io("stdout", "write"))?;
     Ok(Exit::Pass)
+}
+
+/// Elements and the casts to them, as format strings spell them.
+fn elements() -> Vec<(String, String)> {
+    let elements = ELEMENTS.iter().flat_map(|element| {
+        let own = (element.name.to_string(), element.doc.to_string());
+        let casts = CONVENTIONS
+            .iter()
+            .filter(|convention| convention.repr(element).is_some());
+        let casts = casts.map(|cast| (format!("{}({})", element.name, cast.name), cast.doc.to_string()));
+        std::iter::once(own).chain(casts)
+    });
+    elements.collect()
+}
+
+/// Rules, as format strings spell them.
+fn rules() -> Vec<(String, String)> {
+    let row = |form: &str, name: &str, doc: &str| (form.replace("rule", name), doc.to_string());
+    let powers = POWER_RULES.iter().map(|rule| row("e8m0(rule)", rule.name, rule.doc));
+    let floats = F32_RULES.iter().map(|rule| row("f32(rule)", rule.name, rule.doc));
+    let single = NVFP4_SINGLE_RULES
+        .iter()
+        .map(|rule| row("e4m3(rule)", rule.name, rule.doc));
+    let double = NVFP4_RULES
+        .iter()
+        .map(|rule| row("e4m3(rule)/t:f32", rule.name, rule.doc));
+    powers.chain(floats).chain(single).chain(double).collect()
 }
 
 /// Check what a run needs: datasets whole, a folder to write in; say what the machine has.

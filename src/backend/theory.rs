@@ -1,17 +1,15 @@
 //! What the error of a format should be.
 
-use crate::formats::{FORMATS, Format, Group, Repr, Scale};
+use crate::formats::{Format, Group, Repr, Scale};
 use crate::metrics::float_nsr;
 
-/// Ratio of noise to signal that theory expects when `x`, rows of `cols`, is stored in the format of that name; none for
-/// what theory does not cover.
+/// Ratio of noise to signal that theory expects when `x`, rows of `cols`, is stored in a format; none for what theory does
+/// not cover.
 ///
 /// Floats: [`float_nsr`], whatever the scales, so a format that loses numbers below or above its range falls short of it.
 /// Integers with f32 scales: an error uniform within a step, step² / 12, where the largest magnitude of a group is as many
 /// steps as the largest code.
-pub fn nsr(name: &str, x: &[f32], cols: usize) -> Option<f64> {
-    let named = FORMATS.iter().find(|named| named.name == name);
-    let format: Format = named.map_or(name, |named| named.format).parse().ok()?;
+pub fn nsr(format: &Format, x: &[f32], cols: usize) -> Option<f64> {
     match format.element.repr {
         Repr::Float(cast) => Some(float_nsr(cast.float.mantissa_bits)),
         Repr::Integer(integer) => {

@@ -90,7 +90,8 @@ pub fn measure(blank: &Record, samples: &[Sample], codec: &dyn Codec, rival: Opt
         let (pair, values) = round(codec);
         let bits = 8.0 * codec.bytes_per_row(sample.cols) / sample.cols as f64;
         let mut trip = RoundTrip::new(&pair, &sample.values, &values, sample.cols, bits);
-        trip.theory_nsr = theory::nsr(&codec.name(), &sample.values, sample.cols);
+        let theory = |format| theory::nsr(format, &sample.values, sample.cols);
+        trip.theory_nsr = codec.format().and_then(theory);
         trip.rival_nsr = rival.and_then(|rival| NSR.measure(&round(rival).0));
         let shape = [sample.values.len() / sample.cols, sample.cols];
         records(&blank, &pair, &shape)

@@ -57,6 +57,25 @@ fn mx_is_torchao() {
     }
 }
 
+#[test]
+fn torchao_018_is_torchao_018() {
+    let (inputs, want) = (Fixture::open("inputs"), Fixture::open("mx_ao018"));
+    for element in ["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] {
+        for rule in ["floor", "ceil", "even", "rceil"] {
+            let format = format!("{element}/b32:e8m0(torchao_018_{rule})");
+            for input in ["edge_f32", "naninf_f32"] {
+                let got = encode(&format, &inputs, input);
+                let name = format!("{input}.{element}.{rule}");
+                equal(&name, got.part("scale"), want.bytes(&format!("{name}.scale")));
+                // Of NaN and infinities torchao's casts make anything.
+                if input == "edge_f32" {
+                    equal(&name, got.part("data"), want.bytes(&format!("{name}.q")));
+                }
+            }
+        }
+    }
+}
+
 /// The global amax a fixture was made with: the tensor's own, or a quarter of it.
 fn given(want: &Fixture, input: &str, calibration: &str) -> Option<f32> {
     let name = format!("{input}.{calibration}.global_amax");
