@@ -98,7 +98,8 @@ impl TensorFile {
     }
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
-        let error = |message| Error::data(path, message);
+        // Names of tensors may hold what a terminal would obey.
+        let error = |message: String| Error::data(path, message.replace(char::is_control, " "));
         let (entries, bytes) = match format {
             Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
             Format::Npy => {

@@ -237,12 +237,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn error(&self, expected: &str) -> String {
-        let found: String = self
-            .text
-            .chars()
-            .take(20)
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let found: String = self.text.chars().take(20).collect();
         format!("bad header: expected {expected} at '{}'", found.trim_end())
     }
 }
