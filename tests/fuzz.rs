@@ -42,7 +42,9 @@ enum Edit<T> {
     Cut(Index),
 }
 
-fn edits<T: Clone + std::fmt::Debug + 'static>(item: impl Strategy<Value = T> + Clone + 'static) -> impl Strategy<Value = Vec<Edit<T>>> {
+fn edits<T: Clone + std::fmt::Debug + 'static>(
+    item: impl Strategy<Value = T> + Clone + 'static,
+) -> impl Strategy<Value = Vec<Edit<T>>> {
     let at = any::<Index>;
     let edit = prop_oneof![
         6 => (at(), item.clone()).prop_map(|(at, item)| Edit::Overwrite(at, item)),

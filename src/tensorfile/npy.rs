@@ -48,6 +48,8 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>)
         ));
     }
     let width = dtype.bitsize() / 8;
+    // Of no elements the other sizes may be absurd.
+    let fortran = fortran && size > 0;
     let mut range = bytes.len() - size..bytes.len();
     let mut rewritten = None;
     if (big_endian && width > 1) || (fortran && shape.len() > 1) {

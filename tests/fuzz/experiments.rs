@@ -15,11 +15,30 @@ const GIVEN: [&str; 3] = [
 ];
 
 const LINES: [&str; 24] = [
-    "[[window]]", "[[source]]", "[[recipe]]", "[[recipe.round]]", "[[gate]]", "[recipe]", "= 1", "name = \"a/b\"",
-    "name = \"reference\"", "kind = \"model\"", "kind = \"recall\"", "seed = -1", "draws = 0", "draws = 9223372036854775807",
-    "shape = [0, 0]", "shape = [9223372036854775807, 9223372036854775807]", "tokens = 1.5", "score_noise = nan",
-    "score_noise = -inf", "format = \"e4m3/b0:f32\"", "from = { student_t = nan }", "from = { vectors = { channels = 0, top = 0 } }",
-    "against = \"nobody\"", "require = \">= nan\"",
+    "[[window]]",
+    "[[source]]",
+    "[[recipe]]",
+    "[[recipe.round]]",
+    "[[gate]]",
+    "[recipe]",
+    "= 1",
+    "name = \"a/b\"",
+    "name = \"reference\"",
+    "kind = \"model\"",
+    "kind = \"recall\"",
+    "seed = -1",
+    "draws = 0",
+    "draws = 9223372036854775807",
+    "shape = [0, 0]",
+    "shape = [9223372036854775807, 9223372036854775807]",
+    "tokens = 1.5",
+    "score_noise = nan",
+    "score_noise = -inf",
+    "format = \"e4m3/b0:f32\"",
+    "from = { student_t = nan }",
+    "from = { vectors = { channels = 0, top = 0 } }",
+    "against = \"nobody\"",
+    "require = \">= nan\"",
 ];
 
 proptest! {

@@ -32,12 +32,22 @@ pub fn outcome(name: &str, bytes: &[u8]) -> String {
     let mut said = Vec::new();
     for tensor in file.tensors() {
         let elements: usize = tensor.shape.iter().product();
-        assert_eq!(tensor.bytes.len() * 8, elements * tensor.dtype.bitsize(), "{}", tensor.name);
+        assert_eq!(
+            tensor.bytes.len() * 8,
+            elements * tensor.dtype.bitsize(),
+            "{}",
+            tensor.name
+        );
         assert!(tensor.to_f32().is_none_or(|values| values.len() == elements));
         assert!(tensor.to_f64().is_none_or(|values| values.len() == elements));
         let codes = if tensor.dtype.bitsize() < 8 { 0 } else { elements };
         assert_eq!((tensor.codes().count(), tensor.integers().count()), (codes, codes));
-        said.push(format!("{} {} {:?}", tensor.name.escape_debug(), tensor.dtype, tensor.shape));
+        said.push(format!(
+            "{} {} {:?}",
+            tensor.name.escape_debug(),
+            tensor.dtype,
+            tensor.shape
+        ));
     }
     match theirs {
         None => assert_eq!(file.tensors().len(), 1),
@@ -75,17 +85,29 @@ const TYPES: [(Dtype, &str); 12] = [
 ];
 
 fn safetensors_of(shapes: &[(Dtype, Vec<usize>)], seed: u8) -> Vec<u8> {
-    let bytes: Vec<Vec<u8>> = shapes.iter().map(|(dtype, shape)| filled(*dtype, shape, seed)).collect();
-    let views = shapes.iter().zip(&bytes).enumerate().map(|(i, ((dtype, shape), bytes))| {
-        (format!("layers.{i}.weight"), TensorView::new(*dtype, shape.clone(), bytes).unwrap())
-    });
+    let bytes: Vec<Vec<u8>> = shapes
+        .iter()
+        .map(|(dtype, shape)| filled(*dtype, shape, seed))
+        .collect();
+    let views = shapes
+        .iter()
+        .zip(&bytes)
+        .enumerate()
+        .map(|(i, ((dtype, shape), bytes))| {
+            (
+                format!("layers.{i}.weight"),
+                TensorView::new(*dtype, shape.clone(), bytes).unwrap(),
+            )
+        });
     serialize(views, None).unwrap()
 }
 
 /// Any bytes will do.
 fn filled(dtype: Dtype, shape: &[usize], seed: u8) -> Vec<u8> {
     let bits = shape.iter().product::<usize>() * dtype.bitsize();
-    (0..bits / 8).map(|i| (i as u8).wrapping_mul(151).wrapping_add(seed)).collect()
+    (0..bits / 8)
+        .map(|i| (i as u8).wrapping_mul(151).wrapping_add(seed))
+        .collect()
 }
 
 fn npy_header(version: u8, header: &str) -> Vec<u8> {
@@ -127,15 +149,31 @@ fn npy() -> impl Strategy<Value = Vec<u8>> {
 
 fn safetensors() -> impl Strategy<Value = Vec<u8>> {
     let dtype = prop::sample::select(vec![
-        Dtype::F32, Dtype::BF16, Dtype::F8_E4M3, Dtype::F8_E8M0, Dtype::F4, Dtype::I64, Dtype::BOOL, Dtype::C64,
+        Dtype::F32,
+        Dtype::BF16,
+        Dtype::F8_E4M3,
+        Dtype::F8_E8M0,
+        Dtype::F4,
+        Dtype::I64,
+        Dtype::BOOL,
+        Dtype::C64,
     ]);
     let valid = (vec((dtype, vec(0..5usize, 0..4)), 0..4), any::<u8>()).prop_map(|(mut shapes, seed)| {
         // Types of less than a byte must end at one.
-        shapes.iter_mut().filter(|(dtype, _)| *dtype == Dtype::F4).for_each(|(_, shape)| shape.push(2));
+        shapes
+            .iter_mut()
+            .filter(|(dtype, _)| *dtype == Dtype::F4)
+            .for_each(|(_, shape)| shape.push(2));
         safetensors_of(&shapes, seed)
     });
     let offset = || prop_oneof![8 => 0..13u64, 1 => size()];
-    let tensor = ("[ab]", prop::sample::select(vec!["F32", "U8", "F4", "F6_E2M3", "F31"]), vec(size(), 0..3), offset(), offset());
+    let tensor = (
+        "[ab]|__metadata__",
+        prop::sample::select(vec!["F32", "U8", "F4", "F6_E2M3", "F31"]),
+        vec(size(), 0..3),
+        offset(),
+        offset(),
+    );
     let built = (vec(tensor, 0..4), 0..13usize).prop_map(|(tensors, data)| {
         let entry = |(name, dtype, shape, begin, end): &(String, &str, Vec<u64>, u64, u64)| {
             format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#)
@@ -153,13 +191,25 @@ fn safetensors() -> impl Strategy<Value = Vec<u8>> {
 /// Bytes that mean something in a header, more often than others.
 fn byte() -> impl Strategy<Value = u8> + Clone {
     const HEADER: &[u8] = b"0123456789[](){},:'\"-ETF<>|= \n\\_";
-    any::<u16>().prop_map(|any| if any % 2 == 0 { (any >> 8) as u8 } else { HEADER[usize::from(any / 2) % HEADER.len()] })
+    any::<u16>().prop_map(|any| {
+        if any % 2 == 0 {
+            (any >> 8) as u8
+        } else {
+            HEADER[usize::from(any / 2) % HEADER.len()]
+        }
+    })
 }
 
 fn try_out(name: &str, bytes: &[u8]) {
     let outcome = outcome(name, bytes);
     let (file, kind) = name.split_once('.').unwrap();
-    kept::offer(kind, bytes, outcome.trim_start_matches(file).trim_start_matches(&format!(".{kind}: ")));
+    kept::offer(
+        kind,
+        bytes,
+        outcome
+            .trim_start_matches(file)
+            .trim_start_matches(&format!(".{kind}: ")),
+    );
 }
 
 proptest! {
@@ -190,7 +240,13 @@ fn npyz_file(descr: &str, shape: &[u64], order: Order, elements: &[u8], width: u
     // The crate writes types it has; a byte string of the same width stands in, and its name is replaced.
     let mut bytes = Vec::new();
     let stand_in = npyz::DType::Plain(format!("|V{width}").parse().unwrap());
-    let mut writer = npyz::WriteOptions::new().dtype(stand_in).order(order).shape(shape).writer(&mut bytes).begin_nd().unwrap();
+    let mut writer = npyz::WriteOptions::new()
+        .dtype(stand_in)
+        .order(order)
+        .shape(shape)
+        .writer(&mut bytes)
+        .begin_nd()
+        .unwrap();
     writer.extend(elements.chunks_exact(width).map(<[u8]>::to_vec)).unwrap();
     writer.finish().unwrap();
     let at = bytes.windows(4).position(|part| part.starts_with(b"'|V")).unwrap() + 1;

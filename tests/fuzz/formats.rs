@@ -32,7 +32,11 @@ pub fn outcome(text: &str) -> String {
 /// A string of the grammar with names from the tables, though not always of the same table.
 fn string() -> impl Strategy<Value = String> {
     let names = |names: Vec<&'static str>| select(names);
-    let sizes = || select(vec!["1", "2", "3", "8", "16", "16", "32", "128", "2x2", "16x16", "3x5", "65536", "65537", "0", "x", ""]);
+    let sizes = || {
+        select(vec![
+            "1", "2", "3", "8", "16", "16", "32", "128", "2x2", "16x16", "3x5", "65536", "65537", "0", "x", "",
+        ])
+    };
     let group = prop_oneof![
         3 => sizes().prop_map(|size| format!("b{size}")),
         2 => select(vec!["token", "channel", "t", "row"]).prop_map(String::from),
@@ -42,20 +46,46 @@ fn string() -> impl Strategy<Value = String> {
     let conventions = names(CONVENTIONS.iter().map(|convention| convention.name).collect());
     let powers = names(POWER_RULES.iter().map(|rule| rule.name).collect());
     let factors = names(F32_RULES.iter().map(|rule| rule.name).collect());
-    let fourbits = names(NVFP4_RULES.iter().chain(NVFP4_SINGLE_RULES).map(|rule| rule.name).collect());
+    let fourbits = names(
+        NVFP4_RULES
+            .iter()
+            .chain(NVFP4_SINGLE_RULES)
+            .map(|rule| rule.name)
+            .collect(),
+    );
     let call = |name: &'static str, rules: proptest::sample::Select<&'static str>| {
         prop::option::of(rules).prop_map(move |rule| rule.map_or(name.into(), |rule| format!("{name}({rule})")))
     };
-    let scale = prop_oneof![call("e8m0", powers), call("f32", factors), call("e4m3", fourbits.clone()).boxed()];
-    let one = (rotation, elements, prop::option::weighted(0.3, conventions), prop::option::weighted(0.8, (group, scale)));
+    let scale = prop_oneof![
+        call("e8m0", powers),
+        call("f32", factors),
+        call("e4m3", fourbits.clone()).boxed()
+    ];
+    let one = (
+        rotation,
+        elements,
+        prop::option::weighted(0.3, conventions),
+        prop::option::weighted(0.8, (group, scale)),
+    );
     let one = one.prop_map(|(rotation, element, convention, level)| {
         let convention = convention.map_or(String::new(), |convention| format!("({convention})"));
         let level = level.map_or(String::new(), |(group, scale)| format!("/{group}:{scale}"));
         format!("{rotation}{element}{convention}{level}")
     });
-    let outer = select(vec!["", "/t:f32", "/token:f32", "/channel:f32", "/t:f32/t:f32", "/t:e8m0"]);
-    let two = (sizes(), call("e4m3", fourbits), outer).prop_map(|(size, scale, outer)| format!("e2m1/b{size}:{scale}{outer}"));
-    let given = FORMATS.iter().map(|named| named.name).chain(RECORDS.iter().map(|record| record.name));
+    let outer = select(vec![
+        "",
+        "/t:f32",
+        "/token:f32",
+        "/channel:f32",
+        "/t:f32/t:f32",
+        "/t:e8m0",
+    ]);
+    let two = (sizes(), call("e4m3", fourbits), outer)
+        .prop_map(|(size, scale, outer)| format!("e2m1/b{size}:{scale}{outer}"));
+    let given = FORMATS
+        .iter()
+        .map(|named| named.name)
+        .chain(RECORDS.iter().map(|record| record.name));
     prop_oneof![6 => one, 2 => two, 1 => select(given.collect::<Vec<_>>()).prop_map(String::from)]
 }
 
@@ -70,9 +100,20 @@ fn letter() -> impl Strategy<Value = char> + Clone {
 /// Numbers of every kind, many of them alike, by a generator that is faster than proptest's.
 fn numbers(len: usize, mut seed: u64) -> Vec<f32> {
     let tame = seed % 3 == 0;
-    let special = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45];
+    let special = [
+        0.0,
+        -0.0,
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::MAX,
+        f32::MIN_POSITIVE,
+        1e-45,
+    ];
     let mut next = || {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let bits = (seed >> 32) as u32;
         match bits % 64 {
             // Between 2^-8 and 2^8, of both signs.
@@ -96,7 +137,12 @@ fn filled_up(x: &[f32], cols: usize, [down, across]: [usize; 2]) -> Vec<f32> {
 }
 
 /// Stores ragged matrices and reads them back.
-fn holds_together(codec: &dyn Codec, [rows, cols]: [usize; 2], [down, across]: [usize; 2], seed: u64) -> TestCaseResult {
+fn holds_together(
+    codec: &dyn Codec,
+    [rows, cols]: [usize; 2],
+    [down, across]: [usize; 2],
+    seed: u64,
+) -> TestCaseResult {
     let name = codec.name();
     if let Err(why) = codec.check(cols) {
         prop_assert!(why.contains(&format!("'{name}'")), "{why}");
@@ -106,7 +152,13 @@ fn holds_together(codec: &dyn Codec, [rows, cols]: [usize; 2], [down, across]: [
     let mut encoded = codec.encode(&x, cols);
     for part in &encoded.parts {
         let elements: usize = part.shape.iter().product();
-        prop_assert_eq!(part.bytes.len() * 8, elements * part.dtype.bitsize(), "{} of {}", part.name, name);
+        prop_assert_eq!(
+            part.bytes.len() * 8,
+            elements * part.dtype.bitsize(),
+            "{} of {}",
+            part.name,
+            name
+        );
     }
     let mut y = vec![0.0; x.len()];
     codec.decode(&encoded, &mut y);
@@ -119,12 +171,18 @@ fn holds_together(codec: &dyn Codec, [rows, cols]: [usize; 2], [down, across]: [
         codec.round(&mut filled, cols + across);
         let corner = filled.chunks_exact(cols + across).flat_map(|row| &row[..cols]);
         for (y, same) in y.iter().zip(corner) {
-            prop_assert!(y.to_bits() == same.to_bits() || y.is_nan() && same.is_nan(), "{name}: {y} and {same}");
+            prop_assert!(
+                y.to_bits() == same.to_bits() || y.is_nan() && same.is_nan(),
+                "{name}: {y} and {same}"
+            );
         }
     }
     // Bytes nobody wrote are read without a panic.
     for part in &mut encoded.parts {
-        part.bytes.iter_mut().zip(0..).for_each(|(byte, i)| *byte ^= (seed >> (i % 57)) as u8);
+        part.bytes
+            .iter_mut()
+            .zip(0..)
+            .for_each(|(byte, i)| *byte ^= (seed >> (i % 57)) as u8);
     }
     codec.decode(&encoded, &mut y);
     Ok(())
@@ -132,7 +190,11 @@ fn holds_together(codec: &dyn Codec, [rows, cols]: [usize; 2], [down, across]: [
 
 #[test]
 fn format_strings() {
-    let shapes = (prop::array::uniform2(0..4usize), prop_oneof![0..70usize, select(vec![512, 576])], 0..40usize);
+    let shapes = (
+        prop::array::uniform2(0..4usize),
+        prop_oneof![0..70usize, select(vec![512, 576])],
+        0..40usize,
+    );
     let edits = prop_oneof![Just(Vec::new()), edits(letter())];
     let input = (string(), edits, shapes, any::<u64>());
     let accepted = Cell::new(0);
@@ -150,7 +212,11 @@ fn format_strings() {
         }
     });
     run.unwrap_or_else(|error| panic!("{error}"));
-    assert!(accepted.get() > all / 10, "only {} of {all} strings parse", accepted.get());
+    assert!(
+        accepted.get() > all / 10,
+        "only {} of {all} strings parse",
+        accepted.get()
+    );
 }
 
 proptest! {

@@ -15,10 +15,17 @@ pub fn offer(kind: &str, input: &[u8], outcome: &str) {
     if std::env::var_os("ULPLAB_FUZZ_KEEP").is_none() {
         return;
     }
-    // What is quoted, and numbers, are of the input.
-    let plain: String = outcome.split(['\'', '`', '"']).step_by(2).collect();
-    let words = plain.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty());
-    let words: Vec<&str> = words.take(if outcome.starts_with("ok") { 1 } else { 8 }).collect();
+    // Names, numbers and what is quoted are of the input.
+    let message = outcome.rsplit("': ").next().unwrap_or_default();
+    let plain = message
+        .split(['\'', '`', '"'])
+        .step_by(2)
+        .find(|part| !part.trim().is_empty());
+    let words = plain
+        .unwrap_or("quoted")
+        .split(|c: char| !c.is_ascii_alphabetic())
+        .filter(|word| word.len() > 1);
+    let words: Vec<&str> = words.take(if outcome.starts_with("ok") { 1 } else { 6 }).collect();
     let file = folder().join("inputs").join(format!("{}.{kind}", words.join("-")));
     if !std::fs::metadata(&file).is_ok_and(|kept| kept.len() <= input.len() as u64) {
         std::fs::write(file, input).unwrap();
@@ -31,7 +38,10 @@ fn kept_inputs_end_as_before() {
     let mut lines: Vec<String> = inputs
         .map(|entry| {
             let path = entry.unwrap().path();
-            let (name, bytes) = (path.file_name().unwrap().to_str().unwrap(), std::fs::read(&path).unwrap());
+            let (name, bytes) = (
+                path.file_name().unwrap().to_str().unwrap(),
+                std::fs::read(&path).unwrap(),
+            );
             let outcome = match name.rsplit_once('.').unwrap().1 {
                 "format" => formats::outcome(std::str::from_utf8(&bytes).unwrap()),
                 kind => files::outcome(&format!("x.{kind}"), &bytes),
@@ -46,5 +56,8 @@ fn kept_inputs_end_as_before() {
     }
     let found = std::fs::read_to_string(path).unwrap_or_default();
     let changed = want.lines().zip(found.lines()).find(|(now, before)| now != before);
-    assert!(want == found, "outcomes changed, first: {changed:?}; write them anew with ULPLAB_BLESS=1");
+    assert!(
+        want == found,
+        "outcomes changed, first: {changed:?}; write them anew with ULPLAB_BLESS=1"
+    );
 }
