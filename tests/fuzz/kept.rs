@@ -15,16 +15,17 @@ pub fn offer(kind: &str, input: &[u8], outcome: &str) {
     if std::env::var_os("ULPLAB_FUZZ_KEEP").is_none() {
         return;
     }
-    // Names, numbers and what is quoted are of the input.
-    let message = outcome.rsplit("': ").next().unwrap_or_default();
+    // What names the input is not of the outcome, nor what is quoted of it.
+    let message = match outcome.split_once("': ") {
+        Some((name, message)) if name.split(' ').count() < 4 => message,
+        _ => outcome,
+    };
     let plain = message
         .split(['\'', '`', '"'])
         .step_by(2)
         .find(|part| !part.trim().is_empty());
-    let words = plain
-        .unwrap_or("quoted")
-        .split(|c: char| !c.is_ascii_alphabetic())
-        .filter(|word| word.len() > 1);
+    let words = plain.unwrap_or("quoted").split(|c: char| !c.is_ascii_alphabetic());
+    let words = words.filter(|word| word.len() > 1);
     let words: Vec<&str> = words.take(if outcome.starts_with("ok") { 1 } else { 6 }).collect();
     let file = folder().join("inputs").join(format!("{}.{kind}", words.join("-")));
     if !std::fs::metadata(&file).is_ok_and(|kept| kept.len() <= input.len() as u64) {
