@@ -11,14 +11,17 @@ use ulplab::formats::{
 
 use super::{cases, edited, edits, kept};
 
-/// What a string is: the format by its own name, or what is wrong with it.
+/// What a string stands for: the format by its own name, or what is wrong with it.
 pub fn outcome(text: &str) -> String {
     match codec(text) {
         Ok(codec) => {
             let name = codec.name();
-            let again = super::formats::codec(&name).unwrap_or_else(|why| panic!("{text:?} prints as {name}: {why}"));
-            assert_eq!(again.format(), codec.format(), "{text:?} prints as {name}");
-            assert_eq!(again.name(), name);
+            let again = self::codec(&name).unwrap_or_else(|why| panic!("{text:?} prints as {name}: {why}"));
+            assert_eq!(
+                (again.format(), again.name()),
+                (codec.format(), name.clone()),
+                "{text:?}"
+            );
             assert!(!codec.doc().is_empty());
             format!("ok: {name}")
         }
@@ -31,7 +34,6 @@ pub fn outcome(text: &str) -> String {
 
 /// A string of the grammar with names from the tables, though not always of the same table.
 fn string() -> impl Strategy<Value = String> {
-    let names = |names: Vec<&'static str>| select(names);
     let sizes = || {
         select(vec![
             "1", "2", "3", "8", "16", "16", "32", "128", "2x2", "16x16", "3x5", "65536", "65537", "0", "x", "",
@@ -42,24 +44,19 @@ fn string() -> impl Strategy<Value = String> {
         2 => select(vec!["token", "channel", "t", "row"]).prop_map(String::from),
     ];
     let rotation = prop_oneof![8 => Just(""), 1 => select(vec!["rht2/", "rht16/", "rht3/", "rht65536/", "rht/"])];
-    let elements = names(ELEMENTS.iter().map(|element| element.name).collect());
-    let conventions = names(CONVENTIONS.iter().map(|convention| convention.name).collect());
-    let powers = names(POWER_RULES.iter().map(|rule| rule.name).collect());
-    let factors = names(F32_RULES.iter().map(|rule| rule.name).collect());
-    let fourbits = names(
-        NVFP4_RULES
-            .iter()
-            .chain(NVFP4_SINGLE_RULES)
-            .map(|rule| rule.name)
-            .collect(),
-    );
+    let elements = select(ELEMENTS.iter().map(|element| element.name).collect::<Vec<_>>());
+    let conventions = select(CONVENTIONS.iter().map(|convention| convention.name).collect::<Vec<_>>());
+    let powers = select(POWER_RULES.iter().map(|rule| rule.name).collect::<Vec<_>>());
+    let factors = select(F32_RULES.iter().map(|rule| rule.name).collect::<Vec<_>>());
+    let fourbits = NVFP4_RULES.iter().chain(NVFP4_SINGLE_RULES);
+    let fourbits = select(fourbits.map(|rule| rule.name).collect::<Vec<_>>());
     let call = |name: &'static str, rules: proptest::sample::Select<&'static str>| {
         prop::option::of(rules).prop_map(move |rule| rule.map_or(name.into(), |rule| format!("{name}({rule})")))
     };
     let scale = prop_oneof![
         call("e8m0", powers),
         call("f32", factors),
-        call("e4m3", fourbits.clone()).boxed()
+        call("e4m3", fourbits.clone())
     ];
     let one = (
         rotation,
@@ -99,7 +96,7 @@ fn letter() -> impl Strategy<Value = char> + Clone {
 
 /// Numbers of every kind, many of them alike, by a generator that is faster than proptest's.
 fn numbers(len: usize, mut seed: u64) -> Vec<f32> {
-    let tame = seed % 3 == 0;
+    let tame = seed.is_multiple_of(3);
     let special = [
         0.0,
         -0.0,
@@ -117,7 +114,7 @@ fn numbers(len: usize, mut seed: u64) -> Vec<f32> {
         let bits = (seed >> 32) as u32;
         match bits % 64 {
             // Between 2^-8 and 2^8, of both signs.
-            pick if tame || pick > 15 => f32::from_bits(0x3b80_0000 + (bits >> 1) % 0x0800_0000 | bits << 31),
+            pick if tame || pick > 15 => f32::from_bits((0x3b80_0000 + (bits >> 1) % 0x0800_0000) | bits << 31),
             pick if pick > 7 => f32::from_bits(bits.reverse_bits()),
             pick => special[pick as usize],
         }

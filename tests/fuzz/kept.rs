@@ -47,7 +47,7 @@ fn kept_inputs_end_as_before() {
                 "format" => formats::outcome(std::str::from_utf8(&bytes).unwrap()),
                 kind => files::outcome(&format!("x.{kind}"), &bytes),
             };
-            format!("{name}: {}\n", outcome.escape_debug())
+            format!("{name}: {}\n", outcome.replace(char::is_control, " "))
         })
         .collect();
     lines.sort();
