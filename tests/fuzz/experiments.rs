@@ -49,7 +49,8 @@ proptest! {
     fn lines_of_experiments(given in prop::sample::select(&GIVEN[..]), edits in edits(prop::sample::select(&LINES[..]))) {
         let source = Source { file: Path::new("x.toml"), text: edited(given.lines(), &edits).join("\n") };
         let checked = source.parse(&[]).and_then(|experiment| {
-            let ready = experiment.check().and_then(|()| Ready::resolve(&experiment, None).map(drop));
+            let ready = experiment.check().and_then(|()| Ready::resolve(&experiment, None));
+            let ready = ready.map(|_| experiment.window_names());
             ready.map_err(|(place, message)| source.error_at(&place, message))
         });
         if let Err(error) = checked {
