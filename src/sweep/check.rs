@@ -4,6 +4,10 @@ use super::experiment::{Experiment, Kind, Recipe, Window};
 use super::plan::REFERENCE;
 use super::source::Origin;
 
+/// More draws, or numbers in one, are a slip: they would not end, or not fit memory.
+const MOST_DRAWS: usize = 1 << 20;
+const MOST_NUMBERS: usize = 1 << 32;
+
 /// The offending text, and what is wrong with it.
 type Wrong = (String, String);
 
@@ -105,6 +109,14 @@ impl Experiment {
             .any(|source| !matches!(source.from, Origin::Site(_)));
         if drawn && (self.draws == 0 || self.shape.contains(&0)) {
             return wrong("draws", "drawn sources need draws = N and shape = [rows, columns]");
+        }
+        if self.draws > MOST_DRAWS {
+            return wrong("draws", format!("draws = {}: at most {MOST_DRAWS}", self.draws));
+        }
+        let [rows, cols] = self.shape;
+        if rows.checked_mul(cols).is_none_or(|numbers| numbers > MOST_NUMBERS) {
+            let message = format!("shape = [{rows}, {cols}]: a draw has at most {MOST_NUMBERS} numbers");
+            return wrong("shape", message);
         }
         if sites && (self.model.is_none() || self.windows.is_empty()) {
             return wrong("model", "sources at sites of a model need a model and windows of text");
