@@ -134,14 +134,25 @@ impl Element {
 fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     let frequencies = frequencies(r, 1e4, None);
     let position = |token: usize| ((1 << 20) - 1 - token * 0x9_e375 % (1 << 20)) as f32;
-    let angles = (0..t).flat_map(|token| frequencies.iter().map(move |frequency| f64::from(position(token) * frequency)));
+    let angles = (0..t).flat_map(|token| {
+        frequencies
+            .iter()
+            .map(move |frequency| f64::from(position(token) * frequency))
+    });
     angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
 }
 
 /// Factors that leave numbers as they are, that make ties of bf16 of short ones, and that are subnormal.
 fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     let tie = 1.0 + 2_f32.powi(-8);
-    let some = [(1.0, 0.0), (tie, 0.0), (0.0, tie), (-0.0, -1.0), (0.6, 0.8), (1e-40, -1e-40)];
+    let some = [
+        (1.0, 0.0),
+        (tie, 0.0),
+        (0.0, tie),
+        (-0.0, -1.0),
+        (0.6, 0.8),
+        (1e-40, -1e-40),
+    ];
     (0..len).map(|i| some[i % some.len()]).unzip()
 }
 
@@ -165,7 +176,9 @@ fn edges(normal: &[f32]) -> Vec<f32> {
     ];
     let some = some.into_iter().cycle();
     let edges = some.zip(normal).enumerate();
-    edges.map(|(i, (edge, x))| if i / 3 % 2 == 0 { edge } else { *x }).collect()
+    edges
+        .map(|(i, (edge, x))| if i / 3 % 2 == 0 { edge } else { *x })
+        .collect()
 }
 
 /// All layers, of rows of `d` channels.

@@ -23,7 +23,11 @@ impl Op for StateTranspose {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let [b, h, k, v] = ["B", "H", "K", "V"].map(|dim| case.dim(dim));
-        let dtype = if case.key("dtype") == "f32" { Dtype::F32 } else { Dtype::BF16 };
+        let dtype = if case.key("dtype") == "f32" {
+            Dtype::F32
+        } else {
+            Dtype::BF16
+        };
         let size = case.dim("size");
         // Nothing is computed, so any bits will do, NaN and subnormals among them.
         let x = data.bytes("state_transpose/x", b * h * k * v * size);
