@@ -6,6 +6,9 @@
 
 mod data;
 pub mod judge;
+mod rope;
+mod scale_layout;
+mod state_transpose;
 
 use safetensors::Dtype;
 
@@ -13,7 +16,11 @@ pub use data::{Data, Rows, Sites};
 use judge::Measured;
 
 /// Every operation there is.
-pub const OPS: &[&dyn Op] = &[];
+pub const OPS: &[&dyn Op] = &[
+    &rope::Rope,
+    &scale_layout::ScaleLayout,
+    &state_transpose::StateTranspose,
+];
 
 /// An operation that kernels are written for.
 pub trait Op: Sync {
