@@ -6,6 +6,8 @@
 
 mod data;
 pub mod judge;
+mod record_read;
+mod slots;
 
 use safetensors::Dtype;
 
@@ -13,7 +15,7 @@ pub use data::Data;
 use judge::Measured;
 
 /// Every operation there is.
-pub const OPS: &[&dyn Op] = &[];
+pub const OPS: &[&dyn Op] = &[&record_read::RecordRead];
 
 /// An operation that kernels are written for.
 pub trait Op: Sync {
