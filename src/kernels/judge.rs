@@ -28,7 +28,9 @@ pub fn equal(output: &'static str, want: &[u8], got: &[u8], shape: &[usize], siz
         all[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
         u64::from_le_bytes(all) as f64
     };
-    let first = (count > 0).then(|| pairs().position_first(|pair| differ(&pair))).flatten();
+    let first = (count > 0)
+        .then(|| pairs().position_first(|pair| differ(&pair)))
+        .flatten();
     Measured {
         output,
         metric: "mismatches",
@@ -62,10 +64,10 @@ pub fn within(
             (got - want).abs() / bound(at)
         }
     };
-    let worst = (0..want.len())
-        .into_par_iter()
-        .map(|at| (ratio(at), at))
-        .reduce(|| (0.0, usize::MAX), |a, b| if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a });
+    let worst = (0..want.len()).into_par_iter().map(|at| (ratio(at), at)).reduce(
+        || (0.0, usize::MAX),
+        |a, b| if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a },
+    );
     let place = |at: usize| Worst {
         index: crate::metrics::unravel(at, shape),
         want: want[at],

@@ -7,6 +7,7 @@
 mod data;
 pub mod judge;
 mod record_read;
+mod record_write;
 mod slots;
 
 use safetensors::Dtype;
@@ -15,7 +16,7 @@ pub use data::Data;
 use judge::Measured;
 
 /// Every operation there is.
-pub const OPS: &[&dyn Op] = &[&record_read::RecordRead];
+pub const OPS: &[&dyn Op] = &[&record_read::RecordRead, &record_write::RecordWrite];
 
 /// An operation that kernels are written for.
 pub trait Op: Sync {
@@ -65,7 +66,9 @@ impl Case {
     /// When the case has no such size: the operation made it.
     pub fn dim(&self, name: &str) -> usize {
         let found = self.dims.iter().find(|(dim, _)| *dim == name);
-        found.map(|(_, size)| *size as usize).unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
+        found
+            .map(|(_, size)| *size as usize)
+            .unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
     }
 
     /// What stands for a key.
@@ -74,7 +77,9 @@ impl Case {
     /// When the case has no such key.
     pub fn key(&self, name: &str) -> &str {
         let found = self.keys.iter().find(|(key, _)| *key == name);
-        found.map(|(_, value)| value.as_str()).unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
+        found
+            .map(|(_, value)| value.as_str())
+            .unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
     }
 }
 
@@ -169,7 +174,9 @@ impl Outputs {
     /// When it is not among those that are written.
     pub fn get(&self, name: &str) -> &[u8] {
         let found = self.0.iter().find(|(output, _)| *output == name);
-        found.map(|(_, bytes)| &bytes[..]).unwrap_or_else(|| panic!("no output '{name}'"))
+        found
+            .map(|(_, bytes)| &bytes[..])
+            .unwrap_or_else(|| panic!("no output '{name}'"))
     }
 }
 

@@ -7,9 +7,9 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::judge::equal;
-use super::slots::{Slots, encoded, vectors};
+use super::slots::{Slots, encoded, layout, site_of, vectors};
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem};
-use crate::formats::{Codec, RECORDS, Record, codec};
+use crate::formats::{Codec, PAGE, RECORDS, Record, codec};
 
 pub struct RecordRead;
 
@@ -31,7 +31,7 @@ impl Op for RecordRead {
         let layout = layout(case)?;
         let (dim, size) = (layout.dim, case.dim("out_bytes"));
         let slots = Slots::new(case, data);
-        let stride = layout.page_stride(crate::formats::PAGE);
+        let stride = layout.page_stride(PAGE);
         let pages = match case.inputs {
             Inputs::Edges => data.bytes("pages", slots.pages * stride),
             _ => stored(&*record, &vectors(case, data, dim)?, &slots),
@@ -41,11 +41,13 @@ impl Op for RecordRead {
         record.decode(&pages, &mut values);
 
         let mut want = vec![0; slots.of.len() * dim * size];
-        want.par_chunks_exact_mut(dim * size).zip(&slots.of).for_each(|(want, slot)| {
-            if let Ok(slot) = usize::try_from(*slot) {
-                write(&values[slot * dim..][..dim], size, want);
-            }
-        });
+        want.par_chunks_exact_mut(dim * size)
+            .zip(&slots.of)
+            .for_each(|(want, slot)| {
+                if let Ok(slot) = usize::try_from(*slot) {
+                    write(&values[slot * dim..][..dim], size, want);
+                }
+            });
         let shape = [slots.of.len(), dim];
         let bytes = want.len() + slots.of.len() * (layout.bytes + case.dim("slot_bytes"));
         let dtype = if size == 2 { Dtype::BF16 } else { Dtype::F32 };
@@ -68,17 +70,7 @@ impl Op for RecordRead {
     }
 }
 
-fn layout(case: &Case) -> Result<&'static Record, String> {
-    let name = case.key("record");
-    let found = RECORDS.iter().copied().find(|record| record.name == name);
-    found.ok_or_else(|| format!("no record '{name}'"))
-}
-
 fn cases(record: &'static Record) -> Vec<Case> {
-    let site = match record.dim {
-        512 => "layers.*.attention.kv.window",
-        _ => "layers.*.attention.indexer.key",
-    };
     let case = |name: &str, out: &str, tokens, slot_bytes, inputs, timed| Case {
         name: format!("{}.{out}.{name}", record.name),
         keys: vec![("record", record.name.into()), ("out", out.into())],
@@ -97,15 +89,16 @@ fn cases(record: &'static Record) -> Vec<Case> {
         case("t16384", "f32", 16384, 4, Inputs::Random, true),
         case("edges", "bf16", 1003, 8, Inputs::Edges, false),
         case("edges", "f32", 1003, 4, Inputs::Edges, false),
-        case("model", "bf16", 61 * 32, 8, Inputs::Site(site), false),
+        case("model", "bf16", 61 * 32, 8, Inputs::Site(site_of(record)), false),
     ]
 }
 
 /// Pages with the tokens in their slots; what is in no slot is the first token's over again.
 fn stored(record: &dyn Codec, vectors: &[f32], slots: &Slots) -> Vec<u8> {
     let dim = vectors.len() / slots.of.len();
-    let mut pool = vec![0.0; slots.pages * crate::formats::PAGE * dim];
-    pool.chunks_exact_mut(dim).for_each(|row| row.copy_from_slice(&vectors[..dim]));
+    let mut pool = vec![0.0; slots.pages * PAGE * dim];
+    pool.chunks_exact_mut(dim)
+        .for_each(|row| row.copy_from_slice(&vectors[..dim]));
     for (token, slot) in slots.taken() {
         pool[slot * dim..][..dim].copy_from_slice(&vectors[token * dim..][..dim]);
     }

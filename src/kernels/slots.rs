@@ -5,7 +5,22 @@ use safetensors::Dtype;
 
 use super::data::Data;
 use super::{Buffer, Case, Inputs};
-use crate::formats::{Encoded, PAGE, Part, Place, Record};
+use crate::formats::{Encoded, PAGE, Part, Place, RECORDS, Record};
+
+/// The record a case is of.
+pub(super) fn layout(case: &Case) -> Result<&'static Record, String> {
+    let name = case.key("record");
+    let found = RECORDS.iter().copied().find(|record| record.name == name);
+    found.ok_or_else(|| format!("no record '{name}'"))
+}
+
+/// Where the model has what a record holds.
+pub(super) fn site_of(record: &Record) -> &'static str {
+    match record.dim {
+        512 => "layers.*.attention.kv.window",
+        _ => "layers.*.attention.indexer.key",
+    }
+}
 
 /// A slot for each token, no two alike; −1 for tokens that have none.
 pub(super) struct Slots {
@@ -25,7 +40,9 @@ impl Slots {
         shuffled.par_sort_unstable();
         let absent = |token: usize| case.inputs == Inputs::Edges && token % 5 == 2;
         let of = shuffled[..tokens].iter().enumerate();
-        let of = of.map(|(token, (_, slot))| if absent(token) { -1 } else { *slot }).collect();
+        let of = of
+            .map(|(token, (_, slot))| if absent(token) { -1 } else { *slot })
+            .collect();
         Self { of, pages }
     }
 
@@ -110,12 +127,21 @@ pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, 
 
 /// What scales and casts may get wrong, in every second row: ties, zeros, subnormals, one large element, NaN, infinities.
 fn edges(values: &mut [f32], dim: usize) {
-    for (token, row) in values.chunks_exact_mut(dim).enumerate().filter(|(token, _)| token % 2 == 1) {
+    for (token, row) in values
+        .chunks_exact_mut(dim)
+        .enumerate()
+        .filter(|(token, _)| token % 2 == 1)
+    {
         match token / 2 % 8 {
             0 => row.fill(0.0),
-            1 => row.iter_mut().zip((0..16).cycle()).for_each(|(x, i)| *x = (i - 8) as f32 * 0.25),
+            1 => row
+                .iter_mut()
+                .zip((0..16).cycle())
+                .for_each(|(x, i)| *x = (i - 8) as f32 * 0.25),
             2 => row.iter_mut().for_each(|x| *x *= 2f32.powi(-126)),
-            3 => row.iter_mut().for_each(|x| *x = x.signum() * f32::from_bits(0x7f7f_0000)),
+            3 => row
+                .iter_mut()
+                .for_each(|x| *x = x.signum() * f32::from_bits(0x7f7f_0000)),
             4 => row[token % dim] = f32::NAN,
             5 => row[token % dim] = f32::NEG_INFINITY,
             6 => row.iter_mut().for_each(|x| *x *= 2f32.powi(-140)),
