@@ -6,8 +6,11 @@
 
 mod data;
 pub mod judge;
+mod record_read;
+mod record_write;
 mod rope;
 mod scale_layout;
+mod slots;
 mod state_transpose;
 
 use safetensors::Dtype;
@@ -17,6 +20,8 @@ use judge::Measured;
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
+    &record_read::RecordRead,
+    &record_write::RecordWrite,
     &rope::Rope,
     &scale_layout::ScaleLayout,
     &state_transpose::StateTranspose,
