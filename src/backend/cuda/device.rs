@@ -115,17 +115,18 @@ impl Device {
         })
     }
 
-    /// Copies to the device, and waits.
+    /// Copies to the device, and waits: a copy from pageable memory returns before its last bytes have arrived, and other
+    /// streams do not wait for those.
     pub fn write(&self, memory: &Memory, at: usize, bytes: &[u8]) -> Result<()> {
         assert!(at + bytes.len() <= memory.len, "write within memory");
         if bytes.is_empty() {
             return Ok(());
         }
-        self.wait()?;
-        // SAFETY: within the allocation.
-        cuda("cuMemcpyHtoD", unsafe {
-            result::memcpy_htod_sync(memory.address + at as u64, bytes)
-        })
+        // SAFETY: within the allocation; `bytes` outlives the wait.
+        cuda("cuMemcpyHtoDAsync", unsafe {
+            result::memcpy_htod_async(memory.address + at as u64, bytes, self.stream)
+        })?;
+        self.wait()
     }
 
     /// Copies from the device, after all work before.
