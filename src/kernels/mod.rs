@@ -4,8 +4,11 @@
 //! To add an operation: a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant: edit the
 //! `.cu` alone.
 
-mod data;
+mod blocks;
+pub mod data;
+mod dequantize;
 pub mod judge;
+mod quantize;
 mod record_read;
 mod record_write;
 mod rope;
@@ -20,6 +23,8 @@ use judge::Measured;
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
+    &dequantize::Dequantize,
+    &quantize::Quantize,
     &record_read::RecordRead,
     &record_write::RecordWrite,
     &rope::Rope,

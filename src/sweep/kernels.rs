@@ -167,14 +167,17 @@ impl Bench<'_> {
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             measured.extend(timed(&running, problem, watch, copy).map_err(place)?);
         }
-        Ok(measured
-            .into_iter()
-            .map(|measured| record(&blank, measured))
-            .collect())
+        Ok(measured.into_iter().map(|measured| record(&blank, measured)).collect())
     }
 
     /// What the checks say of a variant on a case; none where it does not take it.
-    pub fn checked(&self, variant: &Variant, module: &Module, case: &Case, problem: &Problem) -> Result<Option<Vec<Measured>>> {
+    pub fn checked(
+        &self,
+        variant: &Variant,
+        module: &Module,
+        case: &Case,
+        problem: &Problem,
+    ) -> Result<Option<Vec<Measured>>> {
         let Some(plan) = self.plan(variant, case)? else {
             return Ok(None);
         };
@@ -199,7 +202,9 @@ fn check(running: &Running, variant: &Variant, problem: &Problem) -> Result<Vec<
 
 /// What says that a kernel is wrong.
 pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
-    measured.iter().filter(|measured| measured.metric == "violations" && measured.value != 0.0)
+    measured
+        .iter()
+        .filter(|measured| measured.metric == "violations" && measured.value != 0.0)
 }
 
 fn timed(running: &Running, problem: &Problem, watch: &Stopwatch, copy: f64) -> Result<Vec<Measured>> {

@@ -34,8 +34,16 @@ impl Bench<'_> {
         let module = Module::load(&cubin.bytes)?;
         let op = kernels::find(&source.op).map_err(Error::Usage)?;
         // Large cases are for times; activations of the model are the slowest to come by and add little here.
-        let cases: Vec<_> = op.cases().into_iter().filter(|case| !case.timed && !matches!(case.inputs, Inputs::Site(_))).collect();
-        let named = source.header.variants.iter().filter(|variant| mutant.is_of(&variant.name) && variant.arch.is_none());
+        let cases: Vec<_> = op
+            .cases()
+            .into_iter()
+            .filter(|case| !case.timed && !matches!(case.inputs, Inputs::Site(_)))
+            .collect();
+        let named = source
+            .header
+            .variants
+            .iter()
+            .filter(|variant| mutant.is_of(&variant.name) && variant.arch.is_none());
         let mut fates: Vec<_> = named
             .map(|variant| {
                 let fate = Fate {
@@ -55,7 +63,8 @@ impl Bench<'_> {
             for (variant, fate) in fates.iter_mut().filter(|(_, fate)| fate.killed.is_none()) {
                 let measured = self.checked(variant, &module, &case, &problem)?;
                 let first = measured.and_then(|measured| failures(&measured).next().cloned());
-                fate.killed = first.map(|first| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output));
+                fate.killed =
+                    first.map(|first| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output));
             }
         }
         Ok(fates.into_iter().map(|(_, fate)| fate).collect())
