@@ -4,8 +4,11 @@
 //! To add an operation: a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant: edit the
 //! `.cu` alone.
 
-mod data;
+mod blocks;
+pub mod data;
+mod dequantize;
 pub mod judge;
+mod quantize;
 mod rope;
 mod scale_layout;
 mod state_transpose;
@@ -17,6 +20,8 @@ use judge::Measured;
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
+    &quantize::Quantize,
+    &dequantize::Dequantize,
     &rope::Rope,
     &scale_layout::ScaleLayout,
     &state_transpose::StateTranspose,

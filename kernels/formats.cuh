@@ -1,0 +1,278 @@
+// Elements, scale rules and block formats, bit for bit those of src/formats.
+#pragma once
+
+#include "common.cuh"
+
+#define INFINITY_BITS 0x7f800000u
+#define NAN_BITS 0x7fc00000u
+
+// ---- Elements. Each casts one number (`encode`), eight at a time (`encode8`), and back.
+
+struct E4m3 {
+    typedef uint2 Codes; // of eight elements
+    static constexpr int bits = 8;
+    static constexpr float max = 448.0f, inverse = 1.0f / 448.0f;
+
+    // Two codes, nearest even, saturating, the first in the low byte; NaN becomes 0x7f whatever its sign.
+    static __device__ __forceinline__ u32 encode2(float low, float high) {
+        u16 out;
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(out) : "f"(high), "f"(low));
+        return out;
+    }
+
+    static __device__ __forceinline__ u32 encode(float x) {
+        return encode2(x, 0.0f) & 0xff;
+    }
+
+    static __device__ __forceinline__ uint2 encode8(const float (&x)[8]) {
+        return make_uint2(encode2(x[0], x[1]) | encode2(x[2], x[3]) << 16, encode2(x[4], x[5]) | encode2(x[6], x[7]) << 16);
+    }
+
+    // The values of two codes.
+    static __device__ __forceinline__ void decode2(u32 codes, float &low, float &high) {
+        u32 halves;
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)codes));
+        asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
+            : "=f"(low), "=f"(high)
+            : "r"(halves));
+    }
+
+    static __device__ __forceinline__ float decode(u32 code) {
+        float low, high;
+        decode2(code, low, high);
+        return low;
+    }
+
+    static __device__ __forceinline__ int shift(int) {
+        return 0;
+    }
+
+    static __device__ __forceinline__ void decode8(uint2 codes, float (&out)[8]) {
+        decode2(codes.x, out[0], out[1]), decode2(codes.x >> 16, out[2], out[3]);
+        decode2(codes.y, out[4], out[5]), decode2(codes.y >> 16, out[6], out[7]);
+    }
+};
+
+struct E2m1 {
+    typedef u32 Codes;
+    static constexpr int bits = 4;
+    static constexpr float max = 6.0f, inverse = 1.0f / 6.0f;
+
+    // 2^23 plus the code of a magnitude, as bits. The code of a value is min(2x, x + 2, x/2 + 4, 7), its three binades in
+    // turn, and even codes are even integers: so three sums round as the cast does, once each, and the least is it.
+    // `fminf` makes the largest of NaN.
+    static __device__ __forceinline__ u32 magnitude(float x) {
+#ifdef MUTANT_TIES_UP
+        x = __uint_as_float(__float_as_uint(x) + 1);
+#endif
+        const float integers = 8388608.0f, size = fminf(fabsf(x), 6.0f);
+        const u32 fine = __float_as_uint(__fmaf_rn(size, 2.0f, integers));
+        const u32 middle = __float_as_uint(__fadd_rn(size, integers + 2.0f));
+        const u32 coarse = __float_as_uint(__fmaf_rn(size, 0.5f, integers + 4.0f));
+        return min(min(fine, middle), coarse);
+    }
+
+    // Of NaN the sign is dropped, as the machine's own cast would; arithmetic gives it none.
+    static __device__ __forceinline__ u32 encode(float x) {
+        const u32 sign = __float_as_uint(x) >> 31 & (x == x);
+        return (magnitude(x) & 7) | sign << 3;
+    }
+
+    // Two codes, the first in the low nibble.
+    static __device__ __forceinline__ u32 encode2(float low, float high) {
+#ifdef MUTANT_NIBBLE_ORDER
+        return encode(high) | encode(low) << 4;
+#else
+        return encode(low) | encode(high) << 4;
+#endif
+    }
+
+    // Eight codes, the first in the lowest bits. NaN must be without a sign, as every arithmetic result is.
+    static __device__ __forceinline__ u32 encode8(const float (&x)[8]) {
+        u32 codes = 0, even, odd;
+#pragma unroll
+        for (int i = 7; i >= 0; i--)
+            codes = codes * 16 + magnitude(x[i]);
+        // Upper bytes of the numbers, which begin with their signs.
+        even = __byte_perm(__byte_perm(bits_of(x[0]), bits_of(x[2]), 0x0073),
+                           __byte_perm(bits_of(x[4]), bits_of(x[6]), 0x0073), 0x5410);
+        odd = __byte_perm(__byte_perm(bits_of(x[1]), bits_of(x[3]), 0x0073),
+                          __byte_perm(bits_of(x[5]), bits_of(x[7]), 0x0073), 0x5410);
+        const u32 signs = (even >> 4 & 0x08080808) | (odd & 0x80808080);
+#ifdef MUTANT_NIBBLE_ORDER
+        const u32 right = codes - 0xfb000000 + signs;
+        return (right >> 4 & 0x0f0f0f0f) | (right & 0x0f0f0f0f) << 4;
+#endif
+        // The powers 2^23 have added up, modulo 2^32, to this.
+        return codes - 0xfb000000 + signs;
+    }
+
+    static __device__ __forceinline__ u32 bits_of(float x) {
+        return __float_as_uint(x);
+    }
+
+    // By how much the first and the second code of a byte are shifted.
+    static __device__ __forceinline__ int shift(int index) {
+#ifdef MUTANT_NIBBLE_ORDER
+        index ^= 1;
+#endif
+        return index * 4;
+    }
+
+    // A code's bits are those of an f32 with another bias.
+    static __device__ __forceinline__ float decode(u32 code) {
+        return __uint_as_float((code & 7) << 22 | (code & 8) << 28) * __uint_as_float(0x7e800000); // 2^126
+    }
+
+    static __device__ __forceinline__ void decode8(u32 codes, float (&out)[8]) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            out[i] = decode(codes >> (i / 2 * 8 + shift(i % 2)));
+    }
+};
+
+// ---- Scale rules. From the bits of a block's largest magnitude `scale` gives what is stored, and `factor` what the
+// elements are multiplied by under it; `decode` gives what codes are multiplied by. `Level` is what stands above the block
+// scales, made of one f32 in memory.
+
+struct NoLevel {
+    NoLevel() = default;
+    __device__ __forceinline__ explicit NoLevel(const float *) {}
+};
+
+// f32: max(amax, 1e-4)/max.
+struct Deepgemm {
+    typedef float Stored;
+    typedef NoLevel Level;
+
+    template <class Element> static __device__ __forceinline__ float scale(u32 amax, Level) {
+        const float floored = __uint_as_float(max(amax, __float_as_uint(1e-4f)));
+        return amax >= INFINITY_BITS ? __uint_as_float(NAN_BITS) : __fdiv_rn(floored, Element::max);
+    }
+
+    static __device__ __forceinline__ float factor(float scale, Level) {
+        return __frcp_rn(scale);
+    }
+
+    static __device__ __forceinline__ float decode(float scale, Level) {
+        return scale;
+    }
+};
+
+// The value of an E8M0 code; that of 0, 2^-127, is a subnormal f32.
+__device__ __forceinline__ float e8m0(u32 code) {
+#ifdef MUTANT_SUBNORMAL_SCALE_FLUSHED
+    if (code == 0)
+        return 0.0f;
+#endif
+    return __uint_as_float(code == 0 ? 0x00400000 : code == 255 ? NAN_BITS : code << 23);
+}
+
+// The smallest power of two not below a positive number; 2^-127 for anything less. The bits are of a finite number.
+__device__ __forceinline__ u32 e8m0_up(u32 bits) {
+#ifdef MUTANT_SUBNORMAL_SCALE_FLUSHED
+    bits = bits < 0x00800000 ? 0 : bits;
+#endif
+    return bits > 0x00400000 ? (bits + 0x7fffff) >> 23 : 0;
+}
+
+// E8M0: the smallest power of two not below max(amax, floor)·fl32(1/max). `FLOOR` has the bits of an f32.
+template <u32 FLOOR> struct PowerUp {
+    typedef u8 Stored;
+    typedef NoLevel Level;
+
+    template <class Element> static __device__ __forceinline__ u8 scale(u32 amax, Level) {
+        const float floored = __uint_as_float(max(amax, FLOOR));
+        return amax >= INFINITY_BITS ? 255 : e8m0_up(__float_as_uint(floored * Element::inverse));
+    }
+
+    // The reciprocal has the code 254 - code. What is stored under a NaN means nothing; it is what 254 gives.
+    static __device__ __forceinline__ float factor(u8 scale, Level) {
+        return __uint_as_float(scale >= 254 ? 0x00400000 : (254u - scale) << 23);
+    }
+
+    static __device__ __forceinline__ float decode(u8 scale, Level) {
+        return e8m0(scale);
+    }
+};
+
+typedef PowerUp<0> Rceil;
+typedef PowerUp<0x38d1b717> ActQuant;    // 1e-4
+typedef PowerUp<0x01c00000> Fp4ActQuant; // 6·2^-126
+
+// E4M3 under one f32, by TransformerEngine's rule; the f32 is the largest magnitude that it stands above.
+struct Te {
+    typedef u8 Stored;
+
+    struct Level {
+        float stored, sixth, inverse;
+
+        Level() = default;
+        __device__ __forceinline__ explicit Level(const float *amax) : Level(*amax) {}
+        __device__ __forceinline__ explicit Level(float amax) {
+            const float largest = 3.402823466e38f, quotient = __fdiv_rn(2688.0f, amax);
+            const float finite = quotient > largest ? largest : quotient;
+            const float encode = amax == 0.0f || finite == 0.0f ? 1.0f : finite;
+            stored = amax, sixth = encode * (1.0f / 6.0f), inverse = __frcp_rn(encode);
+        }
+    };
+
+    template <class Element> static __device__ __forceinline__ u8 scale(u32 amax, Level level) {
+        const float finite = __uint_as_float(amax < INFINITY_BITS ? amax : NAN_BITS);
+        return amax == 0 ? 0 : E4m3::encode(finite * level.sixth);
+    }
+
+    static __device__ __forceinline__ float factor(u8 scale, Level level) {
+        const float largest = 3.402823466e38f, factor = __frcp_rn(E4m3::decode(scale) * level.inverse);
+        return factor > largest ? largest : factor;
+    }
+
+    // A scale has no sign: with that bit set it is NaN.
+    static __device__ __forceinline__ float decode(u8 scale, Level level) {
+        return E4m3::decode(scale < 128 ? scale : 0x7f) * level.stored * (1.0f / 2688.0f);
+    }
+};
+
+// ---- Block formats
+
+template <class E, class R, int W> struct Format {
+    typedef E Element;
+    typedef R Rule;
+    typedef typename E::Codes Codes;
+    typedef typename R::Stored Stored;
+    typedef typename R::Level Level;
+    static constexpr int width = W;     // elements of a block
+    static constexpr int lanes = W / 8; // threads that hold a block, eight elements each
+
+    // Codes of eight elements under the scale of their block, whose largest magnitude has these bits.
+    static __device__ __forceinline__ Codes encode8(float (&x)[8], u32 amax, Level level, Stored &scale) {
+        scale = Rule::template scale<E>(amax, level);
+        const float factor = Rule::factor(scale, level);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] *= factor;
+        return E::encode8(x);
+    }
+};
+
+typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;
+typedef Format<E4m3, Deepgemm, 64> fp8_b64_f32;
+typedef Format<E4m3, ActQuant, 128> fp8_b128;
+typedef Format<E4m3, ActQuant, 64> fp8_b64;
+typedef Format<E4m3, Rceil, 128> fp8_b128_rceil;
+typedef Format<E4m3, Rceil, 64> fp8_b64_rceil;
+typedef Format<E4m3, Rceil, 32> mxfp8;
+typedef Format<E2m1, Fp4ActQuant, 32> mxfp4;
+typedef Format<E2m1, Te, 16> nvfp4;
+
+// Calls MACRO(format) for every format.
+#define FOR_ALL_FORMATS(MACRO)                                                                                         \
+    MACRO(fp8_b128_f32)                                                                                                \
+    MACRO(fp8_b64_f32)                                                                                                 \
+    MACRO(fp8_b128)                                                                                                    \
+    MACRO(fp8_b64)                                                                                                     \
+    MACRO(fp8_b128_rceil)                                                                                              \
+    MACRO(fp8_b64_rceil)                                                                                               \
+    MACRO(mxfp8)                                                                                                       \
+    MACRO(mxfp4)                                                                                                       \
+    MACRO(nvfp4)
