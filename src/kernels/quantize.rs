@@ -19,6 +19,10 @@ impl Op for Quantize {
         "rows to codes and block scales; NVFP4 under a given or its own largest magnitude"
     }
 
+    fn source(&self) -> &'static str {
+        include_str!("quantize.rs")
+    }
+
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for blocks in BLOCKS {
@@ -33,7 +37,7 @@ impl Op for Quantize {
                     if find == 1 {
                         cases.push(case(Inputs::Edges, 26, 512, "all"));
                     }
-                    cases.push(case(Inputs::Site("attention.kv.window"), 61 * 64, 512, edges));
+                    cases.push(case(Inputs::Site("layers.*.attention.kv.window"), 61 * 64, 512, edges));
                     if dtype == "bf16" && TIMED.contains(&blocks.key) {
                         for rows in [1, 128, 8192] {
                             let timed = case(Inputs::Random, rows, 7168, edges);
