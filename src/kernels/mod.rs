@@ -11,10 +11,14 @@ pub mod judge;
 mod quantize;
 mod record_read;
 mod record_write;
+mod rmsnorm;
+mod rmsnorm_quantize;
 mod rope;
 mod scale_layout;
 mod slots;
 mod state_transpose;
+mod swiglu;
+mod swiglu_quantize;
 
 use safetensors::Dtype;
 
@@ -27,9 +31,13 @@ pub const OPS: &[&dyn Op] = &[
     &quantize::Quantize,
     &record_read::RecordRead,
     &record_write::RecordWrite,
+    &rmsnorm::RmsNorm,
+    &rmsnorm_quantize::RmsNormQuantize,
     &rope::Rope,
     &scale_layout::ScaleLayout,
     &state_transpose::StateTranspose,
+    &swiglu::SwiGlu,
+    &swiglu_quantize::SwiGluQuantize,
 ];
 
 /// An operation that kernels are written for.
