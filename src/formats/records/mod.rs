@@ -65,7 +65,7 @@ impl Record {
     }
 
     /// Offset, in its page, of a place of the token in the given slot.
-    const fn at(&self, place: Place, slot: usize, page: usize) -> usize {
+    pub const fn at(&self, place: Place, slot: usize, page: usize) -> usize {
         let mut start = 0;
         let mut region = 0;
         while region < place.region {

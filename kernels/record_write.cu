@@ -1,0 +1,290 @@
+/*
+[[variant]]
+name = "simple"
+doc = "a block for each token, a thread for each pair of channels"
+
+[[variant.launch]]
+entry = "record_write_simple_{record}_{form}"
+grid = ["T"]
+block = ["D / 2"]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "warps"
+doc = "a warp for each token at a time (half a warp where a token has 128 channels), the next token on its way; 8 channels a lane"
+
+[[variant.launch]]
+entry = "record_write_warps_{record}_{form}"
+grid = ["min(ceil(T * min(D / 8, 32), 256), 4 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[mutant]]
+name = "nan_dropped"
+doc = "largest magnitudes by fmaxf, which drops NaN"
+
+[[mutant]]
+name = "padding_not_zeroed"
+doc = "the bytes of a token that hold nothing keep what was there"
+
+[[mutant]]
+name = "scale_of_part"
+doc = "a block's scale is that of its first 8 channels"
+
+[[mutant]]
+name = "position_off_by_one"
+doc = "rotated as at the next position"
+
+[[mutant]]
+name = "cos_sin_swapped"
+doc = "cosine and sine exchanged"
+
+[[mutant]]
+name = "skipped_written"
+doc = "a token without a slot goes to the first one"
+*/
+#include "records.cuh"
+
+constexpr int ROPE = 64; // channels that are turned, the last ones
+
+template <class R> constexpr int BLOCKS = (R::CODED + R::BLOCK - 1) / R::BLOCK;
+
+template <class R> __device__ __forceinline__ float scaled(float x, float factor) {
+    if constexpr (DIVIDES<typename R::Rule>)
+        x = __fdiv_rn(x, factor);
+    else
+        x = x * factor;
+    return CLEARS_ZERO<typename R::Rule> ? x + 0.0f : x;
+}
+
+template <class R> __device__ __forceinline__ void store_padding(u8 *tail, int thread, int threads) {
+#ifndef MUTANT_PADDING_NOT_ZEROED
+    for (int i = thread; i < R::ZEROS; i += threads)
+        tail[R::ZERO + i] = 0;
+#endif
+}
+
+// Bits of the larger magnitude: as integers NaN > infinity > finite.
+__device__ __forceinline__ u32 amax(u32 largest, float x) {
+#ifdef MUTANT_NAN_DROPPED
+    return __float_as_uint(fmaxf(__uint_as_float(largest), fabsf(x)));
+#else
+    return max(largest, __float_as_uint(x) & 0x7fffffff);
+#endif
+}
+
+// One pair of channels turned by an angle.
+__device__ __forceinline__ float2 turned(float2 x, float2 turn) {
+#ifdef MUTANT_COS_SIN_SWAPPED
+    turn = make_float2(turn.y, turn.x);
+#endif
+    return make_float2(x.x * turn.x - x.y * turn.y, x.y * turn.x + x.x * turn.y);
+}
+
+// Angles of a position: ROPE/2 pairs of cosine and sine.
+__device__ __forceinline__ const float2 *turns_of(const float *cos_sin, long long position) {
+#ifdef MUTANT_POSITION_OFF_BY_ONE
+    position++;
+#endif
+    return (const float2 *)cos_sin + position * (ROPE / 2);
+}
+
+// Eight channels as bf16 and as numbers.
+__device__ __forceinline__ void unpack(uint4 halves, float (&x)[8]) {
+    const u32 words[4] = {halves.x, halves.y, halves.z, halves.w};
+    for (int i = 0; i < 8; i++)
+        x[i] = __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000 : words[i / 2] << 16);
+}
+
+__device__ __forceinline__ uint4 pack(const float (&x)[8]) {
+    return make_uint4(to_bf16x2(x[0], x[1]), to_bf16x2(x[2], x[3]), to_bf16x2(x[4], x[5]), to_bf16x2(x[6], x[7]));
+}
+
+struct Inputs {
+    const bf16 *x;
+    const float *weight;
+    const long long *positions;
+    const float *cos_sin;
+    const void *slots;
+    int tokens, slot_bytes;
+    float eps;
+
+    __device__ __forceinline__ long long slot(int token) const {
+        const long long slot = slot_of(slots, slot_bytes, token);
+#ifdef MUTANT_SKIPPED_WRITTEN
+        return max(slot, 0LL);
+#endif
+        return slot;
+    }
+};
+
+// ---- simple
+
+template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inputs in, u8 *pages) {
+    __shared__ float sums[R::DIM / 64], y[R::DIM], factors[BLOCKS<R> + 1];
+    const int token = blockIdx.x, channel = 2 * threadIdx.x;
+    const long long slot = in.slot(token);
+    if (slot < 0)
+        return;
+    const bf16 *pair = in.x + (long long)token * R::DIM + channel;
+    float2 x = make_float2(to_f32(pair[0]), to_f32(pair[1]));
+    if constexpr (NORMED) {
+        const float sum = warp_sum(x.x * x.x + x.y * x.y);
+        if (threadIdx.x % 32 == 0)
+            sums[threadIdx.x / 32] = sum;
+        __syncthreads();
+        float total = 0;
+        for (int warp = 0; warp < R::DIM / 64; warp++)
+            total += sums[warp];
+        const float scale = 1 / sqrtf(total / R::DIM + in.eps);
+        x.x *= scale * in.weight[channel];
+        x.y *= scale * in.weight[channel + 1];
+        if (channel >= R::DIM - ROPE)
+            x = turned(x, turns_of(in.cos_sin, in.positions[token])[(channel - (R::DIM - ROPE)) / 2]);
+    }
+    const u32 halves = to_bf16x2(x.x, x.y);
+    y[channel] = x.x = __uint_as_float(halves << 16);
+    y[channel + 1] = x.y = __uint_as_float(halves & 0xffff0000);
+    __syncthreads();
+
+    const auto [row, tail] = token_at<R>(pages, slot);
+    if (R::CODED > 0 && threadIdx.x < BLOCKS<R>) {
+        const int first = threadIdx.x * R::BLOCK;
+        u32 largest = 0;
+#ifdef MUTANT_SCALE_OF_PART
+        for (int i = first; i < first + 8; i++)
+#else
+        for (int i = first; i < min(first + R::BLOCK, R::CODED); i++)
+#endif
+            largest = amax(largest, y[i]);
+        const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
+        ((typename R::Stored *)(tail + R::SCALES))[threadIdx.x] = scale;
+        factors[threadIdx.x] = R::Rule::factor(scale, {});
+    }
+    store_padding<R>(tail, threadIdx.x, blockDim.x);
+    __syncthreads();
+
+    if (channel >= R::CODED) {
+        *(u32 *)(row + R::BF16 + 2 * (channel - R::CODED)) = halves;
+        return;
+    }
+    const float factor = factors[channel / R::BLOCK];
+    const float first = scaled<R>(x.x, factor), second = scaled<R>(x.y, factor);
+    if constexpr (R::Element::bits == 8)
+        *(u16 *)(row + channel) = E4m3::encode2(first, second);
+    else
+        row[channel / 2] = E2m1::encode(first) | E2m1::encode(second) << 4;
+}
+
+// ---- warps
+
+// The next token of a group of lanes, on its way.
+template <int CHUNKS> struct Next {
+    uint4 x[CHUNKS];
+    long long slot = -1, position = 0;
+};
+
+template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inputs in, u8 *pages) {
+    // A lane has channels 8·lane … 8·lane + 7 of each of CHUNKS pieces of the vector.
+    constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES;
+    const int lane = threadIdx.x % LANES, groups = gridDim.x * blockDim.x / LANES;
+
+    float weight[CHUNKS][8];
+    if constexpr (NORMED)
+        for (int c = 0; c < CHUNKS; c++)
+            for (int i = 0; i < 8; i += 4)
+                *(float4 *)&weight[c][i] = *(const float4 *)(in.weight + (c * LANES + lane) * 8 + i);
+
+    Next<CHUNKS> next;
+    const auto fetch = [&](int token) {
+        if (token >= in.tokens)
+            return;
+        next.slot = in.slot(token);
+        if constexpr (NORMED)
+            next.position = in.positions[token];
+        for (int c = 0; c < CHUNKS; c++)
+            next.x[c] = load_once((const uint4 *)(in.x + (long long)token * R::DIM) + c * LANES + lane);
+    };
+    int token = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    fetch(token);
+    // Groups that share a warp go on together, for the sake of shuffles.
+    for (; token - threadIdx.x % 32 / LANES < in.tokens; token += groups) {
+        const bool written = token < in.tokens && next.slot >= 0;
+        const auto [row, tail] = token_at<R>(pages, written ? next.slot : 0);
+        float x[CHUNKS][8];
+        for (int c = 0; c < CHUNKS; c++)
+            unpack(next.x[c], x[c]);
+
+        if constexpr (NORMED) {
+            // The last lanes have the channels that are turned, in the last piece.
+            const int pair = ((CHUNKS - 1) * LANES + lane) * 4 - (R::DIM - ROPE) / 2;
+            float2 turns[4];
+            if (pair >= 0)
+                for (int i = 0; i < 4; i += 2)
+                    *(float4 *)&turns[i] = *(const float4 *)(turns_of(in.cos_sin, next.position) + pair + i);
+            fetch(token + groups);
+            float sum = 0;
+            for (int c = 0; c < CHUNKS; c++)
+                for (int i = 0; i < 8; i++)
+                    sum = fmaf(x[c][i], x[c][i], sum);
+            for (int step = LANES / 2; step > 0; step /= 2)
+                sum += __shfl_xor_sync(~0u, sum, step);
+            const float scale = rsqrtf(sum / R::DIM + in.eps);
+            for (int c = 0; c < CHUNKS; c++)
+                for (int i = 0; i < 8; i++)
+                    x[c][i] *= scale * weight[c][i];
+            if (pair >= 0)
+                for (int i = 0; i < 4; i++) {
+                    float *both = &x[CHUNKS - 1][2 * i];
+                    const float2 pair = turned(make_float2(both[0], both[1]), turns[i]);
+                    both[0] = pair.x, both[1] = pair.y;
+                }
+        } else {
+            fetch(token + groups);
+        }
+
+        for (int c = 0; c < CHUNKS; c++) {
+            const int channel = (c * LANES + lane) * 8;
+            const uint4 halves = pack(x[c]);
+            if (written && channel >= R::CODED)
+                *(uint4 *)(row + R::BF16 + 2 * (channel - R::CODED)) = halves;
+            if constexpr (R::CODED > 0) {
+                unpack(halves, x[c]);
+                u32 largest = 0;
+                for (int i = 0; i < 8; i++)
+                    largest = amax(largest, channel < R::CODED ? x[c][i] : 0);
+#ifdef MUTANT_SCALE_OF_PART
+                largest = __shfl_sync(~0u, largest, 0, R::BLOCK / 8);
+#else
+                largest = lanes_max<R::BLOCK / 8>(largest);
+#endif
+                if (written && channel < R::CODED) {
+                    const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
+                    if (channel % R::BLOCK == 0)
+                        ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
+                    const float factor = R::Rule::factor(scale, {});
+                    for (int i = 0; i < 8; i++)
+                        x[c][i] = scaled<R>(x[c][i], factor);
+                    typedef typename R::Element::Codes Codes;
+                    *(Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x[c]);
+                }
+            }
+        }
+        if (written)
+            store_padding<R>(tail, lane, LANES);
+    }
+}
+
+#define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS) record_write_##VARIANT##_##RECORD##_##FORM(                  \
+        const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,         \
+        const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens,         \
+        int slot_bytes, float eps) {                                                                                   \
+        VARIANT<RECORD, NORMED>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages);               \
+    }
+#define ENTRIES(RECORD)                                                                                                \
+    ENTRY(simple, RECORD, raw, false, RECORD::DIM / 2)                                                                 \
+    ENTRY(simple, RECORD, normed, true, RECORD::DIM / 2)                                                               \
+    ENTRY(warps, RECORD, raw, false, 256)                                                                              \
+    ENTRY(warps, RECORD, normed, true, 256)
+FOR_ALL_RECORDS(ENTRIES)

@@ -1,0 +1,210 @@
+//! Tokens into a KV cache, in one go: RMSNorm, RoPE, rounding to bf16, quantization, scatter by slot into pages.
+//!
+//! In the raw form the vectors are normed and turned already, and the pages must equal the codec's bit for bit. In the
+//! normed form what is quantized carries a rounding error that depends on the order of sums, so codes and scales must be
+//! possible under it. Everything else in the pages, slots of other tokens and the padding of pages, must stay as it was.
+
+use half::bf16;
+use rayon::prelude::*;
+use reference::ops::rope::frequencies;
+use safetensors::Dtype;
+
+use super::judge::{Measured, equal};
+use super::slots::{Slots, layout, rows, site_of, vectors};
+use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use crate::formats::{PAGE, RECORDS, Record, codec};
+
+pub struct RecordWrite;
+
+/// Channels that are turned, the last ones.
+const ROPE: usize = 64;
+/// Positions in the table of cosines and sines.
+const POSITIONS: usize = 20480;
+const EPS: f32 = 1e-6;
+
+impl Op for RecordWrite {
+    fn name(&self) -> &'static str {
+        "record_write"
+    }
+
+    fn doc(&self) -> &'static str {
+        "RMSNorm, RoPE, quantization and scatter of KV vectors into pages of records, in one launch"
+    }
+
+    fn source(&self) -> &'static str {
+        include_str!("record_write.rs")
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        RECORDS.iter().flat_map(|record| cases(record)).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let record = layout(case)?;
+        let slots = Slots::new(case, data);
+        let normed = case.key("form") == "normed";
+        let mut x = vectors(case, data, record.dim)?;
+        x.par_iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
+        if normed {
+            // Squares of larger ones do not fit f32.
+            let limit = 2f32.powi(50);
+            let clamped = x.par_iter_mut().filter(|x| x.is_finite());
+            clamped.for_each(|x| *x = x.clamp(-limit, limit));
+        }
+        let weight: Vec<f32> = data
+            .normal("weight", record.dim)
+            .iter()
+            .map(|w| 1.0 + 0.1 * w)
+            .collect();
+        let positions: Vec<usize> = (0..slots.of.len())
+            .map(|token| POSITIONS - 1 - token % POSITIONS)
+            .collect();
+        let cos_sin = cos_sin();
+        let stride = record.page_stride(PAGE);
+        let before = data.bytes("pages", slots.pages * stride);
+
+        let shape = [slots.of.len(), record.dim];
+        let page_shape = [slots.pages, stride];
+        let per_token = 2 * record.dim + record.bytes + case.dim("slot_bytes") + if normed { 8 + 4 * ROPE } else { 0 };
+        let bytes = slots.of.len() * per_token + if normed { 4 * record.dim } else { 0 };
+        let halves = x.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
+        let f32s = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let indices = positions
+            .iter()
+            .flat_map(|position| (*position as i64).to_le_bytes())
+            .collect();
+        let buffers = vec![
+            Buffer::input("x", Dtype::BF16, &shape, halves),
+            Buffer::input("weight", Dtype::F32, &[record.dim], f32s(&weight)),
+            Buffer::input("positions", Dtype::I64, &shape[..1], indices),
+            Buffer::input("cos_sin", Dtype::F32, &[POSITIONS, ROPE / 2, 2], f32s(&cos_sin)),
+            slots.buffer(case),
+            Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
+        ];
+        let judge: super::Judge = if normed {
+            let inputs = Normed {
+                weight: &weight,
+                positions: &positions,
+                cos_sin: &cos_sin,
+            };
+            let ranges = inputs.ranges(&x, record.dim);
+            Box::new(move |outputs: &Outputs| judge_normed(record, &before, outputs.get("pages"), &slots, &ranges))
+        } else {
+            let tokens = codec(record.name)?.encode(&x, record.dim);
+            let mut want = before;
+            for (token, slot) in slots.taken() {
+                for (from, to) in rows(record, token).zip(rows(record, slot)) {
+                    want[to].copy_from_slice(&tokens.part("pages")[from]);
+                }
+            }
+            Box::new(move |outputs: &Outputs| vec![equal("pages", &want, outputs.get("pages"), &page_shape, 1)])
+        };
+        Ok(Problem {
+            buffers,
+            scalars: vec![("eps", Scalar::F32(EPS))],
+            bytes: bytes as u64,
+            flops: 0,
+            judge,
+        })
+    }
+}
+
+fn cases(record: &'static Record) -> Vec<Case> {
+    let case = |name: &str, form: &str, tokens, slot_bytes, inputs, timed| Case {
+        name: format!("{}.{form}.{name}", record.name),
+        keys: vec![("record", record.name.into()), ("form", form.into())],
+        dims: vec![("T", tokens), ("D", record.dim as i64), ("slot_bytes", slot_bytes)],
+        inputs,
+        timed,
+    };
+    let site = Inputs::Site(site_of(record));
+    vec![
+        // case("t1", "normed", 1, 8, Inputs::Random, true),
+        // case("t16384", "normed", 16384, 8, Inputs::Random, true),
+        // case("edges", "normed", 1003, 4, Inputs::Edges, false),
+        // case("model", "normed", 61 * 32, 8, site, false),
+        case("t16384", "raw", 16384, 8, Inputs::Random, true),
+        case("edges", "raw", 1003, 4, Inputs::Edges, false),
+        case("model", "raw", 61 * 32, 8, site, false),
+    ]
+}
+
+/// Cosine and sine of every position and pair; the angle is the f32 product of position and frequency.
+fn cos_sin() -> Vec<f32> {
+    let frequencies = frequencies(ROPE, 1.6e5, None);
+    let of = |position: usize| {
+        frequencies
+            .iter()
+            .map(move |frequency| f64::from(position as f32 * frequency))
+    };
+    let angles: Vec<f64> = (0..POSITIONS).flat_map(of).collect();
+    angles
+        .par_iter()
+        .flat_map_iter(|angle| [angle.cos() as f32, angle.sin() as f32])
+        .collect()
+}
+
+/// What the normed form has besides the vectors.
+struct Normed<'a> {
+    weight: &'a [f32],
+    positions: &'a [usize],
+    cos_sin: &'a [f32],
+}
+
+impl Normed<'_> {
+    /// The least and the largest bf16 that each channel may be: the norm and the rotation in f64, give or take what f32
+    /// may err.
+    fn ranges(&self, x: &[f32], dim: usize) -> Vec<(f32, f32)> {
+        let mut ranges = vec![(0.0, 0.0); x.len()];
+        let rows = ranges
+            .par_chunks_exact_mut(dim)
+            .zip(x.par_chunks_exact(dim))
+            .zip(self.positions);
+        rows.for_each(|((ranges, x), &position)| self.range(x, position, ranges));
+        ranges
+    }
+
+    fn range(&self, x: &[f32], position: usize, ranges: &mut [(f32, f32)]) {
+        let dim = x.len();
+        let unit = 2f64.powi(-24);
+        // A sum of `dim` squares in any order is off by dim + 1 units at most, its root by half of that; the sum with ε,
+        // an approximate reciprocal root of 2 ulp, two products and the f32 below add 9.
+        let relative = (dim as f64 / 2.0 + 9.0) * unit;
+        let half = |x: f64| bf16::from_f32(x as f32).to_f32();
+        let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+        let scale = 1.0 / (sum / dim as f64 + f64::from(EPS)).sqrt();
+        let normed: Vec<f64> = x
+            .iter()
+            .zip(self.weight)
+            .map(|(x, w)| f64::from(*x) * scale * f64::from(*w))
+            .collect();
+        let set = |range: &mut (f32, f32), y: f64, bound: f64| {
+            // Below f32's normal numbers errors are no longer relative.
+            let bound = bound + 2f64.powi(-146);
+            *range = (half(y - bound), half(y + bound));
+        };
+        let first = dim - ROPE;
+        for (range, y) in ranges[..first].iter_mut().zip(&normed) {
+            set(range, *y, y.abs() * relative);
+        }
+        let turns = self.cos_sin[position * ROPE..][..ROPE].as_chunks::<2>().0;
+        let pairs = ranges[first..].as_chunks_mut::<2>().0.iter_mut();
+        for (([even, odd], x), turn) in pairs.zip(normed[first..].as_chunks::<2>().0).zip(turns) {
+            let [cos, sin] = turn.map(f64::from);
+            // Two products and a sum, each rounded.
+            let bound = |a: f64, b: f64| (a.abs() + b.abs()) * (relative + 3.0 * unit);
+            set(even, x[0] * cos - x[1] * sin, bound(x[0] * cos, x[1] * sin));
+            set(odd, x[1] * cos + x[0] * sin, bound(x[1] * cos, x[0] * sin));
+        }
+    }
+}
+
+fn judge_normed(
+    _record: &Record,
+    _before: &[u8],
+    _got: &[u8],
+    _slots: &Slots,
+    _ranges: &[(f32, f32)],
+) -> Vec<Measured> {
+    Vec::new()
+}

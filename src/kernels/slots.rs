@@ -1,0 +1,154 @@
+//! Tokens and their slots in a pool of pages of KV-cache records.
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::data::Data;
+use super::{Buffer, Case, Inputs};
+use crate::formats::{Encoded, PAGE, Part, Place, RECORDS, Record};
+
+/// The record a case is of.
+pub(super) fn layout(case: &Case) -> Result<&'static Record, String> {
+    let name = case.key("record");
+    let found = RECORDS.iter().copied().find(|record| record.name == name);
+    found.ok_or_else(|| format!("no record '{name}'"))
+}
+
+/// Where the model has what a record holds.
+pub(super) fn site_of(record: &Record) -> &'static str {
+    match record.dim {
+        512 => "layers.*.attention.kv.window",
+        _ => "layers.*.attention.indexer.key",
+    }
+}
+
+/// A slot for each token, no two alike; −1 for tokens that have none.
+pub(super) struct Slots {
+    pub of: Vec<i64>,
+    /// Pages that the slots are in.
+    pub pages: usize,
+}
+
+impl Slots {
+    /// Slots anywhere in twice as many as there are tokens; where edges are tried, one token in five has none.
+    pub fn new(case: &Case, data: &Data) -> Self {
+        let tokens = case.dim("T");
+        let pages = (2 * tokens).div_ceil(PAGE);
+        let keys = data.bytes("slots", 8 * pages * PAGE);
+        let keys = keys.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let mut shuffled: Vec<(u64, i64)> = keys.zip(0..).collect();
+        shuffled.par_sort_unstable();
+        let absent = |token: usize| case.inputs == Inputs::Edges && token % 5 == 2;
+        let of = shuffled[..tokens].iter().enumerate();
+        let of = of
+            .map(|(token, (_, slot))| if absent(token) { -1 } else { *slot })
+            .collect();
+        Self { of, pages }
+    }
+
+    pub fn buffer(&self, case: &Case) -> Buffer {
+        let shape = [self.of.len()];
+        match case.dim("slot_bytes") {
+            4 => {
+                let bytes = self.of.iter().flat_map(|slot| (*slot as i32).to_le_bytes());
+                Buffer::input("slots", Dtype::I32, &shape, bytes.collect())
+            }
+            _ => {
+                let bytes = self.of.iter().flat_map(|slot| slot.to_le_bytes());
+                Buffer::input("slots", Dtype::I64, &shape, bytes.collect())
+            }
+        }
+    }
+
+    /// Tokens that have a slot, with it.
+    pub fn taken(&self) -> impl Iterator<Item = (usize, usize)> {
+        let taken = |(token, slot): (usize, &i64)| usize::try_from(*slot).ok().map(|slot| (token, slot));
+        self.of.iter().enumerate().filter_map(taken)
+    }
+}
+
+/// Where a token's rows of all regions lie in the pages, first to last, of the token in that slot of the pool.
+pub(super) fn rows(record: &Record, slot: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let start = slot / PAGE * record.page_stride(PAGE);
+    record.regions.iter().enumerate().map(move |(region, &bytes)| {
+        let place = Place {
+            region,
+            offset: 0,
+            bytes,
+        };
+        let first = start + record.at(place, slot % PAGE, PAGE);
+        first..first + bytes
+    })
+}
+
+/// So many pages as a codec has them.
+pub(super) fn encoded(record: &Record, bytes: Vec<u8>) -> Encoded {
+    let stride = record.page_stride(PAGE);
+    let pages = bytes.len() / stride;
+    Encoded {
+        rows: pages * PAGE,
+        cols: record.dim,
+        parts: vec![Part {
+            name: "pages",
+            dtype: Dtype::U8,
+            shape: vec![pages, stride],
+            bytes,
+        }],
+    }
+}
+
+/// KV vectors of so many tokens, channels and rows of several sizes; of a site as many from each layer, over again where
+/// there are fewer.
+pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, String> {
+    let tokens = case.dim("T");
+    let Inputs::Site(pattern) = case.inputs else {
+        let mut values = data.normal("vectors", tokens * dim);
+        values.par_chunks_mut(dim).enumerate().for_each(|(token, row)| {
+            for (channel, x) in row.iter_mut().enumerate() {
+                *x *= 2f32.powi((token * 7 % 13) as i32 - 6 + (channel % 37 == 5) as i32 * 5);
+            }
+        });
+        if case.inputs == Inputs::Edges {
+            edges(&mut values, dim);
+        }
+        return Ok(values);
+    };
+    let found = data.site(pattern)?;
+    if let Some(other) = found.iter().find(|rows| rows.cols != dim) {
+        return Err(format!("'{pattern}' has {} channels, not {dim}", other.cols));
+    }
+    let rows: Vec<&[f32]> = found.iter().flat_map(|rows| rows.values.chunks_exact(dim)).collect();
+    if rows.is_empty() {
+        return Err(format!("'{pattern}' has no rows"));
+    }
+    let row = |token: usize| rows[(token * rows.len() / tokens) % rows.len()];
+    Ok((0..tokens).flat_map(|token| row(token).iter().copied()).collect())
+}
+
+/// What scales and casts may get wrong, in every second row: ties, zeros, subnormals, one large element, NaN, infinities.
+fn edges(values: &mut [f32], dim: usize) {
+    for (token, row) in values
+        .chunks_exact_mut(dim)
+        .enumerate()
+        .filter(|(token, _)| token % 2 == 1)
+    {
+        match token / 2 % 8 {
+            0 => row.fill(0.0),
+            1 => row
+                .iter_mut()
+                .zip((0..16).cycle())
+                .for_each(|(x, i)| *x = (i - 8) as f32 * 0.25),
+            2 => row.iter_mut().for_each(|x| *x *= 2f32.powi(-126)),
+            3 => row
+                .iter_mut()
+                .for_each(|x| *x = x.signum() * f32::from_bits(0x7f7f_0000)),
+            4 => row[token % dim] = f32::NAN,
+            5 => row[token % dim] = f32::NEG_INFINITY,
+            6 => row.iter_mut().for_each(|x| *x *= 2f32.powi(-140)),
+            _ => {
+                row.fill(-0.0);
+                row[token % dim] = 3e38;
+            }
+        }
+    }
+}
