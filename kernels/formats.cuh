@@ -43,6 +43,10 @@ struct E4m3 {
         return low;
     }
 
+    static __device__ __forceinline__ int shift(int) {
+        return 0;
+    }
+
     static __device__ __forceinline__ void decode8(uint2 codes, float (&out)[8]) {
         decode2(codes.x, out[0], out[1]), decode2(codes.x >> 16, out[2], out[3]);
         decode2(codes.y, out[4], out[5]), decode2(codes.y >> 16, out[6], out[7]);
@@ -107,6 +111,14 @@ struct E2m1 {
         return __float_as_uint(x);
     }
 
+    // By how much the first and the second code of a byte are shifted.
+    static __device__ __forceinline__ int shift(int index) {
+#ifdef MUTANT_NIBBLE_ORDER
+        index ^= 1;
+#endif
+        return index * 4;
+    }
+
     // A code's bits are those of an f32 with another bias.
     static __device__ __forceinline__ float decode(u32 code) {
         return __uint_as_float((code & 7) << 22 | (code & 8) << 28) * __uint_as_float(0x7e800000); // 2^126
@@ -115,7 +127,7 @@ struct E2m1 {
     static __device__ __forceinline__ void decode8(u32 codes, float (&out)[8]) {
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            out[i] = decode(codes >> 4 * i);
+            out[i] = decode(codes >> (i / 2 * 8 + shift(i % 2)));
     }
 };
 
@@ -149,6 +161,10 @@ struct Deepgemm {
 
 // The value of an E8M0 code; that of 0, 2^-127, is a subnormal f32.
 __device__ __forceinline__ float e8m0(u32 code) {
+#ifdef MUTANT_SUBNORMAL_SCALE_FLUSHED
+    if (code == 0)
+        return 0.0f;
+#endif
     return __uint_as_float(code == 0 ? 0x00400000 : code == 255 ? NAN_BITS : code << 23);
 }
 
@@ -211,8 +227,9 @@ struct Te {
         return factor > largest ? largest : factor;
     }
 
+    // A scale has no sign: with that bit set it is NaN.
     static __device__ __forceinline__ float decode(u8 scale, Level level) {
-        return E4m3::decode(scale) * level.stored * (1.0f / 2688.0f);
+        return E4m3::decode(scale < 128 ? scale : 0x7f) * level.stored * (1.0f / 2688.0f);
     }
 };
 

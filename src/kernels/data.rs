@@ -67,4 +67,60 @@ impl<'a> Data<'a> {
         *seen = Some((pattern.into(), rows.clone()));
         Ok(rows)
     }
+
+    /// `[rows, cols]` of what passes at a site: as many tokens of every layer that has it as make up the rows.
+    pub fn site_rows(&self, pattern: &str, rows: usize, cols: usize) -> Result<Vec<f32>, String> {
+        let layers = self.site(pattern)?;
+        let each = rows.div_ceil(layers.len().max(1)) * cols;
+        let mut values = Vec::with_capacity(rows * cols);
+        for layer in &layers {
+            if layer.cols != cols || layer.values.len() < each {
+                let found = layer.values.len() / layer.cols.max(1);
+                return Err(format!(
+                    "site '{pattern}' has {found} rows of {} in a layer, but the case takes {} of {cols}",
+                    layer.cols,
+                    each / cols
+                ));
+            }
+            values.extend_from_slice(&layer.values[..each]);
+        }
+        if values.len() < rows * cols {
+            return Err(format!("no layer has a site '{pattern}'"));
+        }
+        values.truncate(rows * cols);
+        Ok(values)
+    }
+}
+
+/// Rounds to bfloat16, nearest even.
+pub fn round_to_bf16(values: &mut [f32]) {
+    values
+        .par_iter_mut()
+        .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
+}
+
+/// The bytes of values as bfloat16, nearest even.
+pub fn bf16_bytes(values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * values.len()];
+    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(2));
+    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&half::bf16::from_f32(*x).to_le_bytes()));
+    bytes
+}
+
+/// The bytes of values as f32.
+pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 4 * values.len()];
+    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(4));
+    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&x.to_le_bytes()));
+    bytes
+}
+
+/// The values of bytes in bfloat16 or f32, by the size of an element.
+pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
+    let value = |bytes: &[u8]| match *bytes {
+        [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
+        _ => unreachable!("numbers of {} bytes", bytes.len()),
+    };
+    bytes.par_chunks_exact(size).map(value).collect()
 }

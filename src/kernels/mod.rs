@@ -4,8 +4,13 @@
 //! To add an operation: a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant: edit the
 //! `.cu` alone.
 
-mod data;
+mod blocks;
+pub mod data;
+mod dequantize;
 pub mod judge;
+
+mod mhc_pre;
+mod quantize;
 mod record_read;
 mod record_write;
 mod slots;
@@ -16,7 +21,13 @@ pub use data::Data;
 use judge::Measured;
 
 /// Every operation there is.
-pub const OPS: &[&dyn Op] = &[&record_read::RecordRead, &record_write::RecordWrite];
+pub const OPS: &[&dyn Op] = &[
+    &quantize::Quantize,
+    &dequantize::Dequantize,
+    &record_write::RecordWrite,
+    &record_read::RecordRead,
+    &mhc_pre::MhcPre,
+];
 
 /// An operation that kernels are written for.
 pub trait Op: Sync {

@@ -1,0 +1,163 @@
+//! What operations on block formats share: which formats there are, inputs, and outputs.
+
+use safetensors::Dtype;
+
+use super::data::{Data, bf16_bytes, f32_bytes, round_to_bf16};
+use super::{Buffer, Case, Inputs};
+use crate::formats::{Encoded, Format, GlobalScale};
+
+/// A block format that kernels are instantiated for, by its name in `kernels/formats.cuh`.
+pub struct Blocks {
+    pub key: &'static str,
+    /// Format string, or name of a format.
+    pub format: &'static str,
+    /// Elements of a block.
+    pub width: usize,
+}
+
+const fn blocks(key: &'static str, format: &'static str, width: usize) -> Blocks {
+    Blocks { key, format, width }
+}
+
+pub const BLOCKS: &[Blocks] = &[
+    blocks("fp8_b128_f32", "e4m3/b128:f32(deepgemm)", 128),
+    blocks("fp8_b64_f32", "e4m3/b64:f32(deepgemm)", 64),
+    blocks("fp8_b128", "e4m3/b128:e8m0(act_quant)", 128),
+    blocks("fp8_b64", "e4m3/b64:e8m0(act_quant)", 64),
+    blocks("fp8_b128_rceil", "e4m3/b128:e8m0", 128),
+    blocks("fp8_b64_rceil", "e4m3/b64:e8m0", 64),
+    blocks("mxfp8", "e4m3/b32:e8m0", 32),
+    blocks("mxfp4", "e2m1/b32:e8m0(fp4_act_quant)", 32),
+    blocks(NVFP4, "e2m1/b16:e4m3/t:f32", 16),
+];
+
+/// The format with a scale above its block scales.
+pub const NVFP4: &str = "nvfp4";
+
+/// The largest magnitude that stands above NVFP4's block scales where it is given: one that some blocks exceed.
+pub const AMAX: f32 = 3.0;
+
+impl Blocks {
+    pub fn of(case: &Case) -> Result<&'static Self, String> {
+        let key = case.key("format");
+        let found = BLOCKS.iter().find(|blocks| blocks.key == key);
+        found.ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
+    }
+
+    pub fn format(&self) -> Result<Format, String> {
+        self.format.parse()
+    }
+
+    /// What is stored of `[rows, cols]`, under the given largest magnitude where there is one.
+    pub fn encode(&self, x: &[f32], cols: usize, amax: Option<f32>) -> Result<Encoded, String> {
+        let stored = [amax.unwrap_or(AMAX)];
+        let global = if amax.is_some() {
+            GlobalScale::Stored(&stored)
+        } else {
+            GlobalScale::Own
+        };
+        Ok(self.format()?.encode(x, cols, global))
+    }
+
+    /// The codes and scales of `[rows, cols]`, to be written.
+    pub fn outputs(&self, rows: usize, cols: usize) -> Result<Vec<Buffer>, String> {
+        let parts = self.format()?.parts(rows, cols).into_iter().take(2);
+        Ok(parts
+            .map(|part| Buffer::output(part.name, part.dtype, &part.shape))
+            .collect())
+    }
+
+    /// Codes and scales as inputs.
+    pub fn inputs(&self, encoded: Encoded) -> Vec<Buffer> {
+        let parts = encoded.parts.into_iter().take(2);
+        parts
+            .map(|part| Buffer::input(part.name, part.dtype, &part.shape, part.bytes))
+            .collect()
+    }
+}
+
+/// The given largest magnitude; formats without a level above their block scales do not read it.
+pub fn amax_input() -> Buffer {
+    Buffer::input("amax", Dtype::F32, &[1], AMAX.to_le_bytes().into())
+}
+
+/// Bytes of a case's buffers apart from `amax`, each read or written once.
+pub fn traffic(buffers: &[Buffer]) -> u64 {
+    let moved = buffers.iter().filter(|buffer| buffer.name != "amax");
+    moved.map(|buffer| buffer.size() as u64).sum()
+}
+
+/// `[T, cols]` of a case in its type, and the values in it.
+pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
+    let (rows, half) = (case.dim("T"), case.key("dtype") == "bf16");
+    let mut values = match case.inputs {
+        Inputs::Random => random(name, rows, cols, data),
+        Inputs::Edges => edges(name, rows, cols, case.key("edges") == "all", data),
+        Inputs::Site(site) => data.site_rows(site, rows, cols)?,
+    };
+    let (dtype, bytes) = if half {
+        round_to_bf16(&mut values);
+        (Dtype::BF16, bf16_bytes(&values))
+    } else {
+        (Dtype::F32, f32_bytes(&values))
+    };
+    Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values))
+}
+
+/// N(0, 1), some channels much larger, rows of different sizes.
+fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
+    use rayon::prelude::*;
+    let mut x = data.normal(name, rows * cols);
+    x.par_chunks_mut(cols.max(1)).enumerate().for_each(|(row, x)| {
+        let size = 2f32.powi((row % 7) as i32 - 4);
+        for (channel, x) in x.iter_mut().enumerate() {
+            *x *= if channel % 97 == 13 { 30.0 * size } else { size };
+        }
+    });
+    x
+}
+
+/// Rows of one trouble each; `all` says whether NaN, infinities and numbers near the largest are among them.
+fn edges(name: &str, rows: usize, cols: usize, all: bool, data: &Data) -> Vec<f32> {
+    let normal = data.normal(name, rows * cols);
+    let bits = data.bytes(name, 4 * rows * cols);
+    let sign = |i: usize| if i.is_multiple_of(3) { -1.0 } else { 1.0 };
+    let mut x = vec![0.0; rows * cols];
+    for (row, x) in x.chunks_mut(cols.max(1)).enumerate() {
+        let kinds = if all { 13 } else { 9 };
+        let special = row / kinds % cols;
+        for (i, x) in x.iter_mut().enumerate() {
+            let at = row * cols + i;
+            let draw = f32::from_le_bytes([bits[4 * at], bits[4 * at + 1], bits[4 * at + 2], bits[4 * at + 3]]);
+            *x = match row % kinds {
+                0 => sign(i) * 0.0,
+                1 => normal[at],
+                // Ties of E2M1 under the scale 1, and of E4M3 under powers of two.
+                2 => sign(i) * (i % 25) as f32 * 0.25,
+                3 => {
+                    sign(i)
+                        * if i.is_multiple_of(16) {
+                            448.0
+                        } else {
+                            (i % 61) as f32 * 7.5
+                        }
+                }
+                // One element of a row, of different sizes.
+                4 if i == special => 2f32.powi(row as i32 % 40 - 20),
+                4 => 0.0,
+                // Scales around the smallest powers.
+                5 => normal[at] * 2f32.powi(-119 - (i / 128 % 8) as i32),
+                6 => f32::from_bits(draw.to_bits() & 0x807f_ffff),
+                // Very small blocks beside large ones.
+                7 => normal[at] * 2f32.powi(-(i as i32 / 16 % 60)),
+                8 => f32::from_bits(0x3f7f_ffff + (i % 3) as u32) * 448.0 * 2f32.powi(i as i32 / 128 % 20 - 10),
+                9 if i == special => f32::NAN.copysign(sign(row)),
+                10 if i == special => f32::INFINITY.copysign(sign(row)),
+                9 | 10 => normal[at],
+                11 => sign(i) * f32::MAX * 0.99,
+                _ => draw,
+            };
+        }
+    }
+    x
+}
