@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use reference::SiteKind;
 use reference::paths::deepseek_v4::SITES;
 
+use crate::backend::cuda::{Device, Source, Toolkit};
 use crate::dataset::Manifest as Datasets;
 use crate::error::{Error, Exit, Result};
 use crate::formats::{
@@ -14,6 +15,7 @@ use crate::formats::{
 use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;
 use crate::report::REPORTS;
+use crate::sweep::kernels::folder;
 
 /// Print the names ulplab knows, one per line with what they are.
 #[derive(Debug, clap::Args)]
@@ -40,6 +42,8 @@ pub enum What {
     Sites,
     /// Checkpoints and texts.
     Datasets,
+    /// Variants of GPU kernels.
+    Kernels,
     /// Files a run's reports are written to.
     Reports,
 }
@@ -82,6 +86,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .into_iter()
             .map(|(name, dataset)| (name, dataset.about))
             .collect(),
+        What::Kernels => kernels()?,
         What::Reports => REPORTS
             .iter()
             .map(|report| (report.file.to_string(), report.doc.to_string()))
@@ -93,6 +98,23 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
         .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
         .map_err(Error::io("stdout", "write"))?;
     Ok(Exit::Pass)
+}
+
+/// Variants of all files, and the faults that can be planted in them.
+fn kernels() -> Result<Vec<(String, String)>> {
+    let sources = Source::read_all(&folder()?)?;
+    let rows = sources.into_iter().flat_map(|Source { op, header, .. }| {
+        let variants = header.variants.into_iter().map(|variant| (variant.name, variant.doc));
+        let mutants = header
+            .mutants
+            .into_iter()
+            .map(|mutant| (mutant.name, format!("(a fault) {}", mutant.doc)));
+        let named = variants
+            .chain(mutants)
+            .map(move |(name, doc)| (format!("{op}.{name}"), doc));
+        named.collect::<Vec<_>>()
+    });
+    Ok(rows.collect())
 }
 
 /// Elements and the casts to them, as format strings spell them.
@@ -164,5 +186,20 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
             .map(|()| "can be written".into())
             .map_err(Error::io("runs", "write")),
     );
+    // Neither is needed for anything but kernels.
+    let optional = |what: &str, outcome: Result<String>| match outcome {
+        Ok(found) => println!("ok    {what}: {found}"),
+        Err(error) => println!("none  {what}: {error}"),
+    };
+    let compiler = |toolkit: Toolkit| {
+        format!(
+            "{}.{} in {}",
+            toolkit.version.0,
+            toolkit.version.1,
+            toolkit.folder.display()
+        )
+    };
+    optional("NVRTC", Toolkit::open().map(compiler));
+    optional("GPU", Device::open().map(|device| device.describe()));
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }

@@ -1,4 +1,5 @@
 //! Where the numbers of a candidate come from, and what theory says of them.
 
+pub mod cuda;
 pub mod rounding;
 pub mod theory;

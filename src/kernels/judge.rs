@@ -17,7 +17,7 @@ pub struct Measured {
     pub worst: Option<Worst>,
 }
 
-/// Elements of `size` bytes that differ: `mismatches`.
+/// Elements of `size` bytes that differ: `violations`.
 pub fn equal(output: &'static str, want: &[u8], got: &[u8], shape: &[usize], size: usize) -> Measured {
     assert_eq!(want.len(), got.len(), "bytes of '{output}'");
     let differ = |(want, got): &(&[u8], &[u8])| want != got;
@@ -33,7 +33,7 @@ pub fn equal(output: &'static str, want: &[u8], got: &[u8], shape: &[usize], siz
         .flatten();
     Measured {
         output,
-        metric: "mismatches",
+        metric: "violations",
         value: count as f64,
         n: (want.len() / size) as u64,
         worst: first.map(|at| Worst {
@@ -44,8 +44,8 @@ pub fn equal(output: &'static str, want: &[u8], got: &[u8], shape: &[usize], siz
     }
 }
 
-/// The largest error over its bound, which must not exceed 1: `bound_ratio`; with it the usual metrics. NaN must meet NaN
-/// and infinities their like, or the ratio is infinite.
+/// Elements beyond their bound (`violations`), the largest error over its bound (`bound_ratio`), and the usual metrics. NaN
+/// must meet NaN and infinities their like, or the ratio is infinite.
 pub fn within(
     output: &'static str,
     want: &[f64],
@@ -73,20 +73,20 @@ pub fn within(
         want: want[at],
         got: got[at],
     };
-    let mut all = vec![Measured {
+    let beyond = (0..want.len()).into_par_iter().filter(|at| ratio(*at) > 1.0).count();
+    let measured = |metric, value, worst| Measured {
         output,
-        metric: "bound_ratio",
-        value: worst.0,
-        n: want.len() as u64,
-        worst: (worst.1 < want.len()).then(|| place(worst.1)),
-    }];
-    let pair = Pair::new(want, got);
-    all.extend(measure_all(&pair).map(|(metric, value)| Measured {
-        output,
-        metric: metric.name,
+        metric,
         value,
         n: want.len() as u64,
-        worst: None,
-    }));
+        worst,
+    };
+    let place = (worst.1 < want.len()).then(|| place(worst.1));
+    let mut all = vec![
+        measured("violations", beyond as f64, place.clone()),
+        measured("bound_ratio", worst.0, place),
+    ];
+    let pair = Pair::new(want, got);
+    all.extend(measure_all(&pair).map(|(metric, value)| measured(metric.name, value, None)));
     all
 }

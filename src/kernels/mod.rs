@@ -8,25 +8,30 @@ mod blocks;
 pub mod data;
 mod dequantize;
 pub mod judge;
-
 mod mhc_pre;
 mod quantize;
 mod record_read;
 mod record_write;
+mod rope;
+mod scale_layout;
 mod slots;
+mod state_transpose;
 
 use safetensors::Dtype;
 
-pub use data::Data;
+pub use data::{Data, Rows, Sites};
 use judge::Measured;
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
-    &quantize::Quantize,
     &dequantize::Dequantize,
-    &record_write::RecordWrite,
-    &record_read::RecordRead,
     &mhc_pre::MhcPre,
+    &quantize::Quantize,
+    &record_read::RecordRead,
+    &record_write::RecordWrite,
+    &rope::Rope,
+    &scale_layout::ScaleLayout,
+    &state_transpose::StateTranspose,
 ];
 
 /// An operation that kernels are written for.
@@ -36,6 +41,9 @@ pub trait Op: Sync {
 
     /// What it computes, in a line.
     fn doc(&self) -> &'static str;
+
+    /// The text of the file it is in, `include_str!`: who judges is attested too.
+    fn source(&self) -> &'static str;
 
     /// What its variants are tried on.
     fn cases(&self) -> Vec<Case>;
@@ -189,6 +197,11 @@ impl Outputs {
             .map(|(_, bytes)| &bytes[..])
             .unwrap_or_else(|| panic!("no output '{name}'"))
     }
+}
+
+/// Stands for everything that says whether an operation's outputs are right.
+pub fn digest(op: &dyn Op) -> blake3::Hash {
+    blake3::hash((op.source().to_string() + include_str!("judge.rs")).as_bytes())
 }
 
 /// The operation called `name`, or an error that names the nearest.

@@ -9,6 +9,8 @@ use super::words::{Pack, Unpack, dispatch};
 #[derive(Clone, Debug)]
 pub struct Placement {
     name: &'static str,
+    /// Matrices that are laid out alike, one after another; what follows is of one of them.
+    experts: usize,
     rows: usize,
     /// Bytes of a row of the matrix.
     stride: usize,
@@ -23,7 +25,7 @@ pub struct Placement {
     strip: usize,
 }
 
-/// A rectangle of the matrix that is laid out on its own: a group, an expert, or all of it.
+/// A rectangle of the matrix that is laid out on its own: a group or all of it.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub tile: Tile,
@@ -119,13 +121,13 @@ impl Layout {
         let (used, len) = match self.groups {
             Groups::None => {
                 let size = rows.next_multiple_of(tile.height(rows)) * stride.next_multiple_of(4);
-                parts.extend((0..experts).map(|expert| Part {
+                parts.push(Part {
                     tile,
-                    rows: expert * rows..(expert + 1) * rows,
+                    rows: 0..rows,
                     bytes: 0..stride,
-                    at: expert * size,
-                }));
-                (experts * size, experts * size)
+                    at: 0,
+                });
+                (size, size)
             }
             Groups::Rows => {
                 let width = stride.next_multiple_of(4);
@@ -152,7 +154,8 @@ impl Layout {
         };
         Ok(Placement {
             name: self.name,
-            rows: experts * rows,
+            experts,
+            rows,
             stride,
             scale: self.scale,
             starts,
@@ -190,12 +193,12 @@ impl Placement {
     /// Bytes of the buffer.
     #[expect(clippy::len_without_is_empty, reason = "a size, not a collection")]
     pub fn len(&self) -> usize {
-        self.len
+        self.experts * self.len
     }
 
     /// Bytes of the matrix.
     pub fn matrix_len(&self) -> usize {
-        self.rows * self.stride
+        self.experts * self.rows * self.stride
     }
 
     /// Where the groups start and the last of them ends, in padded rows or columns, as torchao counts: one more than
@@ -208,17 +211,19 @@ impl Placement {
     /// dimensions `r` counts through the rows of all experts.
     pub fn offset(&self, r: usize, c: usize) -> Option<usize> {
         let b = c.checked_mul(self.scale)?;
+        let expert = r.checked_div(self.rows).filter(|expert| *expert < self.experts)?;
+        let r = r % self.rows;
         let part = self
             .parts
             .iter()
             .find(|part| part.rows.contains(&r) && part.bytes.contains(&b))?;
-        Some(part.offset(r, b))
+        Some(expert * self.len + part.offset(r, b))
     }
 
     /// From the row-major matrix into a new buffer.
     pub fn forward(&self, matrix: &[u8]) -> Result<Vec<u8>, String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
-        let mut buffer = vec![0; self.len];
+        let mut buffer = vec![0; self.len()];
         self.forward_into(matrix, &mut buffer)?;
         Ok(buffer)
     }
@@ -226,22 +231,25 @@ impl Placement {
     /// From the row-major matrix into `buffer`, of which every byte is written; padding is 0.
     pub fn forward_into(&self, matrix: &[u8], buffer: &mut [u8]) -> Result<(), String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
-        self.check("buffer", buffer.len(), self.len)?;
-        for part in self.strips() {
-            dispatch(Pack {
-                part: &part,
-                matrix,
-                stride: self.stride,
-                tiles: &mut buffer[part.at..][..part.len()],
-            });
+        self.check("buffer", buffer.len(), self.len())?;
+        let size = self.rows * self.stride;
+        for (expert, buffer) in buffer.chunks_exact_mut(self.len.max(1)).enumerate() {
+            for part in self.strips() {
+                dispatch(Pack {
+                    part: &part,
+                    matrix: &matrix[expert * size..][..size],
+                    stride: self.stride,
+                    tiles: &mut buffer[part.at..][..part.len()],
+                });
+            }
+            buffer[self.used..].fill(0);
         }
-        buffer[self.used..].fill(0);
         Ok(())
     }
 
     /// From the buffer into a new row-major matrix; what is in no group is 0.
     pub fn inverse(&self, buffer: &[u8]) -> Result<Vec<u8>, String> {
-        self.check("buffer", buffer.len(), self.len)?;
+        self.check("buffer", buffer.len(), self.len())?;
         let mut matrix = vec![0; self.matrix_len()];
         self.inverse_into(buffer, &mut matrix)?;
         Ok(matrix)
@@ -249,15 +257,18 @@ impl Placement {
 
     /// From the buffer into the row-major `matrix`, of which what is in no group stays as it is.
     pub fn inverse_into(&self, buffer: &[u8], matrix: &mut [u8]) -> Result<(), String> {
-        self.check("buffer", buffer.len(), self.len)?;
+        self.check("buffer", buffer.len(), self.len())?;
         self.check("matrix", matrix.len(), self.matrix_len())?;
-        for part in self.strips() {
-            dispatch(Unpack {
-                part: &part,
-                tiles: &buffer[part.at..][..part.len()],
-                matrix,
-                stride: self.stride,
-            });
+        let size = self.rows * self.stride;
+        for (expert, buffer) in buffer.chunks_exact(self.len.max(1)).enumerate() {
+            for part in self.strips() {
+                dispatch(Unpack {
+                    part: &part,
+                    tiles: &buffer[part.at..][..part.len()],
+                    matrix: &mut matrix[expert * size..][..size],
+                    stride: self.stride,
+                });
+            }
         }
         Ok(())
     }

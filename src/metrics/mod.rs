@@ -10,6 +10,7 @@ mod diff;
 mod evidence;
 mod flip_gap;
 mod gain;
+mod kernel;
 mod kl;
 mod max_abs;
 mod nonfinite;
@@ -61,6 +62,8 @@ pub enum Eval {
     Gain(fn(&Gain) -> Option<f64>),
     RoundTrip(fn(&RoundTrip) -> Option<f64>),
     Threshold(fn(&Threshold) -> Option<f64>),
+    /// Given by what runs kernels.
+    Kernel,
 }
 
 /// Every metric there is.
@@ -99,6 +102,15 @@ pub const METRICS: &[&Metric] = &[
     &theory::SCORE_ERROR,
     &theory::RECALL_THEORY,
     &theory::RECALL_EXCESS,
+    &kernel::VIOLATIONS,
+    &kernel::BOUND_RATIO,
+    &kernel::US_COLD,
+    &kernel::US_COLD_P10,
+    &kernel::US_COLD_P90,
+    &kernel::US_HOT,
+    &kernel::US_GRAPH,
+    &kernel::MEGABYTES,
+    &kernel::OF_COPY,
 ];
 
 impl Metric {

@@ -71,6 +71,14 @@ impl<'a> Index<'a> {
         self.layers(recipe, quantity)?.get(&None).copied()
     }
 
+    /// Summaries of a metric at all sites outside the layers.
+    pub fn sites<'b>(&'b self, recipe: &'b str, phase: Phase, metric: &'b str) -> impl Iterator<Item = &'b Summary> {
+        let here = self.summaries.iter().filter(move |((name, quantity), _)| {
+            *name == recipe && quantity.phase == phase && quantity.metric == metric
+        });
+        here.filter_map(|(_, layers)| layers.get(&None).copied())
+    }
+
     /// Whether any recipe has the quantity.
     pub fn has(&self, quantity: Quantity) -> bool {
         self.summaries.keys().any(|(_, other)| *other == quantity)

@@ -6,6 +6,7 @@ mod findings;
 mod html;
 mod index;
 mod junit;
+mod kernels;
 mod markdown;
 mod number;
 mod overview;

@@ -4,6 +4,10 @@ use super::experiment::{Experiment, Kind, Recipe, Window};
 use super::plan::REFERENCE;
 use super::source::Origin;
 
+/// More draws, or numbers in one, are a slip: they would not end, or not fit memory.
+const MOST_DRAWS: usize = 1 << 20;
+const MOST_NUMBERS: usize = 1 << 32;
+
 /// The offending text, and what is wrong with it.
 type Wrong = (String, String);
 
@@ -24,8 +28,10 @@ impl Experiment {
         if let Some(name) = repeated(self.windows.iter().map(Window::name)) {
             return wrong(&name, format!("window '{name}' is given twice"));
         }
+        // Kernels are named `op.variant`.
+        let marks = if self.kind == Kind::Kernels { "_-." } else { "_-" };
         let plain =
-            |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+            |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || marks.contains(c));
         let recipes = self.recipes.iter().map(|recipe| &recipe.name);
         let names = [&self.name].into_iter().chain(recipes.clone());
         for name in names.chain(self.sources.iter().map(|source| &source.name)) {
@@ -42,6 +48,7 @@ impl Experiment {
         match self.kind {
             Kind::Model => self.check_model()?,
             Kind::RoundTrip | Kind::Recall => self.check_sources()?,
+            Kind::Kernels => return self.check_kernels(),
         }
         self.recipes.iter().try_for_each(|recipe| self.check_recipe(recipe))
     }
@@ -60,6 +67,16 @@ impl Experiment {
             return wrong(
                 "source",
                 "draws and sources are for kind = \"round_trip\" or \"recall\"",
+            );
+        }
+        Ok(())
+    }
+
+    fn check_kernels(&self) -> Result<(), Wrong> {
+        if self.model.is_none() || self.windows.is_empty() {
+            return wrong(
+                "model",
+                "kernels are tried on what passes in a model that reads a window of text; both are needed",
             );
         }
         Ok(())
@@ -93,6 +110,14 @@ impl Experiment {
         if drawn && (self.draws == 0 || self.shape.contains(&0)) {
             return wrong("draws", "drawn sources need draws = N and shape = [rows, columns]");
         }
+        if self.draws > MOST_DRAWS {
+            return wrong("draws", format!("draws = {}: at most {MOST_DRAWS}", self.draws));
+        }
+        let [rows, cols] = self.shape;
+        if rows.checked_mul(cols).is_none_or(|numbers| numbers > MOST_NUMBERS) {
+            let message = format!("shape = [{rows}, {cols}]: a draw has at most {MOST_NUMBERS} numbers");
+            return wrong("shape", message);
+        }
         if sites && (self.model.is_none() || self.windows.is_empty()) {
             return wrong("model", "sources at sites of a model need a model and windows of text");
         }
@@ -119,12 +144,14 @@ impl Experiment {
             Kind::Model => !format && !noise,
             Kind::RoundTrip => format && !rounds && !noise && !recipe.noise,
             Kind::Recall => !format && rounds != noise,
+            Kind::Kernels => true,
         };
         if !suits {
             let needs = match self.kind {
                 Kind::Model => "'round' only",
                 Kind::RoundTrip => "'format' only",
                 Kind::Recall => "either 'round' or 'score_noise'",
+                Kind::Kernels => "nothing",
             };
             return wrong(
                 name,

@@ -9,16 +9,19 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::deepseek_v4::{Config, Model};
 
 use super::execute::{Bench, Text};
-use super::experiment::Experiment;
+use super::experiment::{Experiment, Kind};
 use super::folder::Folder;
 use super::judge;
+use super::kernels;
 use super::load::Source;
 use super::plan::{Cell, Partition, plan, select};
 use super::ready::Ready;
 use super::run::{Manifest, RecipeInfo};
 use super::store;
+use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
+use crate::kernels::Data;
 
 /// Set by the signal handler; running cells are finished, no new one is begun.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -58,9 +61,25 @@ pub struct SweepArgs {
     /// No progress bar.
     #[arg(long)]
     pub no_progress: bool,
+    /// Of kernels: run them on a GPU, or only compile them and hold them against their attestations. Without a GPU `cuda`
+    /// does the latter too.
+    #[arg(long, value_enum, default_value = "cuda")]
+    pub device: OnDevice,
+    /// Of kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
+    #[arg(long, value_name = "OP.MUTANT")]
+    pub mutant: Option<String>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
+}
+
+/// Where kernels are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnDevice {
+    #[default]
+    Cuda,
+    /// Nowhere.
+    Compile,
 }
 
 /// Everything decided before the first cell runs.
@@ -71,22 +90,36 @@ struct Prepared {
     /// Tokens of each window of text.
     ids: Vec<Vec<u32>>,
     cells: Vec<Cell>,
+    /// Of kernels: the files they are in.
+    sources: Vec<KernelFile>,
     ready: Ready,
     manifest: Manifest,
 }
 
 pub fn run(args: &SweepArgs) -> Result<Exit> {
-    let prepared = prepare(args)?;
+    let mut prepared = prepare(args)?;
     if args.dry_run {
         for cell in &prepared.cells {
             println!("{}", cell.id);
         }
         return Ok(Exit::Pass);
     }
+    let device = match (prepared.experiment.kind, args.device) {
+        (Kind::Kernels, OnDevice::Cuda) => Some(Device::open()),
+        (Kind::Kernels, OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
+        _ => None,
+    };
+    let device = match device.transpose() {
+        Err(why) => return kernels::without_device(&prepared.sources, &why),
+        Ok(device) => device,
+    };
+    if let Some(device) = &device {
+        prepared.manifest.device = device.describe();
+    }
     let (folder, mut manifest) = folder(args, &prepared)?;
     let started = Instant::now();
     let before = manifest.seconds;
-    let outcome = execute(args, &prepared, &folder);
+    let outcome = execute(args, &prepared, device.as_ref(), &folder);
     manifest.seconds = before + started.elapsed().as_secs_f64();
     manifest.complete = prepared.cells.iter().all(|cell| folder.has(&cell.id));
     folder.write_manifest(&manifest)?;
@@ -98,6 +131,11 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let source = Source::read(&args.experiment)?;
     let mut experiment = source.parse(&args.overrides)?;
     experiment.seed = args.seed.unwrap_or(experiment.seed);
+    let mut sources = Vec::new();
+    if experiment.kind == Kind::Kernels {
+        sources = KernelFile::read_all(&kernels::folder()?)?;
+        kernels::fill(&mut experiment, &sources).map_err(|(place, message)| source.error_at(&place, message))?;
+    }
     experiment
         .check()
         .map_err(|(place, message)| source.error_at(&place, message))?;
@@ -125,6 +163,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         folder,
         ids,
         cells,
+        sources,
         ready,
         manifest,
     })
@@ -251,7 +290,7 @@ fn newest(home: &Path) -> Result<PathBuf> {
         .ok_or_else(nothing)
 }
 
-fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()> {
+fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folder: &Folder) -> Result<()> {
     let share: Vec<&Cell> = match args.partition {
         Some(partition) => partition.of(&prepared.cells).collect(),
         None => prepared.cells.iter().collect(),
@@ -270,7 +309,8 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()>
 
     let bar = progress(args, share.len(), pending.len());
     let experiment = &prepared.experiment;
-    let reads = |cell: &&Cell| cell.window >= experiment.draws;
+    let kernel = experiment.kind == Kind::Kernels;
+    let reads = |cell: &&Cell| kernel || cell.window >= experiment.draws;
     let model = match &prepared.folder {
         Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
         _ => None,
@@ -286,6 +326,33 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Result<()>
             Ok(())
         },
     };
+    if let Some(device) = device {
+        let text = model
+            .as_ref()
+            .zip(prepared.ids.first())
+            .map(|(model, ids)| Text { model, ids });
+        let sites = |pattern: &str| match text {
+            Some(text) => kernels::sites(text, pattern),
+            None => Err("no model is given".into()),
+        };
+        let bench = kernels::Bench {
+            experiment,
+            sources: &prepared.sources,
+            device,
+            toolkit: &Toolkit::open()?,
+            data: &Data::new(experiment.seed, &sites),
+            mutant: args.mutant.as_deref(),
+            done: &|cell, records| {
+                folder.write_cell(cell, &records)?;
+                bar.inc(1);
+                Ok(())
+            },
+            stop: &STOP,
+        };
+        bench.run(&pending)?;
+        bar.finish_and_clear();
+        return Ok(());
+    }
     for (index, name) in experiment.window_names().iter().enumerate() {
         let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
         if cells.is_empty() {

@@ -38,7 +38,13 @@ pub struct Experiment {
     /// What formats are tried on, where it is not a model.
     #[serde(default, rename = "source", skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Source>,
-    #[serde(rename = "recipe")]
+    /// Of kernels: patterns of variants, e.g. `rope.*`, in the place of recipes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<String>,
+    /// Of kernels: names of the cases, found by the operations themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cases: Vec<String>,
+    #[serde(default, rename = "recipe")]
     pub recipes: Vec<Recipe>,
     #[serde(default, rename = "gate")]
     pub gates: Vec<Rule>,
@@ -55,6 +61,8 @@ pub enum Kind {
     RoundTrip,
     /// Scores from each source: the best are selected, with and without an error in the scores.
     Recall,
+    /// GPU kernels: every variant on every case of its operation.
+    Kernels,
 }
 
 /// A piece of text fed to the model.
@@ -169,8 +177,11 @@ pub enum Statistic {
 }
 
 impl Experiment {
-    /// Names of all windows in the order they are worked on: draws, then texts.
+    /// Names of all windows in the order they are worked on: draws, then texts; of kernels the cases.
     pub fn window_names(&self) -> Vec<String> {
+        if self.kind == Kind::Kernels {
+            return self.cases.clone();
+        }
         let draws = (1..=self.draws).map(|draw| format!("draw-{draw}"));
         draws.chain(self.windows.iter().map(Window::name)).collect()
     }
@@ -179,7 +190,7 @@ impl Experiment {
     pub fn phases(&self) -> &[Phase] {
         match self.kind {
             Kind::Model => &self.phases,
-            Kind::RoundTrip | Kind::Recall => &[Phase::Local],
+            Kind::RoundTrip | Kind::Recall | Kind::Kernels => &[Phase::Local],
         }
     }
 }

@@ -88,6 +88,8 @@ fn sites(experiment: &Experiment) -> Vec<String> {
             })
             .collect(),
         Kind::RoundTrip | Kind::Recall => sources.collect(),
+        // Outputs are named by the operations.
+        Kind::Kernels => Vec::new(),
     }
 }
 

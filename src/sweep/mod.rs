@@ -1,13 +1,16 @@
 //! Experiment files, and running them.
 
+pub mod attest;
 pub mod check;
 pub mod command;
 pub mod execute;
 pub mod experiment;
 pub mod folder;
 pub mod judge;
+pub mod kernels;
 pub mod lines;
 pub mod load;
+pub mod mutants;
 pub mod plan;
 pub mod probe;
 pub mod ready;

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::pattern::matches;
 use crate::record::Phase;
 use crate::sweep::experiment::{Experiment, Kind};
+use crate::sweep::kernels::has_case;
 
 /// Name of the built-in recipe that measures the reference's own error: f32 against f64.
 pub const REFERENCE: &str = "reference";
@@ -44,7 +45,8 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
     windows
         .flat_map(|(window, name)| {
             let cell = |&(recipe, phase): &_| Cell::new(recipe, phase, window, &name);
-            each.iter().map(cell).collect::<Vec<_>>()
+            let runs = |(recipe, _): &&(&str, Phase)| experiment.kind != Kind::Kernels || has_case(recipe, &name);
+            each.iter().filter(runs).map(cell).collect::<Vec<_>>()
         })
         .collect()
 }

@@ -39,7 +39,7 @@ impl Origin {
     /// Whether an experiment of that kind can use it.
     pub fn suits(&self, kind: Kind) -> bool {
         match (kind, self) {
-            (Kind::Model, _) => false,
+            (Kind::Model | Kind::Kernels, _) => false,
             (_, Self::Site(_)) => true,
             (Kind::Recall, origin) => matches!(origin, Self::Vectors { .. }),
             (Kind::RoundTrip, origin) => !matches!(origin, Self::Vectors { .. }),

@@ -105,7 +105,8 @@ impl TensorFile {
     }
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
-        let error = |message| Error::data(path, message);
+        // Names of tensors may hold what a terminal would obey.
+        let error = |message: String| Error::data(path, message.replace(char::is_control, " "));
         let ((entries, metadata), bytes) = match format {
             Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
             Format::Npy => {

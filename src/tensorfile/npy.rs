@@ -48,6 +48,8 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>)
         ));
     }
     let width = dtype.bitsize() / 8;
+    // Of no elements the other sizes may be absurd.
+    let fortran = fortran && size > 0;
     let mut range = bytes.len() - size..bytes.len();
     let mut rewritten = None;
     if (big_endian && width > 1) || (fortran && shape.len() > 1) {
@@ -237,12 +239,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn error(&self, expected: &str) -> String {
-        let found: String = self
-            .text
-            .chars()
-            .take(20)
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let found: String = self.text.chars().take(20).collect();
         format!("bad header: expected {expected} at '{}'", found.trim_end())
     }
 }

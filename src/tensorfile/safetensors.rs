@@ -2,9 +2,10 @@
 //! <https://huggingface.co/docs/safetensors>
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use safetensors::tensor::TensorInfo;
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::{Entry, Metadata, byte_len};
 
@@ -33,25 +34,56 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Vec<Entry>, Metadata), String> {
             rest.len()
         ));
     };
-    let header: BTreeMap<String, Value> =
-        serde_json::from_slice(header).map_err(|error| format!("header is not a JSON object: {error}"))?;
-    let (mut entries, mut metadata) = (Vec::new(), Metadata::new());
-    for (name, value) in header {
-        if name == "__metadata__" {
-            metadata = serde_json::from_value(value)
-                .map_err(|error| format!("__metadata__ is not an object of strings: {error}"))?;
-        } else {
-            let info: TensorInfo =
-                serde_json::from_value(value).map_err(|error| format!("tensor '{name}': bad header entry: {error}"))?;
-            entries.push(entry(name, info)?);
-        }
-    }
+    let Header(tensors, metadata) = serde_json::from_slice(header).map_err(|error| format!("bad header: {error}"))?;
+    let entries = tensors.into_iter().map(|(name, info)| entry(name, info));
+    let mut entries = entries.collect::<Result<Vec<_>, _>>()?;
     entries.sort_by_key(|entry| (entry.range.start, entry.range.end));
     contiguous(&entries, data.len())?;
     for entry in &mut entries {
         entry.range = entry.range.start + 8 + length..entry.range.end + 8 + length;
     }
     Ok((entries, metadata))
+}
+
+struct Header(BTreeMap<String, TensorInfo>, Metadata);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Names)
+    }
+}
+
+/// Refuses a name that is given twice, as the format does; maps keep the last.
+struct Names;
+
+impl<'de> Visitor<'de> for Names {
+    type Value = Header;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+        let (mut tensors, mut metadata) = (BTreeMap::new(), None);
+        while let Some(name) = map.next_key::<String>()? {
+            let (what, twice) = if name == "__metadata__" {
+                let texts = map.next_value::<Option<BTreeMap<String, String>>>();
+                (name, texts.map(|texts| metadata.replace(texts).is_some()))
+            } else {
+                let info = map.next_value();
+                (
+                    format!("tensor '{name}'"),
+                    info.map(|info| tensors.insert(name, info).is_some()),
+                )
+            };
+            match twice {
+                Ok(false) => {}
+                Ok(true) => return Err(A::Error::custom(format!("{what} is there twice"))),
+                Err(error) => return Err(A::Error::custom(format!("{what}: {error}"))),
+            }
+        }
+        Ok(Header(tensors, metadata.flatten().unwrap_or_default()))
+    }
 }
 
 fn entry(name: String, info: TensorInfo) -> Result<Entry, String> {

@@ -200,6 +200,16 @@ fn mistakes_name_their_place() {
     refuses(ROUND_TRIP, ["draws = 3", "draws = 0"], &["drawn sources need draws"]);
     refuses(
         ROUND_TRIP,
+        ["draws = 3", "draws = 9223372036854775807"],
+        &["draws = 9223372036854775807: at most 1048576"],
+    );
+    refuses(
+        ROUND_TRIP,
+        ["[16, 512]", "[4294967296, 4294967296]"],
+        &["shape = [4294967296, 4294967296]", "at most 4294967296 numbers"],
+    );
+    refuses(
+        ROUND_TRIP,
         ["draws = 3", "draws = 3\nphases = [\"local\"]"],
         &["only a model has phases"],
     );

@@ -45,19 +45,30 @@ fn broken_safetensors_files_say_what_is_wrong() {
             with_header(good, 0)[..20].to_vec(),
             "truncated: header of 54 bytes, but only 12 bytes follow its length",
         ),
-        (with_header("[1, 2]", 0), "header is not a JSON object: "),
-        (with_header("{\"a\":", 0), "header is not a JSON object: EOF"),
+        (
+            with_header("[1, 2]", 0),
+            "bad header: invalid type: sequence, expected a JSON object",
+        ),
+        (with_header("{\"a\":", 0), "bad header: tensor 'a': EOF"),
+        (
+            with_header(r#"{"__metadata__":1}"#, 0),
+            "bad header: __metadata__: invalid type",
+        ),
+        (
+            with_header(&two("[0,8]", "[8,16]").replace("\"b\"", "\"a\""), 16),
+            "bad header: tensor 'a' is there twice",
+        ),
         (
             with_header(&entry("F31", "[2]", "[0,8]"), 8),
-            "tensor 'a': bad header entry: unknown variant `F31`, expected one of",
+            "bad header: tensor 'a': unknown variant `F31`, expected one of",
         ),
         (
             with_header(r#"{"a":{"dtype":"F32","shape":[2]}}"#, 8),
-            "tensor 'a': bad header entry: missing field `data_offsets`",
+            "bad header: tensor 'a': missing field `data_offsets`",
         ),
         (
             with_header(&entry("F32", "[-1]", "[0,8]"), 8),
-            "tensor 'a': bad header entry: invalid value",
+            "bad header: tensor 'a': invalid value",
         ),
         (
             with_header(&entry("F32", "[2]", "[8,0]"), 8),

@@ -8,7 +8,7 @@ use super::number;
 use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use super::verdicts;
-use super::{Summarized, sources};
+use super::{Summarized, kernels, sources};
 use crate::record::Phase::{Cumulative, Local};
 use crate::sweep::experiment::Kind;
 
@@ -60,6 +60,7 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
         Kind::Model => of_model(run),
         Kind::RoundTrip => sources::round_trip_sections(run),
         Kind::Recall => sources::recall_sections(run),
+        Kind::Kernels => kernels::sections(run),
     };
     let drawn = sections.into_iter().map(|mut section| {
         section.figures.retain(|figure| !figure.markup.is_empty());

@@ -1,0 +1,156 @@
+/*
+[[variant]]
+name = "simple"
+doc = "a thread for each element, written in order"
+
+[[variant.launch]]
+entry = "state_transpose_simple_{dtype}"
+grid = ["ceil(B * H * K * V, 256)"]
+block = [256]
+args = ["x", "y", "B", "H", "K", "V"]
+
+[[variant]]
+name = "tile"
+doc = "32 × 32 elements through shared memory, of any K and V"
+
+[[variant.launch]]
+entry = "state_transpose_tile_{dtype}"
+grid = ["B * H * ceil(K, 32) * ceil(V, 32)"]
+block = [32, 8]
+args = ["x", "y", "K", "V"]
+
+[[variant]]
+name = "registers"
+doc = "16 bytes of 4 or 8 rows for each thread, transposed where they are: a warp reads 64 bytes and writes 128 of a row"
+needs = ["K * size % 16 == 0", "V * size % 16 == 0"]
+
+[[variant.launch]]
+entry = "state_transpose_registers_{dtype}"
+grid = ["ceil(B * H * ceil(K * size, 128) * ceil(V * size, 64), 8)"]
+block = [256]
+args = ["x", "y", "B", "H", "K", "V"]
+
+[[mutant]]
+name = "copied"
+doc = "[K, V] taken for [V, K]"
+variants = ["simple", "tile"]
+
+[[mutant]]
+name = "last_tile_skipped"
+doc = "rows and columns after the last whole tile are left out"
+variants = ["tile", "registers"]
+
+[[mutant]]
+name = "barrier_missing"
+doc = "a tile is read before all of it is there"
+variants = ["tile"]
+*/
+
+// x [B·H, K, V], y [B·H, V, K].
+
+using f32 = unsigned;
+using bf16 = unsigned short;
+
+/// Element (k, v) of a matrix of x, and its place in y.
+__device__ size_t from(int k, int v, int K, int V) { return size_t(k) * V + v; }
+__device__ size_t to(int k, int v, int K, int V) {
+#ifdef MUTANT_COPIED
+    return from(k, v, K, V);
+#else
+    return size_t(v) * K + k;
+#endif
+}
+
+/// Whether tiles of so many elements reach to `at` of `all`.
+__device__ bool inside(int at, int all, int tile) {
+#ifdef MUTANT_LAST_TILE_SKIPPED
+    all -= all % tile;
+#endif
+    return at < all;
+}
+
+template <class E>
+__device__ void simple(const E* x, E* y, int B, int H, int K, int V) {
+    long long at = blockIdx.x * 256ll + threadIdx.x;
+    int k = at % K, v = at / K % V;
+    long long matrix = at / K / V;
+    if (matrix >= B * H) return;
+    size_t first = size_t(matrix) * K * V;
+    y[first + to(k, v, K, V)] = x[first + from(k, v, K, V)];
+}
+
+template <class E>
+__device__ void tile(const E* x, E* y, int K, int V) {
+    // A column more, so that a column of the tile is in 32 banks.
+    __shared__ E tile[32][33];
+    int across = (V + 31) / 32, down = (K + 31) / 32;
+    int v0 = blockIdx.x % across * 32, k0 = blockIdx.x / across % down * 32;
+    size_t first = size_t(blockIdx.x / across / down) * K * V;
+    for (int i = threadIdx.y; i < 32; i += 8) {
+        int k = k0 + i, v = v0 + threadIdx.x;
+        if (inside(k, K, 32) && inside(v, V, 32)) tile[i][threadIdx.x] = x[first + from(k, v, K, V)];
+    }
+#ifndef MUTANT_BARRIER_MISSING
+    __syncthreads();
+#endif
+    for (int i = threadIdx.y; i < 32; i += 8) {
+        int k = k0 + threadIdx.x, v = v0 + i;
+        if (inside(k, K, 32) && inside(v, V, 32)) y[first + to(k, v, K, V)] = tile[threadIdx.x][i];
+    }
+}
+
+/// Columns of 4 × 4 elements of 4 bytes as rows.
+__device__ void transpose(const unsigned (&rows)[4][4], unsigned (&cols)[4][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) cols[i][j] = rows[j][i];
+    }
+}
+
+/// Columns of 8 × 8 elements of 2 bytes as rows.
+__device__ void transpose(const unsigned (&rows)[8][4], unsigned (&cols)[8][4]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        unsigned halves = i % 2 ? 0x7632 : 0x5410;
+#pragma unroll
+        for (int j = 0; j < 4; j++) cols[i][j] = __byte_perm(rows[2 * j][i / 2], rows[2 * j + 1][i / 2], halves);
+    }
+}
+
+/// Every warp has 128 bytes of y and 64 of x across.
+template <class E>
+__device__ void registers(const E* x, E* y, int B, int H, int K, int V) {
+    constexpr int N = 16 / sizeof(E);
+    int across = (V + 4 * N - 1) / (4 * N), down = (K + 8 * N - 1) / (8 * N);
+    int warp = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    int v = (warp % across * 4 + lane / 8) * N, k = (warp / across % down * 8 + lane % 8) * N;
+    int matrix = warp / across / down;
+    if (matrix >= B * H || !inside(v, V, 4 * N) || !inside(k, K, 8 * N)) return;
+    size_t first = size_t(matrix) * K * V;
+    unsigned rows[N][4], cols[N][4];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint4 row = *reinterpret_cast<const uint4*>(x + first + from(k + i, v, K, V));
+        rows[i][0] = row.x, rows[i][1] = row.y, rows[i][2] = row.z, rows[i][3] = row.w;
+    }
+    transpose(rows, cols);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint4 col = {cols[i][0], cols[i][1], cols[i][2], cols[i][3]};
+        *reinterpret_cast<uint4*>(y + first + to(k, v + i, K, V)) = col;
+    }
+}
+
+#define ENTRIES(E)                                                                                                     \
+    extern "C" __global__ void state_transpose_simple_##E(const E* x, E* y, int B, int H, int K, int V) {                 \
+        simple(x, y, B, H, K, V);                                                                                     \
+    }                                                                                                                  \
+    extern "C" __global__ void state_transpose_tile_##E(const E* x, E* y, int K, int V) { tile(x, y, K, V); }          \
+    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+        state_transpose_registers_##E(const E* x, E* y, int B, int H, int K, int V) {                                     \
+        registers(x, y, B, H, K, V);                                                                                  \
+    }
+
+ENTRIES(f32)
+ENTRIES(bf16)

@@ -1,0 +1,308 @@
+//! A GPU: opened without a panic where there is none, its memory and its stream.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use cudarc::driver::{result, sys};
+
+use crate::error::{Error, Result};
+
+/// The first GPU of the machine, and one stream on it. Used from one thread.
+pub struct Device {
+    context: sys::CUdevice,
+    pub stream: sys::CUstream,
+    pub name: String,
+    /// Version of CUDA that the driver is for, e.g. `13.0`.
+    pub driver: String,
+    /// What kernels are compiled for: `sm_90a`.
+    pub arch: String,
+    /// Multiprocessors.
+    pub sms: i64,
+    /// Bytes of the second-level cache.
+    pub l2: usize,
+}
+
+/// What the driver says, as a set-up error.
+pub fn cuda<T>(what: &str, result: std::result::Result<T, result::DriverError>) -> Result<T> {
+    result.map_err(|error| {
+        let text = error
+            .error_string()
+            .map_or_else(|_| format!("{error:?}"), |text| text.to_string_lossy().into_owned());
+        Error::Setup(format!("{what}: {text}"))
+    })
+}
+
+impl Device {
+    /// The first GPU, or why there is none.
+    pub fn open() -> Result<Self> {
+        // SAFETY: only tries to load the driver's library.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::Setup("no CUDA driver: libcuda.so is not found".into()));
+        }
+        cuda("cuInit", result::init())?;
+        if cuda("cuDeviceGetCount", result::device::get_count())? == 0 {
+            return Err(Error::Setup("the CUDA driver sees no GPU".into()));
+        }
+        let device = cuda("cuDeviceGet", result::device::get(0))?;
+        // SAFETY: the device is valid; the context is released when this is dropped.
+        let context = unsafe {
+            let context = cuda("cuDevicePrimaryCtxRetain", result::primary_ctx::retain(device))?;
+            cuda("cuCtxSetCurrent", result::ctx::set_current(context))?;
+            device
+        };
+        use sys::CUdevice_attribute as Attribute;
+        // SAFETY: the device is valid.
+        let attribute = |what| {
+            cuda("cuDeviceGetAttribute", unsafe {
+                result::device::get_attribute(device, what)
+            })
+        };
+        let (major, minor) = (
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        let mut driver = 0;
+        // SAFETY: writes one integer.
+        cuda(
+            "cuDriverGetVersion",
+            unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result(),
+        )?;
+        Ok(Self {
+            context,
+            stream: cuda(
+                "cuStreamCreate",
+                result::stream::create(result::stream::StreamKind::NonBlocking),
+            )?,
+            name: cuda("cuDeviceGetName", result::device::get_name(device))?,
+            driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
+            arch: format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" }),
+            sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.into(),
+            l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
+        })
+    }
+
+    /// The card and its driver, in a line.
+    pub fn describe(&self) -> String {
+        format!(
+            "{}, {} multiprocessors, driver for CUDA {}",
+            self.name, self.sms, self.driver
+        )
+    }
+
+    /// Waits for all work; an error of any launch before shows here.
+    pub fn wait(&self) -> Result<()> {
+        // SAFETY: the stream is ours.
+        cuda("kernel", unsafe { result::stream::synchronize(self.stream) })
+    }
+
+    pub fn memory(&self, len: usize) -> Result<Memory> {
+        // SAFETY: the context is current; freed when dropped.
+        let address = cuda(&format!("{len} bytes on the device"), unsafe {
+            result::malloc_sync(len.max(1))
+        })?;
+        Ok(Memory { address, len })
+    }
+
+    /// Fills memory in the stream's order.
+    pub fn fill(&self, memory: &Memory, from: usize, len: usize, byte: u8) -> Result<()> {
+        assert!(from + len <= memory.len, "fill within memory");
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: within the allocation.
+        cuda("cuMemsetD8Async", unsafe {
+            result::memset_d8_async(memory.address + from as u64, byte, len, self.stream)
+        })
+    }
+
+    /// Copies to the device, and waits: a copy from pageable memory returns before its last bytes have arrived, and other
+    /// streams do not wait for those.
+    pub fn write(&self, memory: &Memory, at: usize, bytes: &[u8]) -> Result<()> {
+        assert!(at + bytes.len() <= memory.len, "write within memory");
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: within the allocation; `bytes` outlives the wait.
+        cuda("cuMemcpyHtoDAsync", unsafe {
+            result::memcpy_htod_async(memory.address + at as u64, bytes, self.stream)
+        })?;
+        self.wait()
+    }
+
+    /// Copies from the device, after all work before.
+    pub fn read(&self, memory: &Memory, at: usize, len: usize) -> Result<Vec<u8>> {
+        assert!(at + len <= memory.len, "read within memory");
+        self.wait()?;
+        let mut bytes = vec![0; len];
+        if len > 0 {
+            // SAFETY: within the allocation.
+            cuda("cuMemcpyDtoH", unsafe {
+                result::memcpy_dtoh_sync(&mut bytes, memory.address + at as u64)
+            })?;
+        }
+        Ok(bytes)
+    }
+
+    /// Copies on the device in the stream's order.
+    pub fn copy(&self, from: &Memory, to: &Memory, len: usize) -> Result<()> {
+        assert!(len <= from.len.min(to.len), "copy within memory");
+        // SAFETY: within the allocations.
+        cuda("cuMemcpyDtoDAsync", unsafe {
+            result::memcpy_dtod_async(to.address, from.address, len, self.stream)
+        })
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: both are ours. An error here has nobody to go to.
+        unsafe {
+            let _ = result::stream::destroy(self.stream);
+            let _ = result::primary_ctx::release(self.context);
+        }
+    }
+}
+
+/// Memory on the device.
+pub struct Memory {
+    pub address: sys::CUdeviceptr,
+    pub len: usize,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `Device::memory`, freed once.
+        let _ = unsafe { result::free_sync(self.address) };
+    }
+}
+
+/// Machine code on the device.
+pub struct Module(sys::CUmodule);
+
+impl Module {
+    pub fn load(cubin: &[u8]) -> Result<Self> {
+        // SAFETY: the driver checks the image.
+        cuda("cuModuleLoadData", unsafe {
+            result::module::load_data(cubin.as_ptr().cast())
+        })
+        .map(Self)
+    }
+
+    /// The function of that name.
+    pub fn function(&self, entry: &str) -> Result<Function> {
+        let name = std::ffi::CString::new(entry).map_err(|_| Error::Usage(format!("entry '{entry}' has a NUL")))?;
+        // SAFETY: the module is loaded.
+        cuda(&format!("entry '{entry}'"), unsafe {
+            result::module::get_function(self.0, name)
+        })
+        .map(Function)
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: loaded once, unloaded once.
+        let _ = unsafe { result::module::unload(self.0) };
+    }
+}
+
+/// A kernel of a module that is loaded; not to be used once that is dropped.
+#[derive(Clone, Copy)]
+pub struct Function(sys::CUfunction);
+
+/// Shape and attributes of a launch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub cluster: Option<[u32; 3]>,
+    pub shared: u32,
+    pub cooperative: bool,
+    pub programmatic: bool,
+}
+
+/// One argument of a kernel, as its eight or four bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    Wide(u64),
+    Narrow(u32),
+}
+
+impl Device {
+    /// Readies a function for the shared memory and cluster size of a launch.
+    pub fn prepare(&self, function: Function, shape: &Shape) -> Result<()> {
+        use sys::CUfunction_attribute as Attribute;
+        let set = |attribute, value: i32| {
+            // SAFETY: the function is of a loaded module.
+            cuda("cuFuncSetAttribute", unsafe {
+                result::function::set_function_attribute(function.0, attribute, value)
+            })
+        };
+        if shape.shared > 48 * 1024 {
+            set(
+                Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                shape.shared as i32,
+            )?;
+        }
+        if shape.cluster.is_some_and(|cluster| cluster.iter().product::<u32>() > 8) {
+            set(Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a launch into the stream.
+    pub fn launch(&self, function: Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
+        let mut values: Vec<u64> = arguments
+            .iter()
+            .map(|argument| match argument {
+                Argument::Wide(value) => *value,
+                Argument::Narrow(value) => u64::from(*value),
+            })
+            .collect();
+        let mut pointers: Vec<*mut c_void> = values
+            .iter_mut()
+            .map(|value| std::ptr::from_mut(value).cast())
+            .collect();
+        let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        use sys::CUlaunchAttributeID as Id;
+        use sys::CUlaunchAttributeValue as Value;
+        let mut attributes = Vec::new();
+        if let Some([x, y, z]) = shape.cluster {
+            let cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
+            attributes.push(attribute(
+                Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                Value { clusterDim: cluster },
+            ));
+        }
+        if shape.cooperative {
+            attributes.push(attribute(Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, Value { cooperative: 1 }));
+        }
+        if shape.programmatic {
+            let value = Value {
+                programmaticStreamSerializationAllowed: 1,
+            };
+            attributes.push(attribute(
+                Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                value,
+            ));
+        }
+        let config = sys::CUlaunchConfig {
+            gridDimX: shape.grid[0],
+            gridDimY: shape.grid[1],
+            gridDimZ: shape.grid[2],
+            blockDimX: shape.block[0],
+            blockDimY: shape.block[1],
+            blockDimZ: shape.block[2],
+            sharedMemBytes: shape.shared,
+            hStream: self.stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        // SAFETY: the driver copies arguments and attributes before it returns. That they fit the kernel is what the
+        // header says; guard bands show where it does not.
+        cuda(
+            "launch",
+            unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, pointers.as_mut_ptr(), null_mut()) }.result(),
+        )
+    }
+}

@@ -1,0 +1,166 @@
+//! Whole-number expressions over named sizes: how a kernel's header says its launch.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// The value of an expression; comparisons and `&&`, `||` give 0 or 1.
+pub fn eval(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<i64, String> {
+    let mut parser = Parser {
+        tokens: tokens(text)?.into_iter().peekable(),
+        sizes,
+    };
+    let value = parser.binary(0)?;
+    match parser.tokens.next() {
+        None => Ok(value),
+        Some(token) => Err(format!("unexpected '{token}'")),
+    }
+    .map_err(|why: String| format!("expression '{text}': {why}"))
+}
+
+/// Operators by how loosely they bind.
+const LEVELS: &[&[&str]] = &[
+    &["||"],
+    &["&&"],
+    &["==", "!=", "<=", ">=", "<", ">"],
+    &["+", "-"],
+    &["*", "/", "%"],
+];
+
+fn tokens(text: &str) -> Result<Vec<String>, String> {
+    let mut tokens = Vec::new();
+    let mut chars = text.chars().peekable();
+    let while_ = |chars: &mut Peekable<Chars>, word: &mut String, keep: fn(char) -> bool| {
+        while let Some(next) = chars.next_if(|c| keep(*c)) {
+            word.push(next);
+        }
+    };
+    while let Some(first) = chars.next() {
+        let mut token = String::from(first);
+        match first {
+            c if c.is_whitespace() => continue,
+            c if c.is_ascii_digit() => while_(&mut chars, &mut token, |c| c.is_ascii_digit()),
+            c if c.is_alphabetic() || c == '_' => while_(&mut chars, &mut token, |c| c.is_alphanumeric() || c == '_'),
+            '<' | '>' | '=' | '!' | '&' | '|' => while_(&mut chars, &mut token, |c| matches!(c, '=' | '&' | '|')),
+            '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' => {}
+            other => return Err(format!("unexpected '{other}' in '{text}'")),
+        }
+        tokens.push(token);
+    }
+    Ok(tokens)
+}
+
+struct Parser<'a> {
+    tokens: Peekable<std::vec::IntoIter<String>>,
+    sizes: &'a dyn Fn(&str) -> Option<i64>,
+}
+
+impl Parser<'_> {
+    fn binary(&mut self, level: usize) -> Result<i64, String> {
+        let Some(operators) = LEVELS.get(level) else {
+            return self.atom();
+        };
+        let mut left = self.binary(level + 1)?;
+        while let Some(operator) = self.tokens.next_if(|token| operators.contains(&token.as_str())) {
+            let right = self.binary(level + 1)?;
+            left = apply(&operator, left, right)?;
+        }
+        Ok(left)
+    }
+
+    fn atom(&mut self) -> Result<i64, String> {
+        let token = self.tokens.next().ok_or("it ends too early")?;
+        if let Ok(number) = token.parse() {
+            return Ok(number);
+        }
+        if token == "(" {
+            let value = self.binary(0)?;
+            return self.expect(")").map(|()| value);
+        }
+        if token == "-" {
+            return Ok(-self.atom()?);
+        }
+        if let "ceil" | "min" | "max" = token.as_str() {
+            self.expect("(")?;
+            let a = self.binary(0)?;
+            self.expect(",")?;
+            let b = self.binary(0)?;
+            self.expect(")")?;
+            return match token.as_str() {
+                "ceil" if b <= 0 => Err(format!("ceil by {b}")),
+                "ceil" => Ok((a + b - 1).div_euclid(b)),
+                "min" => Ok(a.min(b)),
+                _ => Ok(a.max(b)),
+            };
+        }
+        (self.sizes)(&token).ok_or_else(|| format!("no size '{token}'"))
+    }
+
+    fn expect(&mut self, wanted: &str) -> Result<(), String> {
+        match self.tokens.next() {
+            Some(token) if token == wanted => Ok(()),
+            Some(token) => Err(format!("'{token}' where '{wanted}' is expected")),
+            None => Err(format!("'{wanted}' is missing")),
+        }
+    }
+}
+
+fn apply(operator: &str, a: i64, b: i64) -> Result<i64, String> {
+    let value = match operator {
+        "+" => a.checked_add(b),
+        "-" => a.checked_sub(b),
+        "*" => a.checked_mul(b),
+        "/" => a.checked_div(b),
+        "%" => a.checked_rem(b),
+        "==" => Some((a == b).into()),
+        "!=" => Some((a != b).into()),
+        "<" => Some((a < b).into()),
+        "<=" => Some((a <= b).into()),
+        ">" => Some((a > b).into()),
+        ">=" => Some((a >= b).into()),
+        "&&" => Some((a != 0 && b != 0).into()),
+        "||" => Some((a != 0 || b != 0).into()),
+        _ => None,
+    };
+    value.ok_or_else(|| format!("{a} {operator} {b} has no value"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::eval;
+
+    #[test]
+    fn values() {
+        let sizes = |name: &str| match name {
+            "T" => Some(5),
+            "sms" => Some(132),
+            _ => None,
+        };
+        for (text, value) in [
+            ("7", 7),
+            ("2 + 3 * 4 - 1", 13),
+            ("(2+3)*4", 20),
+            ("T % 2 == 1 && T >= 5", 1),
+            ("ceil(T * 64, 256)", 2),
+            ("min(sms * 2, ceil(T,2))", 3),
+            ("max(1, T - 9)", 1),
+            ("T < 2 || 0", 0),
+            ("-T + 6", 1),
+        ] {
+            assert_eq!(eval(text, &sizes), Ok(value), "{text}");
+        }
+        for (text, word) in [
+            ("", "too early"),
+            ("T +", "too early"),
+            ("K", "no size 'K'"),
+            ("ceil(3)", "','"),
+            ("(T", "')' is missing"),
+            ("T T", "unexpected 'T'"),
+            ("1/0", "no value"),
+            ("ceil(1,0)", "ceil by 0"),
+            ("3 ? 4", "unexpected '?'"),
+        ] {
+            let error = eval(text, &sizes).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! `kernels/<op>.cu`: the header and the source of all variants of an operation.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+/// A file of kernels.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Its stem: the operation.
+    pub op: String,
+    pub path: PathBuf,
+    pub text: String,
+    /// Names and texts of the headers it includes, directly or not.
+    pub includes: Vec<(String, String)>,
+    pub header: Header,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    #[serde(rename = "variant")]
+    pub variants: Vec<Variant>,
+    #[serde(default, rename = "mutant")]
+    pub mutants: Vec<Mutant>,
+}
+
+/// One way to compute the operation.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    pub name: String,
+    pub doc: String,
+    /// What must hold of a case.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// The only architecture it is for, e.g. `sm_100a`.
+    pub arch: Option<String>,
+    #[serde(default)]
+    pub scratch: Vec<Scratch>,
+    /// Why two runs may differ.
+    pub nondeterministic: Option<String>,
+    #[serde(rename = "launch")]
+    pub launches: Vec<Launch>,
+}
+
+/// Working memory.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scratch {
+    pub name: String,
+    pub bytes: String,
+    /// Cleared before each run.
+    #[serde(default)]
+    pub zero: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    pub entry: String,
+    pub grid: Vec<Number>,
+    pub block: Vec<Number>,
+    pub cluster: Option<Vec<Number>>,
+    pub shared: Option<Number>,
+    #[serde(default)]
+    pub cooperative: bool,
+    #[serde(default)]
+    pub programmatic: bool,
+    pub args: Vec<String>,
+}
+
+/// An expression, or a plain number.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Number {
+    Plain(i64),
+    Expression(String),
+}
+
+/// A planted fault.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mutant {
+    pub name: String,
+    pub doc: String,
+    /// Variants that have it; all, if empty.
+    #[serde(default)]
+    pub variants: Vec<String>,
+}
+
+impl Mutant {
+    /// What is defined to plant it.
+    pub fn define(&self) -> String {
+        format!("MUTANT_{}", self.name.to_uppercase())
+    }
+
+    pub fn is_of(&self, variant: &str) -> bool {
+        self.variants.is_empty() || self.variants.iter().any(|name| name == variant)
+    }
+}
+
+impl Source {
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+        let wrong = |why: String| Error::data(path, why);
+        let comment = text
+            .strip_prefix("/*")
+            .and_then(|rest| rest.split_once("*/"))
+            .ok_or_else(|| wrong("does not begin with a comment that describes its variants".into()))?
+            .0;
+        let header: Header = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
+        let mut includes = Vec::new();
+        collect(path, &text, &mut includes)?;
+        let source = Self {
+            op: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            path: path.into(),
+            header,
+            includes,
+            text,
+        };
+        source.check().map_err(wrong)?;
+        Ok(source)
+    }
+
+    /// All files of a folder, by name.
+    pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
+        let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
+        paths.sort();
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let Header { variants, mutants } = &self.header;
+        let unique = |what: &str, names: Vec<&str>| {
+            let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+            twice.map_or(Ok(()), |(_, name)| {
+                Err(format!("header: two {what}s are called '{name}'"))
+            })
+        };
+        unique(
+            "variant",
+            variants.iter().map(|variant| variant.name.as_str()).collect(),
+        )?;
+        unique("mutant", mutants.iter().map(|mutant| mutant.name.as_str()).collect())?;
+        for mutant in mutants {
+            if !self.text.contains(&mutant.define())
+                && !self.includes.iter().any(|(_, text)| text.contains(&mutant.define()))
+            {
+                return Err(format!(
+                    "header: mutant '{}' is not in the code: no {}",
+                    mutant.name,
+                    mutant.define()
+                ));
+            }
+            if let Some(stray) = mutant
+                .variants
+                .iter()
+                .find(|name| !variants.iter().any(|variant| variant.name == **name))
+            {
+                return Err(format!("header: mutant '{}': no variant '{stray}'", mutant.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stands for everything a compilation reads of ours.
+    pub fn digest(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for (name, text) in
+            std::iter::once((&self.op, &self.text)).chain(self.includes.iter().map(|(name, text)| (name, text)))
+        {
+            hasher
+                .update(&(name.len() as u64).to_le_bytes())
+                .update(name.as_bytes());
+            hasher
+                .update(&(text.len() as u64).to_le_bytes())
+                .update(text.as_bytes());
+        }
+        hasher.finalize()
+    }
+
+    pub fn variant(&self, name: &str) -> Option<&Variant> {
+        self.header.variants.iter().find(|variant| variant.name == name)
+    }
+}
+
+/// Files of `#include "name"`, each once.
+fn collect(path: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result<()> {
+    for line in text.lines() {
+        let Some(name) = line
+            .trim()
+            .strip_prefix("#include \"")
+            .and_then(|rest| rest.strip_suffix('"'))
+        else {
+            continue;
+        };
+        if found.iter().any(|(known, _)| known == name) {
+            continue;
+        }
+        let file = path.with_file_name(name);
+        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
+        found.push((name.into(), text.clone()));
+        collect(&file, &text, found)?;
+    }
+    Ok(())
+}

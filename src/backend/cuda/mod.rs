@@ -1,0 +1,14 @@
+//! Kernels in CUDA C++: described by a header, compiled at run time, run between guard bands, timed.
+
+pub mod device;
+pub mod expr;
+pub mod header;
+pub mod plan;
+pub mod run;
+pub mod time;
+pub mod toolkit;
+
+pub use device::Device;
+pub use header::{Mutant, Source, Variant};
+pub use plan::Plan;
+pub use toolkit::Toolkit;

@@ -1,0 +1,237 @@
+//! NVRTC: CUDA C++ to machine code, on any machine, with or without a GPU.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::null;
+
+use libloading::Library;
+
+use super::header::Source;
+use crate::error::{Error, Result};
+
+/// What every kernel is compiled with: what is written is what is computed.
+pub const FLAGS: &[&str] = &[
+    "--std=c++17",
+    "--fmad=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    "--ftz=false",
+    "-lineinfo",
+];
+
+/// Names the folder of a toolkit, with `lib` or `lib64` and `include` in it.
+pub const VARIABLE: &str = "ULPLAB_CUDA";
+
+type Program = *mut c_void;
+
+/// A CUDA toolkit: the compiler and the headers kernels include.
+pub struct Toolkit {
+    /// libnvrtc, and libnvrtc-builtins, which it looks for among what is loaded.
+    libraries: Vec<Library>,
+    pub folder: PathBuf,
+    pub version: (c_int, c_int),
+}
+
+/// Machine code of one file.
+#[derive(Clone, Debug)]
+pub struct Cubin {
+    pub bytes: Vec<u8>,
+    /// Registers, shared memory and spills of the entries, as the assembler reports them.
+    pub log: String,
+}
+
+impl Toolkit {
+    /// The first toolkit found, or where it was looked for.
+    pub fn open() -> Result<Self> {
+        let places = places();
+        let mut tried = Vec::new();
+        for folder in &places {
+            match Self::open_at(folder) {
+                Ok(Some(toolkit)) => return Ok(toolkit),
+                Ok(None) => {}
+                Err(why) => tried.push(format!("{}: {why}", folder.display())),
+            }
+        }
+        let hint = format!(
+            "no NVRTC found; set {VARIABLE} to the folder of a CUDA 13 toolkit (with include/ and lib/), e.g. that of `pip install \
+             --target DIR nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96`: DIR/nvidia/cu13"
+        );
+        tried.push(hint);
+        Err(Error::Setup(tried.join("; ")))
+    }
+
+    /// None where there is no compiler or no headers.
+    fn open_at(folder: &Path) -> std::result::Result<Option<Self>, String> {
+        let library = |stem: &str| {
+            let folders = ["lib64", "lib", "lib/x86_64-linux-gnu"].map(|name| folder.join(name));
+            folders.iter().find_map(|folder| newest(folder, stem))
+        };
+        let Some(nvrtc) = library("libnvrtc.so") else {
+            return Ok(None);
+        };
+        if !folder.join("include/cuda_bf16.h").is_file() {
+            return Err("NVRTC is there, include/cuda_bf16.h is not".into());
+        }
+        let load = |path: &Path| {
+            // SAFETY: loading NVIDIA's libraries runs no code of ours and none that touches our state.
+            unsafe { libloading::os::unix::Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
+                .map(Library::from)
+                .map_err(|error| error.to_string())
+        };
+        let builtins = library("libnvrtc-builtins.so").map(|path| load(&path)).transpose()?;
+        let nvrtc = load(&nvrtc)?;
+        let mut version = (0, 0);
+        // SAFETY: the signature is that of nvrtc.h.
+        let status = unsafe {
+            let get: libloading::Symbol<unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int> =
+                nvrtc.get(b"nvrtcVersion\0").map_err(|error| error.to_string())?;
+            get(&raw mut version.0, &raw mut version.1)
+        };
+        if status != 0 {
+            return Err(format!("nvrtcVersion returns {status}"));
+        }
+        Ok(Some(Self {
+            libraries: std::iter::once(nvrtc).chain(builtins).collect(),
+            folder: folder.into(),
+            version,
+        }))
+    }
+
+    /// Compiles a file for an architecture, with planted faults or not.
+    pub fn compile(&self, source: &Source, arch: &str, defines: &[String]) -> Result<Cubin> {
+        let path = source.path.display();
+        let includes = source.path.parent().unwrap_or(Path::new("."));
+        let mut options: Vec<String> = FLAGS.iter().map(ToString::to_string).collect();
+        options.push(format!("--gpu-architecture={arch}"));
+        options.push(format!("-I{}", self.folder.join("include").display()));
+        options.push(format!("-I{}", includes.display()));
+        options.push("--ptxas-options=-v".into());
+        options.extend(defines.iter().map(|define| format!("-D{define}")));
+        self.run(&source.text, &path.to_string(), &options)
+            .map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))
+    }
+
+    fn run(&self, text: &str, name: &str, options: &[String]) -> std::result::Result<Cubin, String> {
+        let c = |text: &str| CString::new(text).map_err(|_| "a NUL byte in the source or an option".to_string());
+        let (text, name) = (c(text)?, c(name)?);
+        let options = options
+            .iter()
+            .map(|option| c(option))
+            .collect::<std::result::Result<Vec<_>, _>>()?;
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: signatures are those of nvrtc.h; strings outlive the calls, buffers have the sizes NVRTC asks for.
+        unsafe {
+            let create: Call<
+                unsafe extern "C" fn(
+                    *mut Program,
+                    *const c_char,
+                    *const c_char,
+                    c_int,
+                    *const *const c_char,
+                    *const *const c_char,
+                ) -> c_int,
+            > = self.get(b"nvrtcCreateProgram\0")?;
+            let compile: Call<unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int> =
+                self.get(b"nvrtcCompileProgram\0")?;
+            let destroy: Call<unsafe extern "C" fn(*mut Program) -> c_int> = self.get(b"nvrtcDestroyProgram\0")?;
+            let mut program: Program = std::ptr::null_mut();
+            self.check(create(
+                &raw mut program,
+                text.as_ptr(),
+                name.as_ptr(),
+                0,
+                null(),
+                null(),
+            ))?;
+            let status = compile(program, options.len() as c_int, options.as_ptr());
+            let log = self.bytes(program, b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0");
+            let cubin = self.bytes(program, b"nvrtcGetCUBINSize\0", b"nvrtcGetCUBIN\0");
+            destroy(&raw mut program);
+            let log = String::from_utf8_lossy(&log?).trim_end_matches('\0').trim().to_string();
+            match status {
+                0 => Ok(Cubin { bytes: cubin?, log }),
+                _ => Err(log),
+            }
+        }
+    }
+
+    unsafe fn bytes(&self, program: Program, size: &[u8], get: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        // SAFETY: as in `run`.
+        unsafe {
+            let size: Call<unsafe extern "C" fn(Program, *mut usize) -> c_int> = self.get(size)?;
+            let get: Call<unsafe extern "C" fn(Program, *mut c_char) -> c_int> = self.get(get)?;
+            let mut len = 0;
+            self.check(size(program, &raw mut len))?;
+            let mut bytes = vec![0u8; len];
+            self.check(get(program, bytes.as_mut_ptr().cast()))?;
+            Ok(bytes)
+        }
+    }
+
+    unsafe fn get<F>(&self, name: &[u8]) -> std::result::Result<Call<'_, F>, String> {
+        // SAFETY: the caller names the type of the function.
+        unsafe { self.libraries[0].get(name) }.map_err(|error| error.to_string())
+    }
+
+    fn check(&self, status: c_int) -> std::result::Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: the signature is that of nvrtc.h; the string is static.
+        let text = unsafe {
+            let get: Call<unsafe extern "C" fn(c_int) -> *const c_char> = self.get(b"nvrtcGetErrorString\0")?;
+            CStr::from_ptr(get(status)).to_string_lossy().into_owned()
+        };
+        Err(text)
+    }
+}
+
+type Call<'a, F> = libloading::Symbol<'a, F>;
+
+const RTLD_NOW: c_int = 2;
+const RTLD_GLOBAL: c_int = 0x100;
+
+/// The library of the highest version in a folder.
+fn newest(folder: &Path, stem: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?;
+    let named = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let ours = named.filter(|path| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(stem))
+    });
+    ours.max()
+}
+
+/// Where toolkits are looked for, in this order.
+fn places() -> Vec<PathBuf> {
+    if let Some(folder) = std::env::var_os(VARIABLE) {
+        return vec![folder.into()];
+    }
+    let mut places: Vec<PathBuf> = ["CUDA_HOME", "CUDA_PATH"]
+        .iter()
+        .filter_map(std::env::var_os)
+        .map(PathBuf::from)
+        .collect();
+    places.push("/usr/local/cuda".into());
+    // Where pip puts nvidia-cuda-nvrtc: in a virtual environment, or beside the system's Python.
+    let mut prefixes: Vec<PathBuf> = std::env::var_os("VIRTUAL_ENV").into_iter().map(PathBuf::from).collect();
+    prefixes.extend([".venv", "/usr/local", "/usr"].map(PathBuf::from));
+    for prefix in prefixes {
+        let pythons = std::fs::read_dir(prefix.join("lib")).into_iter().flatten();
+        let mut pythons: Vec<PathBuf> = pythons.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        pythons.retain(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+        });
+        pythons.sort();
+        for packages in ["site-packages", "dist-packages"] {
+            places.extend(
+                pythons
+                    .iter()
+                    .rev()
+                    .map(|python| python.join(packages).join("nvidia/cu13")),
+            );
+        }
+    }
+    places
+}

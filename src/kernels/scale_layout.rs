@@ -1,0 +1,124 @@
+//! Block scales [H, W] of one byte as the tensor cores read them: tiles of 128 rows × 4 columns, of the whole matrix or
+//! of groups of its rows or columns, whose ends are known on the device only.
+
+use safetensors::Dtype;
+
+use super::judge::equal;
+use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem};
+use crate::layouts::{Layout, Placement};
+
+pub struct ScaleLayout;
+
+impl Op for ScaleLayout {
+    fn name(&self) -> &'static str {
+        "scale_layout"
+    }
+
+    fn doc(&self) -> &'static str {
+        "block scales in tiles of 128 × 4, without groups, with groups of rows (m) and of columns (k)"
+    }
+
+    fn source(&self) -> &'static str {
+        include_str!("scale_layout.rs")
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = vec![
+            case("plain", [8192, 4096], "one", true),
+            case("plain", [2048, 1024], "one", true),
+            case("plain", [1, 16], "one", false),
+            case("plain", [130, 7], "one", false),
+            case("plain", [400, 37], "one", false),
+        ];
+        for ends in ["even", "ragged"] {
+            let rows = [[16384, 224], [131_072, 64], [131_072, 224]];
+            cases.extend(rows.map(|shape| case("m", shape, ends, true)));
+            for h in [2048, 5120, 7168, 8192] {
+                cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
+            }
+        }
+        for groups in ["m", "k"] {
+            let shapes = [
+                ([130, 45], "empty"),
+                ([400, 437], "empty"),
+                ([528, 512], "many"),
+                ([256, 256], "one"),
+            ];
+            cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
+        }
+        cases
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [h, w] = ["H", "W"].map(|dim| case.dim(dim));
+        let ends = ends(case.key("groups"), [h, w], case.key("ends"));
+        let x = data.bytes("scale_layout/x", h * w);
+        let want = placement(case.key("groups"), [h, w], &ends)?.forward(&x)?;
+        let shape = [want.len()];
+        Ok(Problem {
+            bytes: (x.len() + want.len()) as u64,
+            buffers: vec![
+                Buffer::input("x", Dtype::U8, &[h, w], x),
+                Buffer::input(
+                    "ends",
+                    Dtype::I32,
+                    &[ends.len()],
+                    ends.iter().flat_map(|end| (*end as i32).to_le_bytes()).collect(),
+                ),
+                Buffer::output("y", Dtype::U8, &shape),
+            ],
+            scalars: vec![],
+            flops: 0,
+            judge: Box::new(move |outputs: &Outputs| vec![equal("y", &want, outputs.get("y"), &shape, 1)]),
+        })
+    }
+}
+
+fn case(groups: &'static str, [h, w]: [usize; 2], spread: &'static str, timed: bool) -> Case {
+    let ends = ends(groups, [h, w], spread);
+    let bytes = placement(groups, [h, w], &ends).map_or(0, |placement| placement.len());
+    let count = |of: &str| if groups == of { ends.len() as i64 } else { 0 };
+    Case {
+        name: format!("{groups}.{h}x{w}.{spread}"),
+        keys: vec![("groups", groups.into()), ("ends", spread.into())],
+        dims: vec![
+            ("H", h as i64),
+            ("W", w as i64),
+            ("G", ends.len() as i64),
+            ("row_groups", count("m")),
+            ("col_groups", count("k")),
+            ("bytes", bytes as i64),
+        ],
+        inputs: Inputs::Random,
+        timed,
+    }
+}
+
+fn placement(groups: &str, shape: [usize; 2], ends: &[usize]) -> Result<Placement, String> {
+    let (name, ends) = match groups {
+        "m" => ("blocked_128x4_m_groups", ends),
+        "k" => ("blocked_128x4_k_groups", ends),
+        _ => ("blocked_128x4", &[][..]),
+    };
+    Layout::find(name)?.place(&shape, ends)
+}
+
+/// Ends of groups of rows (`m`) or columns (`k`); what has no groups is one.
+fn ends(groups: &str, [h, w]: [usize; 2], spread: &str) -> Vec<usize> {
+    let all = if groups == "k" { w } else { h };
+    let even = [1, 3, 8, 9, 16, 21, 30, 32].map(|end| end * all / 32);
+    match spread {
+        // As in training: eight groups of quite different sizes.
+        "even" => even.into(),
+        "ragged" => even
+            .iter()
+            .zip([3, 10, 6, 2, 9, 5, 1, 0])
+            .map(|(end, less)| end - less)
+            .collect(),
+        // Every other one is empty, and the last three rows or columns are in none.
+        "empty" => (0..9).map(|g| g / 2 * (all - 3) / 4).collect(),
+        // More than a warp has lanes.
+        "many" => (1..=70).map(|g| g * all / 70).collect(),
+        _ => vec![all],
+    }
+}

@@ -1,0 +1,89 @@
+//! Recurrent states [B, H, K, V] as [B, H, V, K]: keys and values exchange places.
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::judge::equal;
+use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem};
+
+pub struct StateTranspose;
+
+impl Op for StateTranspose {
+    fn name(&self) -> &'static str {
+        "state_transpose"
+    }
+
+    fn doc(&self) -> &'static str {
+        "states [B, H, K, V] as [B, H, V, K]"
+    }
+
+    fn source(&self) -> &'static str {
+        include_str!("state_transpose.rs")
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        ["f32", "bf16"].into_iter().flat_map(cases).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [b, h, k, v] = ["B", "H", "K", "V"].map(|dim| case.dim(dim));
+        let dtype = if case.key("dtype") == "f32" {
+            Dtype::F32
+        } else {
+            Dtype::BF16
+        };
+        let size = case.dim("size");
+        // Nothing is computed, so any bits will do, NaN and subnormals among them.
+        let x = data.bytes("state_transpose/x", b * h * k * v * size);
+        let want = transposed(&x, k, v, size);
+        let shape = [b, h, v, k];
+        Ok(Problem {
+            bytes: 2 * x.len() as u64,
+            buffers: vec![
+                Buffer::input("x", dtype, &[b, h, k, v], x),
+                Buffer::output("y", dtype, &shape),
+            ],
+            scalars: vec![],
+            flops: 0,
+            judge: Box::new(move |outputs: &Outputs| vec![equal("y", &want, outputs.get("y"), &shape, size)]),
+        })
+    }
+}
+
+fn cases(dtype: &'static str) -> Vec<Case> {
+    let case = |name: &str, [b, h, k, v]: [i64; 4], timed| Case {
+        name: format!("{dtype}.{name}"),
+        keys: vec![("dtype", dtype.into())],
+        dims: vec![
+            ("B", b),
+            ("H", h),
+            ("K", k),
+            ("V", v),
+            ("size", if dtype == "f32" { 4 } else { 2 }),
+        ],
+        inputs: Inputs::Random,
+        timed,
+    };
+    vec![
+        case("b1", [1, 64, 128, 128], true),
+        case("b8", [8, 64, 128, 128], true),
+        case("b256", [256, 64, 128, 128], true),
+        case("wide", [2, 3, 64, 192], false),
+        case("tall", [2, 3, 136, 8], false),
+        case("odd", [3, 5, 37, 129], false),
+        case("column", [2, 2, 131, 1], false),
+    ]
+}
+
+/// Matrices of `rows` × `cols` elements of `size` bytes, each transposed.
+fn transposed(x: &[u8], rows: usize, cols: usize, size: usize) -> Vec<u8> {
+    let matrix = rows * cols * size;
+    let mut y = vec![0; x.len()];
+    y.par_chunks_mut(matrix).zip(x.par_chunks(matrix)).for_each(|(y, x)| {
+        for (at, to) in y.chunks_exact_mut(size).enumerate() {
+            let (col, row) = (at / rows, at % rows);
+            to.copy_from_slice(&x[(row * cols + col) * size..][..size]);
+        }
+    });
+    y
+}

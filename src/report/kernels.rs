@@ -1,0 +1,147 @@
+//! What reports show of kernels: whether they are right, and how long they take.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use super::Summarized;
+use super::chart::escape;
+use super::figures::{Figure, Section, Size};
+use super::index::{Index, Quantity};
+use super::number;
+use super::overview::Column;
+use super::recipes::Candidate;
+use crate::record::{Phase::Local, Record};
+use crate::sweep::kernels::TIME;
+use crate::sweep::summary::Summary;
+
+/// All summaries of a metric, one for each output.
+fn summaries<'a>(index: &'a Index, kernel: &'a str, metric: &'a str) -> impl Iterator<Item = &'a Summary> {
+    index.sites(kernel, Local, metric)
+}
+
+fn worst(index: &Index, candidate: &Candidate, metric: &str) -> Option<f64> {
+    summaries(index, candidate.name, metric)
+        .map(|summary| summary.max)
+        .reduce(f64::max)
+}
+
+fn column(
+    title: [&'static str; 2],
+    doc: &'static str,
+    weight: u8,
+    cell: fn(&Index, &Candidate) -> Option<String>,
+) -> Column {
+    Column {
+        title: title.map(Cow::Borrowed),
+        doc: doc.into(),
+        weight,
+        cell: Box::new(cell),
+    }
+}
+
+pub fn columns() -> Vec<Column> {
+    vec![
+        column(
+            ["", "cases"],
+            "Shapes, types and kinds of inputs it was run on.",
+            20,
+            |index, candidate| {
+                let cases = summaries(index, candidate.name, "violations")
+                    .map(|summary| summary.windows)
+                    .max()?;
+                Some(cases.to_string())
+            },
+        ),
+        column(
+            ["vio-", "lations"],
+            "Elements that are not what they must be, bytes written where none may be, bytes that differ between two runs: in the \
+             worst case.",
+            30,
+            |index, candidate| worst(index, candidate, "violations").map(number::bytes),
+        ),
+        column(
+            ["error/", "bound"],
+            "Largest error over its derived bound, in the worst case; — where bits must be equal.",
+            10,
+            |index, candidate| worst(index, candidate, "bound_ratio").map(number::error),
+        ),
+        column(
+            ["slowest", "µs cold"],
+            "Median time of the slowest timed case, second-level cache flushed before each run.",
+            25,
+            |index, candidate| {
+                let time = index.whole(candidate.name, Quantity::new(Local, TIME, "us_cold"))?;
+                Some(number::bytes(time.max))
+            },
+        ),
+        column(
+            ["best", "of copy"],
+            "Bytes that must move over the cold time, as a share of the copy bandwidth of the same run, in the timed case where it is \
+             largest.",
+            28,
+            |index, candidate| {
+                let share = index.whole(candidate.name, Quantity::new(Local, TIME, "of_copy"))?;
+                Some(number::share(share.max))
+            },
+        ),
+        column(
+            ["fastest", "µs graph"],
+            "Median time of one of many launches in a graph, in the timed case where it is least.",
+            24,
+            |index, candidate| {
+                let time = index.whole(candidate.name, Quantity::new(Local, TIME, "us_graph"))?;
+                Some(number::bytes(time.min))
+            },
+        ),
+    ]
+}
+
+/// The table of all timed cases.
+pub fn sections(run: &Summarized) -> Vec<Section> {
+    vec![Section {
+        id: "times",
+        title: "Times",
+        intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
+                back to back, graph as one of many launches in a graph. The share is of the copy bandwidth of the same run, \
+                by the bytes that must move. Kernels are timed only where nothing was wrong with them.",
+        figures: vec![Figure {
+            markup: times(run),
+            caption: String::new(),
+            size: Size::Whole,
+        }],
+    }]
+}
+
+fn times(run: &Summarized) -> String {
+    let records: Vec<&Record> = run.run.records.iter().filter(|record| record.site == TIME).collect();
+    let mut rows = String::new();
+    for first in records.iter().filter(|record| record.metric == "us_cold") {
+        let value = |metric: &str| {
+            let found = records
+                .iter()
+                .find(|record| record.cell == first.cell && record.metric == metric);
+            found.map(|record| record.value)
+        };
+        let text = |metric| value(metric).map_or("—".into(), number::bytes);
+        let _ = write!(
+            rows,
+            "<tr><td>{}</td><td>{}</td><td>{} ({}–{})</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escape(&first.recipe),
+            escape(&first.window),
+            text("us_cold"),
+            text("us_cold_p10"),
+            text("us_cold_p90"),
+            text("us_hot"),
+            text("us_graph"),
+            text("megabytes"),
+            value("of_copy").map_or("—".into(), number::share),
+        );
+    }
+    if rows.is_empty() {
+        return rows;
+    }
+    format!(
+        "<table><thead><tr><th>kernel</th><th>case</th><th>cold µs</th><th>hot µs</th><th>graph µs</th><th>MB</th><th>of copy</th></tr>\
+         </thead><tbody>{rows}</tbody></table>"
+    )
+}

@@ -1,0 +1,72 @@
+//! Planted faults: whether the checks notice each of them.
+
+use super::kernels::{Bench, failures};
+use crate::backend::cuda::device::Module;
+use crate::backend::cuda::{Mutant, Source};
+use crate::error::{Error, Result};
+use crate::kernels::{self, Inputs};
+
+/// A fault in one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fate {
+    /// `op.variant`
+    pub kernel: String,
+    pub mutant: String,
+    pub doc: String,
+    /// Case, output and number of violations of the first check that failed; none if the fault was not noticed.
+    pub killed: Option<String>,
+}
+
+impl Bench<'_> {
+    /// Plants every fault in every variant that has it.
+    pub fn mutants(&self) -> Result<Vec<Fate>> {
+        let mut fates = Vec::new();
+        for source in self.sources {
+            for mutant in &source.header.mutants {
+                fates.extend(self.fates(source, mutant)?);
+            }
+        }
+        Ok(fates)
+    }
+
+    fn fates(&self, source: &Source, mutant: &Mutant) -> Result<Vec<Fate>> {
+        let cubin = self.toolkit.compile(source, &self.device.arch, &[mutant.define()])?;
+        let module = Module::load(&cubin.bytes)?;
+        let op = kernels::find(&source.op).map_err(Error::Usage)?;
+        // Large cases are for times; activations of the model are the slowest to come by and add little here.
+        let cases: Vec<_> = op
+            .cases()
+            .into_iter()
+            .filter(|case| !case.timed && !matches!(case.inputs, Inputs::Site(_)))
+            .collect();
+        let named = source
+            .header
+            .variants
+            .iter()
+            .filter(|variant| mutant.is_of(&variant.name) && variant.arch.is_none());
+        let mut fates: Vec<_> = named
+            .map(|variant| {
+                let fate = Fate {
+                    kernel: format!("{}.{}", source.op, variant.name),
+                    mutant: mutant.name.clone(),
+                    doc: mutant.doc.clone(),
+                    killed: None,
+                };
+                (variant, fate)
+            })
+            .collect();
+        for case in cases {
+            if fates.iter().all(|(_, fate)| fate.killed.is_some()) {
+                break;
+            }
+            let problem = op.problem(&case, self.data).map_err(Error::Usage)?;
+            for (variant, fate) in fates.iter_mut().filter(|(_, fate)| fate.killed.is_none()) {
+                let measured = self.checked(variant, &module, &case, &problem)?;
+                let first = measured.and_then(|measured| failures(&measured).next().cloned());
+                fate.killed =
+                    first.map(|first| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output));
+            }
+        }
+        Ok(fates.into_iter().map(|(_, fate)| fate).collect())
+    }
+}

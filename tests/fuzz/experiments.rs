@@ -1,0 +1,62 @@
+//! Experiments with lines lost, moved, and of other experiments.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use ulplab::sweep::load::Source;
+use ulplab::sweep::ready::Ready;
+
+use super::{cases, edited, edits};
+
+const GIVEN: [&str; 3] = [
+    include_str!("../../experiments/smoke.toml"),
+    include_str!("../../experiments/recall.toml"),
+    include_str!("../../experiments/round_trip.toml"),
+];
+
+const LINES: [&str; 24] = [
+    "[[window]]",
+    "[[source]]",
+    "[[recipe]]",
+    "[[recipe.round]]",
+    "[[gate]]",
+    "[recipe]",
+    "= 1",
+    "name = \"a/b\"",
+    "name = \"reference\"",
+    "kind = \"model\"",
+    "kind = \"recall\"",
+    "seed = -1",
+    "draws = 0",
+    "draws = 9223372036854775807",
+    "shape = [0, 0]",
+    "shape = [9223372036854775807, 9223372036854775807]",
+    "tokens = 1.5",
+    "score_noise = nan",
+    "score_noise = -inf",
+    "format = \"e4m3/b0:f32\"",
+    "from = { student_t = nan }",
+    "from = { vectors = { channels = 0, top = 0 } }",
+    "against = \"nobody\"",
+    "require = \">= nan\"",
+];
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    /// It is told apart whether a file is an experiment, and if not, what line or name is wrong.
+    #[test]
+    fn lines_of_experiments(given in prop::sample::select(&GIVEN[..]), edits in edits(prop::sample::select(&LINES[..]))) {
+        let source = Source { file: Path::new("x.toml"), text: edited(given.lines(), &edits).join("\n") };
+        let checked = source.parse(&[]).and_then(|experiment| {
+            let ready = experiment.check().and_then(|()| Ready::resolve(&experiment, None));
+            let ready = ready.map(|_| experiment.window_names());
+            ready.map_err(|(place, message)| source.error_at(&place, message))
+        });
+        if let Err(error) = checked {
+            let error = error.to_string();
+            let message = error.strip_prefix("x.toml: ");
+            prop_assert!(message.is_some_and(|message| message.len() > 10), "{error}");
+        }
+    }
+}
