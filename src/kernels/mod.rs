@@ -8,6 +8,7 @@ mod blocks;
 pub mod data;
 mod dequantize;
 pub mod judge;
+mod mhc_pre;
 mod quantize;
 mod record_read;
 mod record_write;
@@ -28,6 +29,7 @@ use judge::Measured;
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
     &dequantize::Dequantize,
+    &mhc_pre::MhcPre,
     &quantize::Quantize,
     &record_read::RecordRead,
     &record_write::RecordWrite,
