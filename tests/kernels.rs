@@ -2,17 +2,14 @@
 
 #[path = "kernels/quantize.rs"]
 mod quantize;
-<<<<<<< HEAD
-#[path = "kernels/rows.rs"]
-mod rows;
-=======
 #[path = "kernels/rope.rs"]
 mod rope;
+#[path = "kernels/rows.rs"]
+mod rows;
 #[path = "kernels/scale_layout.rs"]
 mod scale_layout;
 #[path = "kernels/state_transpose.rs"]
 mod state_transpose;
->>>>>>> kernels-b
 
 use std::path::Path;
 

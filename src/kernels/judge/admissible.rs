@@ -26,7 +26,7 @@ pub struct Stored<'a> {
     pub scale: &'a [u8],
 }
 
-/// Scales and codes that no numbers within `bound` of `want` have: `inadmissible`, of each output. A NaN must be one.
+/// Scales and codes that no numbers within `bound` of `want` have: `violations` of each output. A NaN must be one.
 ///
 /// # Panics
 /// When the format has no scales, or the bytes are not of `want.len()` elements.
@@ -52,7 +52,7 @@ pub fn admissible(stored: Stored, want: &[f64], bound: impl Fn(usize) -> f64 + S
         .reduce(Found::default, Found::and);
     let measured = |output, count: u64, n: usize, worst: Option<(usize, u32, u32)>, cols| Measured {
         output,
-        metric: "inadmissible",
+        metric: "violations",
         value: count as f64,
         n: n as u64,
         worst: worst.map(|(at, want, got)| Worst {
