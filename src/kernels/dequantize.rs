@@ -93,7 +93,7 @@ impl Op for Dequantize {
 }
 
 /// All NaN made one: products of NaN have other bits on other machines.
-fn without_payloads(mut bytes: Vec<u8>, size: usize) -> Vec<u8> {
+pub(super) fn without_payloads(mut bytes: Vec<u8>, size: usize) -> Vec<u8> {
     use rayon::prelude::*;
     bytes.par_chunks_exact_mut(size).for_each(|bytes| {
         let nan = match *bytes {

@@ -9,10 +9,11 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
-use super::judge::{Measured, equal};
-use super::slots::{Slots, layout, rows, site_of, vectors};
+use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::judge::{Measured, Stored, admissible, equal, within};
+use super::slots::{Slots, at, layout, rows, site_of, vectors};
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
-use crate::formats::{PAGE, RECORDS, Record, codec};
+use crate::formats::{Format, Group, PAGE, Place, RECORDS, Record, Scaling, codec};
 
 pub struct RecordWrite;
 
@@ -44,7 +45,7 @@ impl Op for RecordWrite {
         let slots = Slots::new(case, data);
         let normed = case.key("form") == "normed";
         let mut x = vectors(case, data, record.dim)?;
-        x.par_iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
+        round_to_bf16(&mut x);
         if normed {
             // Squares of larger ones do not fit f32.
             let limit = 2f32.powi(50);
@@ -67,17 +68,15 @@ impl Op for RecordWrite {
         let page_shape = [slots.pages, stride];
         let per_token = 2 * record.dim + record.bytes + case.dim("slot_bytes") + if normed { 8 + 4 * ROPE } else { 0 };
         let bytes = slots.of.len() * per_token + if normed { 4 * record.dim } else { 0 };
-        let halves = x.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
-        let f32s = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
         let indices = positions
             .iter()
             .flat_map(|position| (*position as i64).to_le_bytes())
             .collect();
         let buffers = vec![
-            Buffer::input("x", Dtype::BF16, &shape, halves),
-            Buffer::input("weight", Dtype::F32, &[record.dim], f32s(&weight)),
+            Buffer::input("x", Dtype::BF16, &shape, bf16_bytes(&x)),
+            Buffer::input("weight", Dtype::F32, &[record.dim], f32_bytes(&weight)),
             Buffer::input("positions", Dtype::I64, &shape[..1], indices),
-            Buffer::input("cos_sin", Dtype::F32, &[POSITIONS, ROPE / 2, 2], f32s(&cos_sin)),
+            Buffer::input("cos_sin", Dtype::F32, &[POSITIONS, ROPE / 2, 2], f32_bytes(&cos_sin)),
             slots.buffer(case),
             Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
         ];
@@ -113,19 +112,19 @@ fn cases(record: &'static Record) -> Vec<Case> {
     let case = |name: &str, form: &str, tokens, slot_bytes, inputs, timed| Case {
         name: format!("{}.{form}.{name}", record.name),
         keys: vec![("record", record.name.into()), ("form", form.into())],
-        dims: vec![("T", tokens), ("D", record.dim as i64), ("slot_bytes", slot_bytes)],
+        dims: vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)],
         inputs,
         timed,
     };
     let site = Inputs::Site(site_of(record));
     vec![
-        // case("t1", "normed", 1, 8, Inputs::Random, true),
-        // case("t16384", "normed", 16384, 8, Inputs::Random, true),
-        // case("edges", "normed", 1003, 4, Inputs::Edges, false),
-        // case("model", "normed", 61 * 32, 8, site, false),
+        case("t1", "normed", 1, 8, Inputs::Random, true),
+        case("t16384", "normed", 16384, 8, Inputs::Random, true),
+        case("edges", "normed", 501, 4, Inputs::Edges, false),
+        case("model", "normed", 61 * 16, 8, site, false),
         case("t16384", "raw", 16384, 8, Inputs::Random, true),
-        case("edges", "raw", 1003, 4, Inputs::Edges, false),
-        case("model", "raw", 61 * 32, 8, site, false),
+        case("edges", "raw", 501, 4, Inputs::Edges, false),
+        case("model", "raw", 61 * 16, 8, site, false),
     ]
 }
 
@@ -199,12 +198,74 @@ impl Normed<'_> {
     }
 }
 
-fn judge_normed(
-    _record: &Record,
-    _before: &[u8],
-    _got: &[u8],
-    _slots: &Slots,
-    _ranges: &[(f32, f32)],
-) -> Vec<Measured> {
-    Vec::new()
+/// Channels that are stored as they are must be one of their range; codes and scales must be admissible; all other bytes of
+/// the pages, the padding of tokens too, are known.
+fn judge_normed(record: &Record, before: &[u8], got: &[u8], slots: &Slots, ranges: &[(f32, f32)]) -> Vec<Measured> {
+    let taken: Vec<(usize, usize)> = slots.taken().collect();
+    let mut want = before.to_vec();
+    let mut measured = Vec::new();
+    for (_, slot) in &taken {
+        for padding in record.padding {
+            want[at(record, *padding, *slot)].fill(0);
+        }
+    }
+    for segment in record.segments {
+        let (first, end) = segment.channels;
+        let of = |token: usize| &ranges[token * record.dim..][first..end];
+        let gather = |place: Place| -> Vec<u8> {
+            taken
+                .iter()
+                .flat_map(|(_, slot)| &got[at(record, place, *slot)])
+                .copied()
+                .collect()
+        };
+        let codes = gather(segment.codes);
+        for place in [Some(segment.codes), segment.scales.map(|(_, _, place)| place)]
+            .into_iter()
+            .flatten()
+        {
+            for (_, slot) in &taken {
+                let at = at(record, place, *slot);
+                want[at.clone()].copy_from_slice(&got[at]);
+            }
+        }
+        let ranges: Vec<(f64, f64)> = taken
+            .iter()
+            .flat_map(|(token, _)| of(*token))
+            .map(|(low, high)| (f64::from(*low), f64::from(*high)))
+            .collect();
+        let middle: Vec<f64> = ranges.iter().map(|(low, high)| (low + high) / 2.0).collect();
+        let Some((width, scale, place)) = segment.scales else {
+            let wide = |at: usize| (ranges[at].1 - ranges[at].0) / 2.0;
+            measured.extend(within(
+                segment.name,
+                &middle,
+                &floats(&codes, 2),
+                wide,
+                &[taken.len(), end - first],
+            ));
+            continue;
+        };
+        let format = Format {
+            rotation: None,
+            element: segment.element,
+            convention: None,
+            scaling: Some(Scaling {
+                group: Group::block(width),
+                scale,
+            }),
+            global: None,
+        };
+        let stored = Stored {
+            format: &format,
+            width,
+            cols: end - first,
+            above: 1.0,
+            data: &codes,
+            scale: &gather(place),
+        };
+        measured.extend(admissible(stored, &middle, |at| (ranges[at].1 - ranges[at].0) / 2.0));
+    }
+    measured.push(equal("pages", &want, got, &[want.len()], 1));
+    measured
 }
