@@ -136,17 +136,22 @@ template <> struct Eight<float> {
     }
 };
 
+// The larger of a magnitude and what the lane `step` away gives.
+__device__ __forceinline__ u32 larger_of_lanes(u32 mine, u32 given, int step) {
+    const u32 other = __shfl_xor_sync(0xffffffff, given, step);
+#ifdef MUTANT_LANE_LOST
+    if (step == 1)
+        return mine;
+#endif
+    return larger(mine, other);
+}
+
 // The largest of magnitudes in each group of `LANES` neighbouring lanes, known to all of them. All lanes of the warp take
 // part.
 template <int LANES> __device__ __forceinline__ u32 lanes_max(u32 x) {
-#ifdef MUTANT_LANE_LOST
-    constexpr int first = LANES / 4;
-#else
-    constexpr int first = LANES / 2;
-#endif
 #pragma unroll
-    for (int step = first; step > 0; step /= 2)
-        x = larger(x, __shfl_xor_sync(0xffffffff, x, step));
+    for (int step = LANES / 2; step > 0; step /= 2)
+        x = larger_of_lanes(x, x, step);
     return x;
 }
 

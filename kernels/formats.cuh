@@ -293,6 +293,89 @@ __device__ __forceinline__ void quantize_eight(float (&x)[8], u32 amax, typename
     }
 }
 
+// `N` blocks, of each of which neighbouring lanes hold an eight: N·lanes eights of a group of lanes. Instead of every lane
+// working out all N scales, each takes its share: halves of the largest magnitudes are exchanged until there is one left,
+// and factors are handed back the same way.
+template <class F, int N> struct Shared {
+    static constexpr int exchanges = N == 1 || F::lanes == 1 ? 0 : N == 2 || F::lanes == 2 ? 1 : 2;
+    static constexpr int own = N >> exchanges; // blocks whose scales a lane works out
+    static_assert(N <= 4, "at most two exchanges");
+
+    // The index of the first of them, and whether it is this lane that stores them.
+    static __device__ __forceinline__ int first() {
+        const int lane = threadIdx.x;
+        return exchanges == 0 ? 0 : exchanges == 1 ? lane % 2 * (N / 2) : lane % 2 * (N / 2) + lane / 2 % 2 * (N / 4);
+    }
+
+    static __device__ __forceinline__ bool stores() {
+        return threadIdx.x % F::lanes >> exchanges == 0;
+    }
+
+    // The largest magnitudes of the lane's blocks, from those of its own eights, and their scales and the factors of all.
+    static __device__ __forceinline__ void scales(u32 (&amax)[N], typename F::Level level, typename F::Stored (&scale)[own],
+                                                  float (&factor)[N]) {
+#pragma unroll
+        for (int e = 0; e < exchanges; e++) {
+            const bool upper = threadIdx.x >> e & 1;
+#pragma unroll
+            for (int i = 0; i < N >> (e + 1); i++) {
+                const u32 low = amax[i], high = amax[i + (N >> (e + 1))];
+                amax[i] = larger_of_lanes(upper ? high : low, upper ? low : high, 1 << e);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < own; i++) {
+#pragma unroll
+            for (int step = 1 << exchanges; step < F::lanes; step *= 2)
+                amax[i] = larger_of_lanes(amax[i], amax[i], step);
+            scale[i] = F::Rule::template scale<typename F::Element>(amax[i], level);
+            factor[i] = F::Rule::factor(scale[i], level);
+        }
+#pragma unroll
+        for (int e = exchanges - 1; e >= 0; e--) {
+            const bool upper = threadIdx.x >> e & 1;
+#pragma unroll
+            for (int i = 0; i < N >> (e + 1); i++) {
+                const float mine = factor[i], other = __shfl_xor_sync(0xffffffff, mine, 1 << e);
+                factor[i] = upper ? other : mine;
+                factor[i + (N >> (e + 1))] = upper ? mine : other;
+            }
+        }
+    }
+};
+
+// The eights at `at` and every `stride` of all `count`, codes and scales stored. All lanes of a warp take part, and groups
+// of lanes that hold a block lie all within `count` or all beyond.
+template <class F, int N, class T>
+__device__ __forceinline__ void quantize_eights(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
+                                                typename F::Stored *scales, int at, int stride, int count) {
+    typedef Shared<F, N> Share;
+    u32 amax[N];
+    float factor[N];
+    typename F::Stored scale[Share::own];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        amax[i] = in[i].amax();
+    Share::scales(amax, level, scale, factor);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float x[8];
+        in[i].unpack(x);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            x[k] *= factor[i];
+        const int here = at + i * stride;
+        if (here < count)
+            store_once(data + here, F::Element::encode8(x));
+    }
+#pragma unroll
+    for (int i = 0; i < Share::own; i++) {
+        const int here = at + (Share::first() + i) * stride;
+        if (Share::stores() && here < count)
+            scales[here / F::lanes] = scale[i];
+    }
+}
+
 typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;
 typedef Format<E4m3, Deepgemm, 64> fp8_b64_f32;
 typedef Format<E4m3, ActQuant, 128> fp8_b128;

@@ -11,13 +11,35 @@ block = [128]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "fast"
-doc = "eight elements a thread, the next loaded while these are cast; blocks are neighbouring lanes"
+name = "few"
+doc = "eight elements a thread; blocks are neighbouring lanes"
+needs = ["FIND == 0", "C % W == 0", "T * C < 4194304"]
+
+[[variant.launch]]
+entry = "quantize_few_{format}_{dtype}"
+grid = ["ceil(T * C, 2048)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "pieces"
+doc = "64 bytes a thread, whose lanes share the work on scales"
 needs = ["FIND == 0", "C % W == 0"]
 
 [[variant.launch]]
-entry = "quantize_fast_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
+entry = "quantize_pieces_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "stream"
+doc = "the same by thread blocks that stay, the next 64 bytes loaded while these are cast"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_stream_{format}_{dtype}"
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
 block = [256]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
@@ -25,17 +47,17 @@ args = ["x", "amax", "data", "scale", "T", "C"]
 name = "two_launches"
 doc = "the largest magnitude of each thread block, then all blocks, last first: their end is still in the second-level cache"
 needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "sms * 5 * 4" }]
+scratch = [{ name = "largest", bytes = "sms * 3 * 4" }]
 
 [[variant.launch]]
 entry = "quantize_amax_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
 block = [256]
 args = ["x", "largest", "T", "C"]
 
 [[variant.launch]]
 entry = "quantize_found_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
 block = [256]
 programmatic = true
 args = ["x", "largest", "amax", "data", "scale", "T", "C"]
@@ -44,11 +66,11 @@ args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 name = "fused"
 doc = "the same in one launch with a barrier over the grid between"
 needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "sms * 5 * 4" }, { name = "arrived", bytes = "4", zero = true }]
+scratch = [{ name = "largest", bytes = "sms * 3 * 4" }, { name = "arrived", bytes = "4", zero = true }]
 
 [[variant.launch]]
 entry = "quantize_fused_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
 block = [256]
 cooperative = true
 args = ["x", "largest", "arrived", "amax", "data", "scale", "T", "C"]
@@ -60,7 +82,7 @@ doc = "the largest magnitude by a maximum that ignores NaN"
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["fast", "two_launches", "fused"]
+variants = ["few", "pieces", "stream", "two_launches", "fused"]
 
 [[mutant]]
 name = "nibble_order"
@@ -104,68 +126,64 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
                       [=](int i) { return to_f32(x[i]); });
 }
 
-// What a thread loads at a time: 32 bytes.
-template <class T> struct Loaded {
-    static constexpr int eights = 4 / sizeof(T);
-    Eight<T> eight[eights];
-
-    // Those at `at` and every `stride`; zeros where there are none.
-    __device__ __forceinline__ void load(const T *x, int at, int stride, int count) {
+// N eights of a thread, `stride` apart; zeros where there are none.
+template <int N, class T>
+__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, int stride, int count) {
 #pragma unroll
-        for (int i = 0; i < eights; i++) {
-            const int here = at + i * stride;
-            if (0 <= here && here < count)
-                eight[i].load(x, here);
-            else
-                eight[i].zero();
-        }
-    }
-};
-
-// The codes and scales of the eights at `at` and every `stride`. Whole warps come here, with groups of lanes that hold a
-// block all within `count` or all beyond.
-template <class F, class T>
-__device__ __forceinline__ void quantize(const Loaded<T> &in, typename F::Level level, typename F::Codes *data,
-                                         typename F::Stored *scales, int at, int stride, int count) {
-#pragma unroll
-    for (int i = 0; i < in.eights; i++) {
-        const int here = at + i * stride;
-        if (here - (int)(threadIdx.x % 32) >= count)
-            break;
-        float x[8];
-        in.eight[i].unpack(x);
-        quantize_eight<F>(x, lanes_max<F::lanes>(in.eight[i].amax()), level, data, scales, here, here < count);
+    for (int i = 0; i < N; i++) {
+        if (at + i * stride < count)
+            into[i].load(x, at + i * stride);
+        else
+            into[i].zero();
     }
 }
 
-template <class F, class T>
-__device__ void fast(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales, int rows, int cols) {
-    const int count = rows * (cols / 8), stride = gridDim.x * blockDim.x, step = Loaded<T>::eights * stride;
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    Loaded<T> now, next;
-    now.load(x, at, stride, count);
+// N eights of each thread once, all of a thread block in one piece.
+template <int N, class F, class T>
+__device__ __forceinline__ void once(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
+                                     int rows, int cols) {
+    const int count = rows * (cols / 8), at = blockIdx.x * N * blockDim.x + threadIdx.x;
+    Eight<T> in[N];
+    load_eights(in, x, at, blockDim.x, count);
+    quantize_eights<F>(in, typename F::Level(amax), data, scales, at, blockDim.x, count);
+}
+
+// Pieces of N eights of each thread, the next one loaded while one is worked on.
+template <int N, class F, class T>
+__device__ __forceinline__ void stream(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
+                                       int rows, int cols) {
+    const int count = rows * (cols / 8), piece = N * blockDim.x, step = gridDim.x * piece;
+    Eight<T> now[N], next[N];
+    int at = blockIdx.x * piece + threadIdx.x;
+    load_eights(now, x, at, blockDim.x, count);
     const typename F::Level level(amax);
-    for (; at - (int)(threadIdx.x % 32) < count; at += step) {
-        next.load(x, at + step, stride, count);
-        quantize<F>(now, level, data, scales, at, stride, count);
-        now = next;
+    for (; at - (int)threadIdx.x < count; at += step) {
+        load_eights(next, x, at + step, blockDim.x, count);
+        quantize_eights<F>(now, level, data, scales, at, blockDim.x, count);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            now[i] = next[i];
     }
 }
+
+// Eights of a thread on their way at a time where the largest magnitude is found first.
+template <class T> constexpr int EIGHTS = 8 / sizeof(T);
 
 // The largest magnitude of all that this thread block has of x, stored by its first thread.
 template <class T> __device__ __forceinline__ void largest_of(const T *x, u32 *largest, int count) {
     __shared__ u32 room[32];
-    const int stride = gridDim.x * blockDim.x, step = Loaded<T>::eights * stride;
+    const int piece = EIGHTS<T> * blockDim.x, step = gridDim.x * piece;
     u32 found = 0;
-    Loaded<T> now, next;
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    now.load(x, at, stride, count);
+    Eight<T> now[EIGHTS<T>], next[EIGHTS<T>];
+    int at = blockIdx.x * piece + threadIdx.x;
+    load_eights(now, x, at, blockDim.x, count);
     for (; at < count; at += step) {
-        next.load(x, at + step, stride, count);
+        load_eights(next, x, at + step, blockDim.x, count);
 #pragma unroll
-        for (int i = 0; i < now.eights; i++)
-            found = larger(found, now.eight[i].amax());
-        now = next;
+        for (int i = 0; i < EIGHTS<T>; i++) {
+            found = larger(found, now[i].amax());
+            now[i] = next[i];
+        }
     }
     found = block_max(found, room);
     if (threadIdx.x == 0)
@@ -178,10 +196,10 @@ template <class T, class Ready>
 __device__ __forceinline__ void from_the_end(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count,
                                              Ready ready) {
     __shared__ u32 room[32];
-    const int stride = gridDim.x * blockDim.x, step = Loaded<T>::eights * stride;
-    int at = (count - 1) / step * step + blockIdx.x * blockDim.x + threadIdx.x;
-    Loaded<T> now, next;
-    now.load(x, at, stride, count);
+    const int piece = EIGHTS<T> * blockDim.x, step = gridDim.x * piece;
+    int at = (count - 1) / step * step + blockIdx.x * piece + threadIdx.x;
+    Eight<T> now[EIGHTS<T>], next[EIGHTS<T>];
+    load_eights(now, x, at, blockDim.x, count);
     ready();
     u32 all = 0;
     for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x)
@@ -192,9 +210,12 @@ __device__ __forceinline__ void from_the_end(const T *x, const u32 *largest, flo
         *amax = stored;
     const Te::Level level(stored);
     for (; at >= 0; at -= step) {
-        next.load(x, at - step, stride, count);
-        quantize<nvfp4>(now, level, data, scales, at, stride, count);
-        now = next;
+        if (at >= step)
+            load_eights(next, x, at - step, blockDim.x, count);
+        quantize_eights<nvfp4>(now, level, data, scales, at, blockDim.x, count);
+#pragma unroll
+        for (int i = 0; i < EIGHTS<T>; i++)
+            now[i] = next[i];
     }
 }
 
@@ -207,37 +228,42 @@ template <class T> __device__ void fused(const T *x, u32 *largest, u32 *arrived,
     });
 }
 
-#define BOTH(FORMAT, DTYPE, T)                                                                                         \
+#define VARIANT(NAME, FORMAT, DTYPE, T, BLOCKS, CALL)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                          \
+        quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *amax, FORMAT::Codes *data,                       \
+                                             FORMAT::Stored *scale, int rows, int cols) {                              \
+        CALL(x, amax, data, scale, rows, cols);                                                                        \
+    }
+
+#define ALL(FORMAT, DTYPE, T, N)                                                                                       \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         quantize_simple_##FORMAT##_##DTYPE(const T *x, const float *amax, u8 *data, FORMAT::Stored *scale, int rows,  \
                                            int cols) {                                                                 \
         simple<FORMAT>(x, amax, data, scale, rows, cols);                                                              \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
-        quantize_fast_##FORMAT##_##DTYPE(const T *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale,    \
-                                         int rows, int cols) {                                                         \
-        fast<FORMAT>(x, amax, data, scale, rows, cols);                                                                \
-    }
+    VARIANT(few, FORMAT, DTYPE, T, 4, (once<1, FORMAT>))                                                               \
+    VARIANT(pieces, FORMAT, DTYPE, T, 5, (once<N, FORMAT>))                                                            \
+    VARIANT(stream, FORMAT, DTYPE, T, 3, (stream<N, FORMAT>))
 
-#define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
+#define ENTRIES(FORMAT) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 
 FOR_ALL_FORMATS(ENTRIES)
 
-#define FINDING(DTYPE, T)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+#define FIND(DTYPE, T)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
         quantize_amax_##DTYPE(const T *x, u32 *largest, int rows, int cols) {                                          \
         start_next();                                                                                                  \
         largest_of(x, largest, rows * (cols / 8));                                                                     \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
         quantize_found_##DTYPE(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) { \
         from_the_end(x, largest, amax, data, scale, rows * (cols / 8), [] { wait_for_last(); });                       \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
         quantize_fused_##DTYPE(const T *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scale, int rows,    \
                                int cols) {                                                                             \
         fused(x, largest, arrived, amax, data, scale, rows * (cols / 8));                                              \
     }
 
-FINDING(bf16, bf16)
-FINDING(f32, float)
+FIND(bf16, bf16)
+FIND(f32, float)
