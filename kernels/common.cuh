@@ -68,6 +68,11 @@ template <> struct Eight<bf16> {
         word[0] = in.x, word[1] = in.y, word[2] = in.z, word[3] = in.w;
     }
 
+    __device__ __forceinline__ void load_shared(const bf16 *from, int at) {
+        const uint4 in = ((const uint4 *)from)[at];
+        word[0] = in.x, word[1] = in.y, word[2] = in.z, word[3] = in.w;
+    }
+
     __device__ __forceinline__ void zero() {
         word[0] = word[1] = word[2] = word[3] = 0;
     }
@@ -110,6 +115,10 @@ template <> struct Eight<float> {
     __device__ __forceinline__ void load(const float *from, size_t at) {
         half[0] = load_once((const uint4 *)from + 2 * at);
         half[1] = load_once((const uint4 *)from + 2 * at + 1);
+    }
+
+    __device__ __forceinline__ void load_shared(const float *from, int at) {
+        half[0] = ((const uint4 *)from)[2 * at], half[1] = ((const uint4 *)from)[2 * at + 1];
     }
 
     __device__ __forceinline__ void zero() {
@@ -214,4 +223,34 @@ __device__ __forceinline__ void start_next() {
 
 __device__ __forceinline__ void wait_for_last() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// ---- Copies from global to shared memory on their own: a barrier counts the bytes that have come.
+
+__device__ __forceinline__ u32 shared_address(const void *at) {
+    return (u32)__cvta_generic_to_shared(at);
+}
+
+// By one thread, before a __syncthreads after which others use it.
+__device__ __forceinline__ void arrival_init(u64 *arrival) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// By one thread: `bytes`, a multiple of 16, from and to multiples of 16.
+__device__ __forceinline__ void copy_to_shared(void *to, const void *from, u32 bytes, u64 *arrival) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(arrival))
+                 : "memory");
+}
+
+// Returns once the copy has come for the time that has this parity, the first having 0.
+__device__ __forceinline__ void arrival_wait(u64 *arrival, u32 parity) {
+    asm volatile("{ .reg .pred come;\n"
+                 "again_%=: mbarrier.try_wait.parity.shared.b64 come, [%0], %1;\n"
+                 "@!come bra again_%=; }" ::"r"(shared_address(arrival)),
+                 "r"(parity)
+                 : "memory");
 }

@@ -243,16 +243,6 @@ template <class E, class R, int W> struct Format {
     typedef typename R::Level Level;
     static constexpr int width = W;     // elements of a block
     static constexpr int lanes = W / 8; // threads that hold a block, eight elements each
-
-    // Codes of eight elements under the scale of their block, whose largest magnitude has these bits.
-    static __device__ __forceinline__ Codes encode8(float (&x)[8], u32 amax, Level level, Stored &scale) {
-        scale = Rule::template scale<E>(amax, level);
-        const float factor = Rule::factor(scale, level);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[i] *= factor;
-        return E::encode8(x);
-    }
 };
 
 // One block by one thread, element by element: the numbers value(first) … value(end − 1) of a row to its bytes. A block
@@ -276,20 +266,6 @@ __device__ void quantize_block(int first, int end, u8 *row, typename F::Stored &
     } else {
         for (int i = first; i < end; i += 2)
             row[i / 2] = Element::encode2(value(i) * factor, value(i + 1) * factor);
-    }
-}
-
-// Eight elements of a block that neighbouring lanes hold, whose largest magnitude has these bits: the eight `at` of all,
-// stored if `valid`.
-template <class F>
-__device__ __forceinline__ void quantize_eight(float (&x)[8], u32 amax, typename F::Level level, typename F::Codes *data,
-                                               typename F::Stored *scales, int at, bool valid) {
-    typename F::Stored scale;
-    const typename F::Codes codes = F::encode8(x, amax, level, scale);
-    if (valid) {
-        store_once(data + at, codes);
-        if (at % F::lanes == 0)
-            scales[at / F::lanes] = scale;
     }
 }
 
@@ -344,23 +320,20 @@ template <class F, int N> struct Shared {
     }
 };
 
-// The eights at `at` and every `stride` of all `count`, codes and scales stored. All lanes of a warp take part, and groups
-// of lanes that hold a block lie all within `count` or all beyond.
-template <class F, int N, class T>
-__device__ __forceinline__ void quantize_eights(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
+// The eights at `at` and every `stride` of all `count`, codes and scales stored: of each the largest magnitude, and
+// get(i, x) gives its elements. All lanes of a warp take part, and groups of lanes that hold a block lie all within `count`
+// or all beyond.
+template <class F, int N, class Get>
+__device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
                                                 typename F::Stored *scales, int at, int stride, int count) {
     typedef Shared<F, N> Share;
-    u32 amax[N];
     float factor[N];
     typename F::Stored scale[Share::own];
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        amax[i] = in[i].amax();
     Share::scales(amax, level, scale, factor);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float x[8];
-        in[i].unpack(x);
+        get(i, x);
 #pragma unroll
         for (int k = 0; k < 8; k++)
             x[k] *= factor[i];
@@ -374,6 +347,18 @@ __device__ __forceinline__ void quantize_eights(const Eight<T> (&in)[N], typenam
         if (Share::stores() && here < count)
             scales[here / F::lanes] = scale[i];
     }
+}
+
+// The same of eights as they are in memory.
+template <class F, int N, class T>
+__device__ __forceinline__ void quantize_eights(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
+                                                typename F::Stored *scales, int at, int stride, int count) {
+    u32 amax[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        amax[i] = in[i].amax();
+    const auto get = [&](int i, float(&x)[8]) { in[i].unpack(x); };
+    quantize_eights<F>(amax, get, level, data, scales, at, stride, count);
 }
 
 typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;
