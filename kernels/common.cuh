@@ -34,13 +34,35 @@ __device__ __forceinline__ void from_f32(bf16 &out, float x) {
     out.bits = (u16)to_bf16x2(x, 0.0f);
 }
 
-// Loads of what is read once: they pass by the first-level cache.
+// Loads past the first-level cache, for what is read once.
 __device__ __forceinline__ uint4 load_once(const uint4 *from) {
     uint4 out;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
                  : "l"(from));
     return out;
+}
+
+// The same under a policy for the second-level cache.
+__device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy) {
+    uint4 out;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from), "l"(policy));
+    return out;
+}
+
+// Policies of the second-level cache: to be kept as long, or to go as soon, as there is a choice.
+__device__ __forceinline__ u64 keep() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ u64 let_go() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
 }
 
 // Stores of what is not read again soon.
@@ -63,8 +85,9 @@ template <class T> struct Eight;
 template <> struct Eight<bf16> {
     u32 word[4];
 
-    __device__ __forceinline__ void load(const bf16 *from, size_t at) {
-        const uint4 in = load_once((const uint4 *)from + at);
+    // With a policy, or without.
+    template <class... Policy> __device__ __forceinline__ void load(const bf16 *from, size_t at, Policy... policy) {
+        const uint4 in = load_once((const uint4 *)from + at, policy...);
         word[0] = in.x, word[1] = in.y, word[2] = in.z, word[3] = in.w;
     }
 
@@ -112,9 +135,9 @@ __device__ __forceinline__ u32 amax_of(const float (&x)[8]) {
 template <> struct Eight<float> {
     uint4 half[2];
 
-    __device__ __forceinline__ void load(const float *from, size_t at) {
-        half[0] = load_once((const uint4 *)from + 2 * at);
-        half[1] = load_once((const uint4 *)from + 2 * at + 1);
+    template <class... Policy> __device__ __forceinline__ void load(const float *from, size_t at, Policy... policy) {
+        half[0] = load_once((const uint4 *)from + 2 * at, policy...);
+        half[1] = load_once((const uint4 *)from + 2 * at + 1, policy...);
     }
 
     __device__ __forceinline__ void load_shared(const float *from, int at) {

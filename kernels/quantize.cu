@@ -127,12 +127,13 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
 }
 
 // N eights of a thread, `stride` apart; zeros where there are none.
-template <int N, class T>
-__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, int stride, int count) {
+template <int N, class T, class... Policy>
+__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, int stride, int count,
+                                            Policy... policy) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         if (at + i * stride < count)
-            into[i].load(x, at + i * stride);
+            into[i].load(x, at + i * stride, policy...);
         else
             into[i].zero();
     }
@@ -169,18 +170,23 @@ __device__ __forceinline__ void stream(const T *x, const float *amax, typename F
 // Eights of a thread on their way at a time where the largest magnitude is found first.
 template <class T> constexpr int EIGHTS = 8 / sizeof(T);
 
+// Bytes at the end of x that stay in the second-level cache, to be read again first.
+constexpr int KEPT = 32 << 20;
+
 // The largest magnitude of all that this thread block has of x, stored by its first thread.
 template <class T> __device__ __forceinline__ void largest_of(const T *x, u32 *largest, int count) {
     __shared__ u32 room[32];
-    const int piece = EIGHTS<T> * blockDim.x, step = gridDim.x * piece;
+    constexpr int N = EIGHTS<T>;
+    const int piece = N * blockDim.x, step = gridDim.x * piece, kept = count - KEPT / (8 * (int)sizeof(T));
+    const u64 keep_it = keep(), drop_it = let_go();
     u32 found = 0;
-    Eight<T> now[EIGHTS<T>], next[EIGHTS<T>];
+    Eight<T> now[N], next[N];
     int at = blockIdx.x * piece + threadIdx.x;
-    load_eights(now, x, at, blockDim.x, count);
+    load_eights(now, x, at, blockDim.x, count, at < kept ? drop_it : keep_it);
     for (; at < count; at += step) {
-        load_eights(next, x, at + step, blockDim.x, count);
+        load_eights(next, x, at + step, blockDim.x, count, at + step < kept ? drop_it : keep_it);
 #pragma unroll
-        for (int i = 0; i < EIGHTS<T>; i++) {
+        for (int i = 0; i < N; i++) {
             found = larger(found, now[i].amax());
             now[i] = next[i];
         }
@@ -196,10 +202,12 @@ template <class T, class Ready>
 __device__ __forceinline__ void from_the_end(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count,
                                              Ready ready) {
     __shared__ u32 room[32];
-    const int piece = EIGHTS<T> * blockDim.x, step = gridDim.x * piece;
+    constexpr int N = EIGHTS<T>;
+    const int piece = N * blockDim.x, step = gridDim.x * piece;
+    const u64 drop_it = let_go();
     int at = (count - 1) / step * step + blockIdx.x * piece + threadIdx.x;
-    Eight<T> now[EIGHTS<T>], next[EIGHTS<T>];
-    load_eights(now, x, at, blockDim.x, count);
+    Eight<T> now[N], next[N];
+    load_eights(now, x, at, blockDim.x, count, drop_it);
     ready();
     u32 all = 0;
     for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x)
@@ -211,10 +219,10 @@ __device__ __forceinline__ void from_the_end(const T *x, const u32 *largest, flo
     const Te::Level level(stored);
     for (; at >= 0; at -= step) {
         if (at >= step)
-            load_eights(next, x, at - step, blockDim.x, count);
+            load_eights(next, x, at - step, blockDim.x, count, drop_it);
         quantize_eights<nvfp4>(now, level, data, scales, at, blockDim.x, count);
 #pragma unroll
-        for (int i = 0; i < EIGHTS<T>; i++)
+        for (int i = 0; i < N; i++)
             now[i] = next[i];
     }
 }

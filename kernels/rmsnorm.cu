@@ -40,7 +40,7 @@ variants = ["fast", "wide"]
 [[mutant]]
 name = "row_index"
 doc = "all rows of a thread block written to its first"
-variants = ["fast", "wide"]
+variants = ["fast"]
 
 [[mutant]]
 name = "no_eps"

@@ -107,7 +107,11 @@ __device__ __forceinline__ void norm_rows(const T *x, const float *weight, float
         const float sum = block_sum(multiply(in, weight, count, product), room[turn]);
         // All threads have read the row before the sum's barrier; the room of the turn before may still be read.
         fetch(row + WAITING * gridDim.x, slot);
+#ifdef MUTANT_ROW_INDEX
+        emit(state, blockIdx.x, product, inverse_rms(sum, cols, eps));
+#else
         emit(state, row, product, inverse_rms(sum, cols, eps));
+#endif
         turn ^= 1, slot++;
         if (slot == WAITING)
             slot = 0, parity ^= 1;
