@@ -12,10 +12,14 @@ mod mhc_pre;
 mod quantize;
 mod record_read;
 mod record_write;
+mod rmsnorm;
+mod rmsnorm_quantize;
 mod rope;
 mod scale_layout;
 mod slots;
 mod state_transpose;
+mod swiglu;
+mod swiglu_quantize;
 
 use safetensors::Dtype;
 
@@ -29,9 +33,13 @@ pub const OPS: &[&dyn Op] = &[
     &quantize::Quantize,
     &record_read::RecordRead,
     &record_write::RecordWrite,
+    &rmsnorm::RmsNorm,
+    &rmsnorm_quantize::RmsNormQuantize,
     &rope::Rope,
     &scale_layout::ScaleLayout,
     &state_transpose::StateTranspose,
+    &swiglu::SwiGlu,
+    &swiglu_quantize::SwiGluQuantize,
 ];
 
 /// An operation that kernels are written for.
@@ -201,7 +209,9 @@ impl Outputs {
 
 /// Stands for everything that says whether an operation's outputs are right.
 pub fn digest(op: &dyn Op) -> blake3::Hash {
-    blake3::hash((op.source().to_string() + include_str!("judge.rs")).as_bytes())
+    blake3::hash(
+        (op.source().to_string() + include_str!("judge/mod.rs") + include_str!("judge/admissible.rs")).as_bytes(),
+    )
 }
 
 /// The operation called `name`, or an error that names the nearest.

@@ -1,4 +1,8 @@
-//! How outputs are judged: bit for bit, or within a bound that has a reason.
+//! How outputs are judged: bit for bit, within a bound that has a reason, or as bytes that numbers within it can have.
+
+mod admissible;
+
+pub use admissible::{Stored, admissible};
 
 use rayon::prelude::*;
 
