@@ -56,11 +56,9 @@ doc = "products rounded to bf16 before they are added"
 // x [T, H, D]: pair i is channels D − R + 2i and the next; token t turns it by the angle of cos, sin [T, R/2] at (t, i),
 // or back. All arithmetic is that of f32, with one rounding at the end.
 
-#include <cuda_bf16.h>
+#include "common.cuh"
 
-using bf16 = __nv_bfloat16;
-
-/// The pair turned by an angle, or back.
+// The pair turned by an angle, or back.
 template <bool INVERSE>
 __device__ float2 turn(float2 x, float cos, float sin) {
     sin = INVERSE ? -sin : sin;
@@ -71,13 +69,13 @@ __device__ float2 turn(float2 x, float cos, float sin) {
 #endif
     float ec = x.x * cos, os = x.y * sin, oc = x.y * cos, es = x.x * sin;
 #ifdef MUTANT_PRODUCTS_ROUNDED
-    ec = __bfloat162float(__float2bfloat16_rn(ec)), os = __bfloat162float(__float2bfloat16_rn(os));
-    oc = __bfloat162float(__float2bfloat16_rn(oc)), es = __bfloat162float(__float2bfloat16_rn(es));
+    auto round = [](float x) { return __uint_as_float(to_bf16x2(x, 0.0f) << 16); };
+    ec = round(ec), os = round(os), oc = round(oc), es = round(es);
 #endif
     return {ec - os, oc + es};
 }
 
-/// First element of the last R channels of a head.
+// First element of the last R channels of a head.
 __device__ size_t row(int t, int h, int H, int D, int R) {
 #ifdef MUTANT_TOKEN_STRIDE
     return (size_t(t) + h + 1) * D - R;
@@ -86,18 +84,13 @@ __device__ size_t row(int t, int h, int H, int D, int R) {
 #endif
 }
 
-/// First entry of a token in the tables.
+// First entry of a token in the tables.
 __device__ size_t angles(int t, int T, int R) {
 #ifdef MUTANT_POSITION_OFF_BY_ONE
     t = t + 1 < T ? t + 1 : 0;
 #endif
     return size_t(t) * (R / 2);
 }
-
-__device__ float load(const float* x) { return *x; }
-__device__ float load(const bf16* x) { return __bfloat162float(*x); }
-__device__ void store(float* x, float y) { *x = y; }
-__device__ void store(bf16* x, float y) { *x = __float2bfloat16_rn(y); }
 
 template <bool INVERSE, class E>
 __device__ void simple(E* x, const float* cos, const float* sin, int T, int H, int D, int R) {
@@ -112,18 +105,18 @@ __device__ void simple(E* x, const float* cos, const float* sin, int T, int H, i
     E *even = x + 2 * i, *odd = x + 2 * i + 1;
 #endif
     size_t angle = angles(t, T, R) + i;
-    float2 y = turn<INVERSE>({load(even), load(odd)}, cos[angle], sin[angle]);
-    store(even, y.x);
-    store(odd, y.y);
+    float2 y = turn<INVERSE>({to_f32(*even), to_f32(*odd)}, cos[angle], sin[angle]);
+    from_f32(*even, y.x);
+    from_f32(*odd, y.y);
 }
 
-/// 16 bytes of a row as pairs, and back.
+// 16 bytes of a row as pairs, and back.
 __device__ void unpack(uint4 x, float2 (&pairs)[2]) {
     pairs[0] = {__uint_as_float(x.x), __uint_as_float(x.y)};
     pairs[1] = {__uint_as_float(x.z), __uint_as_float(x.w)};
 }
 __device__ void unpack(uint4 x, float2 (&pairs)[4]) {
-    unsigned words[4] = {x.x, x.y, x.z, x.w};
+    u32 words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) pairs[i] = {__uint_as_float(words[i] << 16), __uint_as_float(words[i] & 0xffff0000)};
 }
@@ -132,16 +125,11 @@ __device__ uint4 pack(float2 (&pairs)[2]) {
             __float_as_uint(pairs[1].y)};
 }
 __device__ uint4 pack(float2 (&pairs)[4]) {
-    unsigned words[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        __nv_bfloat162 both = __float22bfloat162_rn(pairs[i]);
-        words[i] = reinterpret_cast<unsigned&>(both);
-    }
-    return {words[0], words[1], words[2], words[3]};
+    return {to_bf16x2(pairs[0].x, pairs[0].y), to_bf16x2(pairs[1].x, pairs[1].y), to_bf16x2(pairs[2].x, pairs[2].y),
+            to_bf16x2(pairs[3].x, pairs[3].y)};
 }
 
-/// The widest loads of N floats.
+// The widest loads of N floats.
 __device__ void table(const float* from, float (&to)[2]) {
     float2 all = *reinterpret_cast<const float2*>(from);
     to[0] = all.x, to[1] = all.y;
@@ -151,7 +139,7 @@ __device__ void table(const float* from, float (&to)[4]) {
     to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
 }
 
-/// Block (t, group of heads); a row of threads takes a head, and HEADS of them in turn.
+// Block (t, group of heads); a row of threads takes a head, and HEADS of them in turn.
 template <bool INVERSE, int HEADS, class E>
 __device__ void vector(E* x, const float* cos, const float* sin, int T, int H, int D, int R) {
     constexpr int PAIRS = 8 / sizeof(E);

@@ -57,12 +57,13 @@ doc = "groups follow each other without the padding between"
 // matrix of tiles of 128 rows × 4 columns. Tiles follow along a group's columns, then down; 16 bytes of a tile are 4 columns
 // of rows i, i + 32, i + 64, i + 96. Padding, and what comes after the last group, is 0.
 
+#include "common.cuh"
+
 enum Groups { plain, m, k };
-using uint8 = unsigned char;
 
-__host__ __device__ constexpr int ceil(int a, int b) { return (a + b - 1) / b; }
+__device__ constexpr int ceil(int a, int b) { return (a + b - 1) / b; }
 
-/// A rectangle of x with tiles of its own, the first of which is tile `at` of y.
+// A rectangle of x with tiles of its own, the first of which is tile `at` of y.
 struct Part {
     int row0, row1, col0, col1;
     size_t at;
@@ -71,7 +72,7 @@ struct Part {
     __device__ int down() const { return ceil(row1 - row0, 128); }
 };
 
-/// Group `g`, without `at`.
+// Group `g`, without `at`.
 template <Groups GROUPS>
 __device__ Part group(const int* ends, int g, int H, int W) {
     if (GROUPS == plain) return {0, H, 0, W, 0};
@@ -79,7 +80,7 @@ __device__ Part group(const int* ends, int g, int H, int W) {
     return GROUPS == m ? Part{begin, ends[g], 0, W, 0} : Part{0, H, begin, ends[g], 0};
 }
 
-/// Which row of a tile's 128 is number `i` of those that share 16 bytes.
+// Which row of a tile's 128 is number `i` of those that share 16 bytes.
 __device__ int row_of(int sixteen, int i) {
 #ifdef MUTANT_ROWS_IN_ORDER
     return sixteen * 4 + i;
@@ -97,7 +98,7 @@ __device__ bool has_row(const Part& part, int row) {
 }
 
 template <Groups GROUPS>
-__device__ void simple(const uint8* x, const int* ends, uint8* y, int H, int W, int G, int bytes) {
+__device__ void simple(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     int at = (blockIdx.x * 256 + threadIdx.x) * 4;
     if (at >= bytes) return;
     uchar4 word = {0, 0, 0, 0};
@@ -108,7 +109,7 @@ __device__ void simple(const uint8* x, const int* ends, uint8* y, int H, int W, 
         if (at < first + size) {
             int row = part.row0 + tile / part.across() * 128 + row_of(at % 512 / 16, at % 16 / 4);
             int col = part.col0 + tile % part.across() * 4;
-            const uint8* from = x + size_t(row) * W + col;
+            const u8* from = x + size_t(row) * W + col;
             if (has_row(part, row)) {
 #ifdef MUTANT_PADDING_KEPT
                 part.col1 = W;
@@ -139,16 +140,16 @@ __device__ int sum_up_to_lane(int x) {
     return x;
 }
 
-/// 128 rows or 64 columns of a group, or what there is of them.
+// 128 rows or 64 columns of a group, or what there is of them.
 struct Piece {
     Part part;
-    /// Which piece of the group; negative if there is none.
+    // Which piece of the group; negative if there is none.
     int index;
-    /// Tiles of all groups.
+    // Tiles of all groups.
     size_t tiles;
 };
 
-/// Piece number `piece` of all groups. A lane looks at a group, a warp at 32 at a time.
+// Piece number `piece` of all groups. A lane looks at a group, a warp at 32 at a time.
 template <Groups GROUPS>
 __device__ Piece find(const int* ends, int H, int W, int G, int piece) {
     if (GROUPS == plain) return {{0, H, 0, W, 0}, piece, size_t(ceil(H, 128)) * ceil(W, 4)};
@@ -161,7 +162,7 @@ __device__ Piece find(const int* ends, int H, int W, int G, int piece) {
         int my_begin = g > 0 && g < G ? ends[g - 1] : 0, my_size = g < G ? ends[g] - my_begin : 0;
         int my_pieces = pieces + sum_up_to_lane(ceil(my_size, PIECE));
         int my_pads = PAD == PIECE ? my_pieces : pads + sum_up_to_lane(ceil(my_size, PAD));
-        unsigned after = __ballot_sync(~0u, piece < my_pieces);
+        u32 after = __ballot_sync(~0u, piece < my_pieces);
         if (index < 0 && after) {
             int lane = __ffs(after) - 1;
             begin = __shfl_sync(~0u, my_begin, lane);
@@ -180,9 +181,9 @@ __device__ Piece find(const int* ends, int H, int W, int G, int piece) {
     return {part, index, pads * others};
 }
 
-/// The first `count` bytes of `a` and `b` from byte `shift` on, then zeros.
-__device__ void cut(const uint4& a, const uint4& b, int shift, int count, unsigned (&words)[4]) {
-    unsigned all[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+// The first `count` bytes of `a` and `b` from byte `shift` on, then zeros.
+__device__ void cut(const uint4& a, const uint4& b, int shift, int count, u32 (&words)[4]) {
+    u32 all[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     if (shift) {
 #pragma unroll
         for (int i = 0; i < 6; i++) all[i] = shift & 8 ? all[i + 2] : all[i];
@@ -201,9 +202,9 @@ __device__ void cut(const uint4& a, const uint4& b, int shift, int count, unsign
     }
 }
 
-/// 128 rows × 64 columns of a part. A thread has 16 columns of four rows that share 16 bytes of each of four tiles, and
-/// are equally far from a multiple of 16 bytes, as they are 32 rows apart.
-__device__ void move(const uint8* x, uint8* y, int W, const Part& part, int down, int across) {
+// 128 rows × 64 columns of a part. A thread has 16 columns of four rows that share 16 bytes of each of four tiles, and
+// are equally far from a multiple of 16 bytes, as they are 32 rows apart.
+__device__ void move(const u8* x, u8* y, int W, const Part& part, int down, int across) {
     int sixteen = threadIdx.x / 32 * 8 + threadIdx.x % 8, tile = across * 16 + threadIdx.x % 32 / 8 * 4;
     int row = part.row0 + down * 128 + sixteen, col = part.col0 + tile * 4, count = min(16, part.col1 - col);
     if (count <= 0) return;
@@ -217,7 +218,7 @@ __device__ void move(const uint8* x, uint8* y, int W, const Part& part, int down
         a[i] = from[0];
         if (shift + count > 16) b[i] = from[1];
     }
-    unsigned words[4][4];
+    u32 words[4][4];
 #pragma unroll
     for (int i = 0; i < 4; i++) cut(a[i], b[i], shift, count, words[i]);
     y += (part.at + size_t(down) * part.across() + tile) * 512 + sixteen * 16;
@@ -228,9 +229,9 @@ __device__ void move(const uint8* x, uint8* y, int W, const Part& part, int down
     }
 }
 
-/// Block (piece of columns, piece of rows).
+// Block (piece of columns, piece of rows).
 template <Groups GROUPS, bool PREFETCH>
-__device__ void registers(const uint8* x, const int* ends, uint8* y, int H, int W, int G, int bytes) {
+__device__ void registers(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     if (PREFETCH) {
         // No piece begins later in x than without groups, and few begin much earlier.
         int row = blockIdx.y * 128 + threadIdx.x, col = blockIdx.x * 64;
@@ -242,22 +243,22 @@ __device__ void registers(const uint8* x, const int* ends, uint8* y, int H, int 
 #ifndef MUTANT_TAIL_KEPT
     int threads = gridDim.x * gridDim.y * 128, thread = (blockIdx.y * gridDim.x + blockIdx.x) * 128 + threadIdx.x;
     for (size_t at = piece.tiles * 512 + thread * 4; at < bytes; at += threads * 4) {
-        *reinterpret_cast<unsigned*>(y + at) = 0;
+        *reinterpret_cast<u32*>(y + at) = 0;
     }
 #endif
 }
 
 #define ENTRIES(groups)                                                                                                \
-    extern "C" __global__ void scale_layout_simple_##groups(const uint8* x, const int* ends, uint8* y, int H, int W,   \
+    extern "C" __global__ void scale_layout_simple_##groups(const u8* x, const int* ends, u8* y, int H, int W,   \
                                                             int G, int bytes) {                                        \
         simple<groups>(x, ends, y, H, W, G, bytes);                                                                    \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        scale_layout_registers_##groups(const uint8* x, const int* ends, uint8* y, int H, int W, int G, int bytes) {   \
+        scale_layout_registers_##groups(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {   \
         registers<groups, false>(x, ends, y, H, W, G, bytes);                                                          \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        scale_layout_prefetch_##groups(const uint8* x, const int* ends, uint8* y, int H, int W, int G, int bytes) {    \
+        scale_layout_prefetch_##groups(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {    \
         registers<groups, true>(x, ends, y, H, W, G, bytes);                                                           \
     }
 

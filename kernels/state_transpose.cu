@@ -48,10 +48,9 @@ variants = ["tile"]
 
 // x [B·H, K, V], y [B·H, V, K].
 
-using f32 = unsigned;
-using bf16 = unsigned short;
+#include "common.cuh"
 
-/// Element (k, v) of a matrix of x, and its place in y.
+// Element (k, v) of a matrix of x, and its place in y.
 __device__ size_t from(int k, int v, int K, int V) { return size_t(k) * V + v; }
 __device__ size_t to(int k, int v, int K, int V) {
 #ifdef MUTANT_COPIED
@@ -61,7 +60,7 @@ __device__ size_t to(int k, int v, int K, int V) {
 #endif
 }
 
-/// Whether tiles of so many elements reach to `at` of `all`.
+// Whether tiles of so many elements reach to `at` of `all`.
 __device__ bool inside(int at, int all, int tile) {
 #ifdef MUTANT_LAST_TILE_SKIPPED
     all -= all % tile;
@@ -99,8 +98,8 @@ __device__ void tile(const E* x, E* y, int K, int V) {
     }
 }
 
-/// Columns of 4 × 4 elements of 4 bytes as rows.
-__device__ void transpose(const unsigned (&rows)[4][4], unsigned (&cols)[4][4]) {
+// Columns of 4 × 4 elements of 4 bytes as rows.
+__device__ void transpose(const u32 (&rows)[4][4], u32 (&cols)[4][4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
@@ -108,17 +107,17 @@ __device__ void transpose(const unsigned (&rows)[4][4], unsigned (&cols)[4][4]) 
     }
 }
 
-/// Columns of 8 × 8 elements of 2 bytes as rows.
-__device__ void transpose(const unsigned (&rows)[8][4], unsigned (&cols)[8][4]) {
+// Columns of 8 × 8 elements of 2 bytes as rows.
+__device__ void transpose(const u32 (&rows)[8][4], u32 (&cols)[8][4]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        unsigned halves = i % 2 ? 0x7632 : 0x5410;
+        u32 halves = i % 2 ? 0x7632 : 0x5410;
 #pragma unroll
         for (int j = 0; j < 4; j++) cols[i][j] = __byte_perm(rows[2 * j][i / 2], rows[2 * j + 1][i / 2], halves);
     }
 }
 
-/// Every warp has 128 bytes of y and 64 of x across.
+// Every warp has 128 bytes of y and 64 of x across.
 template <class E>
 __device__ void registers(const E* x, E* y, int B, int H, int K, int V) {
     constexpr int N = 16 / sizeof(E);
@@ -128,7 +127,7 @@ __device__ void registers(const E* x, E* y, int B, int H, int K, int V) {
     int matrix = warp / across / down;
     if (matrix >= B * H || !inside(v, V, 4 * N) || !inside(k, K, 8 * N)) return;
     size_t first = size_t(matrix) * K * V;
-    unsigned rows[N][4], cols[N][4];
+    u32 rows[N][4], cols[N][4];
 #pragma unroll
     for (int i = 0; i < N; i++) {
         uint4 row = *reinterpret_cast<const uint4*>(x + first + from(k + i, v, K, V));
@@ -142,15 +141,15 @@ __device__ void registers(const E* x, E* y, int B, int H, int K, int V) {
     }
 }
 
-#define ENTRIES(E)                                                                                                     \
-    extern "C" __global__ void state_transpose_simple_##E(const E* x, E* y, int B, int H, int K, int V) {                 \
+#define ENTRIES(dtype, E)                                                                                                   \
+    extern "C" __global__ void state_transpose_simple_##dtype(const E* x, E* y, int B, int H, int K, int V) {                 \
         simple(x, y, B, H, K, V);                                                                                     \
     }                                                                                                                  \
-    extern "C" __global__ void state_transpose_tile_##E(const E* x, E* y, int K, int V) { tile(x, y, K, V); }          \
+    extern "C" __global__ void state_transpose_tile_##dtype(const E* x, E* y, int K, int V) { tile(x, y, K, V); }          \
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
-        state_transpose_registers_##E(const E* x, E* y, int B, int H, int K, int V) {                                     \
+        state_transpose_registers_##dtype(const E* x, E* y, int B, int H, int K, int V) {                                     \
         registers(x, y, B, H, K, V);                                                                                  \
     }
 
-ENTRIES(f32)
-ENTRIES(bf16)
+ENTRIES(f32, u32)
+ENTRIES(bf16, u16)

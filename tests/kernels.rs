@@ -6,8 +6,14 @@ mod mhc_pre;
 mod quantize;
 #[path = "kernels/records.rs"]
 mod records;
+#[path = "kernels/rope.rs"]
+mod rope;
 #[path = "kernels/rows.rs"]
 mod rows;
+#[path = "kernels/scale_layout.rs"]
+mod scale_layout;
+#[path = "kernels/state_transpose.rs"]
+mod state_transpose;
 
 use std::path::Path;
 
@@ -18,12 +24,12 @@ use ulplab::kernels::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
 use ulplab::sweep::execute::Text;
 use ulplab::sweep::kernels::sites;
 
-/// Every case with inputs that need no model and are not large, and its problem.
+/// Every case with inputs that need no model and are not timed, and its problem.
 fn problems(op: &str) -> Vec<(Case, Problem)> {
     let op = ulplab::kernels::find(op).unwrap();
     let sites = |_: &str| Err("no model".to_string());
     let data = Data::new(1, &sites);
-    let small = |case: &Case| !matches!(case.inputs, Inputs::Site(_)) && case.dim("T") * case.dim("C") < 300_000;
+    let small = |case: &Case| !matches!(case.inputs, Inputs::Site(_)) && !case.timed;
     let cases = op.cases().into_iter().filter(small);
     cases
         .map(|case| {

@@ -9,13 +9,11 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
+use super::data::{bf16_bytes, f32_bytes};
 use super::judge::equal;
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem};
 
 pub struct Rope;
-
-/// Elements that are drawn; more are these over again. A prime, so that no two tokens have the same.
-const DRAWN: usize = 67_108_859;
 
 impl Op for Rope {
     fn name(&self) -> &'static str {
@@ -37,40 +35,36 @@ impl Op for Rope {
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [t, h, d, r] = ["T", "H", "D", "R"].map(|dim| case.dim(dim));
-        let element = Element::new(case.key("dtype"));
+        let [t, h, d, r, size] = ["T", "H", "D", "R", "size"].map(|dim| case.dim(dim));
+        let values = match case.inputs {
+            Inputs::Random => data.normal("rope/x", t * h * d),
+            Inputs::Edges => edges(&data.normal("rope/x", t * h * d)),
+            Inputs::Site(site) => data.site_rows(site, t * h, d)?,
+        };
+        let (dtype, x) = match case.key("dtype") {
+            "bf16" => (Dtype::BF16, bf16_bytes(&values)),
+            _ => (Dtype::F32, f32_bytes(&values)),
+        };
         let (cos, sin) = match case.inputs {
             Inputs::Edges => edge_tables(t * r / 2),
             _ => tables(t, r),
         };
-        let values = match case.inputs {
-            Inputs::Random => data.normal("rope/x", (t * h * d).min(DRAWN)),
-            Inputs::Edges => edges(&data.normal("rope/x", t * h * d)),
-            Inputs::Site(pattern) => site(data, pattern, d)?,
-        };
-        let mut x = vec![0; t * h * d * element.size()];
-        x.par_chunks_mut(element.size())
-            .enumerate()
-            .for_each(|(i, to)| element.write(to, values[i % values.len()]));
         let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
-        let want = turned(element, &x, [h, d, r], &cos, &sin, sign);
+        let want = turned(&x, size, [h, d, r], &cos, &sin, sign);
         let shape = [t, h, d];
-        let table = |name, values: &[f32]| {
-            let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-            Buffer::input(name, Dtype::F32, &[t, r / 2], bytes)
-        };
+        let table = |name, values: &[f32]| Buffer::input(name, Dtype::F32, &[t, r / 2], f32_bytes(values));
         Ok(Problem {
             buffers: vec![
-                Buffer::in_place("x", element.0, &shape, x),
+                Buffer::in_place("x", dtype, &shape, x),
                 table("cos", &cos),
                 table("sin", &sin),
             ],
             scalars: vec![],
-            bytes: (2 * t * h * r * element.size() + 4 * t * r) as u64,
+            bytes: (2 * t * h * r * size + 4 * t * r) as u64,
             flops: (3 * t * h * r) as u64,
             judge: Box::new(move |outputs: &Outputs| {
-                let got = with_nans_of(element, &want, outputs.get("x"), d, r);
-                vec![equal("x", &want, &got, &shape, element.size())]
+                let got = with_nans_of(&want, outputs.get("x"), size, d, r);
+                vec![equal("x", &want, &got, &shape, size)]
             }),
         })
     }
@@ -85,19 +79,18 @@ fn cases(dtype: &'static str, direction: &'static str) -> Vec<Case> {
             ("H", h),
             ("D", d),
             ("R", r),
-            ("size", Element::new(dtype).size() as i64),
+            ("size", if dtype == "bf16" { 2 } else { 4 }),
         ],
         inputs,
         timed,
     };
-    let query = Inputs::Site("layers.*.attention.query");
     let mut cases = vec![
         case("t1", [1, 128, 512, 64], Inputs::Random, true),
         case("t1024", [1024, 128, 512, 64], Inputs::Random, true),
         case("all_channels", [37, 3, 128, 128], Inputs::Random, false),
         case("unaligned", [37, 5, 27, 6], Inputs::Random, false),
         case("edges", [64, 133, 72, 64], Inputs::Edges, false),
-        case("queries", [61 * 16, 2, 512, 64], query, false),
+        case("site", [61 * 32, 2, 512, 64], Inputs::Site("attention.query"), false),
     ];
     if (dtype, direction) == ("bf16", "forward") {
         cases.push(case("t16384", [16384, 128, 512, 64], Inputs::Random, true));
@@ -105,35 +98,7 @@ fn cases(dtype: &'static str, direction: &'static str) -> Vec<Case> {
     cases
 }
 
-/// How a number is stored.
-#[derive(Clone, Copy)]
-struct Element(Dtype);
-
-impl Element {
-    fn new(key: &str) -> Self {
-        Self(if key == "bf16" { Dtype::BF16 } else { Dtype::F32 })
-    }
-
-    fn size(self) -> usize {
-        self.0.bitsize() / 8
-    }
-
-    fn read(self, bytes: &[u8]) -> f32 {
-        match *bytes {
-            [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-            _ => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-        }
-    }
-
-    fn write(self, bytes: &mut [u8], x: f32) {
-        match self.0 {
-            Dtype::F32 => bytes.copy_from_slice(&x.to_le_bytes()),
-            _ => bytes.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
-        }
-    }
-}
-
-/// Cosines and sines [t, r/2] of positions below 2²⁰, neither in order nor next to each other; the angle is the f32
+/// Cosines and sines [t, r/2] of positions below 2²⁰, the last one first, neighbours far apart; the angle is the f32
 /// product of position and frequency.
 fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     let frequencies = frequencies(r, 1e4, None);
@@ -160,7 +125,7 @@ fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     (0..len).map(|i| some[i % some.len()]).unzip()
 }
 
-/// Every other number is one that is easily got wrong.
+/// Half of the numbers made such as are easily got wrong.
 fn edges(normal: &[f32]) -> Vec<f32> {
     let subnormal = f32::from_bits(1 << 16);
     let some = [
@@ -178,49 +143,48 @@ fn edges(normal: &[f32]) -> Vec<f32> {
         f32::NAN,
         -f32::NAN,
     ];
-    let some = some.into_iter().cycle();
-    let edges = some.zip(normal).enumerate();
-    edges
-        .map(|(i, (edge, x))| if i / 3 % 2 == 0 { edge } else { *x })
-        .collect()
+    let edge = |i: usize| (i / 3).is_multiple_of(2).then(|| some[i % some.len()]);
+    normal.iter().enumerate().map(|(i, x)| edge(i).unwrap_or(*x)).collect()
 }
 
-/// All layers, of rows of `d` channels.
-fn site(data: &Data, pattern: &str, d: usize) -> Result<Vec<f32>, String> {
-    let layers = data.site(pattern)?;
-    match layers.iter().find(|rows| rows.cols != d) {
-        Some(rows) => Err(format!("'{pattern}' has rows of {}, expected {d}", rows.cols)),
-        None if layers.iter().all(|rows| rows.values.is_empty()) => Err(format!("nothing passes at '{pattern}'")),
-        None => Ok(layers.into_iter().flat_map(|rows| rows.values).collect()),
+/// A number of 4 bytes in f32, or of 2 in bf16.
+fn read(bytes: &[u8]) -> f32 {
+    match *bytes {
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+        _ => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
     }
 }
 
-/// What `x` [T, h, d] is after its last `r` channels are turned; back for a `sign` of −1.
-fn turned(element: Element, x: &[u8], [h, d, r]: [usize; 3], cos: &[f32], sin: &[f32], sign: f32) -> Vec<u8> {
-    let size = element.size();
+fn write(bytes: &mut [u8], x: f32) {
+    match bytes.len() {
+        4 => bytes.copy_from_slice(&x.to_le_bytes()),
+        _ => bytes.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+    }
+}
+
+/// What `x` [T, h, d] of elements of `size` bytes is after its last `r` channels are turned; back for a `sign` of −1.
+fn turned(x: &[u8], size: usize, [h, d, r]: [usize; 3], cos: &[f32], sin: &[f32], sign: f32) -> Vec<u8> {
     let mut x = x.to_vec();
     x.par_chunks_mut(d * size).enumerate().for_each(|(row, x)| {
         let angles = row / h * (r / 2);
         for (i, pair) in x[(d - r) * size..].chunks_mut(2 * size).enumerate() {
             let (cos, sin) = (cos[angles + i], sign * sin[angles + i]);
             let (even, odd) = pair.split_at_mut(size);
-            let (a, b) = (element.read(even), element.read(odd));
-            element.write(even, a * cos - b * sin);
-            element.write(odd, b * cos + a * sin);
+            let (a, b) = (read(even), read(odd));
+            write(even, a * cos - b * sin);
+            write(odd, b * cos + a * sin);
         }
     });
     x
 }
 
 /// `got` with the NaNs of `want` where both are NaN and were computed: which NaN comes of arithmetic is not defined.
-fn with_nans_of(element: Element, want: &[u8], got: &[u8], d: usize, r: usize) -> Vec<u8> {
-    let size = element.size();
+fn with_nans_of(want: &[u8], got: &[u8], size: usize, d: usize, r: usize) -> Vec<u8> {
     let mut got = got.to_vec();
     got.par_chunks_mut(size)
         .zip(want.par_chunks(size))
         .enumerate()
-        .filter(|(i, _)| i % d >= d - r)
-        .filter(|(_, (got, want))| element.read(got).is_nan() && element.read(want).is_nan())
+        .filter(|(i, (got, want))| i % d >= d - r && read(got).is_nan() && read(want).is_nan())
         .for_each(|(_, (got, want))| got.copy_from_slice(want));
     got
 }

@@ -12,7 +12,7 @@ use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
-use crate::error::{Error, Exit, Result, did_you_mean};
+use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Problem, Rows};
 use crate::pattern::matches;
@@ -268,21 +268,4 @@ impl Numerics<f32> for Collector<'_> {
             });
         }
     }
-}
-
-/// Architectures that kernels are compiled for where there is no GPU: of those they run on, and of those to come.
-const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
-
-/// Compiles everything, for want of a GPU.
-pub fn without_device(sources: &[Source], why: &Error) -> Result<Exit> {
-    let toolkit = Toolkit::open()?;
-    let (major, minor) = toolkit.version;
-    println!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
-    for source in sources {
-        for arch in ARCHITECTURES {
-            let cubin = toolkit.compile(source, arch, &[])?;
-            println!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
-        }
-    }
-    Ok(Exit::Pass)
 }

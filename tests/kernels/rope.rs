@@ -1,0 +1,96 @@
+use ulplab::kernels::Inputs;
+
+use super::{accepts_only, problems, values, worst};
+
+/// The outputs of a case, with `turn` of a pair, its cosine and its sine in the place of its two channels.
+fn turned(
+    case: &ulplab::kernels::Case,
+    problem: &ulplab::kernels::Problem,
+    turn: fn([f32; 2], f32, f32) -> [f32; 2],
+) -> Vec<u8> {
+    let [t, h, d, r] = ["T", "H", "D", "R"].map(|dim| case.dim(dim));
+    let [mut x, cos, sin] = ["x", "cos", "sin"].map(|name| values(problem, name));
+    for token in 0..t {
+        for head in 0..h {
+            for pair in 0..r / 2 {
+                let at = (token * h + head) * d + d - r + 2 * pair;
+                let angle = token * (r / 2) + pair;
+                [x[at], x[at + 1]] = turn([x[at], x[at + 1]], cos[angle], sin[angle]);
+            }
+        }
+    }
+    match case.key("dtype") {
+        "bf16" => x.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
+        _ => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    }
+}
+
+fn forward([a, b]: [f32; 2], cos: f32, sin: f32) -> [f32; 2] {
+    [a * cos - b * sin, b * cos + a * sin]
+}
+
+fn inverse([a, b]: [f32; 2], cos: f32, sin: f32) -> [f32; 2] {
+    [a * cos + b * sin, b * cos - a * sin]
+}
+
+#[test]
+fn rope_wants_pairs_turned() {
+    for (case, problem) in &problems("rope") {
+        let (right, wrong): (fn(_, _, _) -> _, fn(_, _, _) -> _) = match case.key("direction") {
+            "forward" => (forward, inverse),
+            _ => (inverse, forward),
+        };
+        let outputs = vec![("x", turned(case, problem, right))];
+        if case.inputs == Inputs::Random {
+            accepts_only(case, problem, &outputs);
+        }
+        assert_eq!(worst(problem, outputs), 0.0, "{}", case.name);
+        assert!(
+            worst(problem, vec![("x", turned(case, problem, wrong))]) > 0.0,
+            "{}",
+            case.name
+        );
+        let swapped = |pair, cos, sin| forward(pair, sin, cos);
+        assert!(
+            worst(problem, vec![("x", turned(case, problem, swapped))]) > 0.0,
+            "{}",
+            case.name
+        );
+    }
+}
+
+/// Which NaN arithmetic makes is not defined, but that it is one.
+#[test]
+fn rope_wants_nan_where_nan_is() {
+    for (case, problem) in problems("rope").iter().filter(|(case, _)| case.inputs == Inputs::Edges) {
+        let other = |pair, cos, sin| forward(pair, cos, sin).map(|x| if x.is_nan() { f32::NAN } else { x });
+        let number = |pair, cos, sin| forward(pair, cos, sin).map(|x| if x.is_nan() { 0.0 } else { x });
+        if case.key("direction") == "forward" {
+            assert_eq!(
+                worst(problem, vec![("x", turned(case, problem, other))]),
+                0.0,
+                "{}",
+                case.name
+            );
+            assert!(
+                worst(problem, vec![("x", turned(case, problem, number))]) > 0.0,
+                "{}",
+                case.name
+            );
+        }
+    }
+}
+
+/// The first token is the last of a million, and its angles are f32 products.
+#[test]
+fn rope_reaches_a_million_positions() {
+    let (case, problem) = &problems("rope")[0];
+    let pairs = case.dim("R") / 2;
+    let frequencies = reference::ops::rope::frequencies(case.dim("R"), 1e4, None);
+    let [cos, sin] = ["cos", "sin"].map(|name| values(problem, name));
+    for (pair, frequency) in frequencies.iter().enumerate() {
+        let angle = f64::from(1_048_575_f32 * frequency);
+        assert_eq!([cos[pair], sin[pair]], [angle.cos() as f32, angle.sin() as f32]);
+    }
+    assert!(cos.len() == case.dim("T") * pairs && cos[pairs] != cos[0]);
+}
