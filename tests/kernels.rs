@@ -1,7 +1,11 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
+#[path = "kernels/mhc_pre.rs"]
+mod mhc_pre;
 #[path = "kernels/quantize.rs"]
 mod quantize;
+#[path = "kernels/records.rs"]
+mod records;
 #[path = "kernels/rope.rs"]
 mod rope;
 #[path = "kernels/rows.rs"]

@@ -246,8 +246,8 @@ impl Bounds<'_> {
         let rms = (squares / dim as f64).sqrt();
         let y = errors.iter().zip(y).zip(self.weight).map(|((error, y), w)| {
             let real = 1.01 * (error / rms * f64::from(w.abs()) + y.abs() * relative);
-            // And rounded to bf16, whose last subnormal bit is 2^-133.
-            real + (y.abs() + real) / 256.0 / 2.0 * 1.01 + 2f64.powi(-134)
+            // And half a step of bf16; of its subnormals that is 2^-134.
+            real + (y.abs() + real) / 256.0 + 2f64.powi(-134)
         });
         [y.collect(), post, comb]
     }

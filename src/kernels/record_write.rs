@@ -143,6 +143,13 @@ fn cos_sin() -> Vec<f32> {
         .collect()
 }
 
+/// Numbers from `middle − half` to `middle + half`.
+#[derive(Clone, Copy, Default)]
+struct Range {
+    middle: f64,
+    half: f64,
+}
+
 /// What the normed form has besides the vectors.
 struct Normed<'a> {
     weight: &'a [f32],
@@ -151,10 +158,10 @@ struct Normed<'a> {
 }
 
 impl Normed<'_> {
-    /// The least and the largest bf16 that each channel may be: the norm and the rotation in f64, give or take what f32
+    /// What bf16 each channel may be: the norm and the rotation in f64, give or take what f32
     /// may err.
-    fn ranges(&self, x: &[f32], dim: usize) -> Vec<(f32, f32)> {
-        let mut ranges = vec![(0.0, 0.0); x.len()];
+    fn ranges(&self, x: &[f32], dim: usize) -> Vec<Range> {
+        let mut ranges = vec![Range::default(); x.len()];
         let rows = ranges
             .par_chunks_exact_mut(dim)
             .zip(x.par_chunks_exact(dim))
@@ -163,13 +170,13 @@ impl Normed<'_> {
         ranges
     }
 
-    fn range(&self, x: &[f32], position: usize, ranges: &mut [(f32, f32)]) {
+    fn range(&self, x: &[f32], position: usize, ranges: &mut [Range]) {
         let dim = x.len();
         let unit = 2f64.powi(-24);
         // A sum of `dim` squares in any order is off by dim + 1 units at most, its root by half of that; the sum with ε,
         // an approximate reciprocal root of 2 ulp, two products and the f32 below add 9.
         let relative = (dim as f64 / 2.0 + 9.0) * unit;
-        let half = |x: f64| bf16::from_f32(x as f32).to_f32();
+        let half = |x: f64| bf16::from_f32(x as f32).to_f64();
         let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
         let scale = 1.0 / (sum / dim as f64 + f64::from(EPS)).sqrt();
         let normed: Vec<f64> = x
@@ -177,10 +184,20 @@ impl Normed<'_> {
             .zip(self.weight)
             .map(|(x, w)| f64::from(*x) * scale * f64::from(*w))
             .collect();
-        let set = |range: &mut (f32, f32), y: f64, bound: f64| {
+        let set = |range: &mut Range, y: f64, bound: f64| {
             // Below f32's normal numbers errors are no longer relative.
             let bound = bound + 2f64.powi(-146);
-            *range = (half(y - bound), half(y + bound));
+            let (low, high) = (half(y - bound), half(y + bound));
+            // Where it is zero, of either sign.
+            let zero = if low == 0.0 && high == 0.0 {
+                2f64.powi(-150)
+            } else {
+                0.0
+            };
+            *range = Range {
+                middle: (low + high) / 2.0,
+                half: (high - low) / 2.0 + zero,
+            };
         };
         let first = dim - ROPE;
         for (range, y) in ranges[..first].iter_mut().zip(&normed) {
@@ -198,73 +215,53 @@ impl Normed<'_> {
     }
 }
 
-/// Channels that are stored as they are must be one of their range; codes and scales must be admissible; all other bytes of
+/// Channels that are stored as they are must be within their range; codes and scales must be admissible; all other bytes of
 /// the pages, the padding of tokens too, are known.
-fn judge_normed(record: &Record, before: &[u8], got: &[u8], slots: &Slots, ranges: &[(f32, f32)]) -> Vec<Measured> {
-    let taken: Vec<(usize, usize)> = slots.taken().collect();
-    let mut want = before.to_vec();
+fn judge_normed(record: &Record, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Measured> {
+    let gather = |place: Place| -> Vec<u8> {
+        let bytes = |(_, slot)| got[at(record, place, slot)].iter().copied();
+        slots.taken().flat_map(bytes).collect()
+    };
     let mut measured = Vec::new();
-    for (_, slot) in &taken {
-        for padding in record.padding {
-            want[at(record, *padding, *slot)].fill(0);
-        }
-    }
     for segment in record.segments {
         let (first, end) = segment.channels;
-        let of = |token: usize| &ranges[token * record.dim..][first..end];
-        let gather = |place: Place| -> Vec<u8> {
-            taken
-                .iter()
-                .flat_map(|(_, slot)| &got[at(record, place, *slot)])
-                .copied()
-                .collect()
-        };
-        let codes = gather(segment.codes);
-        for place in [Some(segment.codes), segment.scales.map(|(_, _, place)| place)]
-            .into_iter()
-            .flatten()
-        {
-            for (_, slot) in &taken {
-                let at = at(record, place, *slot);
-                want[at.clone()].copy_from_slice(&got[at]);
-            }
-        }
-        let ranges: Vec<(f64, f64)> = taken
-            .iter()
-            .flat_map(|(token, _)| of(*token))
-            .map(|(low, high)| (f64::from(*low), f64::from(*high)))
-            .collect();
-        let middle: Vec<f64> = ranges.iter().map(|(low, high)| (low + high) / 2.0).collect();
+        let of = |(token, _)| ranges[token * record.dim + first..token * record.dim + end].iter();
+        let ranges: Vec<&Range> = slots.taken().flat_map(of).collect();
+        let middle: Vec<f64> = ranges.iter().map(|range| range.middle).collect();
+        let wide = |at: usize| ranges[at].half;
+        let (cols, codes) = (end - first, gather(segment.codes));
         let Some((width, scale, place)) = segment.scales else {
-            let wide = |at: usize| (ranges[at].1 - ranges[at].0) / 2.0;
-            measured.extend(within(
-                segment.name,
-                &middle,
-                &floats(&codes, 2),
-                wide,
-                &[taken.len(), end - first],
-            ));
+            let shape = [middle.len() / cols, cols];
+            measured.extend(within(segment.name, &middle, &floats(&codes, 2), wide, &shape));
             continue;
         };
+        let group = Group::block(width);
         let format = Format {
             rotation: None,
             element: segment.element,
             convention: None,
-            scaling: Some(Scaling {
-                group: Group::block(width),
-                scale,
-            }),
+            scaling: Some(Scaling { group, scale }),
             global: None,
         };
         let stored = Stored {
             format: &format,
             width,
-            cols: end - first,
+            cols,
             above: 1.0,
             data: &codes,
             scale: &gather(place),
         };
-        measured.extend(admissible(stored, &middle, |at| (ranges[at].1 - ranges[at].0) / 2.0));
+        measured.extend(admissible(stored, &middle, wide));
+    }
+
+    let mut want = before.to_vec();
+    for (_, slot) in slots.taken() {
+        for row in rows(record, slot) {
+            want[row.clone()].copy_from_slice(&got[row]);
+        }
+        for padding in record.padding {
+            want[at(record, *padding, slot)].fill(0);
+        }
     }
     measured.push(equal("pages", &want, got, &[want.len()], 1));
     measured
