@@ -108,6 +108,7 @@ doc = "ties of 4-bit codes away from zero"
 [[mutant]]
 name = "subnormal_scale_flushed"
 doc = "scales below 2^-126 taken for zero"
+variants = ["simple", "few", "pieces", "stream", "copied"]
 
 [[mutant]]
 name = "tail_skipped"

@@ -3,7 +3,8 @@
 
 #include "common.cuh"
 
-// Comparisons let NaN through, which minima and maxima would drop. Where e^−g overflows the result is −0.
+// Comparisons let NaN through, which minima and maxima would drop. Where e^−g or its reciprocal leaves the range of f32 the
+// result is −0. The exponential and the reciprocal are the machine's own.
 __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 #ifdef MUTANT_CLAMP_BELOW
     gate = gate < -limit ? -limit : gate;
@@ -15,7 +16,10 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
     up = up > limit ? limit : up;
     up = up < -limit ? -limit : up;
 #endif
-    return __fdividef(gate, 1.0f + expf(-gate)) * up;
+    float power, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f)); // log2(e)
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+    return gate * inverse * up;
 }
 
 // Rows [gate, up] of 2·cols by eights of the result, whose pairs are loaded while those before are worked on. Calls

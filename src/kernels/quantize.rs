@@ -35,6 +35,8 @@ impl Op for Quantize {
                     cases.push(case(Inputs::Random, 5, 328, edges));
                     cases.push(case(Inputs::Edges, 208, 1024, edges));
                     if find == 1 {
+                        // Without its last rows there is a NaN, but no infinity.
+                        cases.push(case(Inputs::Edges, 10, 512, "all"));
                         cases.push(case(Inputs::Edges, 26, 512, "all"));
                     }
                     cases.push(case(Inputs::Site("layers.*.attention.kv.window"), 61 * 64, 512, edges));

@@ -83,9 +83,10 @@ pub(super) struct Activated {
 impl Activated {
     /// Of rows [g, u] of `2·cols`.
     ///
-    /// With u = 2^-24 the exponential and the quotient err by 4u, as they are given to 2 ulp, sum and product by u: with
-    /// terms of second order less than 12u, and the spacing of subnormals. Where the exponential or its reciprocal leaves
-    /// the range of f32, beyond −87, nothing may be left of the number, which is at most 89·2^-125 times up.
+    /// With u = 2^-24 the power of two errs by 4u and its argument g·log2(e) by two roundings, so by 2|g|u in all; the
+    /// reciprocal errs by 2u, as it is given to an ulp, and the sum and two products by u each: with terms of second order
+    /// less than (12 + 2|g|)u, and the spacing of subnormals. Where the power or its reciprocal leaves the range of f32,
+    /// beyond −87, nothing may be left of the number, which is at most 89·2^-125 times up.
     pub fn new(x: &[f32], cols: usize) -> Self {
         use rayon::prelude::*;
         let limit = f64::from(LIMIT);
@@ -97,7 +98,8 @@ impl Activated {
             } else {
                 0.0
             };
-            (y, 12.0 * 2f64.powi(-24) * y.abs() + 2f64.powi(-146) + lost)
+            let units = 12.0 + 2.0 * gate.abs().min(200.0);
+            (y, units * 2f64.powi(-24) * y.abs() + 2f64.powi(-146) + lost)
         };
         let rows = x.par_chunks(2 * cols).flat_map_iter(|x| {
             let (gate, up) = x.split_at(cols);
