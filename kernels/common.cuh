@@ -125,11 +125,16 @@ template <> struct Eight<bf16> {
 
 // Bits of the largest of eight magnitudes.
 __device__ __forceinline__ u32 amax_of(const float (&x)[8]) {
-    u32 amax = 0;
+    float amax = fabsf(x[0]);
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        amax = larger(amax, __float_as_uint(x[i]) & 0x7fffffff);
-    return amax;
+    for (int i = 1; i < 8; i++) {
+#ifdef MUTANT_NAN_DROPPED
+        amax = fmaxf(amax, fabsf(x[i]));
+#else
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(amax) : "f"(fabsf(x[i])));
+#endif
+    }
+    return __float_as_uint(amax);
 }
 
 template <> struct Eight<float> {
@@ -177,6 +182,21 @@ __device__ __forceinline__ u32 larger_of_lanes(u32 mine, u32 given, int step) {
 #endif
     return larger(mine, other);
 }
+
+// Which eights there are: those below a count, or all that are asked for.
+struct Below {
+    int count;
+
+    __device__ __forceinline__ bool operator()(int at) const {
+        return at < count;
+    }
+};
+
+struct All {
+    __device__ __forceinline__ bool operator()(int) const {
+        return true;
+    }
+};
 
 // The largest of magnitudes in each group of `LANES` neighbouring lanes, known to all of them. All lanes of the warp take
 // part.

@@ -320,16 +320,17 @@ template <class F, int N> struct Shared {
     }
 };
 
-// The eights at `at` and every `stride` of all `count`, codes and scales stored: of each the largest magnitude, and
-// get(i, x) gives its elements. All lanes of a warp take part, and groups of lanes that hold a block lie all within `count`
-// or all beyond.
-template <class F, int N, class Get>
+// N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
+// those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements. All lanes of a warp take
+// part; of those that hold a block there are all or none.
+template <class F, int N, class Get, class There>
 __device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
-                                                typename F::Stored *scales, int at, int stride, int count) {
+                                                typename F::Stored *scales, int at, There there) {
     typedef Shared<F, N> Share;
     float factor[N];
     typename F::Stored scale[Share::own];
     Share::scales(amax, level, scale, factor);
+    data += at, scales += at / F::lanes + Share::first() * (32 / F::lanes);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float x[8];
@@ -337,28 +338,14 @@ __device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typenam
 #pragma unroll
         for (int k = 0; k < 8; k++)
             x[k] *= factor[i];
-        const int here = at + i * stride;
-        if (here < count)
-            store_once(data + here, F::Element::encode8(x));
+        if (there(at + i * 32))
+            store_once(data + i * 32, F::Element::encode8(x));
     }
 #pragma unroll
     for (int i = 0; i < Share::own; i++) {
-        const int here = at + (Share::first() + i) * stride;
-        if (Share::stores() && here < count)
-            scales[here / F::lanes] = scale[i];
+        if (Share::stores() && there(at + (Share::first() + i) * 32))
+            scales[i * (32 / F::lanes)] = scale[i];
     }
-}
-
-// The same of eights as they are in memory.
-template <class F, int N, class T>
-__device__ __forceinline__ void quantize_eights(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
-                                                typename F::Stored *scales, int at, int stride, int count) {
-    u32 amax[N];
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        amax[i] = in[i].amax();
-    const auto get = [&](int i, float(&x)[8]) { in[i].unpack(x); };
-    quantize_eights<F>(amax, get, level, data, scales, at, stride, count);
 }
 
 typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;

@@ -140,27 +140,49 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
                       [=](int i) { return to_f32(x[i]); });
 }
 
-// N eights of a thread, `stride` apart; zeros where there are none.
+// The first eight of a thread in a piece of `N` for each, 32 apart: a warp has 32·N in one piece.
+template <int N> __device__ __forceinline__ int first_eight() {
+    return threadIdx.x / 32 * 32 * N + threadIdx.x % 32;
+}
+
+// N eights of a thread; zeros from `count` on.
 template <int N, class T, class... Policy>
-__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, int stride, int count,
-                                            Policy... policy) {
+__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, int count, Policy... policy) {
+    if (at + (N - 1) * 32 < count) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            into[i].load(x, at + i * 32, policy...);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        if (at + i * stride < count)
-            into[i].load(x, at + i * stride, policy...);
+        if (at + i * 32 < count)
+            into[i].load(x, at + i * 32, policy...);
         else
             into[i].zero();
     }
+}
+
+// What they are quantized to.
+template <class F, int N, class T>
+__device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
+                                         typename F::Stored *scales, int at, int count) {
+    u32 amax[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        amax[i] = in[i].amax();
+    const auto get = [&](int i, float(&x)[8]) { in[i].unpack(x); };
+    quantize_eights<F>(amax, get, level, data, scales, at, Below{count});
 }
 
 // N eights of each thread once, all of a thread block in one piece.
 template <int N, class F, class T>
 __device__ __forceinline__ void once(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
                                      int rows, int cols) {
-    const int count = rows * (cols / 8), at = blockIdx.x * N * blockDim.x + threadIdx.x;
+    const int count = rows * (cols / 8), at = blockIdx.x * N * blockDim.x + first_eight<N>();
     Eight<T> in[N];
-    load_eights(in, x, at, blockDim.x, count);
-    quantize_eights<F>(in, typename F::Level(amax), data, scales, at, blockDim.x, count);
+    load_eights(in, x, at, count);
+    quantize<F>(in, typename F::Level(amax), data, scales, at, count);
 }
 
 // Pieces of N eights of each thread, the next one loaded while one is worked on.
@@ -169,12 +191,13 @@ __device__ __forceinline__ void stream(const T *x, const float *amax, typename F
                                        int rows, int cols) {
     const int count = rows * (cols / 8), piece = N * blockDim.x, step = gridDim.x * piece;
     Eight<T> now[N], next[N];
-    int at = blockIdx.x * piece + threadIdx.x;
-    load_eights(now, x, at, blockDim.x, count);
+    int first = blockIdx.x * piece;
+    load_eights(now, x, first + first_eight<N>(), count);
     const typename F::Level level(amax);
-    for (; at - (int)threadIdx.x < count; at += step) {
-        load_eights(next, x, at + step, blockDim.x, count);
-        quantize_eights<F>(now, level, data, scales, at, blockDim.x, count);
+    for (; first < count; first += step) {
+        const int at = first + first_eight<N>();
+        load_eights(next, x, at + step, count);
+        quantize<F>(now, level, data, scales, at, count);
 #pragma unroll
         for (int i = 0; i < N; i++)
             now[i] = next[i];
@@ -211,7 +234,7 @@ __device__ __forceinline__ void copied(const T *x, const float *amax, typename F
         Eight<T> in[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            const int at = i * blockDim.x + threadIdx.x;
+            const int at = first_eight<N>() + i * 32;
             if (first + at < count)
                 in[i].load_shared(room(slot), at);
             else
@@ -219,7 +242,7 @@ __device__ __forceinline__ void copied(const T *x, const float *amax, typename F
         }
         __syncthreads();
         fetch(first + WAITING * step, slot);
-        quantize_eights<F>(in, level, data, scales, first + threadIdx.x, blockDim.x, count);
+        quantize<F>(in, level, data, scales, first + first_eight<N>(), count);
         if (++slot == WAITING)
             slot = 0, parity ^= 1;
     }
@@ -245,11 +268,11 @@ template <class T, int HELD> struct Pieces {
 
     // Where the thread's eights of its `turn`th piece are.
     __device__ __forceinline__ int at(int turn) const {
-        return (turn * gridDim.x + blockIdx.x) * N * blockDim.x + threadIdx.x;
+        return (turn * gridDim.x + blockIdx.x) * N * blockDim.x + first_eight<N>();
     }
 
     __device__ __forceinline__ void load(Eight<T> (&into)[N], int turn, u64 policy) const {
-        load_eights(into, x, at(turn), blockDim.x, count, policy);
+        load_eights(into, x, at(turn), count, policy);
     }
 
     __device__ __forceinline__ Eight<T> &hold(int turn, int i) const {
@@ -301,7 +324,7 @@ template <class T, int HELD> struct Pieces {
         for (; turn >= 0; turn--) {
             if (turn > HELD)
                 load(next, turn - 1, drop_it);
-            quantize_eights<nvfp4>(now, level, data, scales, at(turn), blockDim.x, count);
+            quantize<nvfp4>(now, level, data, scales, at(turn), count);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 if (0 < turn && turn <= HELD)

@@ -12,12 +12,12 @@ args = ["x", "weight", "y", "eps", "T", "C"]
 [[variant]]
 name = "fast"
 doc = "thread blocks that stay, four eights a thread, with the next three rows on their way to shared memory"
-needs = ["C % 8 == 0", "C <= 7168"]
+needs = ["C % 1024 == 0", "C <= 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_fast_{dtype}"
 grid = ["min(T, sms * 4)"]
-block = ["ceil(C, 1024) * 32"]
+block = ["C / 32"]
 shared = "C * S * 3"
 args = ["x", "weight", "y", "eps", "T", "C"]
 
@@ -62,17 +62,19 @@ template <class T> __device__ void simple(const T *x, const float *weight, T *y,
 // What is done with a row's products: stored, each by the inverse root mean square.
 template <int V, class T> struct Store {
     T *y;
-    int count;
+    int cols;
 
-    __device__ __forceinline__ void operator()(int, int row, float (&product)[V][8], float inverse) const {
+    template <class There>
+    __device__ __forceinline__ void operator()(int, int row, float (&product)[V][8], float inverse, There there) const {
+        T *to = y + (size_t)row * cols;
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            const int at = v * blockDim.x + threadIdx.x;
+            const int at = first_eight<V>() + v * 32;
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 product[v][i] *= inverse;
-            if (at < count)
-                Eight<T>::store(y, (size_t)row * count + at, product[v]);
+            if (there(at))
+                Eight<T>::store(to, at, product[v]);
         }
     }
 };
@@ -90,11 +92,11 @@ extern __shared__ __align__(16) u8 ring[];
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(224, 4)                                                               \
         rmsnorm_fast_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                   \
-        norm_rows<4>(x, weight, eps, rows, cols, (T *)ring, nothing, Store<4, T>{y, cols / 8});                        \
+        norm_rows<4>(x, weight, eps, rows, cols, (T *)ring, nothing, Store<4, T>{y, cols});                        \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(1024)                                                                 \
         rmsnorm_wide_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
-        norm_row<1>(x, weight, eps, cols, nothing, Store<1, T>{y, cols / 8});                                          \
+        norm_row(x, weight, eps, cols, nothing, Store<1, T>{y, cols});                                          \
     }
 
 ENTRIES(bf16, bf16)

@@ -27,59 +27,61 @@ __device__ __forceinline__ void load_weights(const float *weight, int at, float 
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
 }
 
-// The products x·w of a row, the sum of squares gathered; zeros beyond the row. Eights of a thread are `threads` apart.
-template <int V, class T>
-__device__ __forceinline__ float multiply(const Eight<T> (&x)[V], const float *weight, int count, float (&product)[V][8]) {
-    float sum = 0.0f;
+// The first eight of a thread that has `V` of them, 32 apart: a warp has 32·V in one piece.
+template <int V> __device__ __forceinline__ int first_eight() {
+    return threadIdx.x / 32 * 32 * V + threadIdx.x % 32;
+}
+
+// The products x·w of a row and the sum of squares. There are no weights where there are no eights.
+template <int V, class T, class There>
+__device__ __forceinline__ float multiply(const Eight<T> (&x)[V], const float *weight, There there, float (&product)[V][8]) {
+    // Two chains of additions, of which neither waits for the other.
+    float sum[2] = {};
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        const int at = v * blockDim.x + threadIdx.x;
+        const int at = first_eight<V>() + v * 32;
         float w[8] = {};
-        if (at < count)
+        if (there(at))
             load_weights(weight, at, w);
         x[v].unpack(product[v]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            sum = __fmaf_rn(product[v][i], product[v][i], sum);
+            sum[i % 2] = __fmaf_rn(product[v][i], product[v][i], sum[i % 2]);
             product[v][i] *= w[i];
         }
     }
-    return sum;
+    return sum[0] + sum[1];
 }
 
-// One row by a thread block, `V` eights a thread. Calls emit(state, row, product, inverse) with all threads: y of the
-// eight v · threads + thread is product[v] · inverse, with zeros beyond the row. `prepare` makes the state once the row is
-// on its way.
-template <int V, class T, class Prepare, class Emit>
+// One row by a thread block, an eight a thread. Calls emit(state, row, product, inverse, there) with all threads: y of an
+// eight is product · inverse, zeros where there is none. `prepare` makes the state once the row is on its way.
+template <class T, class Prepare, class Emit>
 __device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit) {
     __shared__ float room[32];
-    const int count = cols / 8;
-    Eight<T> in[V];
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        const int at = v * blockDim.x + threadIdx.x;
-        if (at < count)
-            in[v].load(x, (size_t)blockIdx.x * count + at);
-        else
-            in[v].zero();
-    }
-    float product[V][8];
-    const float sum = multiply(in, weight, count, product);
+    const int count = cols / 8, at = threadIdx.x;
+    const Below there = {count};
+    Eight<T> in[1];
+    if (there(at))
+        in[0].load(x, (size_t)blockIdx.x * count + at);
+    else
+        in[0].zero();
+    float product[1][8];
+    const float sum = multiply(in, weight, there, product);
     const auto state = prepare();
-    emit(state, blockIdx.x, product, inverse_rms(block_sum(sum, room), cols, eps));
+    emit(state, blockIdx.x, product, inverse_rms(block_sum(sum, room), cols, eps), there);
 }
 
 // Rows that wait in shared memory, of those that a thread block is to work on.
 constexpr int WAITING = 3;
 
-// The same of many rows by thread blocks that stay. Rows are copied to shared memory while others are worked on; `ring` has
-// room for WAITING of them.
+// The same of many rows by thread blocks that stay, `V` eights a thread, whose eights are exactly those of a row. Rows are
+// copied to shared memory while others are worked on; `ring` has room for WAITING of them.
 template <int V, class T, class Prepare, class Emit>
 __device__ __forceinline__ void norm_rows(const T *x, const float *weight, float eps, int rows, int cols, T *ring,
                                           Prepare prepare, Emit emit) {
     __shared__ float room[2][32];
     __shared__ u64 arrival[WAITING];
-    const int count = cols / 8, bytes = cols * sizeof(T);
+    const int bytes = cols * sizeof(T);
     const auto fetch = [=](int row, int slot) {
         if (threadIdx.x == 0 && row < rows)
             copy_to_shared(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot);
@@ -96,21 +98,16 @@ __device__ __forceinline__ void norm_rows(const T *x, const float *weight, float
         arrival_wait(arrival + slot, parity);
         Eight<T> in[V];
 #pragma unroll
-        for (int v = 0; v < V; v++) {
-            const int at = v * blockDim.x + threadIdx.x;
-            if (at < count)
-                in[v].load_shared(ring + slot * cols, at);
-            else
-                in[v].zero();
-        }
+        for (int v = 0; v < V; v++)
+            in[v].load_shared(ring + slot * cols, first_eight<V>() + v * 32);
         float product[V][8];
-        const float sum = block_sum(multiply(in, weight, count, product), room[turn]);
+        const float sum = block_sum(multiply(in, weight, All(), product), room[turn]);
         // All threads have read the row before the sum's barrier; the room of the turn before may still be read.
         fetch(row + WAITING * gridDim.x, slot);
 #ifdef MUTANT_ROW_INDEX
-        emit(state, blockIdx.x, product, inverse_rms(sum, cols, eps));
+        emit(state, blockIdx.x, product, inverse_rms(sum, cols, eps), All());
 #else
-        emit(state, row, product, inverse_rms(sum, cols, eps));
+        emit(state, row, product, inverse_rms(sum, cols, eps), All());
 #endif
         turn ^= 1, slot++;
         if (slot == WAITING)

@@ -12,12 +12,12 @@ args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 [[variant]]
 name = "fast"
 doc = "thread blocks that stay, four eights a thread, with the next three rows on their way to shared memory"
-needs = ["C % W == 0", "C <= 7168"]
+needs = ["C % 1024 == 0", "C <= 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_quantize_fast_{format}_{dtype}"
 grid = ["min(T, sms * 4)"]
-block = ["ceil(C, 1024) * 32"]
+block = ["C / 32"]
 shared = "C * S * 3"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
@@ -77,9 +77,11 @@ __device__ void simple(const T *x, const float *weight, const float *amax, u8 *d
 template <int V, class F> struct Cast {
     typename F::Codes *data;
     typename F::Stored *scales;
-    int count;
+    int cols;
 
-    __device__ __forceinline__ void operator()(typename F::Level level, int row, float (&product)[V][8], float inverse) const {
+    template <class There>
+    __device__ __forceinline__ void operator()(typename F::Level level, int row, float (&product)[V][8], float inverse,
+                                               There there) const {
         // Rounding keeps the order: the largest of products is the product of the largest.
         u32 largest[V];
 #pragma unroll
@@ -90,8 +92,8 @@ template <int V, class F> struct Cast {
             for (int i = 0; i < 8; i++)
                 y[i] = product[v][i] * inverse;
         };
-        quantize_eights<F>(largest, get, level, data + (size_t)row * count, scales + row * (count / F::lanes), threadIdx.x,
-                           blockDim.x, count);
+        quantize_eights<F>(largest, get, level, data + (size_t)row * (cols / 8), scales + (size_t)row * (cols / F::width),
+                           first_eight<V>(), there);
     }
 };
 
@@ -115,12 +117,12 @@ extern __shared__ __align__(16) u8 ring[];
         const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps,    \
         int rows, int cols) {                                                                                          \
         norm_rows<4>(x, weight, eps, rows, cols, (T *)ring, Prepare<FORMAT>{amax},                                     \
-                     Cast<4, FORMAT>{data, scale, cols / 8});                                                          \
+                     Cast<4, FORMAT>{data, scale, cols});                                                          \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(1024) rmsnorm_quantize_wide_##FORMAT##_##DTYPE(                       \
         const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int, \
         int cols) {                                                                                                    \
-        norm_row<1>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols / 8});              \
+        norm_row(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols});              \
     }
 
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

@@ -3,7 +3,7 @@
 
 #include "common.cuh"
 
-// Comparisons let NaN through, which minima and maxima would drop. Where e^−g or its reciprocal leaves the range of f32 the
+// NaN must come through, which C's minima and maxima drop. Where e^−g or its reciprocal leaves the range of f32 the
 // result is −0. The exponential and the reciprocal are the machine's own.
 __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 #ifdef MUTANT_CLAMP_BELOW
@@ -12,9 +12,9 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 #ifdef MUTANT_NAN_DROPPED
     gate = fminf(gate, limit), up = fmaxf(fminf(up, limit), -limit);
 #else
-    gate = gate > limit ? limit : gate;
-    up = up > limit ? limit : up;
-    up = up < -limit ? -limit : up;
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(gate) : "f"(limit));
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(up) : "f"(limit));
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(up) : "f"(-limit));
 #endif
     float power, inverse;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f)); // log2(e)
