@@ -275,22 +275,24 @@ __device__ void registers(const u8* x, const int* ends, u8* y, int H, int W, int
     clear_tail(y, piece.tiles * 512, bytes);
 }
 
-// Words `from` to `from` + 4 of a and b, less their first bytes.
+// 16 bytes each of four rows that begin `from` words and some bits after `rows`, which `next` follows.
 template <int from>
-__device__ __forceinline__ uint4 middle(const uint4& a, const uint4& b, int bits) {
-    u32 all[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    return {__funnelshift_r(all[from], all[from + 1], bits), __funnelshift_r(all[from + 1], all[from + 2], bits),
-            __funnelshift_r(all[from + 2], all[from + 3], bits), __funnelshift_r(all[from + 3], all[from + 4], bits)};
+__device__ __forceinline__ void advance(uint4 (&rows)[4], const uint4 (&next)[4], int bits) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 all[8] = {rows[i].x, rows[i].y, rows[i].z, rows[i].w, next[i].x, next[i].y, next[i].z, next[i].w};
+        auto word = [&](int at) { return __funnelshift_r(all[from + at], all[from + at + 1], bits); };
+        rows[i] = {word(0), word(1), word(2), word(3)};
+    }
 }
 
-// 16 bytes of a row that begin `shift` bytes after `a`, which `b` follows.
-__device__ __forceinline__ uint4 middle(const uint4& a, const uint4& b, int shift) {
-    int bits = shift % 4 * 8;
-    switch (shift / 4) {
-    case 0: return middle<0>(a, b, bits);
-    case 1: return middle<1>(a, b, bits);
-    case 2: return middle<2>(a, b, bits);
-    default: return middle<3>(a, b, bits);
+__device__ __forceinline__ void skip(uint4 (&rows)[4], const uint4 (&next)[4], int bytes) {
+    int bits = bytes % 4 * 8;
+    switch (bytes / 4) {
+    case 0: return advance<0>(rows, next, bits);
+    case 1: return advance<1>(rows, next, bits);
+    case 2: return advance<2>(rows, next, bits);
+    default: return advance<3>(rows, next, bits);
     }
 }
 
@@ -340,11 +342,13 @@ __device__ __forceinline__ void deliver(const uint4* stage, u8* y, int shift, in
         int count = cols - chunk * 16;
         if (count <= 0) return;
         const uint4* from = stage + q * PITCH + chunk;
-        uint4 rows[4];
+        uint4 rows[4], next[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            rows[i] = from[i * 8 * PITCH];
-            if (shift) rows[i] = middle(rows[i], from[i * 8 * PITCH + 1], shift);
+        for (int i = 0; i < 4; i++) rows[i] = from[i * 8 * PITCH];
+        if (shift) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) next[i] = from[i * 8 * PITCH + 1];
+            skip(rows, next, shift);
         }
         uint4* to = reinterpret_cast<uint4*>(y + chunk * 2048 + q * 16);
         to[0] = {rows[0].x, rows[1].x, rows[2].x, rows[3].x};
@@ -395,8 +399,8 @@ __device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int 
 #define ENTRIES(groups)                                                                                                \
     ENTRY(simple, groups, (256), simple<groups>)                                                                       \
     ENTRY(registers, groups, (128), registers<groups>)                                                                 \
-    ENTRY(staged, groups, (128, 10), staged<groups, false>)                                                            \
-    ENTRY(staged_prefetch, groups, (128, 10), staged<groups, true>)
+    ENTRY(staged, groups, (128, 8), staged<groups, false>)                                                            \
+    ENTRY(staged_prefetch, groups, (128, 8), staged<groups, true>)
 
 ENTRIES(plain)
 ENTRIES(m)
