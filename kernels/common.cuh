@@ -166,7 +166,11 @@ __device__ __forceinline__ float block_sum(float x, float *room) {
     if (lane == 0)
         room[warp] = x;
     __syncthreads();
+#ifdef MUTANT_WARP_LOST
+    return room[0];
+#else
     return warp_sum(lane < warps ? room[lane] : 0.0f);
+#endif
 }
 
 // The same for the largest of magnitudes.

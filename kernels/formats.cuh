@@ -255,6 +255,44 @@ template <class E, class R, int W> struct Format {
     }
 };
 
+// One block by one thread, element by element: the numbers value(first) … value(end − 1) of a row to its bytes. A block
+// that is cut short is as if filled up with zeros.
+template <class F, class Value>
+__device__ void quantize_block(int first, int end, u8 *row, typename F::Stored &scale, typename F::Level level, Value value) {
+    typedef typename F::Element Element;
+    u32 amax = 0;
+    for (int i = first; i < end; i++) {
+#ifdef MUTANT_TAIL_SKIPPED
+        if (end - first < F::width)
+            break;
+#endif
+        amax = larger(amax, __float_as_uint(value(i)) & 0x7fffffff);
+    }
+    scale = F::Rule::template scale<Element>(amax, level);
+    const float factor = F::Rule::factor(scale, level);
+    if (Element::bits == 8) {
+        for (int i = first; i < end; i++)
+            row[i] = Element::encode(value(i) * factor);
+    } else {
+        for (int i = first; i < end; i += 2)
+            row[i / 2] = Element::encode2(value(i) * factor, value(i + 1) * factor);
+    }
+}
+
+// Eight elements of a block that neighbouring lanes hold, whose largest magnitude has these bits: the eight `at` of all,
+// stored if `valid`.
+template <class F>
+__device__ __forceinline__ void quantize_eight(float (&x)[8], u32 amax, typename F::Level level, typename F::Codes *data,
+                                               typename F::Stored *scales, int at, bool valid) {
+    typename F::Stored scale;
+    const typename F::Codes codes = F::encode8(x, amax, level, scale);
+    if (valid) {
+        store_once(data + at, codes);
+        if (at % F::lanes == 0)
+            scales[at / F::lanes] = scale;
+    }
+}
+
 typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;
 typedef Format<E4m3, Deepgemm, 64> fp8_b64_f32;
 typedef Format<E4m3, ActQuant, 128> fp8_b128;

@@ -92,34 +92,16 @@ variants = ["two_launches", "fused"]
 
 #include "formats.cuh"
 
-// Every block of W elements by one thread; the last of a row may be short, and is as if filled up with zeros.
 template <class F, class T>
 __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stored *scales, int rows, int cols) {
     const int across = (cols + F::width - 1) / F::width;
     const int block = blockIdx.x * blockDim.x + threadIdx.x;
     if (block >= rows * across)
         return;
-    const int first = block % across * F::width, count = min(F::width, cols - first);
-    const size_t start = (size_t)(block / across) * cols + first;
-    u32 largest = 0;
-    for (int i = 0; i < count; i++) {
-#ifdef MUTANT_TAIL_SKIPPED
-        if (count < F::width)
-            break;
-#endif
-        largest = larger(largest, __float_as_uint(to_f32(x[start + i])) & 0x7fffffff);
-    }
-    const typename F::Level level(amax);
-    const typename F::Stored scale = F::Rule::template scale<typename F::Element>(largest, level);
-    const float factor = F::Rule::factor(scale, level);
-    scales[block] = scale;
-    if (F::Element::bits == 8) {
-        for (int i = 0; i < count; i++)
-            data[start + i] = F::Element::encode(to_f32(x[start + i]) * factor);
-    } else {
-        for (int i = 0; i < count; i += 2)
-            data[(start + i) / 2] = F::Element::encode2(to_f32(x[start + i]) * factor, to_f32(x[start + i + 1]) * factor);
-    }
+    const int row = block / across, first = block % across * F::width;
+    x += (size_t)row * cols, data += (size_t)row * cols * F::Element::bits / 8;
+    quantize_block<F>(first, min(first + F::width, cols), data, scales[block], typename F::Level(amax),
+                      [=](int i) { return to_f32(x[i]); });
 }
 
 // What a thread loads at a time: 32 bytes.
@@ -151,15 +133,8 @@ __device__ __forceinline__ void quantize(const Loaded<T> &in, typename F::Level 
         if (here - (int)(threadIdx.x % 32) >= count)
             break;
         float x[8];
-        typename F::Stored scale;
         in.eight[i].unpack(x);
-        const u32 largest = lanes_max<F::lanes>(in.eight[i].amax());
-        const typename F::Codes codes = F::encode8(x, largest, level, scale);
-        if (here < count) {
-            store_once(data + here, codes);
-            if (here % F::lanes == 0)
-                scales[here / F::lanes] = scale;
-        }
+        quantize_eight<F>(x, lanes_max<F::lanes>(in.eight[i].amax()), level, data, scales, here, here < count);
     }
 }
 

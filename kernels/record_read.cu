@@ -5,7 +5,7 @@ doc = "a thread for each 16 bytes of output"
 
 [[variant.launch]]
 entry = "record_read_simple_{record}_{out}"
-grid = ["ceil(T * D * out_bytes / 16, 256)"]
+grid = ["ceil(T * C * out_bytes / 16, 256)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
@@ -15,7 +15,7 @@ doc = "4 times 16 bytes of output for each thread: their slots are loaded togeth
 
 [[variant.launch]]
 entry = "record_read_unrolled_{record}_{out}"
-grid = ["ceil(T * D * out_bytes / 16, 1024)"]
+grid = ["ceil(T * C * out_bytes / 16, 1024)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 

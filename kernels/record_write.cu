@@ -6,7 +6,7 @@ doc = "a block for each token, a thread for each pair of channels"
 [[variant.launch]]
 entry = "record_write_simple_{record}_{form}"
 grid = ["T"]
-block = ["D / 2"]
+block = ["C / 2"]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
@@ -15,7 +15,7 @@ doc = "a warp for each token at a time (half a warp where a token has 128 channe
 
 [[variant.launch]]
 entry = "record_write_warps_{record}_{form}"
-grid = ["min(ceil(T * min(D / 8, 32), 256), 4 * sms)"]
+grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 

@@ -55,7 +55,7 @@ struct VllmMla {
     typedef NoLevel Level;
 
     template <class Element> static __device__ __forceinline__ float scale(u32 amax, Level) {
-        const float floored = __uint_as_float(max(amax, 0x05600000u)); // 448·2^-126
+        const float floored = __uint_as_float(max(amax, 0x04e00000u)); // 448·2^-126
         return amax >= INFINITY_BITS ? __uint_as_float(NAN_BITS) : __fdiv_rn(floored, Element::max);
     }
 

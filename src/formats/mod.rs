@@ -23,6 +23,7 @@ mod power;
 mod quantize;
 mod records;
 mod scale;
+mod single;
 mod steps;
 mod stochastic;
 mod verify;
@@ -46,6 +47,7 @@ pub use power::{POWER_RULES, Pick, PowerCast, PowerRule};
 pub use quantize::GlobalScale;
 pub use records::{PAGE, Place, RECORDS, Record, Segment};
 pub use scale::Scale;
+pub(crate) use single::Single;
 pub use stochastic::{stochastic_byte, stochastic_hardware};
 pub use verify::{Verified, verify};
 

@@ -92,7 +92,7 @@ pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Res
     let (rows, half) = (case.dim("T"), case.key("dtype") == "bf16");
     let mut values = match case.inputs {
         Inputs::Random => random(name, rows, cols, data),
-        Inputs::Edges => edges(name, rows, cols, case.key("edges") == "all", data),
+        Inputs::Edges => edges(name, rows, cols, case.key("edges"), data)?,
         Inputs::Site(site) => data.site_rows(site, rows, cols)?,
     };
     let (dtype, bytes) = if half {
@@ -117,14 +117,20 @@ fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     x
 }
 
-/// Rows of one trouble each; `all` says whether NaN, infinities and numbers near the largest are among them.
-fn edges(name: &str, rows: usize, cols: usize, all: bool, data: &Data) -> Vec<f32> {
+/// Rows of one trouble each: `finite` ones whose squares are finite too, `special` ones with NaN and infinities, or `all`,
+/// with numbers up to the largest.
+fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Result<Vec<f32>, String> {
+    let kinds = match which {
+        "finite" => 9,
+        "special" => 11,
+        "all" => 13,
+        other => return Err(format!("no edges '{other}'")),
+    };
     let normal = data.normal(name, rows * cols);
     let bits = data.bytes(name, 4 * rows * cols);
     let sign = |i: usize| if i.is_multiple_of(3) { -1.0 } else { 1.0 };
     let mut x = vec![0.0; rows * cols];
     for (row, x) in x.chunks_mut(cols.max(1)).enumerate() {
-        let kinds = if all { 13 } else { 9 };
         let special = row / kinds % cols;
         for (i, x) in x.iter_mut().enumerate() {
             let at = row * cols + i;
@@ -159,5 +165,5 @@ fn edges(name: &str, rows: usize, cols: usize, all: bool, data: &Data) -> Vec<f3
             };
         }
     }
-    x
+    Ok(x)
 }

@@ -8,13 +8,18 @@ mod blocks;
 pub mod data;
 mod dequantize;
 pub mod judge;
+mod mhc_pre;
 mod quantize;
 mod record_read;
 mod record_write;
+mod rmsnorm;
+mod rmsnorm_quantize;
 mod rope;
 mod scale_layout;
 mod slots;
 mod state_transpose;
+mod swiglu;
+mod swiglu_quantize;
 
 use safetensors::Dtype;
 
@@ -24,12 +29,17 @@ use judge::Measured;
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
     &dequantize::Dequantize,
+    &mhc_pre::MhcPre,
     &quantize::Quantize,
     &record_read::RecordRead,
     &record_write::RecordWrite,
+    &rmsnorm::RmsNorm,
+    &rmsnorm_quantize::RmsNormQuantize,
     &rope::Rope,
     &scale_layout::ScaleLayout,
     &state_transpose::StateTranspose,
+    &swiglu::SwiGlu,
+    &swiglu_quantize::SwiGluQuantize,
 ];
 
 /// An operation that kernels are written for.
@@ -197,9 +207,18 @@ impl Outputs {
     }
 }
 
+/// What operations share in saying what is right.
+const SHARED: &[&str] = &[
+    include_str!("blocks.rs"),
+    include_str!("data.rs"),
+    include_str!("judge/admissible.rs"),
+    include_str!("judge/mod.rs"),
+    include_str!("slots.rs"),
+];
+
 /// Stands for everything that says whether an operation's outputs are right.
 pub fn digest(op: &dyn Op) -> blake3::Hash {
-    blake3::hash((op.source().to_string() + include_str!("judge.rs")).as_bytes())
+    blake3::hash(([op.source()].iter().chain(SHARED).copied().collect::<String>()).as_bytes())
 }
 
 /// The operation called `name`, or an error that names the nearest.

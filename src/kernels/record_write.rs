@@ -9,10 +9,11 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
-use super::judge::{Measured, equal};
-use super::slots::{Slots, layout, rows, site_of, vectors};
+use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::judge::{Measured, Stored, admissible, equal, within};
+use super::slots::{Slots, at, layout, rows, site_of, vectors};
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
-use crate::formats::{PAGE, RECORDS, Record, codec};
+use crate::formats::{Format, Group, PAGE, Place, RECORDS, Record, Scaling, codec};
 
 pub struct RecordWrite;
 
@@ -44,7 +45,7 @@ impl Op for RecordWrite {
         let slots = Slots::new(case, data);
         let normed = case.key("form") == "normed";
         let mut x = vectors(case, data, record.dim)?;
-        x.par_iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
+        round_to_bf16(&mut x);
         if normed {
             // Squares of larger ones do not fit f32.
             let limit = 2f32.powi(50);
@@ -67,17 +68,15 @@ impl Op for RecordWrite {
         let page_shape = [slots.pages, stride];
         let per_token = 2 * record.dim + record.bytes + case.dim("slot_bytes") + if normed { 8 + 4 * ROPE } else { 0 };
         let bytes = slots.of.len() * per_token + if normed { 4 * record.dim } else { 0 };
-        let halves = x.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
-        let f32s = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
         let indices = positions
             .iter()
             .flat_map(|position| (*position as i64).to_le_bytes())
             .collect();
         let buffers = vec![
-            Buffer::input("x", Dtype::BF16, &shape, halves),
-            Buffer::input("weight", Dtype::F32, &[record.dim], f32s(&weight)),
+            Buffer::input("x", Dtype::BF16, &shape, bf16_bytes(&x)),
+            Buffer::input("weight", Dtype::F32, &[record.dim], f32_bytes(&weight)),
             Buffer::input("positions", Dtype::I64, &shape[..1], indices),
-            Buffer::input("cos_sin", Dtype::F32, &[POSITIONS, ROPE / 2, 2], f32s(&cos_sin)),
+            Buffer::input("cos_sin", Dtype::F32, &[POSITIONS, ROPE / 2, 2], f32_bytes(&cos_sin)),
             slots.buffer(case),
             Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
         ];
@@ -113,19 +112,19 @@ fn cases(record: &'static Record) -> Vec<Case> {
     let case = |name: &str, form: &str, tokens, slot_bytes, inputs, timed| Case {
         name: format!("{}.{form}.{name}", record.name),
         keys: vec![("record", record.name.into()), ("form", form.into())],
-        dims: vec![("T", tokens), ("D", record.dim as i64), ("slot_bytes", slot_bytes)],
+        dims: vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)],
         inputs,
         timed,
     };
     let site = Inputs::Site(site_of(record));
     vec![
-        // case("t1", "normed", 1, 8, Inputs::Random, true),
-        // case("t16384", "normed", 16384, 8, Inputs::Random, true),
-        // case("edges", "normed", 1003, 4, Inputs::Edges, false),
-        // case("model", "normed", 61 * 32, 8, site, false),
+        case("t1", "normed", 1, 8, Inputs::Random, true),
+        case("t16384", "normed", 16384, 8, Inputs::Random, true),
+        case("edges", "normed", 501, 4, Inputs::Edges, false),
+        case("model", "normed", 61 * 16, 8, site, false),
         case("t16384", "raw", 16384, 8, Inputs::Random, true),
-        case("edges", "raw", 1003, 4, Inputs::Edges, false),
-        case("model", "raw", 61 * 32, 8, site, false),
+        case("edges", "raw", 501, 4, Inputs::Edges, false),
+        case("model", "raw", 61 * 16, 8, site, false),
     ]
 }
 
@@ -144,6 +143,13 @@ fn cos_sin() -> Vec<f32> {
         .collect()
 }
 
+/// Numbers from `middle − half` to `middle + half`.
+#[derive(Clone, Copy, Default)]
+struct Range {
+    middle: f64,
+    half: f64,
+}
+
 /// What the normed form has besides the vectors.
 struct Normed<'a> {
     weight: &'a [f32],
@@ -152,10 +158,10 @@ struct Normed<'a> {
 }
 
 impl Normed<'_> {
-    /// The least and the largest bf16 that each channel may be: the norm and the rotation in f64, give or take what f32
+    /// What bf16 each channel may be: the norm and the rotation in f64, give or take what f32
     /// may err.
-    fn ranges(&self, x: &[f32], dim: usize) -> Vec<(f32, f32)> {
-        let mut ranges = vec![(0.0, 0.0); x.len()];
+    fn ranges(&self, x: &[f32], dim: usize) -> Vec<Range> {
+        let mut ranges = vec![Range::default(); x.len()];
         let rows = ranges
             .par_chunks_exact_mut(dim)
             .zip(x.par_chunks_exact(dim))
@@ -164,13 +170,13 @@ impl Normed<'_> {
         ranges
     }
 
-    fn range(&self, x: &[f32], position: usize, ranges: &mut [(f32, f32)]) {
+    fn range(&self, x: &[f32], position: usize, ranges: &mut [Range]) {
         let dim = x.len();
         let unit = 2f64.powi(-24);
         // A sum of `dim` squares in any order is off by dim + 1 units at most, its root by half of that; the sum with ε,
         // an approximate reciprocal root of 2 ulp, two products and the f32 below add 9.
         let relative = (dim as f64 / 2.0 + 9.0) * unit;
-        let half = |x: f64| bf16::from_f32(x as f32).to_f32();
+        let half = |x: f64| bf16::from_f32(x as f32).to_f64();
         let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
         let scale = 1.0 / (sum / dim as f64 + f64::from(EPS)).sqrt();
         let normed: Vec<f64> = x
@@ -178,10 +184,20 @@ impl Normed<'_> {
             .zip(self.weight)
             .map(|(x, w)| f64::from(*x) * scale * f64::from(*w))
             .collect();
-        let set = |range: &mut (f32, f32), y: f64, bound: f64| {
+        let set = |range: &mut Range, y: f64, bound: f64| {
             // Below f32's normal numbers errors are no longer relative.
             let bound = bound + 2f64.powi(-146);
-            *range = (half(y - bound), half(y + bound));
+            let (low, high) = (half(y - bound), half(y + bound));
+            // Where it is zero, of either sign.
+            let zero = if low == 0.0 && high == 0.0 {
+                2f64.powi(-150)
+            } else {
+                0.0
+            };
+            *range = Range {
+                middle: (low + high) / 2.0,
+                half: (high - low) / 2.0 + zero,
+            };
         };
         let first = dim - ROPE;
         for (range, y) in ranges[..first].iter_mut().zip(&normed) {
@@ -199,12 +215,54 @@ impl Normed<'_> {
     }
 }
 
-fn judge_normed(
-    _record: &Record,
-    _before: &[u8],
-    _got: &[u8],
-    _slots: &Slots,
-    _ranges: &[(f32, f32)],
-) -> Vec<Measured> {
-    Vec::new()
+/// Channels that are stored as they are must be within their range; codes and scales must be admissible; all other bytes of
+/// the pages, the padding of tokens too, are known.
+fn judge_normed(record: &Record, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Measured> {
+    let gather = |place: Place| -> Vec<u8> {
+        let bytes = |(_, slot)| got[at(record, place, slot)].iter().copied();
+        slots.taken().flat_map(bytes).collect()
+    };
+    let mut measured = Vec::new();
+    for segment in record.segments {
+        let (first, end) = segment.channels;
+        let of = |(token, _)| ranges[token * record.dim + first..token * record.dim + end].iter();
+        let ranges: Vec<&Range> = slots.taken().flat_map(of).collect();
+        let middle: Vec<f64> = ranges.iter().map(|range| range.middle).collect();
+        let wide = |at: usize| ranges[at].half;
+        let (cols, codes) = (end - first, gather(segment.codes));
+        let Some((width, scale, place)) = segment.scales else {
+            let shape = [middle.len() / cols, cols];
+            measured.extend(within(segment.name, &middle, &floats(&codes, 2), wide, &shape));
+            continue;
+        };
+        let group = Group::block(width);
+        let format = Format {
+            rotation: None,
+            element: segment.element,
+            convention: None,
+            scaling: Some(Scaling { group, scale }),
+            global: None,
+        };
+        let stored = Stored {
+            format: &format,
+            width,
+            cols,
+            above: 1.0,
+            data: &codes,
+            scale: &gather(place),
+        };
+        measured.extend(admissible(stored, &middle, wide));
+    }
+
+    let mut want = before.to_vec();
+    for (_, slot) in slots.taken() {
+        for row in rows(record, slot) {
+            want[row.clone()].copy_from_slice(&got[row]);
+        }
+        for padding in record.padding {
+            want[at(record, *padding, slot)].fill(0);
+        }
+    }
+    measured.push(equal("pages", &want, got, &[want.len()], 1));
+    measured
 }

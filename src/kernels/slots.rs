@@ -67,17 +67,21 @@ impl Slots {
     }
 }
 
-/// Where a token's rows of all regions lie in the pages, first to last, of the token in that slot of the pool.
+/// Where a place of the token in that slot of the pool lies in the pages.
+pub(super) fn at(record: &Record, place: Place, slot: usize) -> std::ops::Range<usize> {
+    let first = slot / PAGE * record.page_stride(PAGE) + record.at(place, slot % PAGE, PAGE);
+    first..first + place.bytes
+}
+
+/// Where all of its bytes lie: a row in each region.
 pub(super) fn rows(record: &Record, slot: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let start = slot / PAGE * record.page_stride(PAGE);
     record.regions.iter().enumerate().map(move |(region, &bytes)| {
         let place = Place {
             region,
             offset: 0,
             bytes,
         };
-        let first = start + record.at(place, slot % PAGE, PAGE);
-        first..first + bytes
+        at(record, place, slot)
     })
 }
 
@@ -97,8 +101,7 @@ pub(super) fn encoded(record: &Record, bytes: Vec<u8>) -> Encoded {
     }
 }
 
-/// KV vectors of so many tokens, channels and rows of several sizes; of a site as many from each layer, over again where
-/// there are fewer.
+/// The KV vectors of a case; drawn ones have tokens and channels of several sizes.
 pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, String> {
     let tokens = case.dim("T");
     let Inputs::Site(pattern) = case.inputs else {
@@ -113,16 +116,7 @@ pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, 
         }
         return Ok(values);
     };
-    let found = data.site(pattern)?;
-    if let Some(other) = found.iter().find(|rows| rows.cols != dim) {
-        return Err(format!("'{pattern}' has {} channels, not {dim}", other.cols));
-    }
-    let rows: Vec<&[f32]> = found.iter().flat_map(|rows| rows.values.chunks_exact(dim)).collect();
-    if rows.is_empty() {
-        return Err(format!("'{pattern}' has no rows"));
-    }
-    let row = |token: usize| rows[(token * rows.len() / tokens) % rows.len()];
-    Ok((0..tokens).flat_map(|token| row(token).iter().copied()).collect())
+    data.site_rows(pattern, tokens, dim)
 }
 
 /// What scales and casts may get wrong, in every second row: ties, zeros, subnormals, one large element, NaN, infinities.

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::kernels::TIME;
+use super::mutants::Fate;
 use super::run::Run;
 use crate::atomic::write_atomic;
-use crate::backend::cuda::Source;
 use crate::backend::cuda::toolkit::FLAGS;
-use crate::error::{Error, Result};
+use crate::backend::cuda::{Device, Source, Toolkit};
+use crate::error::{Error, Exit, Result};
 use crate::kernels;
 
 /// Its file in the folder of a device.
@@ -21,7 +22,7 @@ pub const FILE: &str = "kernels.json";
 /// All that was verified on one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Attestation {
-    /// Card and driver.
+    /// The card.
     pub device: String,
     /// By operation.
     pub ops: BTreeMap<String, Verified>,
@@ -30,9 +31,11 @@ pub struct Attestation {
 /// A file of kernels as it was when it was verified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verified {
-    /// Of the run: commit, time, NVRTC.
     pub commit: Option<String>,
+    /// RFC 3339.
     pub at: String,
+    /// Version of CUDA that the driver was for.
+    pub driver: String,
     pub nvrtc: String,
     pub flags: Vec<String>,
     /// blake3 of the `.cu` and all it includes.
@@ -40,7 +43,7 @@ pub struct Verified {
     /// blake3 of the cases, bounds and judgement.
     pub judgement: String,
     pub variants: BTreeMap<String, Shown>,
-    /// Planted faults and the first check that each failed.
+    /// Planted faults, as `variant mutant`, and the first check that noticed each; empty if none did.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutants: BTreeMap<String, String>,
 }
@@ -58,9 +61,10 @@ pub struct Shown {
 
 impl Attestation {
     /// Of a run whose gates pass: operations of which every variant was run on every case.
-    pub fn of(run: &Run, sources: &[Source], nvrtc: &str) -> Self {
+    pub fn of(run: &Run, sources: &[Source], device: &Device, fates: &[Fate]) -> Result<Self> {
+        let (major, minor) = Toolkit::open()?.version;
         let mut all = Self {
-            device: run.manifest.device.clone(),
+            device: device.name.clone(),
             ..Self::default()
         };
         for source in sources {
@@ -85,27 +89,28 @@ impl Attestation {
             if failed {
                 continue;
             }
-            let variants = source.header.variants.iter().map(|variant| {
-                (
-                    variant.name.clone(),
-                    shown(run, &format!("{}.{}", source.op, variant.name)),
-                )
+            let kernel = |variant: &str| format!("{}.{variant}", source.op);
+            let variants = source.header.variants.iter();
+            let variants = variants.map(|variant| (variant.name.clone(), shown(run, &kernel(&variant.name))));
+            let planted = fates.iter().filter_map(|fate| {
+                let (op, variant) = fate.kernel.split_once('.')?;
+                let name = format!("{variant} {}", fate.mutant);
+                (op == source.op).then(|| (name, fate.killed.clone().unwrap_or_default()))
             });
-            all.ops.insert(
-                source.op.clone(),
-                Verified {
-                    commit: run.manifest.commit.clone(),
-                    at: run.manifest.started_at.clone(),
-                    nvrtc: nvrtc.into(),
-                    flags: FLAGS.iter().map(ToString::to_string).collect(),
-                    kernels: source.digest().to_hex().to_string(),
-                    judgement: kernels::digest(op).to_hex().to_string(),
-                    variants: variants.filter(|(_, shown)| shown.cases > 0).collect(),
-                    mutants: BTreeMap::new(),
-                },
-            );
+            let verified = Verified {
+                commit: run.manifest.commit.clone(),
+                at: run.manifest.started_at.clone(),
+                driver: device.driver.clone(),
+                nvrtc: format!("{major}.{minor}"),
+                flags: FLAGS.iter().map(ToString::to_string).collect(),
+                kernels: source.digest().to_hex().to_string(),
+                judgement: kernels::digest(op).to_hex().to_string(),
+                variants: variants.filter(|(_, shown)| shown.cases > 0).collect(),
+                mutants: planted.collect(),
+            };
+            all.ops.insert(source.op.clone(), verified);
         }
-        all
+        Ok(all)
     }
 
     /// All in a folder of devices' folders.
@@ -247,5 +252,79 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
         .filter(runs)
         .find(|variant| !verified.variants.contains_key(&variant.name));
     found.extend(missing.map(|variant| format!("variant '{}' was not run", variant.name)));
+    for mutant in &source.header.mutants {
+        for variant in source
+            .header
+            .variants
+            .iter()
+            .filter(runs)
+            .filter(|variant| mutant.is_of(&variant.name))
+        {
+            let name = format!("{} {}", variant.name, mutant.name);
+            match verified.mutants.get(&name) {
+                None => found.push(format!("fault '{name}' was not planted")),
+                Some(killed) if killed.is_empty() => found.push(format!("fault '{name}' went unnoticed")),
+                Some(_) => {}
+            }
+        }
+    }
     found
+}
+
+/// Folder of what was verified: `experiments/results` here or in a folder above.
+fn results() -> Result<PathBuf> {
+    let here = std::env::current_dir().map_err(Error::io(".", "read"))?;
+    let found = here
+        .ancestors()
+        .map(|folder| folder.join("experiments/results"))
+        .find(|folder| folder.is_dir());
+    found.ok_or_else(|| Error::Setup("no folder experiments/results here or above".into()))
+}
+
+/// `ulplab gate --attested`: the kernels in the tree against what was verified.
+pub fn gate(folder: Option<&Path>) -> Result<Exit> {
+    let sources = Source::read_all(&super::kernels::folder()?)?;
+    let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
+    judge(&sources, &Attestation::read_all(&folder)?)
+}
+
+fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Result<Exit> {
+    if sources.is_empty() {
+        return Err(Error::NothingSelected("there are no kernels".into()));
+    }
+    let findings = changed(sources, attestations);
+    findings.iter().for_each(|finding| println!("FAIL {finding}"));
+    let files: Vec<String> = attestations
+        .iter()
+        .map(|(file, _)| file.display().to_string())
+        .collect();
+    let verdict = if findings.is_empty() { "PASS" } else { "FAIL" };
+    let good = sources.len().saturating_sub(findings.len());
+    println!(
+        "{verdict}: {good} of {} files of kernels are as they were verified, by {}",
+        sources.len(),
+        files.join(", ")
+    );
+    Ok(if findings.is_empty() {
+        Exit::Pass
+    } else {
+        Exit::GateFailed
+    })
+}
+
+/// Architectures that kernels are compiled for where there is no GPU: of those they run on, and of those to come.
+const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
+
+/// For want of a GPU: compiles everything, and holds it against what was verified.
+pub fn without_device(sources: &[Source], why: &Error) -> Result<Exit> {
+    let toolkit = Toolkit::open()?;
+    let (major, minor) = toolkit.version;
+    println!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
+    for source in sources {
+        for arch in ARCHITECTURES {
+            let cubin = toolkit.compile(source, arch, &[])?;
+            println!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
+        }
+    }
+    judge(sources, &Attestation::read_all(&results()?)?)
 }

@@ -8,12 +8,14 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::deepseek_v4::{Config, Model};
 
+use super::attest;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind};
 use super::folder::Folder;
 use super::judge;
 use super::kernels;
 use super::load::Source;
+use super::mutants::{self, Fate};
 use super::plan::{Cell, Partition, plan, select};
 use super::ready::Ready;
 use super::run::{Manifest, RecipeInfo};
@@ -68,6 +70,12 @@ pub struct SweepArgs {
     /// Of kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
     #[arg(long, value_name = "OP.MUTANT")]
     pub mutant: Option<String>,
+    /// Of kernels: then plant every fault and tell which check notices it; exit code 100 if one goes unnoticed.
+    #[arg(long, conflicts_with = "mutant")]
+    pub mutants: bool,
+    /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
+    #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
+    pub attest: Option<PathBuf>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
@@ -110,7 +118,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         _ => None,
     };
     let device = match device.transpose() {
-        Err(why) => return kernels::without_device(&prepared.sources, &why),
+        Err(why) => return attest::without_device(&prepared.sources, &why),
         Ok(device) => device,
     };
     if let Some(device) = &device {
@@ -123,8 +131,14 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     manifest.seconds = before + started.elapsed().as_secs_f64();
     manifest.complete = prepared.cells.iter().all(|cell| folder.has(&cell.id));
     folder.write_manifest(&manifest)?;
-    outcome?;
-    judge::finish(&folder, manifest, args.json)
+    let fates = outcome?;
+    let exit = judge::finish(&folder, manifest, args.json)?;
+    let unnoticed = mutants::print(&fates);
+    if let (Some(results), Some(device)) = (&args.attest, &device) {
+        let attestation = attest::Attestation::of(&judge::open(&folder.path)?, &prepared.sources, device, &fates)?;
+        println!("{}", attestation.write(results)?.display());
+    }
+    Ok(if unnoticed { Exit::GateFailed } else { exit })
 }
 
 fn prepare(args: &SweepArgs) -> Result<Prepared> {
@@ -290,14 +304,14 @@ fn newest(home: &Path) -> Result<PathBuf> {
         .ok_or_else(nothing)
 }
 
-fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folder: &Folder) -> Result<()> {
+fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folder: &Folder) -> Result<Vec<Fate>> {
     let share: Vec<&Cell> = match args.partition {
         Some(partition) => partition.of(&prepared.cells).collect(),
         None => prepared.cells.iter().collect(),
     };
     let pending: Vec<&Cell> = share.iter().copied().filter(|cell| !folder.has(&cell.id)).collect();
-    if pending.is_empty() {
-        return Ok(());
+    if pending.is_empty() && !args.mutants {
+        return Ok(Vec::new());
     }
     // A second signal ends the process at once; cells are written whole or not at all, so nothing is lost by it.
     let handler = ctrlc::set_handler(|| {
@@ -351,7 +365,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         };
         bench.run(&pending)?;
         bar.finish_and_clear();
-        return Ok(());
+        return if args.mutants { bench.mutants() } else { Ok(Vec::new()) };
     }
     for (index, name) in experiment.window_names().iter().enumerate() {
         let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
@@ -364,7 +378,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         bench.window(name, text, &cells)?;
     }
     bar.finish_and_clear();
-    Ok(())
+    Ok(Vec::new())
 }
 
 fn load<T: reference::Real>(folder: &Path) -> Result<Model<T>> {

@@ -1,11 +1,12 @@
 //! From the cells of a run to its verdicts and reports.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use reference::paths::deepseek_v4::SITES;
 
+use super::attest;
 use super::experiment::{Experiment, Kind, Rule};
 use super::folder::Folder;
 use super::load::Source;
@@ -93,6 +94,12 @@ fn sites(experiment: &Experiment) -> Vec<String> {
     }
 }
 
+/// The run in a folder.
+pub fn open(path: &Path) -> Result<Run> {
+    let (folder, manifest) = Folder::open(path)?;
+    load(&folder, manifest)
+}
+
 /// Judges a complete run, writes all reports into its folder and prints the table; the exit code is the verdict.
 pub fn finish(folder: &Folder, manifest: Manifest, json: bool) -> Result<Exit> {
     let run = load(folder, manifest)?;
@@ -149,11 +156,17 @@ fn bind(manifest: &Manifest) -> Vec<(&Rule, Vec<&str>)> {
         .collect()
 }
 
-/// Judge a stored run again, by its own gates or by those of an experiment file.
+/// Judge a stored run again, by its own gates or by those of an experiment file; or hold the kernels in the tree against
+/// what was verified on a GPU.
 #[derive(Debug, clap::Args)]
 pub struct GateArgs {
     /// Folder of the run.
-    pub run: PathBuf,
+    #[arg(required_unless_present = "attested")]
+    pub run: Option<PathBuf>,
+    /// Whether every kernel, its flags and its bounds are as they were when they were verified, by the results in DIR
+    /// [default: experiments/results].
+    #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["run", "rules", "json"])]
+    pub attested: Option<Option<PathBuf>>,
     /// Take the gates from this experiment file in place of the run's own.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
@@ -163,7 +176,10 @@ pub struct GateArgs {
 }
 
 pub fn gate(args: &GateArgs) -> Result<Exit> {
-    let (folder, mut manifest) = Folder::open(&args.run)?;
+    let Some(run) = &args.run else {
+        return attest::gate(args.attested.as_ref().and_then(Option::as_deref));
+    };
+    let (folder, mut manifest) = Folder::open(run)?;
     if let Some(file) = &args.rules {
         let source = Source::read(file)?;
         manifest.experiment.gates = source.parse(&[])?.gates;

@@ -12,7 +12,7 @@ use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
-use crate::error::{Error, Exit, Result, did_you_mean};
+use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Problem, Rows};
 use crate::pattern::matches;
@@ -114,9 +114,15 @@ impl Bench<'_> {
                 if here.is_empty() {
                     continue;
                 }
-                let problem = op
-                    .problem(&case, self.data)
-                    .map_err(|why| Error::Usage(format!("{} case {}: {why}", source.op, case.name)))?;
+                let problem = match op.problem(&case, self.data) {
+                    Ok(problem) => problem,
+                    Err(why) => {
+                        eprintln!("{} case {}: {why}", source.op, case.name);
+                        here.iter()
+                            .try_for_each(|cell| (self.done)(cell, vec![unknown(cell, &case)]))?;
+                        continue;
+                    }
+                };
                 for cell in here {
                     if self.stop.load(Ordering::Relaxed) {
                         return Err(Error::Interrupted);
@@ -207,6 +213,15 @@ pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
         .filter(|measured| measured.metric == "violations" && measured.value != 0.0)
 }
 
+/// Of a cell that could not be run: no gate passes a NaN.
+fn unknown(cell: &Cell, case: &Case) -> Record {
+    Record {
+        site: "inputs".into(),
+        metric: "violations".into(),
+        ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
+    }
+}
+
 fn timed(running: &Running, problem: &Problem, watch: &Stopwatch, copy: f64) -> Result<Vec<Measured>> {
     let times = watch.time(&|| running.launch())?;
     let megabytes = problem.bytes as f64 / 1e6;
@@ -268,21 +283,4 @@ impl Numerics<f32> for Collector<'_> {
             });
         }
     }
-}
-
-/// Architectures that kernels are compiled for where there is no GPU: of those they run on, and of those to come.
-const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
-
-/// Compiles everything, for want of a GPU.
-pub fn without_device(sources: &[Source], why: &Error) -> Result<Exit> {
-    let toolkit = Toolkit::open()?;
-    let (major, minor) = toolkit.version;
-    println!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
-    for source in sources {
-        for arch in ARCHITECTURES {
-            let cubin = toolkit.compile(source, arch, &[])?;
-            println!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
-        }
-    }
-    Ok(Exit::Pass)
 }

@@ -17,6 +17,29 @@ pub struct Fate {
     pub killed: Option<String>,
 }
 
+/// Prints what became of every fault; whether one went unnoticed.
+pub fn print(fates: &[Fate]) -> bool {
+    let width = fates
+        .iter()
+        .map(|fate| fate.kernel.len() + fate.mutant.len() + 1)
+        .max()
+        .unwrap_or(0);
+    for fate in fates {
+        let name = format!("{} {}", fate.kernel, fate.mutant);
+        let end = fate.killed.as_deref().unwrap_or("UNNOTICED");
+        println!("{name:width$}  {}: {end}", fate.doc);
+    }
+    let unnoticed = fates.iter().filter(|fate| fate.killed.is_none()).count();
+    if !fates.is_empty() {
+        println!(
+            "{} of {} planted faults are noticed",
+            fates.len() - unnoticed,
+            fates.len()
+        );
+    }
+    unnoticed > 0
+}
+
 impl Bench<'_> {
     /// Plants every fault in every variant that has it.
     pub fn mutants(&self) -> Result<Vec<Fate>> {

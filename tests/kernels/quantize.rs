@@ -4,7 +4,7 @@ use ulplab::formats::{Format, GlobalScale};
 use super::{accepts_only, problems, values};
 
 /// Formats of the cases, by key.
-fn format(key: &str) -> Format {
+pub fn format(key: &str) -> Format {
     let text = match key {
         "fp8_b128_f32" => "e4m3/b128:f32(deepgemm)",
         "fp8_b64_f32" => "e4m3/b64:f32(deepgemm)",

@@ -1,4 +1,8 @@
-//! How outputs are judged: bit for bit, or within a bound that has a reason.
+//! How outputs are judged: bit for bit, within a bound that has a reason, or as bytes that numbers within it can have.
+
+mod admissible;
+
+pub use admissible::{Stored, admissible};
 
 use rayon::prelude::*;
 
@@ -89,4 +93,11 @@ pub fn within(
     let pair = Pair::new(want, got);
     all.extend(measure_all(&pair).map(|(metric, value)| measured(metric.name, value, None)));
     all
+}
+
+/// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most
+/// 2^-8 of the number, or half the least.
+pub fn bf16_error(y: f64, error: f64) -> f64 {
+    let unit = 2f64.powi(-8);
+    error * (1.0 + unit) + (unit * y.abs()).max(2f64.powi(-134))
 }

@@ -1,0 +1,305 @@
+//! The mHC pre-block and the RMSNorm after it: n residual streams → the block's normed input, and how its output will be
+//! mixed back.
+//!
+//! As [`HyperConnection::pre`] followed by [`rmsnorm`], with bf16 streams and one rounding, of the normed input to bf16.
+
+use rayon::prelude::*;
+use reference::Tensor;
+use reference::ops::hyper_connection::HyperConnection;
+use reference::ops::linear::Linear;
+use reference::ops::rmsnorm::rmsnorm;
+use safetensors::Dtype;
+
+use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::judge::within;
+use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+
+pub struct MhcPre;
+
+const STREAMS: usize = 4;
+/// Products of the projection: for pre, post and comb.
+const WIDTH: usize = 2 * STREAMS + STREAMS * STREAMS;
+const ITERATIONS: usize = 20;
+const EPS: f32 = 1e-6;
+/// Tokens that the reference works on at a time.
+const CHUNK: usize = 64;
+
+impl Op for MhcPre {
+    fn name(&self) -> &'static str {
+        "mhc_pre"
+    }
+
+    fn doc(&self) -> &'static str {
+        "mHC pre-block of 4 streams: projection, Sinkhorn, mix; and the RMSNorm of what was mixed"
+    }
+
+    fn source(&self) -> &'static str {
+        include_str!("mhc_pre.rs")
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |name: &str, tokens, channels, inputs, timed| Case {
+            name: name.into(),
+            keys: vec![],
+            dims: vec![("T", tokens), ("C", channels)],
+            inputs,
+            timed,
+        };
+        vec![
+            case("t1", 1, 7168, Inputs::Random, true),
+            case("t4096", 4096, 7168, Inputs::Random, true),
+            case("t3", 3, 7168, Inputs::Random, false),
+            case("t128", 128, 7168, Inputs::Random, true),
+            case("edges16", 16, 7168, Inputs::Edges, false),
+            case("edges64", 64, 7168, Inputs::Edges, false),
+            case("narrow", 37, 72, Inputs::Random, false),
+            case("model", 61 * 16, 64, Inputs::Site("layers.*.input"), false),
+        ]
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let (tokens, dim) = (case.dim("T"), case.dim("C"));
+        let row = STREAMS * dim;
+        let mut x = match case.inputs {
+            Inputs::Site(pattern) => data.site_rows(pattern, tokens * STREAMS, dim)?,
+            _ => data.normal("x", tokens * row),
+        };
+        if case.inputs == Inputs::Edges {
+            edges(&mut x, row);
+        }
+        round_to_bf16(&mut x);
+        let spread = (row as f32).powf(-0.5);
+        let site = Site {
+            projection: data.normal("fn", WIDTH * row).iter().map(|x| x * spread).collect(),
+            base: data.normal("base", WIDTH).iter().map(|x| 0.5 * x).collect(),
+            scale: [0.9, 1.1, 1.3],
+            weight: data.normal("weight", dim).iter().map(|x| 1.0 + 0.1 * x).collect(),
+        };
+        let f32s = |name, values: &[f32], shape: &[usize]| Buffer::input(name, Dtype::F32, shape, f32_bytes(values));
+        let buffers = vec![
+            Buffer::input("x", Dtype::BF16, &[tokens, STREAMS, dim], bf16_bytes(&x)),
+            f32s("fn", &site.projection, &[WIDTH, row]),
+            f32s("base", &site.base, &[WIDTH]),
+            f32s("scale", &site.scale, &[3]),
+            f32s("weight", &site.weight, &[dim]),
+            Buffer::output("y", Dtype::BF16, &[tokens, dim]),
+            Buffer::output("post", Dtype::F32, &[tokens, STREAMS]),
+            Buffer::output("comb", Dtype::F32, &[tokens, STREAMS, STREAMS]),
+        ];
+        let want = site.want(&x, dim);
+        Ok(Problem {
+            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
+            flops: (2 * tokens * WIDTH * row) as u64,
+            buffers,
+            scalars: vec![("norm_eps", Scalar::F32(EPS)), ("eps", Scalar::F32(EPS))],
+            judge: Box::new(move |outputs: &Outputs| {
+                let judged = want.iter().map(|want| {
+                    let shape = [tokens, want.values.len() / tokens];
+                    let got = floats(outputs.get(want.name), want.size);
+                    within(want.name, &want.values, &got, |at| want.bounds[at], &shape)
+                });
+                judged.flatten().collect()
+            }),
+        })
+    }
+}
+
+/// Tokens of zeros, of very large and very small numbers, with a NaN, with an infinity, and of one number only.
+fn edges(x: &mut [f32], row: usize) {
+    for (token, x) in x.chunks_exact_mut(row).enumerate() {
+        match token % 8 {
+            1 => x.fill(0.0),
+            2 => x.iter_mut().for_each(|x| *x *= 2f32.powi(40)),
+            3 => x.iter_mut().for_each(|x| *x *= 2f32.powi(-60)),
+            4 => x[token * 997 % row] = f32::NAN,
+            5 => x[token * 997 % row] = f32::INFINITY,
+            6 => {
+                x.fill(0.0);
+                x[token * 997 % row] = 500.0;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The constants of one place in the model.
+struct Site {
+    /// `[WIDTH, STREAMS · D]`.
+    projection: Vec<f32>,
+    base: Vec<f32>,
+    scale: [f32; 3],
+    weight: Vec<f32>,
+}
+
+/// An output in f64, and how far off it may be.
+struct Want {
+    name: &'static str,
+    /// Bytes of a number.
+    size: usize,
+    values: Vec<f64>,
+    bounds: Vec<f64>,
+}
+
+impl Site {
+    /// The outputs y, post and comb.
+    fn want(&self, x: &[f32], dim: usize) -> [Want; 3] {
+        let f64s = |values: &[f32]| values.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+        let connection = HyperConnection {
+            projection: Linear {
+                weight: Tensor::new([WIDTH, STREAMS * dim], f64s(&self.projection)),
+            },
+            base: f64s(&self.base),
+            scale: self.scale.map(f64::from),
+            streams: STREAMS,
+            iterations: ITERATIONS,
+            norm_eps: f64::from(EPS),
+            eps: f64::from(EPS),
+        };
+        let rows = connection.projection.weight.data.chunks_exact(STREAMS * dim);
+        let lengths: Vec<f64> = rows.map(length_of).collect();
+        let mut all = [("y", 2), ("post", 4), ("comb", 4)].map(|(name, size)| Want {
+            name,
+            size,
+            values: Vec::new(),
+            bounds: Vec::new(),
+        });
+        for x in x.chunks(CHUNK * STREAMS * dim) {
+            let x = Tensor::new([x.len() / (STREAMS * dim), STREAMS, dim], f64s(x));
+            let (mut y, mixing) = connection.pre(&x);
+            let mixed = y.clone();
+            rmsnorm(&mut y, Some(&f64s(&self.weight)), f64::from(EPS));
+            let bounds = Bounds {
+                connection: &connection,
+                lengths: &lengths,
+                weight: &self.weight,
+            };
+            let rows = x.data.par_chunks_exact(STREAMS * dim);
+            let rows = rows
+                .zip(mixed.data.par_chunks_exact(dim))
+                .zip(y.data.par_chunks_exact(dim));
+            let bounds: Vec<[Vec<f64>; 3]> = rows.map(|((x, mixed), y)| bounds.of(x, mixed, y)).collect();
+            for (want, values) in all.iter_mut().zip([y.data, mixing.post.data, mixing.comb.data]) {
+                want.values.extend(values);
+            }
+            for token in bounds {
+                all.iter_mut()
+                    .zip(token)
+                    .for_each(|(want, bounds)| want.bounds.extend(bounds));
+            }
+        }
+        all
+    }
+}
+
+/// Half an ulp of f32, relative.
+const UNIT: f64 = 1.0 / (1 << 24) as f64;
+
+/// What a sum of products may be off by, relative to the sum of their magnitudes: 512 additions in a row, each exact to
+/// two units, since tensor cores cut where others round.
+const SUM: f64 = 512.0 * 2.0 * UNIT;
+
+struct Bounds<'a> {
+    connection: &'a HyperConnection<f64>,
+    /// Of the rows of the projection.
+    lengths: &'a [f64],
+    weight: &'a [f32],
+}
+
+impl Bounds<'_> {
+    /// Of y, post and comb of one token, `x` its streams, `mixed` what they are mixed to, `y` that normed. To first order,
+    /// and a hundredth more.
+    fn of(&self, x: &[f64], mixed: &[f64], y: &[f64]) -> [Vec<f64>; 3] {
+        let HyperConnection { base, scale, .. } = self.connection;
+        let (dim, eps) = (mixed.len(), f64::from(EPS));
+        let length = length_of(x);
+        let inverse = 1.0 / (length * length / x.len() as f64 + eps).sqrt();
+        // By Cauchy and Schwarz no sum of magnitudes of products exceeds the product of lengths. The inverse rms and the
+        // arithmetic of a logit add a few units of what they are applied to.
+        let mus = self.lengths.iter().map(|row| length * inverse * row);
+        let logits = mus.enumerate().map(|(i, mu)| {
+            let scale = scale[usize::from(i >= STREAMS) + usize::from(i >= 2 * STREAMS)].abs();
+            scale * mu * (1.5 * SUM + 8.0 * UNIT) + 2.0 * UNIT * base[i].abs()
+        });
+        let logits: Vec<f64> = logits.collect();
+
+        // A sigmoid's slope is 1/4 at most; it is at most 1, and off by a few units of that by itself.
+        let sigmoid = |logit: &f64| 1.01 * (logit / 4.0 + 8.0 * UNIT);
+        let pre: Vec<f64> = logits[..STREAMS].iter().map(sigmoid).collect();
+        let post = logits[STREAMS..2 * STREAMS]
+            .iter()
+            .map(|logit| 2.0 * sigmoid(logit))
+            .collect();
+        let comb = self.comb(x, inverse, &logits[2 * STREAMS..]);
+
+        // Weights are at most 1 + ε, and mixing takes four products and sums.
+        let streams = |channel: usize| x.iter().skip(channel).step_by(dim);
+        let errors = (0..dim).map(|channel| {
+            let each = streams(channel).zip(&pre).map(|(x, pre)| x.abs() * (pre + 5.0 * UNIT));
+            each.sum::<f64>()
+        });
+        let errors: Vec<f64> = errors.collect();
+        // The mean square of what is mixed may come of products of streams, whose lengths then count.
+        let squares = mixed.iter().map(|u| u * u).sum::<f64>() + dim as f64 * eps;
+        let drift = mixed.iter().zip(&errors).map(|(u, error)| u.abs() * error).sum::<f64>();
+        let lengths: f64 = x.chunks_exact(dim).map(length_of).sum();
+        let relative = (drift + SUM * lengths * lengths / 2.0) / squares + 8.0 * UNIT;
+        let rms = (squares / dim as f64).sqrt();
+        let y = errors.iter().zip(y).zip(self.weight).map(|((error, y), w)| {
+            let real = 1.01 * (error / rms * f64::from(w.abs()) + y.abs() * relative);
+            // And half a step of bf16; of its subnormals that is 2^-134.
+            real + (y.abs() + real) / 256.0 + 2f64.powi(-134)
+        });
+        [y.collect(), post, comb]
+    }
+
+    /// The bounds of comb: every logit is moved by as much as it may be off, one at a time, and what that does added up.
+    fn comb(&self, x: &[f64], inverse: f64, errors: &[f64]) -> Vec<f64> {
+        let HyperConnection {
+            projection,
+            base,
+            scale,
+            ..
+        } = self.connection;
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let logit = |i: usize| dot(projection.weight.row(i), x) * inverse * scale[2] + base[i];
+        let logits: Vec<f64> = (2 * STREAMS..WIDTH).map(logit).collect();
+        let comb = sinkhorn(&logits);
+        // 39 normalisations, none of which makes errors larger, each off by a few units.
+        let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();
+        for (i, error) in errors.iter().enumerate() {
+            let mut moved = logits.clone();
+            moved[i] += error;
+            let moved = sinkhorn(&moved);
+            for (bound, (moved, c)) in bounds.iter_mut().zip(moved.iter().zip(&comb)) {
+                *bound += 1.01 * (moved - c).abs();
+            }
+        }
+        bounds
+    }
+}
+
+fn length_of(x: &[f64]) -> f64 {
+    x.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// Row softmax, + ε, column and row normalisations in turn, of one matrix.
+fn sinkhorn(logits: &[f64]) -> Vec<f64> {
+    let eps = f64::from(EPS);
+    let lines = |matrix: &mut [f64], line: usize, entry: usize, eps: f64| {
+        for first in (0..STREAMS).map(|i| i * line) {
+            let entries = (0..STREAMS).map(|i| first + i * entry);
+            let sum = entries.clone().map(|i| matrix[i]).sum::<f64>() + eps;
+            entries.for_each(|i| matrix[i] /= sum);
+        }
+    };
+    let top = logits.iter().copied().fold(f64::MIN, f64::max);
+    let mut matrix: Vec<f64> = logits.iter().map(|logit| (logit - top).exp()).collect();
+    lines(&mut matrix, STREAMS, 1, 0.0);
+    matrix.iter_mut().for_each(|c| *c += eps);
+    lines(&mut matrix, 1, STREAMS, eps);
+    for _ in 1..ITERATIONS {
+        lines(&mut matrix, STREAMS, 1, eps);
+        lines(&mut matrix, 1, STREAMS, eps);
+    }
+    matrix
+}

@@ -1,0 +1,87 @@
+//! RMSNorm and block quantization of its unrounded result in one.
+
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
+use super::rmsnorm::{EPS, Normed, error};
+use super::{Case, Data, Inputs, Op, Problem, Scalar, judge};
+
+pub struct RmsNormQuantize;
+
+impl Op for RmsNormQuantize {
+    fn name(&self) -> &'static str {
+        "rmsnorm_quantize"
+    }
+
+    fn doc(&self) -> &'static str {
+        "rows over their root mean square, times weights, to codes and block scales"
+    }
+
+    fn source(&self) -> &'static str {
+        include_str!("rmsnorm_quantize.rs")
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for blocks in BLOCKS {
+            for dtype in ["bf16", "f32"] {
+                let case = |inputs, what, rows, cols, timed| Case {
+                    name: format!("{}.{dtype}.{what}.{rows}x{cols}", blocks.key),
+                    keys: vec![
+                        ("format", blocks.key.into()),
+                        ("dtype", dtype.into()),
+                        ("edges", "special".into()),
+                    ],
+                    dims: vec![("T", rows), ("C", cols), ("W", blocks.width as i64)],
+                    inputs,
+                    timed,
+                };
+                cases.push(case(Inputs::Random, "random", 1037, 1024, false));
+                cases.push(case(Inputs::Random, "random", 5, 7168, false));
+                cases.push(case(Inputs::Random, "random", 7, 328, false));
+                cases.push(case(Inputs::Edges, "edges", 176, 1024, false));
+                cases.push(case(
+                    Inputs::Site("layers.*.attention.kv.window"),
+                    "kv",
+                    61 * 64,
+                    512,
+                    false,
+                ));
+                cases.push(case(Inputs::Site("layers.*.input"), "stream", 61 * 64, 256, false));
+                if dtype == "bf16" && ["fp8_b128_f32", "fp8_b128", "mxfp8", NVFP4].contains(&blocks.key) {
+                    for rows in [1, 128, 8192] {
+                        cases.push(case(Inputs::Random, "timed", rows, 7168, true));
+                    }
+                }
+            }
+        }
+        cases
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let (rows, cols) = (case.dim("T"), case.dim("C"));
+        let blocks = Blocks::of(case)?;
+        let format = blocks.format()?;
+        let (input, x) = numbers("x", case, cols, data)?;
+        let Normed { want, weight } = Normed::new(&x, cols, data);
+        let mut buffers = vec![input, weight, amax_input()];
+        buffers.extend(blocks.outputs(rows, cols)?);
+        let bytes = traffic(&buffers);
+        let judge = move |outputs: &super::Outputs| {
+            let stored = judge::Stored {
+                format: &format,
+                width: blocks.width,
+                cols,
+                above: AMAX,
+                data: outputs.get("data"),
+                scale: outputs.get("scale"),
+            };
+            judge::admissible(stored, &want, |at| error(cols, want[at]))
+        };
+        Ok(Problem {
+            buffers,
+            scalars: vec![("eps", Scalar::F32(EPS))],
+            bytes,
+            flops: 0,
+            judge: Box::new(judge),
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! silu(min(g, c)) · clamp(u, −c, c) of rows [g, u], computed in f32 and rounded once, to the type of the input.
+
+use reference::ops::experts::swiglu;
+use safetensors::Dtype;
+
+use super::blocks::{numbers, traffic};
+use super::data::floats;
+use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar, judge};
+
+pub struct SwiGlu;
+
+impl Op for SwiGlu {
+    fn name(&self) -> &'static str {
+        "swiglu"
+    }
+
+    fn doc(&self) -> &'static str {
+        "the gated activation of an expert's two projections, both clamped"
+    }
+
+    fn source(&self) -> &'static str {
+        include_str!("swiglu.rs")
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for dtype in ["bf16", "f32"] {
+            let case = |inputs, what, rows, cols, timed| Case {
+                name: format!("{dtype}.{what}.{rows}x{cols}"),
+                keys: vec![("dtype", dtype.into()), ("edges", "all".into())],
+                dims: vec![("T", rows), ("C", cols)],
+                inputs,
+                timed,
+            };
+            cases.push(case(Inputs::Random, "random", 37, 3072, false));
+            cases.push(case(Inputs::Random, "random", 7, 333, false));
+            cases.push(case(Inputs::Edges, "edges", 208, 512, false));
+            if dtype == "bf16" {
+                for rows in [1, 128, 8192] {
+                    cases.push(case(Inputs::Random, "timed", rows, 3072, true));
+                }
+            }
+        }
+        cases
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let (rows, cols) = (case.dim("T"), case.dim("C"));
+        let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
+        let dtype = input.dtype;
+        let Activated { want, error } = Activated::new(&x, cols);
+        let buffers = vec![input, Buffer::output("y", dtype, &[rows, cols])];
+        let bytes = traffic(&buffers);
+        let judge = move |outputs: &super::Outputs| {
+            let got = outputs.get("y");
+            match dtype {
+                Dtype::BF16 => {
+                    let bound = |at: usize| judge::bf16_error(want[at], error[at]);
+                    judge::within("y", &want, &floats(got, 2), bound, &[rows, cols])
+                }
+                _ => judge::within("y", &want, &floats(got, 4), |at| error[at], &[rows, cols]),
+            }
+        };
+        Ok(Problem {
+            buffers,
+            scalars: vec![("limit", Scalar::F32(LIMIT))],
+            bytes,
+            flops: 0,
+            judge: Box::new(judge),
+        })
+    }
+}
+
+/// DeepSeek-V4's `swiglu_limit`.
+pub(super) const LIMIT: f32 = 10.0;
+
+/// Activations in f64, and by how much those in f32 may err.
+pub(super) struct Activated {
+    pub want: Vec<f64>,
+    pub error: Vec<f64>,
+}
+
+impl Activated {
+    /// Of rows [g, u] of `2·cols`.
+    ///
+    /// With u = 2^-24 the exponential and the quotient err by 4u, as they are given to 2 ulp, sum and product by u: with
+    /// terms of second order less than 12u, and the spacing of subnormals. Where the exponential or its reciprocal leaves
+    /// the range of f32, beyond −87, nothing may be left of the number, which is at most 89·2^-125 times up.
+    pub fn new(x: &[f32], cols: usize) -> Self {
+        use rayon::prelude::*;
+        let limit = f64::from(LIMIT);
+        let each = |(gate, up): (&f32, &f32)| {
+            let (gate, up) = (f64::from(*gate), f64::from(*up));
+            let y = swiglu(gate, up, limit);
+            let lost = if gate < -87.0 {
+                89.0 * 2f64.powi(-125) * limit
+            } else {
+                0.0
+            };
+            (y, 12.0 * 2f64.powi(-24) * y.abs() + 2f64.powi(-146) + lost)
+        };
+        let rows = x.par_chunks(2 * cols).flat_map_iter(|x| {
+            let (gate, up) = x.split_at(cols);
+            gate.iter().zip(up).map(each)
+        });
+        let (want, error) = rows.unzip();
+        Self { want, error }
+    }
+}

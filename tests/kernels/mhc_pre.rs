@@ -1,0 +1,61 @@
+use super::{problems, values, violations};
+
+/// All in f32, sums from first to last, as straight as the definition.
+fn pre(x: &[f32], fn_: &[f32], base: &[f32], scale: &[f32], weight: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let (k, dim) = (x.len(), weight.len());
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+    let rms = |x: &[f32]| (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + 1e-6).sqrt();
+    let all = rms(x);
+    let logit = |i: usize| {
+        let mu: f32 = x.iter().zip(&fn_[i * k..]).map(|(x, f)| x * f).sum();
+        mu / all * scale[usize::from(i >= 4) + usize::from(i >= 8)] + base[i]
+    };
+    let logits: Vec<f32> = (0..24).map(logit).collect();
+    let mixed = |channel: usize| (0..4).map(|i| (sigmoid(logits[i]) + 1e-6) * x[i * dim + channel]).sum();
+    let mixed: Vec<f32> = (0..dim).map(mixed).collect();
+    let norm = rms(&mixed);
+    let y = mixed.iter().zip(weight).map(|(u, w)| u / norm * w).collect();
+    let post = logits[4..8].iter().map(|logit| 2.0 * sigmoid(*logit)).collect();
+    let mut comb: Vec<f32> = logits[8..].iter().map(|logit| logit.exp()).collect();
+    let divide = |comb: &mut [f32], line: usize, entry: usize, eps: f32| {
+        for first in (0..4).map(|i| i * line) {
+            let sum: f32 = (0..4).map(|i| comb[first + i * entry]).sum::<f32>() + eps;
+            (0..4).for_each(|i| comb[first + i * entry] /= sum);
+        }
+    };
+    divide(&mut comb, 4, 1, 0.0);
+    comb.iter_mut().for_each(|c| *c += 1e-6);
+    for i in 0..20 {
+        if i > 0 {
+            divide(&mut comb, 4, 1, 1e-6);
+        }
+        divide(&mut comb, 1, 4, 1e-6);
+    }
+    (y, post, comb)
+}
+
+#[test]
+fn mhc_pre_accepts_f32_and_no_mistake() {
+    for (case, problem) in problems("mhc_pre") {
+        let [fn_, base, scale, weight] = ["fn", "base", "scale", "weight"].map(|name| values(&problem, name));
+        let judge = |mistake: fn(&mut (Vec<f32>, Vec<f32>, Vec<f32>))| {
+            let (mut ys, mut posts, mut combs) = (vec![], vec![], vec![]);
+            for x in values(&problem, "x").chunks_exact(4 * case.dim("C")) {
+                let mut token = pre(x, &fn_, &base, &scale, &weight);
+                mistake(&mut token);
+                ys.extend(token.0.iter().flat_map(|y| half::bf16::from_f32(*y).to_le_bytes()));
+                posts.extend(token.1.iter().flat_map(|x| x.to_le_bytes()));
+                combs.extend(token.2.iter().flat_map(|x| x.to_le_bytes()));
+            }
+            violations(&problem, vec![("y", ys), ("post", posts), ("comb", combs)])
+        };
+        assert!(judge(|_| ()) == 0.0, "{}", case.name);
+        assert!(
+            judge(|(y, _, _)| y.iter_mut().for_each(|y| *y *= 1.03)) > 0.0,
+            "{}: y",
+            case.name
+        );
+        assert!(judge(|(_, post, _)| post.swap(0, 1)) > 0.0, "{}: post", case.name);
+        assert!(judge(|(_, _, comb)| comb.swap(1, 4)) > 0.0, "{}: comb", case.name);
+    }
+}
