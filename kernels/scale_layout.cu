@@ -308,9 +308,8 @@ __device__ __forceinline__ void copy(uint4* to, const u8* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
 }
 
-// A warp's 32 rows × 128 columns of x to shared memory: rows `top` to `top` + 8, and those 32, 64 and 96 below; WHOLE if
-// all are there. 8 lanes take a row.
-template <bool WHOLE>
+// A warp's 32 rows × 128 columns of x to shared memory: rows `top` to `top` + 8, and those 32, 64 and 96 below. 8 lanes
+// take a row.
 __device__ __forceinline__ void fetch(uint4* stage, const u8* x, int W, const Part& part, int top, int col) {
     int lane = threadIdx.x % 32, chunk = lane % 8, cols = part.col1 - col;
 #ifdef MUTANT_PADDING_KEPT
@@ -320,16 +319,23 @@ __device__ __forceinline__ void fetch(uint4* stage, const u8* x, int W, const Pa
     for (int q = lane / 8; q < 8; q += 4) {
         const u8* from = x + size_t(top + q) * W + col;
         int shift = size_t(from) % 16, count = min(max(cols + shift - chunk * 16, 0), 16);
-        int after = chunk == 7 && shift ? min(max(cols + shift - 128, 0), 16) : 0;
         from += chunk * 16 - shift;
         uint4* to = stage + q * PITCH + chunk;
+        if (top + q + 96 < part.row1 && count == 16) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            bool there = WHOLE || has_row(part, top + q + i * 32);
-            if (WHOLE) copy(to + i * 8 * PITCH, from);
-            else copy(to + i * 8 * PITCH, from, there ? count : 0);
-            if (after) copy(to + i * 8 * PITCH + 1, from + 16, there ? after : 0);
-            from += size_t(32) * W;
+            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W);
+        } else if (count + shift > 0) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, has_row(part, top + q + i * 32) ? count : 0);
+            }
+        }
+        if (shift && chunk == 7) {
+            count = min(max(cols + shift - 128, 0), 16);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                copy(to + i * 8 * PITCH + 1, from + size_t(i) * 32 * W + 16, has_row(part, top + q + i * 32) ? count : 0);
+            }
         }
     }
 }
@@ -380,8 +386,7 @@ __device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int 
     for (int other = other_first; other < others; other += step) {
         int down = GROUPS == k ? other : piece.index, across = GROUPS == k ? piece.index : other;
         int top = part.row0 + down * 128 + warp * 8, col = part.col0 + across * 128, cols = part.col1 - col;
-        if (part.row1 - part.row0 >= down * 128 + 128 && cols >= 128) fetch<true>(room[warp], x, W, part, top, col);
-        else fetch<false>(room[warp], x, W, part, top, col);
+        fetch(room[warp], x, W, part, top, col);
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
         int shift = (size_t(x) + size_t(top + threadIdx.x % 8) * W + col) % 16;
