@@ -83,52 +83,68 @@ __device__ __forceinline__ float sigmoid(float x) {
     return 1 / (1 + expf(-x));
 }
 
-// The lines of a matrix, each divided by its sum + ε.
-template <int LINE, int ENTRY> __device__ __forceinline__ void normalize(float (&c)[16], float eps) {
-#pragma unroll
-    for (int line = 0; line < 4; line++) {
-        float *first = c + line * LINE;
-        const float sum = (first[0] + first[ENTRY]) + (first[2 * ENTRY] + first[3 * ENTRY]) + eps;
-        const float inverse = __fdividef(1, sum);
-#pragma unroll
-        for (int entry = 0; entry < 4; entry++)
-            first[entry * ENTRY] *= inverse;
-    }
+// 1/x to 1 ulp.
+__device__ __forceinline__ float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
-// Row softmax, + ε, then column and row normalisations in turn; columns are first and last.
+// Row softmax, + ε, then ITERATIONS column normalisations with row normalisations between, each dividing by sum + ε. The
+// matrix is kept as first / (row · column): a line's next divisor is the sum of what the others leave of it, and ε times
+// its last one.
 __device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
+    float row[4], column[4], by_row[4], by_column[4];
 #pragma unroll
-    for (int row = 0; row < 4; row++) {
-        float *first = c + row * 4;
-        const float top = fmaxf(fmaxf(first[0], first[1]), fmaxf(first[2], first[3]));
-#pragma unroll
-        for (int entry = 0; entry < 4; entry++)
-            first[entry] = expf(first[entry] - top);
+    for (int j = 0; j < 4; j++) {
+        float *entry = c + 4 * j;
+        const float top = fmaxf(fmaxf(entry[0], entry[1]), fmaxf(entry[2], entry[3]));
+        for (int k = 0; k < 4; k++)
+            entry[k] = expf(entry[k] - top);
+        const float inverse = reciprocal((entry[0] + entry[1]) + (entry[2] + entry[3]));
+        for (int k = 0; k < 4; k++)
+            entry[k] = fmaf(entry[k], inverse, eps);
+        row[j] = column[j] = by_row[j] = by_column[j] = 1;
     }
-    normalize<4, 1>(c, 0);
+    const auto columns = [&] {
 #pragma unroll
-    for (int i = 0; i < 16; i++)
-        c[i] += eps;
-    normalize<1, 4>(c, eps);
+        for (int k = 0; k < 4; k++)
+            column[k] = fmaf(c[k], by_row[0], fmaf(c[4 + k], by_row[1], eps * column[k])) +
+                        fmaf(c[8 + k], by_row[2], c[12 + k] * by_row[3]);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            by_column[k] = reciprocal(column[k]);
+    };
+    columns();
 #ifdef MUTANT_ONE_ITERATION_LESS
     for (int i = 2; i < ITERATIONS; i++) {
 #else
     for (int i = 1; i < ITERATIONS; i++) {
 #endif
-        normalize<4, 1>(c, eps);
-        normalize<1, 4>(c, eps);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            row[j] = fmaf(c[4 * j], by_column[0], fmaf(c[4 * j + 1], by_column[1], eps * row[j])) +
+                     fmaf(c[4 * j + 2], by_column[2], c[4 * j + 3] * by_column[3]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            by_row[j] = reciprocal(row[j]);
+        columns();
     }
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        c[i] *= by_row[i / 4] * by_column[i % 4];
 }
 
-// What the block's output will be mixed back by, by one thread. mu(i) is already multiplied by the inverse rms of v.
-template <class Mu> __device__ __forceinline__ void mixing(Mu mu, Constants constants, float *post, float *comb) {
-    float4 weights;
-    float *weight = (float *)&weights;
+// What the block's output is mixed back by; mu(i) is already multiplied by the inverse rms of v.
+template <class Mu> __device__ __forceinline__ void make_post(Mu mu, Constants constants, float *post) {
+    float weight[STREAMS];
 #pragma unroll
     for (int i = 0; i < STREAMS; i++)
         weight[i] = 2 * sigmoid(logit(mu(STREAMS + i), STREAMS + i, constants));
-    *(float4 *)post = weights;
+    *(float4 *)post = make_float4(weight[0], weight[1], weight[2], weight[3]);
+}
+
+template <class Mu> __device__ __forceinline__ void make_comb(Mu mu, Constants constants, float *comb) {
     float c[16];
 #pragma unroll
     for (int i = 0; i < 16; i++)
@@ -181,7 +197,9 @@ extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple(const bf16 *__r
     const float inverse = rsqrtf(sums[MUS] / k + norm_eps);
     const auto mu = [&](int i) { return sums[i] * inverse; };
     if (threadIdx.x == 0)
-        mixing(mu, constants, post + token * STREAMS, comb + token * STREAMS * STREAMS);
+        make_comb(mu, constants, comb + token * STREAMS * STREAMS);
+    if (threadIdx.x == 32)
+        make_post(mu, constants, post + token * STREAMS);
     float pre[STREAMS];
     for (int i = 0; i < STREAMS; i++)
         pre[i] = sigmoid(logit(mu(i), i, constants)) + eps;
@@ -263,8 +281,8 @@ extern "C" __global__ void __launch_bounds__(512)
     mhc_pre_split_mix(const bf16 *__restrict__ x, const float *sums, const float *__restrict__ base,
                       const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
                       float norm_eps, float eps) {
-    __shared__ float total[SUMS];
-    const Constants constants = {base, scale, norm_eps, eps};
+    __shared__ float total[SUMS], own_base[MUS], own_scale[3];
+    const Constants constants = {own_base, own_scale, norm_eps, eps};
     const int token = blockIdx.y, channel = blockIdx.x * 512 + threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const bool mixes = channel < DIM;
     float v[STREAMS] = {}, w = 0;
@@ -274,6 +292,11 @@ extern "C" __global__ void __launch_bounds__(512)
             v[i] = to_f32(x[(size_t)token * K + i * DIM + channel]);
         w = weight[channel];
     }
+    // What does not come of the launch before is loaded while that runs.
+    if (threadIdx.x < MUS)
+        own_base[threadIdx.x] = base[threadIdx.x];
+    if (threadIdx.x < 3)
+        own_scale[threadIdx.x] = scale[threadIdx.x];
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
     const float *mine = sums;
@@ -306,7 +329,9 @@ extern "C" __global__ void __launch_bounds__(512)
     const auto mu = [&](int i) { return total[i] * inverse; };
     if (!mixes) {
         if (threadIdx.x == 0)
-            mixing(mu, constants, post + token * STREAMS, comb + token * STREAMS * STREAMS);
+            make_comb(mu, constants, comb + token * STREAMS * STREAMS);
+        if (threadIdx.x == 32)
+            make_post(mu, constants, post + token * STREAMS);
         return;
     }
     // A lane makes one weight, and all have it.
@@ -477,7 +502,8 @@ extern "C" __global__ void __launch_bounds__(448)
         if (token < tokens) {
             const float scale = inverse(token);
             const auto mu = [&](int i) { return sum(token, i) * scale; };
-            mixing(mu, constants, post + token * STREAMS, comb + token * STREAMS * STREAMS);
+            make_comb(mu, constants, comb + token * STREAMS * STREAMS);
+            make_post(mu, constants, post + token * STREAMS);
         }
         return;
     }
