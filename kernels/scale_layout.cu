@@ -21,13 +21,22 @@ block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "prefetch"
-doc = "the same; the matrix is on its way to L2 before the groups are known"
-needs = ["H * W % 16 == 0"]
+name = "staged"
+doc = "32 rows × 128 bytes of a warp pass through shared memory: it reads 128 bytes of a row and writes 128 of a tile at a time"
 
 [[variant.launch]]
-entry = "scale_layout_prefetch_{groups}"
-grid = ["ceil(W, 64) + col_groups", "ceil(H, 128) + row_groups"]
+entry = "scale_layout_staged_{groups}"
+grid = ["ceil(W, 128) + col_groups", "ceil(H, 128) + row_groups"]
+block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "staged_prefetch"
+doc = "the same; the matrix is on its way to L2 before the groups are known"
+
+[[variant.launch]]
+entry = "scale_layout_staged_prefetch_{groups}"
+grid = ["ceil(W, 128) + col_groups", "ceil(H, 128) + row_groups"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
@@ -140,7 +149,7 @@ __device__ int sum_up_to_lane(int x) {
     return x;
 }
 
-// 128 rows or 64 columns of a group, or what there is of them.
+// 128 rows or so many columns of a group, or what there is of them.
 struct Piece {
     Part part;
     // Which piece of the group; negative if there is none.
@@ -150,10 +159,10 @@ struct Piece {
 };
 
 // Piece number `piece` of all groups. A lane looks at a group, a warp at 32 at a time.
-template <Groups GROUPS>
+template <Groups GROUPS, int WIDTH>
 __device__ Piece find(const int* ends, int H, int W, int G, int piece) {
     if (GROUPS == plain) return {{0, H, 0, W, 0}, piece, size_t(ceil(H, 128)) * ceil(W, 4)};
-    constexpr int PIECE = GROUPS == m ? 128 : 64, PAD = GROUPS == m ? 128 : 4;
+    constexpr int PIECE = GROUPS == m ? 128 : WIDTH, PAD = GROUPS == m ? 128 : 4;
     // Tiles side by side in the other dimension.
     size_t others = GROUPS == m ? ceil(W, 4) : ceil(H, 128);
     int begin = 0, size = 0, index = -1, pieces = 0, start = 0, pads = 0;
@@ -179,6 +188,14 @@ __device__ Piece find(const int* ends, int H, int W, int G, int piece) {
     }
     Part part = GROUPS == m ? Part{begin, begin + size, 0, W, start * others} : Part{0, H, begin, begin + size, start * others};
     return {part, index, pads * others};
+}
+
+// Zeros from byte `at` of y on, a share of them for each thread.
+__device__ void clear_tail(u8* y, size_t at, int bytes) {
+#ifndef MUTANT_TAIL_KEPT
+    int threads = gridDim.x * gridDim.y * 128, thread = (blockIdx.y * gridDim.x + blockIdx.x) * 128 + threadIdx.x;
+    for (at += thread * 4; at < bytes; at += threads * 4) *reinterpret_cast<u32*>(y + at) = 0;
+#endif
 }
 
 // The first `count` bytes of `a` and `b` from byte `shift` on, then zeros.
@@ -230,37 +247,115 @@ __device__ void move(const u8* x, u8* y, int W, const Part& part, int down, int 
 }
 
 // Block (piece of columns, piece of rows).
-template <Groups GROUPS, bool PREFETCH>
+template <Groups GROUPS>
 __device__ void registers(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
-    if (PREFETCH) {
-        // No piece begins later in x than without groups, and few begin much earlier.
-        int row = blockIdx.y * 128 + threadIdx.x, col = blockIdx.x * 64;
-        if (row < H && col < W) asm volatile("prefetch.global.L2 [%0];" ::"l"(x + size_t(row) * W + col));
-    }
-    Piece piece = find<GROUPS>(ends, H, W, G, GROUPS == k ? blockIdx.x : blockIdx.y);
+    Piece piece = find<GROUPS, 64>(ends, H, W, G, GROUPS == k ? blockIdx.x : blockIdx.y);
     int down = GROUPS == k ? blockIdx.y : piece.index, across = GROUPS == k ? piece.index : blockIdx.x;
     if (piece.index >= 0) move(x, y, W, piece.part, down, across);
-#ifndef MUTANT_TAIL_KEPT
-    int threads = gridDim.x * gridDim.y * 128, thread = (blockIdx.y * gridDim.x + blockIdx.x) * 128 + threadIdx.x;
-    for (size_t at = piece.tiles * 512 + thread * 4; at < bytes; at += threads * 4) {
-        *reinterpret_cast<u32*>(y + at) = 0;
-    }
-#endif
+    clear_tail(y, piece.tiles * 512, bytes);
 }
 
-#define ENTRIES(groups)                                                                                                \
-    extern "C" __global__ void scale_layout_simple_##groups(const u8* x, const int* ends, u8* y, int H, int W,   \
-                                                            int G, int bytes) {                                        \
-        simple<groups>(x, ends, y, H, W, G, bytes);                                                                    \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        scale_layout_registers_##groups(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {   \
-        registers<groups, false>(x, ends, y, H, W, G, bytes);                                                          \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        scale_layout_prefetch_##groups(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {    \
-        registers<groups, true>(x, ends, y, H, W, G, bytes);                                                           \
+// Words `from` to `from` + 4 of a and b, less their first bytes.
+template <int from>
+__device__ __forceinline__ uint4 middle(const uint4& a, const uint4& b, int bits) {
+    u32 all[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    return {__funnelshift_r(all[from], all[from + 1], bits), __funnelshift_r(all[from + 1], all[from + 2], bits),
+            __funnelshift_r(all[from + 2], all[from + 3], bits), __funnelshift_r(all[from + 3], all[from + 4], bits)};
+}
+
+// 16 bytes of a row that begin `shift` bytes after `a`, which `b` follows.
+__device__ __forceinline__ uint4 middle(const uint4& a, const uint4& b, int shift) {
+    int bits = shift % 4 * 8;
+    switch (shift / 4) {
+    case 0: return middle<0>(a, b, bits);
+    case 1: return middle<1>(a, b, bits);
+    case 2: return middle<2>(a, b, bits);
+    default: return middle<3>(a, b, bits);
     }
+}
+
+// Rows are read from a multiple of 16 bytes on, so 144 bytes hold 128. It also puts 16 bytes of 8 rows into all banks.
+constexpr int PITCH = 9;
+
+// 16 bytes of x to shared memory, of which those from `count` on are 0 and not read.
+__device__ __forceinline__ void copy(uint4* to, const u8* from, int count) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "r"(count));
+}
+
+// The same block of rows and columns, 128 columns of them.
+template <Groups GROUPS, bool PREFETCH>
+__device__ void staged(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+    __shared__ uint4 room[4][32 * PITCH];
+    if (PREFETCH) {
+        // No piece begins later in x than without groups, and few begin much earlier.
+        int row = blockIdx.y * 128 + threadIdx.x, col = blockIdx.x * 128;
+        if (row < H && col < W) asm volatile("prefetch.global.L2 [%0];" ::"l"(x + size_t(row) * W + col));
+    }
+    Piece piece = find<GROUPS, 128>(ends, H, W, G, GROUPS == k ? blockIdx.x : blockIdx.y);
+    clear_tail(y, piece.tiles * 512, bytes);
+    int down = GROUPS == k ? blockIdx.y : piece.index, across = GROUPS == k ? piece.index : blockIdx.x;
+    const Part& part = piece.part;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int top = part.row0 + down * 128 + warp * 8, col = part.col0 + across * 128, cols = part.col1 - col;
+    if (piece.index < 0 || cols <= 0) return;
+
+    int filled = cols;
+#ifdef MUTANT_PADDING_KEPT
+    filled = W - col;
+#endif
+    // Of each 32 rows of the tile, the warp has 8: 4 in each of two rounds, 8 lanes for each row.
+    uint4* stage = room[warp];
+#pragma unroll
+    for (int half = 0; half < 8; half += 4) {
+        int q = half + lane / 8, chunk = lane % 8;
+        const u8* from = x + size_t(top + q) * W + col;
+        int shift = size_t(from) % 16, count = min(max(filled + shift - chunk * 16, 0), 16);
+        int last = chunk == 7 && shift ? min(max(filled + shift - 128, 0), 16) : 0;
+        from += chunk * 16 - shift;
+        uint4* to = stage + q * PITCH + chunk;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bool there = has_row(part, top + q + i * 32);
+            copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, there ? count : 0);
+            if (last) copy(to + i * 8 * PITCH + 1, from + size_t(i) * 32 * W + 16, there ? last : 0);
+        }
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+
+    int q = lane % 8, shift = (size_t(x) + size_t(top + q) * W + col) % 16;
+    y += (part.at + size_t(down) * part.across() + across * 32) * 512 + (warp * 8 + q) * 16;
+#pragma unroll
+    for (int half = 0; half < 8; half += 4) {
+        int chunk = half + lane / 8, count = cols - chunk * 16;
+        if (count <= 0) return;
+        const uint4* from = stage + q * PITCH + chunk;
+        uint4 rows[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) rows[i] = from[i * 8 * PITCH];
+        if (shift) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) rows[i] = middle(rows[i], from[i * 8 * PITCH + 1], shift);
+        }
+        uint4* to = reinterpret_cast<uint4*>(y + chunk * 2048);
+        to[0] = {rows[0].x, rows[1].x, rows[2].x, rows[3].x};
+        if (count > 4) to[32] = {rows[0].y, rows[1].y, rows[2].y, rows[3].y};
+        if (count > 8) to[64] = {rows[0].z, rows[1].z, rows[2].z, rows[3].z};
+        if (count > 12) to[96] = {rows[0].w, rows[1].w, rows[2].w, rows[3].w};
+    }
+}
+
+#define ENTRY(variant, groups, ...)                                                                                    \
+    extern "C" __global__ void scale_layout_##variant##_##groups(const u8* x, const int* ends, u8* y, int H, int W,    \
+                                                                 int G, int bytes) {                                   \
+        __VA_ARGS__(x, ends, y, H, W, G, bytes);                                                                       \
+    }
+#define ENTRIES(groups)                                                                                                \
+    ENTRY(simple, groups, simple<groups>)                                                                              \
+    ENTRY(registers, groups, registers<groups>)                                                                        \
+    ENTRY(staged, groups, staged<groups, false>)                                                                       \
+    ENTRY(staged_prefetch, groups, staged<groups, true>)
 
 ENTRIES(plain)
 ENTRIES(m)

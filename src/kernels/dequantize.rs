@@ -39,7 +39,13 @@ impl Op for Dequantize {
                 cases.push(case(Inputs::Random, "random", 37, 7168, false));
                 cases.push(case(Inputs::Random, "random", 5, 328, false));
                 cases.push(case(Inputs::Edges, "all", 208, 1024, false));
-                cases.push(case(Inputs::Site("attention.kv.window"), "site", 61 * 64, 512, false));
+                cases.push(case(
+                    Inputs::Site("layers.*.attention.kv.window"),
+                    "site",
+                    61 * 64,
+                    512,
+                    false,
+                ));
                 if dtype == "bf16" && ["fp8_b128_f32", "mxfp8", NVFP4].contains(&blocks.key) {
                     cases.push(case(Inputs::Random, "random", 1, 7168, true));
                     cases.push(case(Inputs::Random, "random", 8192, 7168, true));

@@ -37,7 +37,7 @@ impl Op for Quantize {
                     if find == 1 {
                         cases.push(case(Inputs::Edges, 26, 512, "all"));
                     }
-                    cases.push(case(Inputs::Site("attention.kv.window"), 61 * 64, 512, edges));
+                    cases.push(case(Inputs::Site("layers.*.attention.kv.window"), 61 * 64, 512, edges));
                     if dtype == "bf16" && TIMED.contains(&blocks.key) {
                         for rows in [1, 128, 8192] {
                             let timed = case(Inputs::Random, rows, 7168, edges);

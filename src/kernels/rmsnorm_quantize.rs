@@ -34,12 +34,18 @@ impl Op for RmsNormQuantize {
                     inputs,
                     timed,
                 };
-                cases.push(case(Inputs::Random, "random", 1037, 7168, false));
-                cases.push(case(Inputs::Random, "random", 5, 1536, false));
+                cases.push(case(Inputs::Random, "random", 1037, 1024, false));
+                cases.push(case(Inputs::Random, "random", 5, 7168, false));
                 cases.push(case(Inputs::Random, "random", 7, 328, false));
                 cases.push(case(Inputs::Edges, "edges", 176, 1024, false));
-                cases.push(case(Inputs::Site("attention.kv.window"), "kv", 61 * 64, 512, false));
-                cases.push(case(Inputs::Site("input"), "stream", 61 * 64, 64, false));
+                cases.push(case(
+                    Inputs::Site("layers.*.attention.kv.window"),
+                    "kv",
+                    61 * 64,
+                    512,
+                    false,
+                ));
+                cases.push(case(Inputs::Site("layers.*.input"), "stream", 61 * 64, 256, false));
                 if dtype == "bf16" && ["fp8_b128_f32", "fp8_b128", "mxfp8", NVFP4].contains(&blocks.key) {
                     for rows in [1, 128, 8192] {
                         cases.push(case(Inputs::Random, "timed", rows, 7168, true));

@@ -39,7 +39,7 @@ impl Op for Rope {
         let values = match case.inputs {
             Inputs::Random => data.normal("rope/x", t * h * d),
             Inputs::Edges => edges(&data.normal("rope/x", t * h * d)),
-            Inputs::Site(site) => data.site_rows(site, t * h, d)?,
+            Inputs::Site(site) => data.site_rows(site, t, h * d)?,
         };
         let (dtype, x) = match case.key("dtype") {
             "bf16" => (Dtype::BF16, bf16_bytes(&values)),
@@ -90,7 +90,12 @@ fn cases(dtype: &'static str, direction: &'static str) -> Vec<Case> {
         case("all_channels", [37, 3, 128, 128], Inputs::Random, false),
         case("unaligned", [37, 5, 27, 6], Inputs::Random, false),
         case("edges", [64, 133, 72, 64], Inputs::Edges, false),
-        case("site", [61 * 32, 2, 512, 64], Inputs::Site("attention.query"), false),
+        case(
+            "site",
+            [61 * 32, 2, 512, 64],
+            Inputs::Site("layers.*.attention.query"),
+            false,
+        ),
     ];
     if (dtype, direction) == ("bf16", "forward") {
         cases.push(case("t16384", [16384, 128, 512, 64], Inputs::Random, true));

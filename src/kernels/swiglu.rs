@@ -1,5 +1,6 @@
 //! silu(min(g, c)) · clamp(u, −c, c) of rows [g, u], computed in f32 and rounded once, to the type of the input.
 
+use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
@@ -47,18 +48,18 @@ impl Op for SwiGlu {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
         let dtype = input.dtype;
-        let want = activated(&x, cols);
+        let Activated { want, error } = Activated::new(&x, cols);
         let buffers = vec![input, Buffer::output("y", dtype, &[rows, cols])];
         let bytes = traffic(&buffers);
-        // Half a step of bfloat16 besides.
-        let (size, stored) = if dtype == Dtype::BF16 {
-            (2, 2f64.powi(-9))
-        } else {
-            (4, 0.0)
-        };
         let judge = move |outputs: &super::Outputs| {
-            let bound = |at: usize| error(want[at]) + stored * want[at].abs();
-            judge::within("y", &want, &floats(outputs.get("y"), size), bound, &[rows, cols])
+            let got = outputs.get("y");
+            match dtype {
+                Dtype::BF16 => {
+                    let bound = |at: usize| judge::bf16_error(want[at], error[at]);
+                    judge::within("y", &want, &floats(got, 2), bound, &[rows, cols])
+                }
+                _ => judge::within("y", &want, &floats(got, 4), |at| error[at], &[rows, cols]),
+            }
         };
         Ok(Problem {
             buffers,
@@ -73,24 +74,36 @@ impl Op for SwiGlu {
 /// DeepSeek-V4's `swiglu_limit`.
 pub(super) const LIMIT: f32 = 10.0;
 
-/// What rows [g, u] of `2·cols` give, in f64.
-pub(super) fn activated(x: &[f32], cols: usize) -> Vec<f64> {
-    use rayon::prelude::*;
-    let mut want = vec![0.0; x.len() / 2];
-    want.par_chunks_mut(cols)
-        .zip(x.par_chunks(2 * cols))
-        .for_each(|(want, x)| {
-            let (gate, up) = x.split_at(cols);
-            for ((want, gate), up) in want.iter_mut().zip(gate).zip(up) {
-                *want = reference::ops::experts::swiglu(f64::from(*gate), f64::from(*up), f64::from(LIMIT));
-            }
-        });
-    want
+/// Activations in f64, and by how much those in f32 may err.
+pub(super) struct Activated {
+    pub want: Vec<f64>,
+    pub error: Vec<f64>,
 }
 
-/// By how much a y in f32 may err, with u = 2^-24: 4u of the exponential and of the quotient, which are given to 2 ulp, and
-/// u of the sum and the product, with the terms of second order less than 12u; where the exponential overflows, beyond
-/// −87, nothing of the number is left, which is less than 88·2^-126 times the limit.
-pub(super) fn error(y: f64) -> f64 {
-    12.0 * 2f64.powi(-24) * y.abs() + 88.0 * 2f64.powi(-126) * f64::from(LIMIT)
+impl Activated {
+    /// Of rows [g, u] of `2·cols`.
+    ///
+    /// With u = 2^-24 the exponential and the quotient err by 4u, as they are given to 2 ulp, sum and product by u: with
+    /// terms of second order less than 12u, and the spacing of subnormals. Where the exponential or its reciprocal leaves
+    /// the range of f32, beyond −87, nothing may be left of the number, which is at most 89·2^-125 times up.
+    pub fn new(x: &[f32], cols: usize) -> Self {
+        use rayon::prelude::*;
+        let limit = f64::from(LIMIT);
+        let each = |(gate, up): (&f32, &f32)| {
+            let (gate, up) = (f64::from(*gate), f64::from(*up));
+            let y = swiglu(gate, up, limit);
+            let lost = if gate < -87.0 {
+                89.0 * 2f64.powi(-125) * limit
+            } else {
+                0.0
+            };
+            (y, 12.0 * 2f64.powi(-24) * y.abs() + 2f64.powi(-146) + lost)
+        };
+        let rows = x.par_chunks(2 * cols).flat_map_iter(|x| {
+            let (gate, up) = x.split_at(cols);
+            gate.iter().zip(up).map(each)
+        });
+        let (want, error) = rows.unzip();
+        Self { want, error }
+    }
 }

@@ -1,7 +1,7 @@
 //! SwiGLU and block quantization of its unrounded result in one.
 
 use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
-use super::swiglu::{LIMIT, activated, error};
+use super::swiglu::{Activated, LIMIT};
 use super::{Case, Data, Inputs, Op, Problem, Scalar, judge};
 
 pub struct SwiGluQuantize;
@@ -52,7 +52,7 @@ impl Op for SwiGluQuantize {
         let blocks = Blocks::of(case)?;
         let format = blocks.format()?;
         let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
-        let want = activated(&x, cols);
+        let Activated { want, error } = Activated::new(&x, cols);
         let mut buffers = vec![input, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
         let bytes = traffic(&buffers);
@@ -65,7 +65,7 @@ impl Op for SwiGluQuantize {
                 data: outputs.get("data"),
                 scale: outputs.get("scale"),
             };
-            judge::admissible(stored, &want, |at| error(want[at]))
+            judge::admissible(stored, &want, |at| error[at])
         };
         Ok(Problem {
             buffers,

@@ -114,9 +114,14 @@ impl Bench<'_> {
                 if here.is_empty() {
                     continue;
                 }
-                let problem = op
-                    .problem(&case, self.data)
-                    .map_err(|why| Error::Usage(format!("{} case {}: {why}", source.op, case.name)))?;
+                let problem = match op.problem(&case, self.data) {
+                    Ok(problem) => problem,
+                    Err(why) => {
+                        eprintln!("{} case {}: {why}", source.op, case.name);
+                        here.iter().try_for_each(|cell| (self.done)(cell, vec![unknown(cell, &case)]))?;
+                        continue;
+                    }
+                };
                 for cell in here {
                     if self.stop.load(Ordering::Relaxed) {
                         return Err(Error::Interrupted);
@@ -205,6 +210,15 @@ pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
     measured
         .iter()
         .filter(|measured| measured.metric == "violations" && measured.value != 0.0)
+}
+
+/// Of a cell that could not be run: no gate passes a NaN.
+fn unknown(cell: &Cell, case: &Case) -> Record {
+    Record {
+        site: "inputs".into(),
+        metric: "violations".into(),
+        ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
+    }
 }
 
 fn timed(running: &Running, problem: &Problem, watch: &Stopwatch, copy: f64) -> Result<Vec<Measured>> {

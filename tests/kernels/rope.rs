@@ -1,6 +1,6 @@
 use ulplab::kernels::Inputs;
 
-use super::{accepts_only, problems, values, worst};
+use super::{accepts_only, problems, values, violations};
 
 /// The outputs of a case, with `turn` of a pair, its cosine and its sine in the place of its two channels.
 fn turned(
@@ -44,15 +44,15 @@ fn rope_wants_pairs_turned() {
         if case.inputs == Inputs::Random {
             accepts_only(case, problem, &outputs);
         }
-        assert_eq!(worst(problem, outputs), 0.0, "{}", case.name);
+        assert_eq!(violations(problem, outputs), 0.0, "{}", case.name);
         assert!(
-            worst(problem, vec![("x", turned(case, problem, wrong))]) > 0.0,
+            violations(problem, vec![("x", turned(case, problem, wrong))]) > 0.0,
             "{}",
             case.name
         );
         let swapped = |pair, cos, sin| forward(pair, sin, cos);
         assert!(
-            worst(problem, vec![("x", turned(case, problem, swapped))]) > 0.0,
+            violations(problem, vec![("x", turned(case, problem, swapped))]) > 0.0,
             "{}",
             case.name
         );
@@ -67,13 +67,13 @@ fn rope_wants_nan_where_nan_is() {
         let number = |pair, cos, sin| forward(pair, cos, sin).map(|x| if x.is_nan() { 0.0 } else { x });
         if case.key("direction") == "forward" {
             assert_eq!(
-                worst(problem, vec![("x", turned(case, problem, other))]),
+                violations(problem, vec![("x", turned(case, problem, other))]),
                 0.0,
                 "{}",
                 case.name
             );
             assert!(
-                worst(problem, vec![("x", turned(case, problem, number))]) > 0.0,
+                violations(problem, vec![("x", turned(case, problem, number))]) > 0.0,
                 "{}",
                 case.name
             );

@@ -1,4 +1,4 @@
-use super::{accepts_only, problems, worst};
+use super::{accepts_only, problems, violations};
 
 /// The formula of a tile, group by group, into a buffer of which the rest is zeros.
 #[test]
@@ -33,7 +33,7 @@ fn scale_layout_wants_tiles_of_every_group() {
         if at < y.len() {
             y[at] = 1;
             assert!(
-                worst(problem, vec![("y", y)]) > 0.0,
+                violations(problem, vec![("y", y)]) > 0.0,
                 "{}: what comes after the last group",
                 case.name
             );

@@ -94,3 +94,10 @@ pub fn within(
     all.extend(measure_all(&pair).map(|(metric, value)| measured(metric.name, value, None)));
     all
 }
+
+/// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most
+/// 2^-8 of the number, or half the least.
+pub fn bf16_error(y: f64, error: f64) -> f64 {
+    let unit = 2f64.powi(-8);
+    error * (1.0 + unit) + (unit * y.abs()).max(2f64.powi(-134))
+}
