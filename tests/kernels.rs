@@ -4,11 +4,8 @@
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]
 mod quantize;
-<<<<<<< HEAD
-=======
 #[path = "kernels/records.rs"]
 mod records;
->>>>>>> kernels-c
 #[path = "kernels/rope.rs"]
 mod rope;
 #[path = "kernels/rows.rs"]
