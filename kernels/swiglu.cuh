@@ -28,10 +28,14 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 template <class T, class Prepare, class Emit>
 __device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int rows, int cols, Prepare prepare, Emit emit) {
     const int across = cols / 8, count = rows * across, stride = gridDim.x * blockDim.x;
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    // Of the eight that is loaded next its column and where its gate is: followed, as divisions are slow.
+    int column = at % across;
+    size_t from = (size_t)at + at / across * across;
+    const int columns = stride % across, skip = stride + stride / across * across;
     Eight<T> gate, up, next_gate, next_up;
-    const auto load = [=](Eight<T> &gate, Eight<T> &up, int at) {
+    const auto load = [&](Eight<T> &gate, Eight<T> &up, int at) {
         if (at < count) {
-            const size_t from = (size_t)at + at / across * across;
 #ifdef MUTANT_GATE_UP_SWAPPED
             up.load(gate_up, from), gate.load(gate_up, from + across);
 #else
@@ -40,8 +44,10 @@ __device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int
         } else {
             gate.zero(), up.zero();
         }
+        column += columns, from += skip;
+        if (column >= across)
+            column -= across, from += across;
     };
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
     load(gate, up, at);
     const auto state = prepare();
     for (; at - (int)(threadIdx.x % 32) < count; at += stride) {
