@@ -34,24 +34,6 @@ __device__ __forceinline__ void from_f32(bf16 &out, float x) {
     out.bits = (u16)to_bf16x2(x, 0.0f);
 }
 
-// Loads past the first-level cache, for what is read once.
-__device__ __forceinline__ uint4 load_once(const uint4 *from) {
-    uint4 out;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from));
-    return out;
-}
-
-// The same under a policy for the second-level cache.
-__device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy) {
-    uint4 out;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from), "l"(policy));
-    return out;
-}
-
 // Policies of the second-level cache: to be kept as long, or to go as soon, as there is a choice.
 __device__ __forceinline__ u64 keep() {
     u64 policy;
@@ -63,6 +45,15 @@ __device__ __forceinline__ u64 let_go() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
+}
+
+// Loads of what is read once: not kept in the first-level cache, nor in the second, where what is written stays instead.
+__device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy = let_go()) {
+    uint4 out;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from), "l"(policy));
+    return out;
 }
 
 // Stores of what is not read again soon.
@@ -119,7 +110,7 @@ template <> struct Eight<bf16> {
         uint4 out;
         out.x = to_bf16x2(x[0], x[1]), out.y = to_bf16x2(x[2], x[3]);
         out.z = to_bf16x2(x[4], x[5]), out.w = to_bf16x2(x[6], x[7]);
-        store_once((uint4 *)to + at, out);
+        ((uint4 *)to)[at] = out;
     }
 };
 
@@ -168,8 +159,8 @@ template <> struct Eight<float> {
     }
 
     static __device__ __forceinline__ void store(float *to, size_t at, const float (&x)[8]) {
-        store_once((float4 *)to + 2 * at, make_float4(x[0], x[1], x[2], x[3]));
-        store_once((float4 *)to + 2 * at + 1, make_float4(x[4], x[5], x[6], x[7]));
+        ((float4 *)to)[2 * at] = make_float4(x[0], x[1], x[2], x[3]);
+        ((float4 *)to)[2 * at + 1] = make_float4(x[4], x[5], x[6], x[7]);
     }
 };
 
@@ -181,6 +172,11 @@ __device__ __forceinline__ u32 larger_of_lanes(u32 mine, u32 given, int step) {
         return mine;
 #endif
     return larger(mine, other);
+}
+
+// The first eight of a thread that has `N` of its thread block's, 32 apart: a warp has 32·N in one piece.
+template <int N> __device__ __forceinline__ int first_eight() {
+    return threadIdx.x / 32 * 32 * N + threadIdx.x % 32;
 }
 
 // Which eights there are: those below a count, or all that are asked for.
@@ -280,12 +276,12 @@ __device__ __forceinline__ void arrival_init(u64 *arrival) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// By one thread: `bytes`, a multiple of 16, from and to multiples of 16.
+// By one thread: `bytes`, a multiple of 16, from and to multiples of 16, of what is read once.
 __device__ __forceinline__ void copy_to_shared(void *to, const void *from, u32 bytes, u64 *arrival) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
                      shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(arrival))
+                 "l"(from), "r"(bytes), "r"(shared_address(arrival)), "l"(let_go())
                  : "memory");
 }
 

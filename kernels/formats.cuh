@@ -339,7 +339,7 @@ __device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typenam
         for (int k = 0; k < 8; k++)
             x[k] *= factor[i];
         if (there(at + i * 32))
-            store_once(data + i * 32, F::Element::encode8(x));
+            data[i * 32] = F::Element::encode8(x);
     }
 #pragma unroll
     for (int i = 0; i < Share::own; i++) {

@@ -33,29 +33,6 @@ block = [256]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "stream"
-doc = "the same by thread blocks that stay, the next 64 bytes loaded while these are cast"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_stream_{format}_{dtype}"
-grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
-block = [256]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "copied"
-doc = "the same, with the next three pieces on their way to shared memory"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_copied_{format}_{dtype}"
-grid = ["min(ceil(T * C * S, 16384), sms * 4)"]
-block = [256]
-shared = "49152"
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
 name = "two_launches"
 doc = "the largest magnitude of each thread block, then all blocks, last first: their end is still in the second-level cache"
 needs = ["FIND == 1", "C % W == 0"]
@@ -95,7 +72,7 @@ doc = "the largest magnitude by a maximum that ignores NaN"
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["few", "pieces", "stream", "copied", "two_launches", "fused"]
+variants = ["few", "pieces", "two_launches", "fused"]
 
 [[mutant]]
 name = "nibble_order"
@@ -108,7 +85,7 @@ doc = "ties of 4-bit codes away from zero"
 [[mutant]]
 name = "subnormal_scale_flushed"
 doc = "scales below 2^-126 taken for zero"
-variants = ["simple", "few", "pieces", "stream", "copied"]
+variants = ["simple", "few", "pieces"]
 
 [[mutant]]
 name = "tail_skipped"
@@ -138,11 +115,6 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
     x += (size_t)row * cols, data += (size_t)row * cols * F::Element::bits / 8;
     quantize_block<F>(first, min(first + F::width, cols), data, scales[block], typename F::Level(amax),
                       [=](int i) { return to_f32(x[i]); });
-}
-
-// The first eight of a thread in a piece of `N` for each, 32 apart: a warp has 32·N in one piece.
-template <int N> __device__ __forceinline__ int first_eight() {
-    return threadIdx.x / 32 * 32 * N + threadIdx.x % 32;
 }
 
 // N eights of a thread; zeros from `count` on.
@@ -183,69 +155,6 @@ __device__ __forceinline__ void once(const T *x, const float *amax, typename F::
     Eight<T> in[N];
     load_eights(in, x, at, count);
     quantize<F>(in, typename F::Level(amax), data, scales, at, count);
-}
-
-// Pieces of N eights of each thread, the next one loaded while one is worked on.
-template <int N, class F, class T>
-__device__ __forceinline__ void stream(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
-                                       int rows, int cols) {
-    const int count = rows * (cols / 8), piece = N * blockDim.x, step = gridDim.x * piece;
-    Eight<T> now[N], next[N];
-    int first = blockIdx.x * piece;
-    load_eights(now, x, first + first_eight<N>(), count);
-    const typename F::Level level(amax);
-    for (; first < count; first += step) {
-        const int at = first + first_eight<N>();
-        load_eights(next, x, at + step, count);
-        quantize<F>(now, level, data, scales, at, count);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            now[i] = next[i];
-    }
-}
-
-// Pieces that wait in shared memory.
-constexpr int WAITING = 3;
-
-extern __shared__ __align__(16) u8 shared[];
-
-// The same, with the next pieces on their way to shared memory.
-template <int N, class F, class T>
-__device__ __forceinline__ void copied(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
-                                       int rows, int cols) {
-    __shared__ u64 arrival[WAITING];
-    const int count = rows * (cols / 8), piece = N * blockDim.x, step = gridDim.x * piece;
-    const auto room = [=](int slot) { return (T *)shared + slot * piece * 8; };
-    const auto fetch = [=](int first, int slot) {
-        if (threadIdx.x == 0 && first < count)
-            copy_to_shared(room(slot), x + (size_t)first * 8, min(piece, count - first) * 8 * sizeof(T), arrival + slot);
-    };
-    if (threadIdx.x == 0)
-        for (int slot = 0; slot < WAITING; slot++)
-            arrival_init(arrival + slot);
-    __syncthreads();
-    int first = blockIdx.x * piece;
-    for (int slot = 0; slot < WAITING; slot++)
-        fetch(first + slot * step, slot);
-    const typename F::Level level(amax);
-    int slot = 0, parity = 0;
-    for (; first < count; first += step) {
-        arrival_wait(arrival + slot, parity);
-        Eight<T> in[N];
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int at = first_eight<N>() + i * 32;
-            if (first + at < count)
-                in[i].load_shared(room(slot), at);
-            else
-                in[i].zero();
-        }
-        __syncthreads();
-        fetch(first + WAITING * step, slot);
-        quantize<F>(in, level, data, scales, first + first_eight<N>(), count);
-        if (++slot == WAITING)
-            slot = 0, parity ^= 1;
-    }
 }
 
 // Eights of a thread on their way at a time where the largest magnitude is found first.
@@ -335,6 +244,8 @@ template <class T, int HELD> struct Pieces {
     }
 };
 
+extern __shared__ __align__(16) u8 shared[];
+
 // Pieces of 16 KB that a thread block holds; three thread blocks share a multiprocessor.
 constexpr int HELD = 4;
 
@@ -362,9 +273,7 @@ template <class T> __device__ void fused(const T *x, u32 *largest, u32 *arrived,
         simple<FORMAT>(x, amax, data, scale, rows, cols);                                                              \
     }                                                                                                                  \
     VARIANT(few, FORMAT, DTYPE, T, 4, (once<1, FORMAT>))                                                               \
-    VARIANT(pieces, FORMAT, DTYPE, T, 5, (once<N, FORMAT>))                                                            \
-    VARIANT(stream, FORMAT, DTYPE, T, 3, (stream<N, FORMAT>))                                                          \
-    VARIANT(copied, FORMAT, DTYPE, T, 4, (copied<N, FORMAT>))
+    VARIANT(pieces, FORMAT, DTYPE, T, 5, (once<N, FORMAT>))
 
 #define ENTRIES(FORMAT) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 

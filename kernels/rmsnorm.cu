@@ -24,7 +24,7 @@ args = ["x", "weight", "y", "eps", "T", "C"]
 [[variant]]
 name = "wide"
 doc = "a thread block for each row, one eight a thread"
-needs = ["C % 8 == 0", "C <= 8192"]
+needs = ["C % 8 == 0", "C <= 8192", "T < 1024"]
 
 [[variant.launch]]
 entry = "rmsnorm_wide_{dtype}"

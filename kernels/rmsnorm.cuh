@@ -7,7 +7,7 @@ __device__ __forceinline__ float inverse_rms(float sum, int cols, float eps) {
 #ifdef MUTANT_NO_EPS
     eps = 0.0f;
 #endif
-    return __frsqrt_rn(__fdiv_rn(sum, (float)cols) + eps);
+    return rsqrtf(sum * __frcp_rn((float)cols) + eps);
 }
 
 // (mean(x²) + ε)^−½ of a row by one warp.
@@ -25,11 +25,6 @@ __device__ __forceinline__ void load_weights(const float *weight, int at, float 
     const float4 low = __ldg((const float4 *)weight + 2 * at), high = __ldg((const float4 *)weight + 2 * at + 1);
     out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
-}
-
-// The first eight of a thread that has `V` of them, 32 apart: a warp has 32·V in one piece.
-template <int V> __device__ __forceinline__ int first_eight() {
-    return threadIdx.x / 32 * 32 * V + threadIdx.x % 32;
 }
 
 // The products x·w of a row and the sum of squares. There are no weights where there are no eights.

@@ -24,7 +24,7 @@ args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 [[variant]]
 name = "wide"
 doc = "a thread block for each row, one eight a thread"
-needs = ["C % W == 0", "C <= 8192"]
+needs = ["C % W == 0", "C <= 8192", "T < 1024"]
 
 [[variant.launch]]
 entry = "rmsnorm_quantize_wide_{format}_{dtype}"
