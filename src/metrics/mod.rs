@@ -111,6 +111,8 @@ pub const METRICS: &[&Metric] = &[
     &kernel::US_GRAPH,
     &kernel::MEGABYTES,
     &kernel::OF_COPY,
+    &kernel::US_PEER,
+    &kernel::TIMES_PEER,
 ];
 
 impl Metric {

@@ -16,6 +16,7 @@ use super::judge;
 use super::kernels;
 use super::load::Source;
 use super::mutants::{self, Fate};
+use super::peers::Peers;
 use super::plan::{Cell, Partition, plan, select};
 use super::ready::Ready;
 use super::run::{Manifest, RecipeInfo};
@@ -76,6 +77,9 @@ pub struct SweepArgs {
     /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
     #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
     pub attest: Option<PathBuf>,
+    /// Of kernels: set times of other people's code on the same cases beside, as experiments/peers/kernels.py writes them.
+    #[arg(long, value_name = "FILE")]
+    pub peers: Option<PathBuf>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
@@ -100,6 +104,7 @@ struct Prepared {
     cells: Vec<Cell>,
     /// Of kernels: the files they are in.
     sources: Vec<KernelFile>,
+    peers: Option<Peers>,
     ready: Ready,
     manifest: Manifest,
 }
@@ -123,6 +128,10 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     };
     if let Some(device) = &device {
         prepared.manifest.device = device.describe();
+        prepared
+            .peers
+            .as_ref()
+            .map_or(Ok(()), |peers| peers.check_device(&device.name))?;
     }
     let (folder, mut manifest) = folder(args, &prepared)?;
     let started = Instant::now();
@@ -171,13 +180,18 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
     let cells = select(plan(&experiment), &args.only, &args.skip)?;
-    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready)?;
+    let peers = args.peers.as_deref().map(Peers::read).transpose()?;
+    if peers.is_some() && experiment.kind != Kind::Kernels {
+        return Err(Error::Usage("--peers: only kernels have peers".into()));
+    }
+    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready, peers.as_ref())?;
     Ok(Prepared {
         experiment,
         folder,
         ids,
         cells,
         sources,
+        peers,
         ready,
         manifest,
     })
@@ -190,6 +204,7 @@ fn manifest(
     config: Option<&Config>,
     cells: &[Cell],
     ready: &Ready,
+    peers: Option<&Peers>,
 ) -> Result<Manifest> {
     let mut texts: Vec<&str> = experiment.windows.iter().map(|window| window.text.as_str()).collect();
     texts.sort_unstable();
@@ -198,6 +213,7 @@ fn manifest(
     for name in experiment.model.as_deref().into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
+    data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
     let commit = commit(&args.experiment);
     let identity = serde_json::to_vec(&(env!("CARGO_PKG_VERSION"), &commit, experiment, &data))
         .map_err(|error| Error::Usage(format!("the experiment cannot be written as JSON: {error}")))?;
@@ -231,6 +247,7 @@ fn manifest(
         seconds: 0.0,
         cells: cells.iter().map(|cell| cell.id.clone()).collect(),
         recipes,
+        peers: peers.map(Peers::names).unwrap_or_default(),
         complete: false,
     })
 }
@@ -356,6 +373,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
             toolkit: &Toolkit::open()?,
             data: &Data::new(experiment.seed, &sites),
             mutant: args.mutant.as_deref(),
+            peers: prepared.peers.as_ref(),
             done: &|cell, records| {
                 folder.write_cell(cell, &records)?;
                 bar.inc(1);

@@ -7,6 +7,7 @@ use reference::{Numerics, Site, Tensor};
 
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
+use super::peers::Peers;
 use super::plan::Cell;
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
@@ -82,6 +83,8 @@ pub struct Bench<'a> {
     pub data: &'a Data<'a>,
     /// The fault to plant, as `op.mutant`.
     pub mutant: Option<&'a str>,
+    /// Whose times are set beside.
+    pub peers: Option<&'a Peers>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
 }
@@ -170,7 +173,13 @@ impl Bench<'_> {
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
         let mut measured = check(&running, variant, problem).map_err(place)?;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
-            measured.extend(timed(&running, problem, watch, copy).map_err(place)?);
+            let times = timed(&running, problem, watch, copy).map_err(place)?;
+            let cold = times.iter().find(|time| time.metric == "us_cold");
+            let op = cell.recipe.split('.').next().unwrap_or_default();
+            if let (Some(peers), Some(cold)) = (self.peers, cold) {
+                measured.extend(peers.beside(op, &case.name, cold.value));
+            }
+            measured.extend(times);
         }
         Ok(measured.into_iter().map(|measured| record(&blank, measured)).collect())
     }

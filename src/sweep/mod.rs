@@ -11,6 +11,7 @@ pub mod kernels;
 pub mod lines;
 pub mod load;
 pub mod mutants;
+pub mod peers;
 pub mod plan;
 pub mod probe;
 pub mod ready;
