@@ -4,11 +4,8 @@
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]
 mod quantize;
-<<<<<<< HEAD
-=======
 #[path = "kernels/records.rs"]
 mod records;
->>>>>>> kernels-c
 #[path = "kernels/rope.rs"]
 mod rope;
 #[path = "kernels/rows.rs"]
@@ -55,9 +52,6 @@ fn values(problem: &Problem, name: &str) -> Vec<f32> {
 /// The elements that are not what they must be, in the output where they are most.
 fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
     let found = (problem.judge)(&Outputs(outputs));
-    for f in &found {
-        if f.metric == "violations" || f.metric == "bound_ratio" {}
-    }
     let counts = found
         .iter()
         .filter(|found| found.metric == "violations")

@@ -218,13 +218,7 @@ const SHARED: &[&str] = &[
 
 /// Stands for everything that says whether an operation's outputs are right.
 pub fn digest(op: &dyn Op) -> blake3::Hash {
-<<<<<<< HEAD
     blake3::hash(([op.source()].iter().chain(SHARED).copied().collect::<String>()).as_bytes())
-=======
-    blake3::hash(
-        (op.source().to_string() + include_str!("judge/mod.rs") + include_str!("judge/admissible.rs")).as_bytes(),
-    )
->>>>>>> kernels-c
 }
 
 /// The operation called `name`, or an error that names the nearest.

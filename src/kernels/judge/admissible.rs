@@ -26,11 +26,7 @@ pub struct Stored<'a> {
     pub scale: &'a [u8],
 }
 
-<<<<<<< HEAD
 /// Scales and codes that no numbers within `bound` of `want` have: `violations` of each output. A NaN must be one.
-=======
-/// Scales and codes that no numbers within `bound` of `want` have: `violations`, of each output. A NaN must be one.
->>>>>>> kernels-c
 ///
 /// # Panics
 /// When the format has no scales, or the bytes are not of `want.len()` elements.
