@@ -151,14 +151,22 @@ fn times(run: &Summarized) -> String {
             let op = first.recipe.split('.').next().unwrap_or_default();
             let peer = peers.get(&format!("{op}/{}", first.window));
             let times = value("times_peer").map_or("—".into(), number::error);
-            let _ = write!(rows, "<td>{}</td><td>{times}</td>", peer.map_or("—".into(), |name| escape(name)));
+            let _ = write!(
+                rows,
+                "<td>{}</td><td>{times}</td>",
+                peer.map_or("—".into(), |name| escape(name))
+            );
         }
         rows.push_str("</tr>");
     }
     if rows.is_empty() {
         return rows;
     }
-    let beside = if peers.is_empty() { "" } else { "<th>peer</th><th>× peer</th>" };
+    let beside = if peers.is_empty() {
+        ""
+    } else {
+        "<th>peer</th><th>× peer</th>"
+    };
     format!(
         "<table><thead><tr><th>kernel</th><th>case</th><th>cold µs</th><th>hot µs</th><th>graph µs</th><th>MB</th><th>of copy</th>\
          {beside}</tr></thead><tbody>{rows}</tbody></table>"

@@ -10,18 +10,17 @@ use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::OPS;
 use crate::kernels::judge::Measured;
 
-/// Of one device, by `op/case` the peer that was fastest there.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+/// The peer that was fastest on each case, on one device.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Peers {
     /// Where it was read from.
-    #[serde(skip)]
     pub file: PathBuf,
     /// blake3 of the file.
-    #[serde(skip)]
     pub digest: String,
     /// The card.
     pub device: String,
-    pub peers: BTreeMap<String, Peer>,
+    /// By `op/case`.
+    pub fastest: BTreeMap<String, Peer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -31,25 +30,41 @@ pub struct Peer {
     pub us_cold: f64,
 }
 
+/// The file, before its entries are looked at.
+#[derive(Deserialize)]
+struct Raw {
+    device: String,
+    peers: BTreeMap<String, serde_json::Value>,
+}
+
 impl Peers {
     pub fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
-        let mut read: Self = serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?;
-        let cases = || OPS.iter().map(|op| op.cases().into_iter().map(|case| format!("{}/{}", op.name(), case.name)));
-        let cases: Vec<String> = cases().flatten().collect();
-        for (key, peer) in &read.peers {
-            if !cases.contains(key) {
-                let hint = did_you_mean(key, cases.iter().map(String::as_str));
-                return Err(Error::data(file, format!("peers: '{key}' is no case of an operation{hint}")));
+        let raw: Raw = serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?;
+        let cases = OPS.iter().flat_map(|op| {
+            let cases = op.cases().into_iter();
+            cases.map(|case| format!("{}/{}", op.name(), case.name))
+        });
+        let cases: Vec<String> = cases.collect();
+        let peer = |(key, value): (String, serde_json::Value)| {
+            let wrong = |message: String| Error::data(file, format!("peers: '{key}'{message}"));
+            if !cases.contains(&key) {
+                let hint = did_you_mean(&key, cases.iter().map(String::as_str));
+                return Err(wrong(format!(" is no case of an operation{hint}")));
             }
+            let peer: Peer = serde_json::from_value(value).map_err(|error| wrong(format!(": {error}")))?;
             if !(peer.us_cold.is_finite() && peer.us_cold > 0.0) {
-                let found = peer.us_cold;
-                return Err(Error::data(file, format!("peers: '{key}': us_cold is {found}, expected microseconds above 0")));
+                let message = format!(": us_cold is {}, expected microseconds above 0", peer.us_cold);
+                return Err(wrong(message));
             }
-        }
-        read.file = file.to_path_buf();
-        read.digest = blake3::hash(text.as_bytes()).to_hex().to_string();
-        Ok(read)
+            Ok((key, peer))
+        };
+        Ok(Self {
+            file: file.to_path_buf(),
+            digest: blake3::hash(text.as_bytes()).to_hex().to_string(),
+            device: raw.device,
+            fastest: raw.peers.into_iter().map(peer).collect::<Result<_>>()?,
+        })
     }
 
     /// Whether they were timed on the card of that name.
@@ -57,31 +72,31 @@ impl Peers {
         if self.device == name {
             return Ok(());
         }
-        Err(Error::data(&self.file, format!("device: the peers were timed on '{}', and this is '{name}'", self.device)))
+        let message = format!(
+            "device: the peers were timed on '{}', and this is '{name}'",
+            self.device
+        );
+        Err(Error::data(&self.file, message))
     }
 
     /// What stands beside a variant that takes `us_cold` on a case; nothing where nobody else was timed.
-    pub fn beside(&self, op: &str, case: &str, us_cold: f64) -> Vec<Measured> {
-        let measured = |metric, value| Measured {
+    pub fn beside(&self, op: &str, case: &str, us_cold: f64) -> impl Iterator<Item = Measured> {
+        let peer = self.fastest.get(&format!("{op}/{case}"));
+        let peer = peer
+            .into_iter()
+            .flat_map(move |peer| [("us_peer", peer.us_cold), ("times_peer", peer.us_cold / us_cold)]);
+        peer.map(|(metric, value)| Measured {
             output: TIME,
             metric,
             value,
             n: 1,
             worst: None,
-        };
-        let peer = self.peers.get(&format!("{op}/{case}"));
-        let both = |peer: &Peer| {
-            [
-                measured("us_peer", peer.us_cold),
-                measured("times_peer", peer.us_cold / us_cold),
-            ]
-        };
-        peer.into_iter().flat_map(both).collect()
+        })
     }
 
     /// Their names, by `op/case`.
     pub fn names(&self) -> BTreeMap<String, String> {
-        let names = self.peers.iter();
-        names.map(|(key, peer)| (key.clone(), peer.name.clone())).collect()
+        let peers = self.fastest.iter();
+        peers.map(|(key, peer)| (key.clone(), peer.name.clone())).collect()
     }
 }
