@@ -126,7 +126,11 @@ fn times(run: &Summarized) -> String {
     let records: Vec<&Record> = run.run.records.iter().filter(|record| record.site == TIME).collect();
     let peers = &run.run.manifest.peers;
     let mut rows = String::new();
-    for first in records.iter().filter(|record| record.metric == "us_cold") {
+    let claimed = records.iter().any(|record| record.metric == "us_claimed");
+    for first in records
+        .iter()
+        .filter(|record| ["us_cold", "us_claimed"].contains(&record.metric.as_str()))
+    {
         let value = |metric: &str| {
             let found = records
                 .iter()
@@ -147,6 +151,9 @@ fn times(run: &Summarized) -> String {
             text("megabytes"),
             value("of_copy").map_or("—".into(), number::share),
         );
+        if claimed {
+            let _ = write!(rows, "<td>{}</td>", text("us_claimed"));
+        }
         if !peers.is_empty() {
             let op = first.recipe.split('.').next().unwrap_or_default();
             let peer = peers.get(&format!("{op}/{}", first.window));
@@ -167,8 +174,9 @@ fn times(run: &Summarized) -> String {
     } else {
         "<th>peer</th><th>× peer</th>"
     };
+    let claims = if claimed { "<th>claimed µs</th>" } else { "" };
     format!(
         "<table><thead><tr><th>kernel</th><th>case</th><th>cold µs</th><th>hot µs</th><th>graph µs</th><th>MB</th><th>of copy</th>\
-         {beside}</tr></thead><tbody>{rows}</tbody></table>"
+         {claims}{beside}</tr></thead><tbody>{rows}</tbody></table>"
     )
 }

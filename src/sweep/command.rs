@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::deepseek_v4::{Config, Model};
 
 use super::attest;
+use super::commands;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind};
 use super::folder::Folder;
@@ -25,6 +26,7 @@ use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
 use crate::kernels::Data;
+use crate::record::Record;
 
 /// Set by the signal handler; running cells are finished, no new one is begun.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -122,9 +124,24 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         (Kind::Kernels, OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
         _ => None,
     };
+    let mut compiled = Exit::Pass;
     let device = match device.transpose() {
-        Err(why) => return attest::without_device(&prepared.sources, &why),
         Ok(device) => device,
+        Err(why) => {
+            let only = args.device == OnDevice::Compile;
+            let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
+            if only || !prepared.cells.iter().all(program) {
+                compiled = attest::without_device(&prepared.sources, &why)?;
+            }
+            // Programs may do without a GPU.
+            let cells = prepared.cells.iter().filter(|cell| program(cell) && !only);
+            prepared.cells = cells.cloned().collect();
+            if prepared.cells.is_empty() {
+                return Ok(compiled);
+            }
+            prepared.manifest.cells = prepared.cells.iter().map(|cell| cell.id.clone()).collect();
+            None
+        }
     };
     if let Some(device) = &device {
         prepared.manifest.device = device.describe();
@@ -147,7 +164,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         let attestation = attest::Attestation::of(&judge::open(&folder.path)?, &prepared.sources, device, &fates)?;
         println!("{}", attestation.write(results)?.display());
     }
-    Ok(if unnoticed { Exit::GateFailed } else { exit })
+    Ok(match exit {
+        Exit::Pass if unnoticed => Exit::GateFailed,
+        Exit::Pass => compiled,
+        exit => exit,
+    })
 }
 
 fn prepare(args: &SweepArgs) -> Result<Prepared> {
@@ -346,18 +367,19 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
         _ => None,
     };
+    let done = |cell: &Cell, records: Vec<Record>| {
+        folder.write_cell(cell, &records)?;
+        bar.inc(1);
+        Ok(())
+    };
     let bench = Bench {
         experiment,
         ready: &prepared.ready,
         load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
         stop: &STOP,
-        done: &|cell, records| {
-            folder.write_cell(cell, &records)?;
-            bar.inc(1);
-            Ok(())
-        },
+        done: &done,
     };
-    if let Some(device) = device {
+    if kernel {
         let text = model
             .as_ref()
             .zip(prepared.ids.first())
@@ -366,22 +388,28 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
             Some(text) => kernels::sites(text, pattern),
             None => Err("no model is given".into()),
         };
-        let bench = kernels::Bench {
+        let cells = kernels::Cells {
             experiment,
+            data: &Data::new(experiment.seed, &sites),
+            done: &done,
+            stop: &STOP,
+        };
+        let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
+        let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);
+        commands::run(&cells, &programs)?;
+        let Some(device) = device else {
+            bar.finish_and_clear();
+            return Ok(Vec::new());
+        };
+        let bench = kernels::Bench {
+            cells,
             sources: &prepared.sources,
             device,
             toolkit: &Toolkit::open()?,
-            data: &Data::new(experiment.seed, &sites),
             mutant: args.mutant.as_deref(),
             peers: prepared.peers.as_ref(),
-            done: &|cell, records| {
-                folder.write_cell(cell, &records)?;
-                bar.inc(1);
-                Ok(())
-            },
-            stop: &STOP,
         };
-        bench.run(&pending)?;
+        bench.run(&variants)?;
         bar.finish_and_clear();
         return if args.mutants { bench.mutants() } else { Ok(Vec::new()) };
     }

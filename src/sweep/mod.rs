@@ -3,6 +3,7 @@
 pub mod attest;
 pub mod check;
 pub mod command;
+pub mod commands;
 pub mod execute;
 pub mod experiment;
 pub mod folder;
