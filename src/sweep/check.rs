@@ -84,7 +84,10 @@ impl Experiment {
         }
         if let Some(command) = self.commands.iter().find(|command| command.run.is_empty()) {
             let name = command.recipe();
-            return wrong(&command.name, format!("command '{name}': run is empty, expected a program"));
+            return wrong(
+                &command.name,
+                format!("command '{name}': run is empty, expected a program"),
+            );
         }
         Ok(())
     }

@@ -18,9 +18,14 @@ pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
 pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
     for command in &all.experiment.commands {
         let recipe = command.recipe();
-        let here: Vec<&Cell> = of_op(&command.op, cells).into_iter().filter(|cell| cell.recipe == recipe).collect();
+        let here: Vec<&Cell> = of_op(&command.op, cells)
+            .into_iter()
+            .filter(|cell| cell.recipe == recipe)
+            .collect();
         let op = kernels::find(&command.op).map_err(Error::Usage)?;
-        all.each(op, &here, &|cell, case, problem| cell_of(all, command, cell, case, problem))?;
+        all.each(op, &here, &|cell, case, problem| {
+            cell_of(all, command, cell, case, problem)
+        })?;
     }
     Ok(())
 }

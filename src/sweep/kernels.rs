@@ -44,11 +44,17 @@ pub fn fill(experiment: &mut Experiment, sources: &[Source]) -> std::result::Res
     });
     let named = variants.filter(|(_, name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
     let named: Vec<_> = named.collect();
-    let unmatched = experiment.kernels.iter().find(|pattern| !named.iter().any(|(_, name, _)| matches(pattern, name)));
+    let unmatched = experiment
+        .kernels
+        .iter()
+        .find(|pattern| !named.iter().any(|(_, name, _)| matches(pattern, name)));
     if let Some(pattern) = unmatched {
         return Err((pattern.clone(), format!("'{pattern}' matches no kernel")));
     }
-    let commands = experiment.commands.iter().map(|command| (&command.op, command.recipe(), &command.doc));
+    let commands = experiment
+        .commands
+        .iter()
+        .map(|command| (&command.op, command.recipe(), &command.doc));
     for (op, name, doc) in named.into_iter().chain(commands) {
         let found = kernels::find(op).map_err(|why| (op.clone(), format!("'{name}': {why}")))?;
         let fresh = found.cases().into_iter().map(|case| case.name);
@@ -146,7 +152,13 @@ impl Bench<'_> {
             self.cells.each(op, &here, &|cell, case, problem| {
                 let variant = cell.recipe.split_once('.').and_then(|(_, name)| source.variant(name));
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
-                self.cell(cell, variant, &module, case, problem, (&watch, copy))
+                let records = self.cell(cell, variant, &module, case, problem, (&watch, copy));
+                // A launch that is refused leaves the device as it was; one that went astray does not.
+                records.or_else(|why| {
+                    self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
+                    eprintln!("{why}");
+                    Ok(vec![unknown(cell, case, "launch")])
+                })
             })?;
         }
         Ok(())
