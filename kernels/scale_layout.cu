@@ -60,6 +60,17 @@ grid = ["ceil(W, 128 + 128 * (col_groups == 0)) + col_groups", "ceil(H, 128 + 12
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
+[[variant]]
+name = "windows"
+doc = "staged, but blocks are cut as x is, not as groups are: reads do not wait for the ends of groups, and begin at multiples of 128 bytes"
+needs = ["col_groups > 0", "W % 16 == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_windows_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128)"]
+block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
 [[mutant]]
 name = "rows_in_order"
 doc = "rows 4i … 4i + 3 side by side in a tile, not i, i + 32, i + 64 and i + 96"
@@ -396,6 +407,64 @@ __device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int 
     }
 }
 
+// Tiles of a group of columns that begin in a window of 128 columns, from what `fetch` left of that. `first` is the first
+// tile of the group that the window's rows are in, `col` the column of the window.
+__device__ __forceinline__ void deliver(const uint4* stage, u8* y, int begin, int end, size_t first, int col) {
+    int lane = threadIdx.x % 32, q = lane % 8;
+    int k0 = begin >= col ? 0 : ceil(col - begin, 4), k1 = ceil(min(end, col + 128) - begin, 4);
+    int bits = (begin + 4 * k0 - col) % 4 * 8;
+#pragma unroll 2
+    for (int k = k0 + lane / 8; k < k1; k += 4) {
+        const u32* from = reinterpret_cast<const u32*>(stage + q * PITCH) + (begin + 4 * k - col) / 4;
+        int count = end - begin - 4 * k;
+        u32 mask = count < 4 ? (1u << 8 * count) - 1 : ~0u;
+#ifdef MUTANT_PADDING_KEPT
+        mask = ~0u;
+#endif
+        u32 rows[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            rows[i] = from[i * 8 * PITCH * 4];
+            if (bits) rows[i] = __funnelshift_r(rows[i], from[i * 8 * PITCH * 4 + 1], bits);
+            rows[i] &= mask;
+        }
+        *reinterpret_cast<uint4*>(y + (first + k) * 512 + q * 16) = {rows[0], rows[1], rows[2], rows[3]};
+    }
+}
+
+// Block (128 columns, 128 rows) of x, whatever groups they are in: what it reads does not wait for that.
+__device__ __forceinline__ void windows(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+    __shared__ uint4 room[4][32 * PITCH];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, down = blockIdx.y, downs = ceil(H, 128);
+    int top = down * 128 + warp * 8, col = blockIdx.x * 128, pads = 0;
+    uint4* stage = room[warp];
+    Part all = {0, H, 0, W, 0};
+    fetch(stage, x, W, all, top, col);
+    y += warp * 128;
+    for (int g0 = 0; g0 < G; g0 += 32) {
+        int g = g0 + lane, begin = g > 0 && g < G ? ends[g - 1] : 0, end = g < G ? ends[g] : begin;
+        int tiles = ceil(end - begin, 4), after = pads + sum_up_to_lane(tiles), start = after - tiles;
+#ifdef MUTANT_STARTS_UNPADDED
+        start = begin / 4;
+#endif
+        bool cut = end > col + 128 && begin < col + 128 && (col + 128 - begin) % 4;
+        if (__any_sync(~0u, cut)) {
+            // A tile begins in the window and ends after it.
+            int row = top + lane / 8 * 32 + lane % 8;
+            copy(stage + lane * PITCH + 8, x + size_t(row) * W + col + 128, has_row(all, row) ? 16 : 0);
+        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncwarp();
+        for (u32 here = __ballot_sync(~0u, begin < col + 128 && end > col && begin < end); here; here &= here - 1) {
+            int lane = __ffs(here) - 1;
+            int b = __shfl_sync(~0u, begin, lane), e = __shfl_sync(~0u, end, lane), s = __shfl_sync(~0u, start, lane);
+            deliver(stage, y, b, e, size_t(s) * downs + size_t(down) * ceil(e - b, 4), col);
+        }
+        pads = __shfl_sync(~0u, after, 31);
+    }
+    clear_tail(y - warp * 128, size_t(pads) * downs * 512, bytes);
+}
+
 #define ENTRY(variant, groups, bounds, ...)                                                                            \
     extern "C" __global__ void __launch_bounds__ bounds scale_layout_##variant##_##groups(                             \
         const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {                                         \
@@ -410,3 +479,4 @@ __device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int 
 ENTRIES(plain)
 ENTRIES(m)
 ENTRIES(k)
+ENTRY(windows, k, (128, 8), windows)
