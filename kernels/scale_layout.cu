@@ -31,33 +31,35 @@ block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "staged_prefetch"
-doc = "the same; the matrix is on its way to L2 before the groups are known"
+name = "staged_first"
+doc = "trial: staged, reads leave L2 first"
 
 [[variant.launch]]
-entry = "scale_layout_staged_prefetch_{groups}"
+entry = "scale_layout_staged_first_{groups}"
 grid = ["ceil(W, 128) + col_groups", "ceil(H, 128) + row_groups"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "staged2"
-doc = "trial: staged, two pieces for each block"
+name = "staged_first2"
+doc = "trial: the same, two pieces for each block"
+needs = ["col_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_staged_{groups}"
-grid = ["ceil(W, 128 + 128 * (col_groups == 0)) + col_groups", "ceil(H, 128 + 128 * (col_groups > 0)) + row_groups"]
+entry = "scale_layout_staged_first_{groups}"
+grid = ["ceil(W, 256)", "ceil(H, 128) + row_groups"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "staged2_prefetch"
-doc = "trial: staged, two pieces for each block"
+name = "staged_first4"
+doc = "trial: the same, 4 blocks a multiprocessor"
 
 [[variant.launch]]
-entry = "scale_layout_staged_prefetch_{groups}"
-grid = ["ceil(W, 128 + 128 * (col_groups == 0)) + col_groups", "ceil(H, 128 + 128 * (col_groups > 0)) + row_groups"]
+entry = "scale_layout_staged_first_{groups}"
+grid = ["ceil(W, 128) + col_groups", "ceil(H, 128) + row_groups"]
 block = [128]
+shared = "36000"
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
@@ -69,6 +71,29 @@ needs = ["col_groups > 0", "W % 16 == 0"]
 entry = "scale_layout_windows_{groups}"
 grid = ["ceil(W, 128)", "ceil(H, 128)"]
 block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "windows_first"
+doc = "trial: windows, reads leave L2 first"
+needs = ["col_groups > 0", "W % 16 == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_windows_first_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128)"]
+block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "windows_first4"
+doc = "trial: the same, 4 blocks a multiprocessor"
+needs = ["col_groups > 0", "W % 16 == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_windows_first_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128)"]
+block = [128]
+shared = "36000"
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[mutant]]
@@ -310,18 +335,29 @@ __device__ __forceinline__ void skip(uint4 (&rows)[4], const uint4 (&next)[4], i
 // Rows are read from a multiple of 16 bytes on, so 144 bytes hold 128. It also puts 16 bytes of 8 rows into all banks.
 constexpr int PITCH = 9;
 
-// 16 bytes of x to shared memory, of which those from `count` on are 0 and not read.
-__device__ __forceinline__ void copy(uint4* to, const u8* from, int count) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
-                 "r"(count));
+// 16 bytes of x to shared memory, of which those from `count` on are 0 and not read. Read once, they are the first to leave
+// L2, so that they do not drive out what is to be written back.
+template <bool FIRST>
+__device__ __forceinline__ u64 policy() {
+    u64 policy;
+    if (FIRST) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
 }
-__device__ __forceinline__ void copy(uint4* to, const u8* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
+__device__ __forceinline__ void copy(uint4* to, const u8* from, int count, u64 policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
+                     (u32)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(count), "l"(policy));
+}
+__device__ __forceinline__ void copy(uint4* to, const u8* from, u64 policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     (u32)__cvta_generic_to_shared(to)),
+                 "l"(from), "l"(policy));
 }
 
 // A warp's 32 rows × 128 columns of x to shared memory: rows `top` to `top` + 8, and those 32, 64 and 96 below. 8 lanes
 // take a row.
-__device__ __forceinline__ void fetch(uint4* stage, const u8* x, int W, const Part& part, int top, int col) {
+__device__ __forceinline__ void fetch(uint4* stage, const u8* x, int W, const Part& part, int top, int col, u64 policy) {
     int lane = threadIdx.x % 32, chunk = lane % 8, cols = part.col1 - col;
 #ifdef MUTANT_PADDING_KEPT
     cols = W - col;
@@ -334,18 +370,18 @@ __device__ __forceinline__ void fetch(uint4* stage, const u8* x, int W, const Pa
         uint4* to = stage + q * PITCH + chunk;
         if (top + q + 96 < part.row1 && count == 16) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W);
+            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, policy);
         } else if (count + shift > 0) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, has_row(part, top + q + i * 32) ? count : 0);
+                copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, has_row(part, top + q + i * 32) ? count : 0, policy);
             }
         }
         if (shift && chunk == 7) {
             count = min(max(cols + shift - 128, 0), 16);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                copy(to + i * 8 * PITCH + 1, from + size_t(i) * 32 * W + 16, has_row(part, top + q + i * 32) ? count : 0);
+                copy(to + i * 8 * PITCH + 1, from + size_t(i) * 32 * W + 16, has_row(part, top + q + i * 32) ? count : 0, policy);
             }
         }
     }
@@ -376,19 +412,11 @@ __device__ __forceinline__ void deliver(const uint4* stage, u8* y, int shift, in
 }
 
 // Block (piece of columns, piece of rows); where groups do not need a block of its own for each piece, it takes several.
-template <Groups GROUPS, bool PREFETCH>
+template <Groups GROUPS, bool FIRST>
 __device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     __shared__ uint4 room[4][32 * PITCH];
     int piece_first = GROUPS == k ? blockIdx.x : blockIdx.y, other_first = GROUPS == k ? blockIdx.y : blockIdx.x;
     int others = GROUPS == k ? ceil(H, 128) : ceil(W, 128), step = GROUPS == k ? gridDim.y : gridDim.x;
-    if (PREFETCH) {
-        // No piece begins later in x than without groups, and few begin much earlier.
-        for (int other = other_first; other < others; other += step) {
-            int row = (GROUPS == k ? other : piece_first) * 128 + threadIdx.x;
-            int col = (GROUPS == k ? piece_first : other) * 128;
-            if (row < H && col < W) asm volatile("prefetch.global.L2 [%0];" ::"l"(x + size_t(row) * W + col));
-        }
-    }
     Piece piece = find<GROUPS, 128>(ends, H, W, G, piece_first);
     clear_tail(y, piece.tiles * 512, bytes);
     if (piece.index < 0) return;
@@ -397,7 +425,7 @@ __device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int 
     for (int other = other_first; other < others; other += step) {
         int down = GROUPS == k ? other : piece.index, across = GROUPS == k ? piece.index : other;
         int top = part.row0 + down * 128 + warp * 8, col = part.col0 + across * 128, cols = part.col1 - col;
-        fetch(room[warp], x, W, part, top, col);
+        fetch(room[warp], x, W, part, top, col, policy<FIRST>());
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
         int shift = (size_t(x) + size_t(top + threadIdx.x % 8) * W + col) % 16;
@@ -433,13 +461,15 @@ __device__ __forceinline__ void deliver(const uint4* stage, u8* y, int begin, in
 }
 
 // Block (128 columns, 128 rows) of x, whatever groups they are in: what it reads does not wait for that.
+template <bool FIRST>
 __device__ __forceinline__ void windows(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     __shared__ uint4 room[4][32 * PITCH];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, down = blockIdx.y, downs = ceil(H, 128);
     int top = down * 128 + warp * 8, col = blockIdx.x * 128, pads = 0;
     uint4* stage = room[warp];
     Part all = {0, H, 0, W, 0};
-    fetch(stage, x, W, all, top, col);
+    u64 hint = policy<FIRST>();
+    fetch(stage, x, W, all, top, col, hint);
     y += warp * 128;
     for (int g0 = 0; g0 < G; g0 += 32) {
         int g = g0 + lane, begin = g > 0 && g < G ? ends[g - 1] : 0, end = g < G ? ends[g] : begin;
@@ -451,7 +481,7 @@ __device__ __forceinline__ void windows(const u8* x, const int* ends, u8* y, int
         if (__any_sync(~0u, cut)) {
             // A tile begins in the window and ends after it.
             int row = top + lane / 8 * 32 + lane % 8;
-            copy(stage + lane * PITCH + 8, x + size_t(row) * W + col + 128, has_row(all, row) ? 16 : 0);
+            copy(stage + lane * PITCH + 8, x + size_t(row) * W + col + 128, has_row(all, row) ? 16 : 0, hint);
         }
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
@@ -474,9 +504,10 @@ __device__ __forceinline__ void windows(const u8* x, const int* ends, u8* y, int
     ENTRY(simple, groups, (256), simple<groups>)                                                                       \
     ENTRY(registers, groups, (128), registers<groups>)                                                                 \
     ENTRY(staged, groups, (128, 8), staged<groups, false>)                                                            \
-    ENTRY(staged_prefetch, groups, (128, 8), staged<groups, true>)
+    ENTRY(staged_first, groups, (128, 8), staged<groups, true>)
 
 ENTRIES(plain)
 ENTRIES(m)
 ENTRIES(k)
-ENTRY(windows, k, (128, 8), windows)
+ENTRY(windows, k, (128, 8), windows<false>)
+ENTRY(windows_first, k, (128, 8), windows<true>)
