@@ -31,18 +31,6 @@ grid = ["ceil(W, 128)", "ceil(H, 128) + row_groups"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
-[[variant]]
-name = "first5"
-doc = "trial: the same with 5 blocks a multiprocessor"
-needs = ["col_groups == 0 || W % 16 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_first_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128) + row_groups"]
-block = [128]
-shared = 26000
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
 [[mutant]]
 name = "rows_in_order"
 doc = "rows 4i … 4i + 3 side by side in a tile, not i, i + 32, i + 64 and i + 96"
