@@ -211,18 +211,18 @@ __device__ __forceinline__ void fetch(u8* stage, const u8* x, int W, const Part&
         u8* to = stage + q * PITCH + chunk * 16;
         int shift = size_t(from) % 16, left = part.col1 - col + shift - chunk * 16;
         from += chunk * 16 - shift;
-        auto row = [&](int i) { return has_row(part, top + q + i * 32); };
+        auto some = [&](int i, int left) { return has_row(part, top + q + i * 32) ? min(max(left, 0), 16) : 0; };
         if (top + q + 96 < part.row1 && left >= 16) {
 #pragma unroll
             for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, hint);
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, row(i) ? min(max(left, 0), 16) : 0, hint);
+            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, some(i, left), hint);
         }
         if (shift && chunk == 7) {
-            left = min(max(left - 16, 0), 16);
+            to += 16, from += 16, left -= 16;
 #pragma unroll
-            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH + 16, from + size_t(i) * 32 * W + 16, row(i) ? left : 0, hint);
+            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, some(i, left), hint);
         }
     }
 }
@@ -232,6 +232,7 @@ __device__ __forceinline__ void fetch(u8* stage, const u8* x, int W, const Part&
 __device__ __forceinline__ void deliver(const u8* stage, u8* y, const Part& part, int col, int shift) {
     int lane = threadIdx.x % 32, q = lane % 8, skipped = max(col - part.col0, 0);
     int last = ceil(min(part.col1, col + 128) - part.col0, 4);
+#pragma unroll 2
     for (int tile = ceil(skipped, 4) + lane / 8; tile < last; tile += 4) {
         int at = part.col0 + tile * 4 - col + shift, bits = at % 4 * 8, count = part.col1 - part.col0 - tile * 4;
         const u32* from = reinterpret_cast<const u32*>(stage + q * PITCH + at / 4 * 4);
