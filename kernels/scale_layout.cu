@@ -11,7 +11,7 @@ args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
 name = "staged"
-doc = "32 rows × 128 bytes of a warp pass through shared memory: it reads 128 bytes of a row and writes 128 of a tile at a time"
+doc = "32 rows × 128 bytes of a warp pass through shared memory: it reads 128 bytes of a row, writes 128 of a tile"
 needs = ["col_groups == 0 || W % 16 == 0"]
 
 [[variant.launch]]
