@@ -22,7 +22,7 @@ args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
 name = "first"
-doc = "trial: staged, and what is read leaves L2 first"
+doc = "staged, and what is read leaves L2 first, so that less is driven out of it"
 needs = ["col_groups == 0 || W % 16 == 0"]
 
 [[variant.launch]]
