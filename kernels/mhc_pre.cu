@@ -30,22 +30,17 @@ args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "norm_eps",
 
 [[variant]]
 name = "tiles"
-doc = "many tokens: tensor cores multiply 64 of them by exact bf16 thirds of the projection; then a block for each mixes"
+doc = "many tokens: 16 blocks share 64 tokens, multiply a part of the columns each by exact bf16 thirds of the projection on tensor cores, and mix 4 tokens each out of the cache while the next 64 are on their way; a warp of its own for Sinkhorn"
 needs = ["C == 7168", "T % 64 == 0"]
-scratch = [{ name = "sums", bytes = "2 * T * 25 * 4" }]
+scratch = [{ name = "sums", bytes = "T * 16 * 25 * 4" }, { name = "ready", bytes = "T / 64 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_tiles_sums"
-grid = ["T / 64", "2"]
-block = [256]
-shared = "3 * 8 * 8192"
-args = ["x", "fn", "sums", "T"]
-
-[[variant.launch]]
-entry = "mhc_pre_tiles_mix"
-grid = ["T + ceil(T, 448)"]
-block = [448]
-args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "T", "norm_eps", "eps"]
+entry = "mhc_pre_tiles"
+grid = ["16 * min(T / 64, sms / 16)"]
+block = [288]
+shared = "5 * 8 * 4096 + 8 * 64 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "ready", "T", "norm_eps", "eps"]
 
 [[mutant]]
 name = "comb_transposed"
@@ -64,84 +59,7 @@ name = "weights_of_first_token"
 doc = "every token is mixed as the first one"
 variants = ["split", "tiles"]
 */
-#include "common.cuh"
-
-// A token has STREAMS vectors of D channels; v is all of them one after the other. Of MUS = 24 products fn·v the first 4 are
-// for pre, the next 4 for post, the rest for comb, row by row.
-constexpr int STREAMS = 4, MUS = 24, ITERATIONS = 20, DIM = 7168, K = STREAMS * DIM;
-
-struct Constants {
-    const float *base, *scale;
-    float norm_eps, eps;
-};
-
-__device__ __forceinline__ float logit(float mu, int i, Constants c) {
-    return mu * c.scale[(i >= STREAMS) + (i >= 2 * STREAMS)] + c.base[i];
-}
-
-__device__ __forceinline__ float sigmoid(float x) {
-    return 1 / (1 + expf(-x));
-}
-
-// The lines of a matrix, each divided by its sum + ε.
-template <int LINE, int ENTRY> __device__ __forceinline__ void normalize(float (&c)[16], float eps) {
-#pragma unroll
-    for (int line = 0; line < 4; line++) {
-        float *first = c + line * LINE;
-        const float sum = (first[0] + first[ENTRY]) + (first[2 * ENTRY] + first[3 * ENTRY]) + eps;
-        const float inverse = __fdividef(1, sum);
-#pragma unroll
-        for (int entry = 0; entry < 4; entry++)
-            first[entry * ENTRY] *= inverse;
-    }
-}
-
-// Row softmax, + ε, then column and row normalisations in turn; columns are first and last.
-__device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
-#pragma unroll
-    for (int row = 0; row < 4; row++) {
-        float *first = c + row * 4;
-        const float top = fmaxf(fmaxf(first[0], first[1]), fmaxf(first[2], first[3]));
-#pragma unroll
-        for (int entry = 0; entry < 4; entry++)
-            first[entry] = expf(first[entry] - top);
-    }
-    normalize<4, 1>(c, 0);
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        c[i] += eps;
-    normalize<1, 4>(c, eps);
-#ifdef MUTANT_ONE_ITERATION_LESS
-    for (int i = 2; i < ITERATIONS; i++) {
-#else
-    for (int i = 1; i < ITERATIONS; i++) {
-#endif
-        normalize<4, 1>(c, eps);
-        normalize<1, 4>(c, eps);
-    }
-}
-
-// What the block's output will be mixed back by, by one thread. mu(i) is already multiplied by the inverse rms of v.
-template <class Mu> __device__ __forceinline__ void mixing(Mu mu, Constants constants, float *post, float *comb) {
-    float4 weights;
-    float *weight = (float *)&weights;
-#pragma unroll
-    for (int i = 0; i < STREAMS; i++)
-        weight[i] = 2 * sigmoid(logit(mu(STREAMS + i), STREAMS + i, constants));
-    *(float4 *)post = weights;
-    float c[16];
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        c[i] = logit(mu(2 * STREAMS + i), 2 * STREAMS + i, constants);
-    sinkhorn(c, constants.eps);
-#pragma unroll
-    for (int row = 0; row < 4; row++)
-#ifdef MUTANT_COMB_TRANSPOSED
-        *(float4 *)(comb + 4 * row) = make_float4(c[row], c[row + 4], c[row + 8], c[row + 12]);
-#else
-        *(float4 *)(comb + 4 * row) = make_float4(c[4 * row], c[4 * row + 1], c[4 * row + 2], c[4 * row + 3]);
-#endif
-}
+#include "mhc_pre_tiles.cuh"
 
 // ---- simple
 
@@ -181,7 +99,9 @@ extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple(const bf16 *__r
     const float inverse = rsqrtf(sums[MUS] / k + norm_eps);
     const auto mu = [&](int i) { return sums[i] * inverse; };
     if (threadIdx.x == 0)
-        mixing(mu, constants, post + token * STREAMS, comb + token * STREAMS * STREAMS);
+        make_comb(mu, constants, comb + token * STREAMS * STREAMS);
+    if (threadIdx.x == 32)
+        make_post(mu, constants, post + token * STREAMS);
     float pre[STREAMS];
     for (int i = 0; i < STREAMS; i++)
         pre[i] = sigmoid(logit(mu(i), i, constants)) + eps;
@@ -263,8 +183,8 @@ extern "C" __global__ void __launch_bounds__(512)
     mhc_pre_split_mix(const bf16 *__restrict__ x, const float *sums, const float *__restrict__ base,
                       const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
                       float norm_eps, float eps) {
-    __shared__ float total[SUMS];
-    const Constants constants = {base, scale, norm_eps, eps};
+    __shared__ float total[SUMS], own_base[MUS], own_scale[3];
+    const Constants constants = {own_base, own_scale, norm_eps, eps};
     const int token = blockIdx.y, channel = blockIdx.x * 512 + threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const bool mixes = channel < DIM;
     float v[STREAMS] = {}, w = 0;
@@ -274,6 +194,11 @@ extern "C" __global__ void __launch_bounds__(512)
             v[i] = to_f32(x[(size_t)token * K + i * DIM + channel]);
         w = weight[channel];
     }
+    // What does not come of the launch before is loaded while that runs.
+    if (threadIdx.x < MUS)
+        own_base[threadIdx.x] = base[threadIdx.x];
+    if (threadIdx.x < 3)
+        own_scale[threadIdx.x] = scale[threadIdx.x];
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
     const float *mine = sums;
@@ -306,7 +231,9 @@ extern "C" __global__ void __launch_bounds__(512)
     const auto mu = [&](int i) { return total[i] * inverse; };
     if (!mixes) {
         if (threadIdx.x == 0)
-            mixing(mu, constants, post + token * STREAMS, comb + token * STREAMS * STREAMS);
+            make_comb(mu, constants, comb + token * STREAMS * STREAMS);
+        if (threadIdx.x == 32)
+            make_post(mu, constants, post + token * STREAMS);
         return;
     }
     // A lane makes one weight, and all have it.
@@ -328,43 +255,38 @@ extern "C" __global__ void __launch_bounds__(512)
 
 // ---- tiles
 
-// A warp multiplies 64 tokens by its part of the columns, 64 columns at a time; STAGES such pieces are on their way.
-constexpr int TOKENS = 64, COLUMNS = 64, STAGES = 3, WARPS = 8, SPLIT = 2, PIECE = TOKENS * COLUMNS * 2;
-constexpr int ROUNDS = K / SPLIT / WARPS / COLUMNS;
-
-// Where 8 columns of a token lie in a piece: rotated, so that neither writes nor `ldmatrix` meet in a bank.
-__device__ __forceinline__ u32 piece_at(int row, int eight) {
-    return row * (COLUMNS * 2) + ((eight ^ row % 8) * 16);
-}
-
-__device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Takes from two numbers as much as bf16 holds of them. Three times that is all there is.
-__device__ __forceinline__ u32 take(float2 &rest) {
-    const u32 part = to_bf16x2(rest.x, rest.y);
-    rest.x -= __uint_as_float(part << 16), rest.y -= __uint_as_float(part & 0xffff0000);
-    return part;
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1)
-    mhc_pre_tiles_sums(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums, int tokens) {
+extern "C" __global__ void __launch_bounds__(288, 1)
+    mhc_pre_tiles(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *__restrict__ base,
+                  const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
+                  float *sums, u32 *ready, int tokens, float norm_eps, float eps) {
     extern __shared__ __align__(128) u8 shared[];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * TOKENS;
+    const Constants constants = {base, scale, norm_eps, eps};
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = blockIdx.x % SPLIT;
+    const int tiles = tokens / TOKENS, groups = gridDim.x / SPLIT, group = blockIdx.x / SPLIT;
+    const auto sums_of = [&](int tile) { return sums + (size_t)tile * SPLIT * TOKENS * WIDTH; };
+    if (warp == WARPS) {
+        for (int tile = group; tile < tiles; tile += groups) {
+            wait_for(ready + tile);
+            mix_back(sums_of(tile), tile * TOKENS + part * MIXED, constants, post, comb);
+        }
+        return;
+    }
+
     const u32 pieces = (u32)__cvta_generic_to_shared(shared) + warp * STAGES * PIECE;
-    // The warp's columns begin here; neighbouring warps are at neighbouring columns.
-    const auto column = [&](int round) { return (blockIdx.y * ROUNDS + round) * (WARPS * COLUMNS) + warp * COLUMNS; };
+    float *room = (float *)(shared + WARPS * STAGES * PIECE);
+    const int rounds = (tiles - group + groups - 1) / groups * ROUNDS;
+    const auto column = [&](int round) {
+        return part * OWN + round % ROUNDS * (WARPS * COLUMNS) + warp * COLUMNS;
+    };
     const auto fetch = [&](int round) {
-        if (round < ROUNDS) {
+        if (round < rounds) {
             const u32 to = pieces + round % STAGES * PIECE;
-            const bf16 *from = x + (size_t)first * K + column(round) + lane % 8 * 8;
+            const int first = (group + round / ROUNDS * groups) * TOKENS;
+            const bf16 *from = x + (size_t)first * K + column(round) + lane % 4 * 8;
 #pragma unroll
-            for (int i = 0; i < TOKENS / 4; i++) {
-                const int row = i * 4 + lane / 8;
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + piece_at(row, lane % 8)),
+            for (int i = 0; i < TOKENS / 8; i++) {
+                const int row = i * 8 + lane / 4;
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + piece_at(row, lane % 4)),
                              "l"(from + (size_t)row * K));
             }
         }
@@ -372,11 +294,11 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     };
     // Columns of the projection as `mma` wants them: for each 16 columns two pairs of each of three eights of rows.
     float2 f[COLUMNS / 16][6];
-    const auto fetch_f = [&](int round, int step, float2 (&f)[6]) {
+    const auto fetch_f = [&](int round, int step) {
         const float *from = fn + (size_t)(lane / 4) * K + column(round) + step * 16 + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < 6; i++)
-            f[i] = __ldg((const float2 *)(from + (size_t)(i / 2 * 8) * K + i % 2 * 8));
+            f[step][i] = __ldg((const float2 *)(from + (size_t)(i / 2 * 8) * K + i % 2 * 8));
     };
 
 #pragma unroll
@@ -384,139 +306,76 @@ extern "C" __global__ void __launch_bounds__(256, 1)
         fetch(round);
 #pragma unroll
     for (int step = 0; step < COLUMNS / 16; step++)
-        fetch_f(0, step, f[step]);
-    float d[TOKENS / 16][3][4] = {}, squares[TOKENS / 16][2] = {};
+        fetch_f(0, step);
+    for (int tile = group, round = 0; tile < tiles; tile += groups) {
+        float d[TOKENS / 16][3][4] = {}, squares[TOKENS / 16][2] = {};
 #pragma unroll 1
-    for (int round = 0; round < ROUNDS; round++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
-        __syncwarp();
-        fetch(round + STAGES - 1);
-        const u32 piece = pieces + round % STAGES * PIECE;
+        for (int end = round + ROUNDS; round < end; round++) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            __syncwarp();
+            fetch(round + STAGES - 1);
+            const u32 piece = pieces + round % STAGES * PIECE;
 #pragma unroll
-        for (int step = 0; step < COLUMNS / 16; step++) {
-            u32 b[3][6];
+            for (int step = 0; step < COLUMNS / 16; step++) {
+                u32 b[3][6];
 #pragma unroll
-            for (int i = 0; i < 6; i++)
+                for (int i = 0; i < 6; i++)
 #pragma unroll
-                for (int part = 0; part < 3; part++)
-                    b[part][i] = take(f[step][i]);
-            if (round + 1 < ROUNDS)
-                fetch_f(round + 1, step, f[step]);
+                    for (int third = 0; third < 3; third++)
+                        b[third][i] = take(f[step][i]);
+                fetch_f(round + 1, step);
 #pragma unroll
-            for (int m = 0; m < TOKENS / 16; m++) {
-                u32 a[4];
-                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                             : "r"(piece + piece_at(m * 16 + lane % 16, step * 2 + lane / 16)));
+                for (int m = 0; m < TOKENS / 16; m++) {
+                    u32 a[4];
+                    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                                 : "r"(piece + piece_at(m * 16 + lane % 16, step * 2 + lane / 16))
+                                 : "memory");
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float low = __uint_as_float(a[i] << 16), high = __uint_as_float(a[i] & 0xffff0000);
-                    squares[m][i % 2] = fmaf(low, low, fmaf(high, high, squares[m][i % 2]));
+                    for (int i = 0; i < 4; i++) {
+                        const float low = __uint_as_float(a[i] << 16), high = __uint_as_float(a[i] & 0xffff0000);
+                        squares[m][i % 2] = fmaf(low, low, fmaf(high, high, squares[m][i % 2]));
+                    }
+#pragma unroll
+                    for (int n = 0; n < 3; n++)
+#pragma unroll
+                        for (int third = 2; third >= 0; third--)
+                            multiply(d[m][n], a, b[third][2 * n], b[third][2 * n + 1]);
                 }
-#pragma unroll
-                for (int n = 0; n < 3; n++)
-#pragma unroll
-                    for (int part = 2; part >= 0; part--)
-                        multiply(d[m][n], a, b[part][2 * n], b[part][2 * n + 1]);
             }
         }
-    }
 
-    // Warps leave what they have where their pieces were, and one thread adds up one sum of them.
-    asm volatile("cp.async.wait_all;");
-    __syncthreads();
-    float *room = (float *)shared;
-    constexpr int WIDTH = MUS + 1;
+        // What warps have is added up, a sum by a thread, and left for all blocks that share the tokens.
 #pragma unroll
-    for (int m = 0; m < TOKENS / 16; m++)
+        for (int m = 0; m < TOKENS / 16; m++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float *row = room + (warp * TOKENS + m * 16 + half * 8 + lane / 4) * WIDTH;
+            for (int half = 0; half < 2; half++) {
+                float *row = room + (warp * TOKENS + m * 16 + half * 8 + lane / 4) * WIDTH;
 #pragma unroll
-            for (int n = 0; n < 3; n++) {
-                row[n * 8 + lane % 4 * 2] = d[m][n][2 * half];
-                row[n * 8 + lane % 4 * 2 + 1] = d[m][n][2 * half + 1];
+                for (int n = 0; n < 3; n++) {
+                    row[n * 8 + lane % 4 * 2] = d[m][n][2 * half];
+                    row[n * 8 + lane % 4 * 2 + 1] = d[m][n][2 * half + 1];
+                }
+                float square = squares[m][half];
+                square += __shfl_xor_sync(~0u, square, 1);
+                square += __shfl_xor_sync(~0u, square, 2);
+                if (lane % 4 == 0)
+                    row[MUS] = square;
             }
-            float square = squares[m][half];
-            square += __shfl_xor_sync(~0u, square, 1);
-            square += __shfl_xor_sync(~0u, square, 2);
-            if (lane % 4 == 0)
-                row[MUS] = square;
+        workers_wait();
+        float *to = sums_of(tile) + part * TOKENS * WIDTH;
+        for (int at = threadIdx.x; at < TOKENS * WIDTH; at += WARPS * 32) {
+            float sum = 0;
+#pragma unroll
+            for (int other = 0; other < WARPS; other++)
+                sum += room[other * TOKENS * WIDTH + at];
+            to[at] = sum;
         }
-    __syncthreads();
-    for (int at = threadIdx.x; at < TOKENS * WIDTH; at += 256) {
-        float total = 0;
-#ifdef MUTANT_SHARE_LOST
-        for (int part = 0; part < WARPS - 1; part++)
-#else
-        for (int part = 0; part < WARPS; part++)
-#endif
-            total += room[part * TOKENS * WIDTH + at];
-        sums[((size_t)blockIdx.y * tokens + first) * WIDTH + at] = total;
-    }
-}
-
-// The first blocks make what the outputs are mixed back by, a token for each thread; the others mix a token each.
-extern "C" __global__ void __launch_bounds__(448)
-    mhc_pre_tiles_mix(const bf16 *__restrict__ x, const float *__restrict__ sums, const float *__restrict__ base,
-                      const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
-                      int tokens, float norm_eps, float eps) {
-    constexpr int WIDTH = MUS + 1;
-    __shared__ float room[32];
-    const Constants constants = {base, scale, norm_eps, eps};
-    const int others = (tokens + 447) / 448;
-    const auto sum = [&](int token, int i) {
-#ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
-        token = 0;
-#endif
-        return sums[(size_t)token * WIDTH + i] + sums[((size_t)tokens + token) * WIDTH + i];
-    };
-    const auto inverse = [&](int token) { return rsqrtf(sum(token, MUS) / K + norm_eps); };
-    if (blockIdx.x < others) {
-        const int token = blockIdx.x * 448 + threadIdx.x;
-        if (token < tokens) {
-            const float scale = inverse(token);
-            const auto mu = [&](int i) { return sum(token, i) * scale; };
-            mixing(mu, constants, post + token * STREAMS, comb + token * STREAMS * STREAMS);
-        }
-        return;
-    }
-    // The last tokens were read last, and may be in the cache still.
-    const int token = tokens - 1 - (blockIdx.x - others), lane = threadIdx.x % 32;
-    Eight<bf16> in[2][STREAMS];
-#pragma unroll
-    for (int c = 0; c < 2; c++)
-#pragma unroll
-        for (int i = 0; i < STREAMS; i++)
-            in[c][i].load(x + (size_t)token * K + i * DIM, c * 448 + threadIdx.x);
-    const float own = sigmoid(logit(sum(token, lane % STREAMS) * inverse(token), lane % STREAMS, constants)) + eps;
-    float u[2][8] = {}, squares = 0;
-#pragma unroll
-    for (int i = 0; i < STREAMS; i++) {
-        const float pre = __shfl_sync(~0u, own, i);
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            float v[8];
-            in[c][i].unpack(v);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                u[c][j] = fmaf(pre, v[j], u[c][j]);
-        }
-    }
-#pragma unroll
-    for (int c = 0; c < 2; c++)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            squares = fmaf(u[c][j], u[c][j], squares);
-    const float norm = rsqrtf(block_sum(squares, room) / DIM + norm_eps);
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-        const float4 *w = (const float4 *)weight + 2 * (c * 448 + threadIdx.x);
-        const float4 low = __ldg(w), high = __ldg(w + 1);
-        const float ws[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            u[c][j] *= norm * ws[j];
-        Eight<bf16>::store(y + (size_t)token * DIM, c * 448 + threadIdx.x, u[c]);
+        __threadfence();
+        workers_wait();
+        if (threadIdx.x == 0)
+            atomicAdd(ready + tile, 1);
+        wait_for(ready + tile);
+        mix(x, sums_of(tile), tile * TOKENS + part * MIXED, constants, weight, y);
     }
 }

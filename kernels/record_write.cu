@@ -57,10 +57,21 @@ template <class R> __device__ __forceinline__ float scaled(float x, float factor
     return CLEARS_ZERO<typename R::Rule> ? x + 0.0f : x;
 }
 
-template <class R> __device__ __forceinline__ void store_padding(u8 *tail, int thread, int threads) {
+// The same, with the reciprocal of a divisor at hand. For a divisor of 4 significant bits and numbers of 8: one step from
+// the product finds those quotients that are halfway between codes, and all others are far enough from there.
+template <class R> __device__ __forceinline__ float scaled(float x, float factor, float inverse) {
+    if constexpr (!CLEARS_ZERO<typename R::Rule>)
+        return scaled<R>(x, factor);
+    const float near = x * inverse;
+    return fmaf(fmaf(-near, factor, x), inverse, near) + 0.0f;
+}
+
+template <class R> __device__ __forceinline__ void store_padding(u8 *tail, int thread) {
 #ifndef MUTANT_PADDING_NOT_ZEROED
-    for (int i = thread; i < R::ZEROS; i += threads)
-        tail[R::ZERO + i] = 0;
+    if (R::ZEROS % 4 == 0 && thread < R::ZEROS / 4)
+        ((u32 *)(tail + R::ZERO))[thread] = 0;
+    if (R::ZEROS % 4 != 0 && thread < R::ZEROS)
+        tail[R::ZERO + thread] = 0;
 #endif
 }
 
@@ -98,6 +109,22 @@ __device__ __forceinline__ void unpack(uint4 halves, float (&x)[8]) {
 
 __device__ __forceinline__ uint4 pack(const float (&x)[8]) {
     return make_uint4(to_bf16x2(x[0], x[1]), to_bf16x2(x[2], x[3]), to_bf16x2(x[4], x[5]), to_bf16x2(x[6], x[7]));
+}
+
+// Bits of the largest magnitude of eight channels.
+__device__ __forceinline__ u32 amax_of(uint4 halves) {
+#ifdef MUTANT_NAN_DROPPED
+    float x[8];
+    unpack(halves, x);
+    u32 largest = 0;
+    for (int i = 0; i < 8; i++)
+        largest = amax(largest, x[i]);
+    return largest;
+#else
+    const u32 size = 0x7fff7fff;
+    const u32 both = __vmaxu2(__vmaxu2(halves.x & size, halves.y & size), __vmaxu2(halves.z & size, halves.w & size));
+    return max(both << 16, both & 0xffff0000);
+#endif
 }
 
 struct Inputs {
@@ -161,7 +188,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inp
         ((typename R::Stored *)(tail + R::SCALES))[threadIdx.x] = scale;
         factors[threadIdx.x] = R::Rule::factor(scale, {});
     }
-    store_padding<R>(tail, threadIdx.x, blockDim.x);
+    store_padding<R>(tail, threadIdx.x);
     __syncthreads();
 
     if (channel >= R::CODED) {
@@ -189,12 +216,6 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
     constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES;
     const int lane = threadIdx.x % LANES, groups = gridDim.x * blockDim.x / LANES;
 
-    float weight[CHUNKS][8];
-    if constexpr (NORMED)
-        for (int c = 0; c < CHUNKS; c++)
-            for (int i = 0; i < 8; i += 4)
-                *(float4 *)&weight[c][i] = *(const float4 *)(in.weight + (c * LANES + lane) * 8 + i);
-
     Next<CHUNKS> next;
     const auto fetch = [&](int token) {
         if (token >= in.tokens)
@@ -211,9 +232,12 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
     for (; token - threadIdx.x % 32 / LANES < in.tokens; token += groups) {
         const bool written = token < in.tokens && next.slot >= 0;
         const auto [row, tail] = token_at<R>(pages, written ? next.slot : 0);
+        uint4 halves[CHUNKS];
         float x[CHUNKS][8];
-        for (int c = 0; c < CHUNKS; c++)
-            unpack(next.x[c], x[c]);
+        for (int c = 0; c < CHUNKS; c++) {
+            halves[c] = next.x[c];
+            unpack(halves[c], x[c]);
+        }
 
         if constexpr (NORMED) {
             // The last lanes have the channels that are turned, in the last piece.
@@ -231,8 +255,11 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
                 sum += __shfl_xor_sync(~0u, sum, step);
             const float scale = rsqrtf(sum / R::DIM + in.eps);
             for (int c = 0; c < CHUNKS; c++)
-                for (int i = 0; i < 8; i++)
-                    x[c][i] *= scale * weight[c][i];
+                for (int i = 0; i < 8; i += 4) {
+                    const float4 weight = *(const float4 *)(in.weight + (c * LANES + lane) * 8 + i);
+                    x[c][i] *= scale * weight.x, x[c][i + 1] *= scale * weight.y;
+                    x[c][i + 2] *= scale * weight.z, x[c][i + 3] *= scale * weight.w;
+                }
             if (pair >= 0)
                 for (int i = 0; i < 4; i++) {
                     float *both = &x[CHUNKS - 1][2 * i];
@@ -245,14 +272,14 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
 
         for (int c = 0; c < CHUNKS; c++) {
             const int channel = (c * LANES + lane) * 8;
-            const uint4 halves = pack(x[c]);
+            if (NORMED || channel >= R::CODED)
+                halves[c] = pack(x[c]);
             if (written && channel >= R::CODED)
-                *(uint4 *)(row + R::BF16 + 2 * (channel - R::CODED)) = halves;
+                *(uint4 *)(row + R::BF16 + 2 * (channel - R::CODED)) = halves[c];
             if constexpr (R::CODED > 0) {
-                unpack(halves, x[c]);
-                u32 largest = 0;
-                for (int i = 0; i < 8; i++)
-                    largest = amax(largest, channel < R::CODED ? x[c][i] : 0);
+                if (NORMED)
+                    unpack(halves[c], x[c]);
+                u32 largest = channel < R::CODED ? amax_of(halves[c]) : 0;
 #ifdef MUTANT_SCALE_OF_PART
                 largest = __shfl_sync(~0u, largest, 0, R::BLOCK / 8);
 #else
@@ -263,20 +290,21 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
                     if (channel % R::BLOCK == 0)
                         ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
                     const float factor = R::Rule::factor(scale, {});
+                    const float inverse = DIVIDES<typename R::Rule> ? __frcp_rn(factor) : 1;
                     for (int i = 0; i < 8; i++)
-                        x[c][i] = scaled<R>(x[c][i], factor);
+                        x[c][i] = scaled<R>(x[c][i], factor, inverse);
                     typedef typename R::Element::Codes Codes;
                     *(Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x[c]);
                 }
             }
         }
         if (written)
-            store_padding<R>(tail, lane, LANES);
+            store_padding<R>(tail, lane);
     }
 }
 
 #define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) record_write_##VARIANT##_##RECORD##_##FORM(                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4) record_write_##VARIANT##_##RECORD##_##FORM(                  \
         const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,         \
         const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens,         \
         int slot_bytes, float eps) {                                                                                   \

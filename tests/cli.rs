@@ -4,6 +4,8 @@
 mod errors;
 #[path = "cli/interruption.rs"]
 mod interruption;
+#[path = "cli/kernels.rs"]
+mod kernels;
 #[path = "cli/sources.rs"]
 mod sources;
 #[path = "cli/sweep.rs"]

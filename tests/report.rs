@@ -1,5 +1,7 @@
 //! Reports and stored runs, on a made-up run.
 
+#[path = "report/kernels.rs"]
+mod kernels;
 #[path = "report/store.rs"]
 mod store;
 #[path = "report/synthetic.rs"]

@@ -1,5 +1,6 @@
 //! Where the numbers of a candidate come from, and what theory says of them.
 
 pub mod cuda;
+pub mod program;
 pub mod rounding;
 pub mod theory;

@@ -61,7 +61,7 @@ impl Op for MhcPre {
         let (tokens, dim) = (case.dim("T"), case.dim("C"));
         let row = STREAMS * dim;
         let mut x = match case.inputs {
-            Inputs::Site(pattern) => data.site_rows(pattern, tokens * STREAMS, dim)?,
+            Inputs::Site(pattern) => data.site_rows(pattern, tokens, row)?,
             _ => data.normal("x", tokens * row),
         };
         if case.inputs == Inputs::Edges {

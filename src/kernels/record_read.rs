@@ -89,6 +89,7 @@ fn cases(record: &'static Record) -> Vec<Case> {
         case("t1", "bf16", 1, 8, Inputs::Random, true),
         case("t16384", "bf16", 16384, 4, Inputs::Random, true),
         case("t16384", "f32", 16384, 4, Inputs::Random, true),
+        case("t73728", "bf16", 73728, 4, Inputs::Random, true),
         case("edges", "bf16", 501, 8, Inputs::Edges, false),
         case("edges", "f32", 501, 4, Inputs::Edges, false),
         case("model", "bf16", 61 * 16, 8, Inputs::Site(site_of(record)), false),

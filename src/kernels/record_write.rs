@@ -120,6 +120,7 @@ fn cases(record: &'static Record) -> Vec<Case> {
     vec![
         case("t1", "normed", 1, 8, Inputs::Random, true),
         case("t16384", "normed", 16384, 8, Inputs::Random, true),
+        case("t73728", "normed", 73728, 8, Inputs::Random, true),
         case("edges", "normed", 501, 4, Inputs::Edges, false),
         case("model", "normed", 61 * 16, 8, site, false),
         case("t16384", "raw", 16384, 8, Inputs::Random, true),

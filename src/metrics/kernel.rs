@@ -46,3 +46,11 @@ pub static OF_COPY: Metric = metric(
     "",
     Better::Higher,
 );
+pub static US_CLAIMED: Metric = metric("us_claimed", "time that a program says it took", "µs", Better::Lower);
+pub static US_PEER: Metric = metric(
+    "us_peer",
+    "median time of the fastest of other people's code on the case, with the second-level cache flushed before",
+    "µs",
+    Better::Lower,
+);
+pub static TIMES_PEER: Metric = metric("times_peer", "that over the cold time", "", Better::Higher);

@@ -111,6 +111,9 @@ pub const METRICS: &[&Metric] = &[
     &kernel::US_GRAPH,
     &kernel::MEGABYTES,
     &kernel::OF_COPY,
+    &kernel::US_CLAIMED,
+    &kernel::US_PEER,
+    &kernel::TIMES_PEER,
 ];
 
 impl Metric {

@@ -19,10 +19,10 @@ fn summaries<'a>(index: &'a Index, kernel: &'a str, metric: &'a str) -> impl Ite
     index.sites(kernel, Local, metric)
 }
 
+/// The largest; NaN if any is.
 fn worst(index: &Index, candidate: &Candidate, metric: &str) -> Option<f64> {
-    summaries(index, candidate.name, metric)
-        .map(|summary| summary.max)
-        .reduce(f64::max)
+    let all = summaries(index, candidate.name, metric).map(|summary| summary.max);
+    all.reduce(|a, b| if a.is_nan() || a > b { a } else { b })
 }
 
 fn column(
@@ -93,6 +93,15 @@ pub fn columns() -> Vec<Column> {
                 Some(number::bytes(time.min))
             },
         ),
+        column(
+            ["best", "× peer"],
+            "How many times as fast as the fastest of other people's code timed on the same case, cold, in the case where it is most.",
+            26,
+            |index, candidate| {
+                let times = index.whole(candidate.name, Quantity::new(Local, TIME, "times_peer"))?;
+                Some(number::error(times.max))
+            },
+        ),
     ]
 }
 
@@ -103,7 +112,8 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
         title: "Times",
         intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
                 back to back, graph as one of many launches in a graph. The share is of the copy bandwidth of the same run, \
-                by the bytes that must move. Kernels are timed only where nothing was wrong with them.",
+                by the bytes that must move. Kernels are timed only where nothing was wrong with them. A peer is the fastest of other people's code timed on the \
+                case on the same kind of card, and × peer how many times as fast as it the kernel is, cold.",
         figures: vec![Figure {
             markup: times(run),
             caption: String::new(),
@@ -114,8 +124,13 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
 
 fn times(run: &Summarized) -> String {
     let records: Vec<&Record> = run.run.records.iter().filter(|record| record.site == TIME).collect();
+    let peers = &run.run.manifest.peers;
     let mut rows = String::new();
-    for first in records.iter().filter(|record| record.metric == "us_cold") {
+    let claimed = records.iter().any(|record| record.metric == "us_claimed");
+    for first in records
+        .iter()
+        .filter(|record| ["us_cold", "us_claimed"].contains(&record.metric.as_str()))
+    {
         let value = |metric: &str| {
             let found = records
                 .iter()
@@ -125,7 +140,7 @@ fn times(run: &Summarized) -> String {
         let text = |metric| value(metric).map_or("—".into(), number::bytes);
         let _ = write!(
             rows,
-            "<tr><td>{}</td><td>{}</td><td>{} ({}–{})</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td>{} ({}–{})</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
             escape(&first.recipe),
             escape(&first.window),
             text("us_cold"),
@@ -136,12 +151,32 @@ fn times(run: &Summarized) -> String {
             text("megabytes"),
             value("of_copy").map_or("—".into(), number::share),
         );
+        if claimed {
+            let _ = write!(rows, "<td>{}</td>", text("us_claimed"));
+        }
+        if !peers.is_empty() {
+            let op = first.recipe.split('.').next().unwrap_or_default();
+            let peer = peers.get(&format!("{op}/{}", first.window));
+            let times = value("times_peer").map_or("—".into(), number::error);
+            let _ = write!(
+                rows,
+                "<td>{}</td><td>{times}</td>",
+                peer.map_or("—".into(), |name| escape(name))
+            );
+        }
+        rows.push_str("</tr>");
     }
     if rows.is_empty() {
         return rows;
     }
+    let beside = if peers.is_empty() {
+        ""
+    } else {
+        "<th>peer</th><th>× peer</th>"
+    };
+    let claims = if claimed { "<th>claimed µs</th>" } else { "" };
     format!(
-        "<table><thead><tr><th>kernel</th><th>case</th><th>cold µs</th><th>hot µs</th><th>graph µs</th><th>MB</th><th>of copy</th></tr>\
-         </thead><tbody>{rows}</tbody></table>"
+        "<table><thead><tr><th>kernel</th><th>case</th><th>cold µs</th><th>hot µs</th><th>graph µs</th><th>MB</th><th>of copy</th>\
+         {claims}{beside}</tr></thead><tbody>{rows}</tbody></table>"
     )
 }

@@ -45,6 +45,9 @@ impl Experiment {
         if let Some(name) = repeated(recipes.cloned().chain([REFERENCE.to_string()])) {
             return wrong(&name, format!("recipe name '{name}' is taken"));
         }
+        if self.kind != Kind::Kernels && !self.commands.is_empty() {
+            return wrong("command", "programs are for kind = \"kernels\"");
+        }
         match self.kind {
             Kind::Model => self.check_model()?,
             Kind::RoundTrip | Kind::Recall => self.check_sources()?,
@@ -77,6 +80,13 @@ impl Experiment {
             return wrong(
                 "model",
                 "kernels are tried on what passes in a model that reads a window of text; both are needed",
+            );
+        }
+        if let Some(command) = self.commands.iter().find(|command| command.run.is_empty()) {
+            let name = command.recipe();
+            return wrong(
+                &command.name,
+                format!("command '{name}': run is empty, expected a program"),
             );
         }
         Ok(())

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::deepseek_v4::{Config, Model};
 
 use super::attest;
+use super::commands;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind};
 use super::folder::Folder;
@@ -16,6 +17,7 @@ use super::judge;
 use super::kernels;
 use super::load::Source;
 use super::mutants::{self, Fate};
+use super::peers::Peers;
 use super::plan::{Cell, Partition, plan, select};
 use super::ready::Ready;
 use super::run::{Manifest, RecipeInfo};
@@ -24,6 +26,7 @@ use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
 use crate::kernels::Data;
+use crate::record::Record;
 
 /// Set by the signal handler; running cells are finished, no new one is begun.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -76,6 +79,9 @@ pub struct SweepArgs {
     /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
     #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
     pub attest: Option<PathBuf>,
+    /// Of kernels: set times of other people's code on the same cases beside, as experiments/peers/kernels.py writes them.
+    #[arg(long, value_name = "FILE")]
+    pub peers: Option<PathBuf>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
@@ -100,6 +106,7 @@ struct Prepared {
     cells: Vec<Cell>,
     /// Of kernels: the files they are in.
     sources: Vec<KernelFile>,
+    peers: Option<Peers>,
     ready: Ready,
     manifest: Manifest,
 }
@@ -117,12 +124,31 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         (Kind::Kernels, OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
         _ => None,
     };
+    let mut compiled = Exit::Pass;
     let device = match device.transpose() {
-        Err(why) => return attest::without_device(&prepared.sources, &why),
         Ok(device) => device,
+        Err(why) => {
+            let only = args.device == OnDevice::Compile;
+            let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
+            if only || !prepared.cells.iter().all(program) {
+                compiled = attest::without_device(&prepared.sources, &why)?;
+            }
+            // Programs may do without a GPU.
+            let cells = prepared.cells.iter().filter(|cell| program(cell) && !only);
+            prepared.cells = cells.cloned().collect();
+            if prepared.cells.is_empty() {
+                return Ok(compiled);
+            }
+            prepared.manifest.cells = prepared.cells.iter().map(|cell| cell.id.clone()).collect();
+            None
+        }
     };
     if let Some(device) = &device {
         prepared.manifest.device = device.describe();
+        prepared
+            .peers
+            .as_ref()
+            .map_or(Ok(()), |peers| peers.check_device(&device.name))?;
     }
     let (folder, mut manifest) = folder(args, &prepared)?;
     let started = Instant::now();
@@ -138,7 +164,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         let attestation = attest::Attestation::of(&judge::open(&folder.path)?, &prepared.sources, device, &fates)?;
         println!("{}", attestation.write(results)?.display());
     }
-    Ok(if unnoticed { Exit::GateFailed } else { exit })
+    Ok(match exit {
+        Exit::Pass if unnoticed => Exit::GateFailed,
+        Exit::Pass => compiled,
+        exit => exit,
+    })
 }
 
 fn prepare(args: &SweepArgs) -> Result<Prepared> {
@@ -171,13 +201,18 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
     let cells = select(plan(&experiment), &args.only, &args.skip)?;
-    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready)?;
+    let peers = args.peers.as_deref().map(Peers::read).transpose()?;
+    if peers.is_some() && experiment.kind != Kind::Kernels {
+        return Err(Error::Usage("--peers: only kernels have peers".into()));
+    }
+    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready, peers.as_ref())?;
     Ok(Prepared {
         experiment,
         folder,
         ids,
         cells,
         sources,
+        peers,
         ready,
         manifest,
     })
@@ -190,6 +225,7 @@ fn manifest(
     config: Option<&Config>,
     cells: &[Cell],
     ready: &Ready,
+    peers: Option<&Peers>,
 ) -> Result<Manifest> {
     let mut texts: Vec<&str> = experiment.windows.iter().map(|window| window.text.as_str()).collect();
     texts.sort_unstable();
@@ -198,6 +234,7 @@ fn manifest(
     for name in experiment.model.as_deref().into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
+    data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
     let commit = commit(&args.experiment);
     let identity = serde_json::to_vec(&(env!("CARGO_PKG_VERSION"), &commit, experiment, &data))
         .map_err(|error| Error::Usage(format!("the experiment cannot be written as JSON: {error}")))?;
@@ -231,6 +268,7 @@ fn manifest(
         seconds: 0.0,
         cells: cells.iter().map(|cell| cell.id.clone()).collect(),
         recipes,
+        peers: peers.map(Peers::names).unwrap_or_default(),
         complete: false,
     })
 }
@@ -329,18 +367,19 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
         _ => None,
     };
+    let done = |cell: &Cell, records: Vec<Record>| {
+        folder.write_cell(cell, &records)?;
+        bar.inc(1);
+        Ok(())
+    };
     let bench = Bench {
         experiment,
         ready: &prepared.ready,
         load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
         stop: &STOP,
-        done: &|cell, records| {
-            folder.write_cell(cell, &records)?;
-            bar.inc(1);
-            Ok(())
-        },
+        done: &done,
     };
-    if let Some(device) = device {
+    if kernel {
         let text = model
             .as_ref()
             .zip(prepared.ids.first())
@@ -349,21 +388,28 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
             Some(text) => kernels::sites(text, pattern),
             None => Err("no model is given".into()),
         };
-        let bench = kernels::Bench {
+        let cells = kernels::Cells {
             experiment,
+            data: &Data::new(experiment.seed, &sites),
+            done: &done,
+            stop: &STOP,
+        };
+        let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
+        let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);
+        commands::run(&cells, &programs)?;
+        let Some(device) = device else {
+            bar.finish_and_clear();
+            return Ok(Vec::new());
+        };
+        let bench = kernels::Bench {
+            cells,
             sources: &prepared.sources,
             device,
             toolkit: &Toolkit::open()?,
-            data: &Data::new(experiment.seed, &sites),
             mutant: args.mutant.as_deref(),
-            done: &|cell, records| {
-                folder.write_cell(cell, &records)?;
-                bar.inc(1);
-                Ok(())
-            },
-            stop: &STOP,
+            peers: prepared.peers.as_ref(),
         };
-        bench.run(&pending)?;
+        bench.run(&variants)?;
         bar.finish_and_clear();
         return if args.mutants { bench.mutants() } else { Ok(Vec::new()) };
     }

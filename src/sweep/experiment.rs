@@ -41,6 +41,9 @@ pub struct Experiment {
     /// Of kernels: patterns of variants, e.g. `rope.*`, in the place of recipes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<String>,
+    /// Of kernels: programs that are variants too.
+    #[serde(default, rename = "command", skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<Command>,
     /// Of kernels: names of the cases, found by the operations themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
@@ -102,6 +105,30 @@ pub struct Recipe {
     /// Recall: Gaussian noise added to the scores, in standard deviations of the row's scores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_noise: Option<f64>,
+}
+
+/// A program that computes an operation: it reads a problem from one file and writes what it computes to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// The operation.
+    pub op: String,
+    /// It is called `op.name`.
+    pub name: String,
+    /// What is special about it, in a line.
+    pub doc: String,
+    /// The program and its first arguments; the paths of the two files come behind them.
+    pub run: Vec<String>,
+    /// Why two runs may differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nondeterministic: Option<String>,
+}
+
+impl Command {
+    /// Its name as a recipe.
+    pub fn recipe(&self) -> String {
+        format!("{}.{}", self.op, self.name)
+    }
 }
 
 /// Round what passes at some sites.

@@ -7,6 +7,7 @@ use reference::{Numerics, Site, Tensor};
 
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
+use super::peers::Peers;
 use super::plan::Cell;
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
@@ -14,7 +15,7 @@ use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
-use crate::kernels::{self, Case, Data, Problem, Rows};
+use crate::kernels::{self, Case, Data, Op, Problem, Rows};
 use crate::pattern::matches;
 use crate::record::{Phase, Record};
 
@@ -34,37 +35,38 @@ pub fn folder() -> Result<PathBuf> {
     found.ok_or_else(|| Error::Setup("no folder kernels/ here or above; set ULPLAB_KERNELS".into()))
 }
 
-/// Puts the variants that the experiment names in the place of recipes, and the cases of their operations in that of windows.
+/// Puts the variants that the experiment names and its programs in the place of recipes, and the cases of their operations
+/// in that of windows.
 pub fn fill(experiment: &mut Experiment, sources: &[Source]) -> std::result::Result<(), (String, String)> {
-    for source in sources {
-        let op = kernels::find(&source.op)
-            .map_err(|why| (source.op.clone(), format!("{}: {why}", source.path.display())))?;
-        let names = source
-            .header
-            .variants
-            .iter()
-            .map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc));
-        let named = names.filter(|(name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
-        let before = experiment.recipes.len();
-        experiment.recipes.extend(named.map(|(name, doc)| Recipe {
-            name,
-            doc: doc.clone(),
-            ..Recipe::default()
-        }));
-        if experiment.recipes.len() > before {
-            let fresh = op.cases().into_iter().map(|case| case.name);
-            let fresh: Vec<String> = fresh.filter(|name| !experiment.cases.contains(name)).collect();
-            experiment.cases.extend(fresh);
-        }
-    }
+    let variants = sources.iter().flat_map(|source| {
+        let variants = source.header.variants.iter();
+        variants.map(|variant| (&source.op, format!("{}.{}", source.op, variant.name), &variant.doc))
+    });
+    let named = variants.filter(|(_, name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
+    let named: Vec<_> = named.collect();
     let unmatched = experiment
         .kernels
         .iter()
-        .find(|pattern| !experiment.recipes.iter().any(|recipe| matches(pattern, &recipe.name)));
-    match unmatched {
-        None => Ok(()),
-        Some(pattern) => Err((pattern.clone(), format!("'{pattern}' matches no kernel"))),
+        .find(|pattern| !named.iter().any(|(_, name, _)| matches(pattern, name)));
+    if let Some(pattern) = unmatched {
+        return Err((pattern.clone(), format!("'{pattern}' matches no kernel")));
     }
+    let commands = experiment
+        .commands
+        .iter()
+        .map(|command| (&command.op, command.recipe(), &command.doc));
+    for (op, name, doc) in named.into_iter().chain(commands) {
+        let found = kernels::find(op).map_err(|why| (op.clone(), format!("'{name}': {why}")))?;
+        let fresh = found.cases().into_iter().map(|case| case.name);
+        let fresh: Vec<String> = fresh.filter(|name| !experiment.cases.contains(name)).collect();
+        experiment.cases.extend(fresh);
+        experiment.recipes.push(Recipe {
+            name,
+            doc: doc.clone(),
+            ..Recipe::default()
+        });
+    }
+    Ok(())
 }
 
 /// Whether an operation has a case.
@@ -73,31 +75,73 @@ pub fn has_case(recipe: &str, case: &str) -> bool {
     kernels::find(op).is_ok_and(|op| op.cases().iter().any(|other| other.name == case))
 }
 
-/// What kernels are run with.
-pub struct Bench<'a> {
+/// Cells of kernels, whatever runs them, and what their problems are made of.
+pub struct Cells<'a> {
     pub experiment: &'a Experiment,
-    pub sources: &'a [Source],
-    pub device: &'a Device,
-    pub toolkit: &'a Toolkit,
     pub data: &'a Data<'a>,
-    /// The fault to plant, as `op.mutant`.
-    pub mutant: Option<&'a str>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
 }
 
+impl Cells<'_> {
+    /// Runs those of an operation case by case: the inputs of a case are made once.
+    pub fn each(
+        &self,
+        op: &dyn Op,
+        cells: &[&Cell],
+        run: &dyn Fn(&Cell, &Case, &Problem) -> Result<Vec<Record>>,
+    ) -> Result<()> {
+        for case in op.cases() {
+            let named = |cell: &&Cell| self.experiment.cases[cell.window] == case.name;
+            let here: Vec<&Cell> = cells.iter().copied().filter(named).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let problem = op.problem(&case, self.data);
+            if let Err(why) = &problem {
+                eprintln!("{} case {}: {why}", op.name(), case.name);
+            }
+            for cell in here {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err(Error::Interrupted);
+                }
+                let records = match &problem {
+                    Ok(problem) => run(cell, &case, problem)?,
+                    Err(_) => vec![unknown(cell, &case, "inputs")],
+                };
+                (self.done)(cell, records)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The cells of an operation.
+pub fn of_op<'a>(op: &str, cells: &[&'a Cell]) -> Vec<&'a Cell> {
+    let here = |cell: &&Cell| cell.recipe.split_once('.').is_some_and(|(other, _)| op == other);
+    cells.iter().copied().filter(here).collect()
+}
+
+/// What kernels are run with.
+pub struct Bench<'a> {
+    pub cells: Cells<'a>,
+    pub sources: &'a [Source],
+    pub device: &'a Device,
+    pub toolkit: &'a Toolkit,
+    /// The fault to plant, as `op.mutant`.
+    pub mutant: Option<&'a str>,
+    /// Whose times are set beside.
+    pub peers: Option<&'a Peers>,
+}
+
 impl Bench<'_> {
-    /// Runs cells, operation by operation and case by case: the inputs of a case are made once.
+    /// Runs cells, operation by operation.
     pub fn run(&self, cells: &[&Cell]) -> Result<()> {
         let watch = Stopwatch::new(self.device)?;
         let copy = watch.copy_bandwidth()?;
         for source in self.sources {
-            let of_op: Vec<&Cell> = cells
-                .iter()
-                .copied()
-                .filter(|cell| cell.recipe.split_once('.').is_some_and(|(op, _)| op == source.op))
-                .collect();
-            if of_op.is_empty() {
+            let here = of_op(&source.op, cells);
+            if here.is_empty() {
                 continue;
             }
             let cubin = self
@@ -105,34 +149,17 @@ impl Bench<'_> {
                 .compile(source, &self.device.arch, &self.defines(source)?)?;
             let module = Module::load(&cubin.bytes)?;
             let op = kernels::find(&source.op).map_err(Error::Usage)?;
-            for case in op.cases() {
-                let here: Vec<&Cell> = of_op
-                    .iter()
-                    .copied()
-                    .filter(|cell| self.experiment.cases[cell.window] == case.name)
-                    .collect();
-                if here.is_empty() {
-                    continue;
-                }
-                let problem = match op.problem(&case, self.data) {
-                    Ok(problem) => problem,
-                    Err(why) => {
-                        eprintln!("{} case {}: {why}", source.op, case.name);
-                        here.iter()
-                            .try_for_each(|cell| (self.done)(cell, vec![unknown(cell, &case)]))?;
-                        continue;
-                    }
-                };
-                for cell in here {
-                    if self.stop.load(Ordering::Relaxed) {
-                        return Err(Error::Interrupted);
-                    }
-                    let variant = cell.recipe.split_once('.').and_then(|(_, name)| source.variant(name));
-                    let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
-                    let records = self.cell(cell, variant, &module, &case, &problem, (&watch, copy))?;
-                    (self.done)(cell, records)?;
-                }
-            }
+            self.cells.each(op, &here, &|cell, case, problem| {
+                let variant = cell.recipe.split_once('.').and_then(|(_, name)| source.variant(name));
+                let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
+                let records = self.cell(cell, variant, &module, case, problem, (&watch, copy));
+                // A launch that is refused leaves the device as it was; one that went astray does not.
+                records.or_else(|why| {
+                    self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
+                    eprintln!("{why}");
+                    Ok(vec![unknown(cell, case, "launch")])
+                })
+            })?;
         }
         Ok(())
     }
@@ -171,7 +198,13 @@ impl Bench<'_> {
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
         let mut measured = check(&running, variant, problem).map_err(place)?;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
-            measured.extend(timed(&running, problem, watch, copy).map_err(place)?);
+            let times = timed(&running, problem, watch, copy).map_err(place)?;
+            let cold = times.iter().find(|time| time.metric == "us_cold");
+            let op = cell.recipe.split('.').next().unwrap_or_default();
+            if let (Some(peers), Some(cold)) = (self.peers, cold) {
+                measured.extend(peers.beside(op, &case.name, cold.value));
+            }
+            measured.extend(times);
         }
         Ok(measured.into_iter().map(|measured| record(&blank, measured)).collect())
     }
@@ -213,10 +246,10 @@ pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
         .filter(|measured| measured.metric == "violations" && measured.value != 0.0)
 }
 
-/// Of a cell that could not be run: no gate passes a NaN.
-fn unknown(cell: &Cell, case: &Case) -> Record {
+/// Of a cell that could not be run, for what was amiss: no gate passes a NaN.
+pub fn unknown(cell: &Cell, case: &Case, site: &str) -> Record {
     Record {
-        site: "inputs".into(),
+        site: site.into(),
         metric: "violations".into(),
         ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
     }
@@ -244,7 +277,8 @@ fn timed(running: &Running, problem: &Problem, watch: &Stopwatch, copy: f64) -> 
     Ok(all.into_iter().map(measured).collect())
 }
 
-fn record(blank: &Record, measured: Measured) -> Record {
+/// What was measured of a cell.
+pub fn record(blank: &Record, measured: Measured) -> Record {
     Record {
         site: measured.output.into(),
         metric: measured.metric.into(),

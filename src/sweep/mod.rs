@@ -3,6 +3,7 @@
 pub mod attest;
 pub mod check;
 pub mod command;
+pub mod commands;
 pub mod execute;
 pub mod experiment;
 pub mod folder;
@@ -11,6 +12,7 @@ pub mod kernels;
 pub mod lines;
 pub mod load;
 pub mod mutants;
+pub mod peers;
 pub mod plan;
 pub mod probe;
 pub mod ready;

@@ -82,7 +82,7 @@ impl Bench<'_> {
             if fates.iter().all(|(_, fate)| fate.killed.is_some()) {
                 break;
             }
-            let problem = op.problem(&case, self.data).map_err(Error::Usage)?;
+            let problem = op.problem(&case, self.cells.data).map_err(Error::Usage)?;
             for (variant, fate) in fates.iter_mut().filter(|(_, fate)| fate.killed.is_none()) {
                 let measured = self.checked(variant, &module, &case, &problem)?;
                 let first = measured.and_then(|measured| failures(&measured).next().cloned());

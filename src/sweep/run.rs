@@ -1,5 +1,7 @@
 //! A stored run.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::experiment::Experiment;
@@ -29,6 +31,9 @@ pub struct Manifest {
     /// Ids of all cells of the plan.
     pub cells: Vec<String>,
     pub recipes: Vec<RecipeInfo>,
+    /// Of kernels: by `op/case`, whose time `us_peer` is.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<String, String>,
     /// Whether every cell is there. A run that was interrupted or killed says false.
     pub complete: bool,
 }

@@ -188,6 +188,7 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             seconds: 1834.6,
             cells,
             recipes: specs.iter().map(info).collect(),
+            peers: BTreeMap::new(),
             complete: true,
         },
         records,

@@ -109,11 +109,7 @@ impl<'a> Running<'a> {
         let first = self.poisoned(POISONS[0])?;
         let mut measured = vec![self.guards()?, self.inputs()?];
         if deterministic {
-            let second = self.poisoned(POISONS[1])?;
-            let pairs = first.0.iter().zip(&second.0);
-            let differ = pairs.map(|((_, a), (_, b))| differing(a, b)).sum();
-            let all = first.0.iter().map(|(_, bytes)| bytes.len()).sum();
-            measured.push(violations("rerun", differ, all));
+            measured.push(rerun(&first, &self.poisoned(POISONS[1])?));
         }
         Ok(Checked {
             outputs: first,
@@ -168,6 +164,14 @@ impl<'a> Running<'a> {
         }
         Ok(violations("inputs", changed, all))
     }
+}
+
+/// Bytes in which two runs differ.
+pub fn rerun(first: &Outputs, second: &Outputs) -> Measured {
+    let pairs = first.0.iter().zip(&second.0);
+    let differ = pairs.map(|((_, a), (_, b))| differing(a, b)).sum();
+    let all = first.0.iter().map(|(_, bytes)| bytes.len()).sum();
+    violations("rerun", differ, all)
 }
 
 fn differing(a: &[u8], b: &[u8]) -> usize {

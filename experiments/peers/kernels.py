@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""How long other people's code takes on one GPU for what `ulplab sweep experiments/kernels.toml` times.
+
+Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}}, of each case
+the peer that is fastest cold, and all of them; `ulplab sweep experiments/kernels.toml --peers FILE` sets them beside its own.
+Every peer's output is held against a plain torch expression before it is timed. Times are taken as ulplab takes them: twice
+the second-level cache written before each repetition, events around one call, the median; then many calls in one graph.
+The GPU is kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
+
+Needs: torch and triton; torchao where its code is to be timed too   (written for torch 2.11, triton 3.6, torchao 0.18)
+Usage: kernels.py OUTPUT.json [--seconds 150] [--only GLOB]
+"""
+import argparse
+import fnmatch
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+# One compile is small; many are made at once, each in a process of its own.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+import torch
+
+import kernels_formats
+import kernels_model
+from kernels_common import DEVICE
+
+STARTED = time.monotonic()
+SECTIONS = kernels_model.SECTIONS | kernels_formats.SECTIONS
+
+
+def median(once, each):
+    """Median of as many repetitions as 60 ms hold, at least 20, at most 200; microseconds."""
+    return statistics.median(once() for _ in range(min(200, max(20, int(60e3 / max(each, 0.5))))))
+
+
+class Stopwatch:
+    def __init__(self):
+        cache = torch.cuda.get_device_properties(0).L2_cache_size
+        self.flush = torch.empty(2 * max(cache, 64 << 20), dtype=torch.uint8, device=DEVICE)
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def once(self, work):
+        begin, end = self.events
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3
+
+    def time(self, work):
+        """Cold, and in a graph where it can be captured."""
+        work()
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        work()
+        host = time.perf_counter() - begun
+        torch.cuda.synchronize()
+        estimate = self.once(work)
+
+        def cold():
+            # Cycles at about 2 GHz; the flush adds its own 30 µs.
+            torch.cuda._sleep(int(1.5 * host * 2e9))
+            self.flush.fill_(1)
+            return self.once(work)
+
+        times = {"us_cold": median(cold, estimate + 2e6 * host + 40)}
+        batch = min(50, max(1, int(200 / max(times["us_cold"], 1))))
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(batch):
+                    work()
+            graph.replay()
+            times["us_graph"] = median(lambda: self.once(graph.replay), times["us_cold"] * batch) / batch
+        except RuntimeError as why:
+            print(f"not captured: {str(why).splitlines()[0]}", file=sys.stderr)
+        return times
+
+
+def peers(only):
+    """All peers whose case matches; a section that cannot be set up is reported."""
+    for section, of in SECTIONS.items():
+        try:
+            yield from (peer for peer in of() if fnmatch.fnmatch(peer[0], only))
+        except Exception as why:
+            print(f"{section}: {type(why).__name__}: {why}", file=sys.stderr)
+
+
+def compile_all(args, seconds):
+    """Runs every peer once, in processes that share the caches of torch and triton."""
+    count = min(16, os.cpu_count() or 1)
+    command = [sys.executable, __file__, os.devnull, "--only", args.only]
+    shares = [subprocess.Popen([*command, "--share", f"{i}/{count}"], stderr=subprocess.DEVNULL) for i in range(count)]
+    for share in shares:
+        try:
+            share.wait(max(0, seconds - (time.monotonic() - STARTED)))
+        except subprocess.TimeoutExpired:
+            share.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output")
+    parser.add_argument("--seconds", type=float, default=150, help="peers that are not timed by then are left out")
+    parser.add_argument("--only", default="*", help="cases, as operation/case")
+    parser.add_argument("--share", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_grad_enabled(False)
+    share, count = map(int, (args.share or "0/1").split("/"))
+    if not args.share:
+        compile_all(args, 0.4 * args.seconds)
+    watch = None if args.share else Stopwatch()
+    found, late = {}, 0
+    for at, (key, name, prepare) in enumerate(peers(args.only)):
+        if at % count != share:
+            continue
+        if time.monotonic() - STARTED > args.seconds:
+            late += 1
+            continue
+        try:
+            work, error, bound = prepare()
+            off = error(work())
+            if not off <= bound:
+                print(f"{key}, {name}: off by {off:.3g}, more than {bound:.3g}", file=sys.stderr)
+            elif watch:
+                found.setdefault(key, []).append({"name": name, **watch.time(work)})
+        except Exception as why:
+            print(f"{key}, {name}: {type(why).__name__}: {why}", file=sys.stderr)
+        # Each is compiled for its own shapes only.
+        work = error = prepare = None
+        torch.compiler.reset()
+    if late:
+        print(f"{late} peers are left out after {args.seconds:g} s", file=sys.stderr)
+    best = {key: min(all, key=lambda peer: peer["us_cold"]) | {"all": all} for key, all in found.items()}
+    versions = {"torch": torch.__version__, "triton": getattr(kernels_model.triton, "__version__", None)}
+    if not args.share:
+        report = {"device": torch.cuda.get_device_name(), "versions": versions, "peers": best}
+        with open(args.output, "w") as file:
+            json.dump(report, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

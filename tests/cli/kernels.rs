@@ -1,0 +1,52 @@
+//! Kernels, as far as no GPU is needed.
+
+use super::*;
+
+/// What `sweep experiments/kernels.toml --dry-run --peers` says of a file of peers with this text.
+fn with_peers(text: &str) -> (i32, String, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("peers.json");
+    std::fs::write(&file, text).unwrap();
+    let output = run(&["sweep", "experiments/kernels.toml", "--dry-run", "--peers", path(&file)]);
+    (code(&output), stderr(&output), file)
+}
+
+#[test]
+fn peers_are_read_before_anything_is_run() {
+    let one = |key: &str, peer: &str| format!(r#"{{"device": "card", "peers": {{"{key}": {peer}}}}}"#);
+    let good = one("rope/bf16.forward.t1", r#"{"name": "p", "us_cold": 2.5, "all": []}"#);
+    assert_eq!(with_peers(&good).0, 0);
+    let mistakes = [
+        (
+            one("rope/bf16.forward.t2", "{}"),
+            "'rope/bf16.forward.t2' is no case of an operation; did you mean",
+        ),
+        (
+            one("rope/bf16.forward.t1", r#"{"name": "p"}"#),
+            "'rope/bf16.forward.t1': missing field `us_cold`",
+        ),
+        (
+            one("rope/bf16.forward.t1", r#"{"name": "p", "us_cold": 0}"#),
+            "'rope/bf16.forward.t1': us_cold is 0, expected",
+        ),
+        (r#"{"peers": {}}"#.to_string(), "missing field `device`"),
+    ];
+    for (text, expected) in mistakes {
+        let (code, error, file) = with_peers(&text);
+        assert_eq!(code, 2, "{error}");
+        assert!(
+            error.contains(expected) && error.contains(path(&file)),
+            "'{expected}' is not in: {error}"
+        );
+    }
+}
+
+#[test]
+fn only_kernels_have_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("peers.json");
+    std::fs::write(&file, r#"{"device": "card", "peers": {}}"#).unwrap();
+    let output = run(&["sweep", "experiments/smoke.toml", "--dry-run", "--peers", path(&file)]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("--peers"), "{}", stderr(&output));
+}

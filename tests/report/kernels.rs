@@ -1,0 +1,80 @@
+//! What reports show of kernels and of peers beside them.
+
+use ulplab::record::{Phase, Record};
+use ulplab::report;
+use ulplab::sweep::experiment::{Experiment, Kind, Recipe};
+use ulplab::sweep::peers::Peers;
+use ulplab::sweep::run::{RecipeInfo, Run};
+use ulplab::sweep::summary::summarize;
+
+use super::synthetic;
+
+/// A kernel that takes 10 µs cold on two cases, beside a peer of 25 µs on the first.
+fn run() -> Run {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("peers.json");
+    let text = r#"{"device": "card", "peers": {"rope/bf16.forward.t1": {"name": "a <peer>", "us_cold": 25.0, "us_graph": 3}}}"#;
+    std::fs::write(&file, text).unwrap();
+    let peers = Peers::read(&file).unwrap();
+    let mut records = Vec::new();
+    for case in ["bf16.forward.t1", "bf16.forward.t1024"] {
+        let blank = Record::blank(&format!("rope.simple/local/{case}"), "rope.simple", Phase::Local, case);
+        let record = |site: &str, metric: &str, value| Record {
+            site: site.into(),
+            metric: metric.into(),
+            value,
+            n: 1,
+            ..blank.clone()
+        };
+        records.extend([record("x", "violations", 0.0), record("time", "us_cold", 10.0)]);
+        let beside = peers.beside("rope", case, 10.0);
+        records.extend(beside.map(|beside| record(beside.output, beside.metric, beside.value)));
+    }
+    let mut run = synthetic::small();
+    run.manifest.experiment = Experiment {
+        kind: Kind::Kernels,
+        recipes: vec![Recipe {
+            name: "rope.simple".into(),
+            ..Recipe::default()
+        }],
+        gates: Vec::new(),
+        ..run.manifest.experiment
+    };
+    run.manifest.recipes = vec![RecipeInfo {
+        name: "rope.simple".into(),
+        doc: "one thread for each pair".into(),
+        noise: false,
+        bytes_per_vector: None,
+        bytes_per_token: None,
+    }];
+    run.manifest.peers = peers.names();
+    run.summaries = summarize(&records);
+    run.verdicts.clear();
+    run.records = records;
+    run
+}
+
+#[test]
+fn peers_stand_beside_kernels() {
+    let run = run();
+    let page = report::html(&run);
+    for shown in [
+        "<th>× peer</th>",
+        "<td>a &lt;peer&gt;</td><td>2.50</td>",
+        "<td>—</td><td>—</td>",
+    ] {
+        assert!(page.contains(shown), "{shown}");
+    }
+    let text = report::terminal(&run, 120, false);
+    assert!(text.contains("× peer") && text.contains("2.50"), "{text}");
+}
+
+#[test]
+fn nothing_is_said_of_peers_where_there_are_none() {
+    let mut run = run();
+    run.manifest.peers.clear();
+    run.records.retain(|record| !record.metric.ends_with("_peer"));
+    run.summaries = summarize(&run.records);
+    assert!(!report::html(&run).contains("<th>× peer</th>"));
+    assert!(!report::terminal(&run, 120, false).contains("peer"));
+}
