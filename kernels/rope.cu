@@ -11,7 +11,7 @@ args = ["x", "cos", "sin", "T", "H", "D", "R"]
 
 [[variant]]
 name = "vector"
-doc = "16 bytes for each thread: the least that a thread waits for"
+doc = "16 bytes for each thread: the fastest of few tokens"
 needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 2048"]
 
 [[variant.launch]]
@@ -22,70 +22,13 @@ args = ["x", "cos", "sin", "T", "H", "D", "R"]
 
 [[variant]]
 name = "heads"
-doc = "16 bytes of four heads for each thread: four loads in flight, one of cosines and sines"
-needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 4096"]
+doc = "16 bytes of eight heads for each thread, with one load of cosines and sines: the fastest of many tokens"
+needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 2048"]
 
 [[variant.launch]]
 entry = "rope_heads_{direction}_{dtype}"
-grid = ["T", "ceil(H, 4 * max(1, 256 / (R * size / 16)))"]
-block = ["R * size / 16", "max(1, 256 / (R * size / 16))"]
-args = ["x", "cos", "sin", "T", "H", "D", "R"]
-
-[[variant]]
-name = "heads2_per_sm"
-doc = "trial: heads, two blocks a multiprocessor"
-needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 4096"]
-
-[[variant.launch]]
-entry = "rope_heads_{direction}_{dtype}"
-grid = ["T", "ceil(H, 4 * max(1, 256 / (R * size / 16)))"]
-block = ["R * size / 16", "max(1, 256 / (R * size / 16))"]
-shared = "100000"
-args = ["x", "cos", "sin", "T", "H", "D", "R"]
-
-[[variant]]
-name = "heads4_per_sm"
-doc = "trial: heads, four blocks a multiprocessor"
-needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 4096"]
-
-[[variant.launch]]
-entry = "rope_heads_{direction}_{dtype}"
-grid = ["T", "ceil(H, 4 * max(1, 256 / (R * size / 16)))"]
-block = ["R * size / 16", "max(1, 256 / (R * size / 16))"]
-shared = "54000"
-args = ["x", "cos", "sin", "T", "H", "D", "R"]
-
-[[variant]]
-name = "eight"
-doc = "trial: eight heads"
-needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 4096"]
-
-[[variant.launch]]
-entry = "rope_eight_{direction}_{dtype}"
 grid = ["T", "ceil(H, 8 * max(1, 128 / (R * size / 16)))"]
 block = ["R * size / 16", "max(1, 128 / (R * size / 16))"]
-args = ["x", "cos", "sin", "T", "H", "D", "R"]
-
-[[variant]]
-name = "streamed"
-doc = "trial: heads, evicted first"
-needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 4096"]
-
-[[variant.launch]]
-entry = "rope_streamed_{direction}_{dtype}"
-grid = ["T", "ceil(H, 4 * max(1, 256 / (R * size / 16)))"]
-block = ["R * size / 16", "max(1, 256 / (R * size / 16))"]
-args = ["x", "cos", "sin", "T", "H", "D", "R"]
-
-[[variant]]
-name = "wide"
-doc = "trial: 16 heads"
-needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 4096"]
-
-[[variant.launch]]
-entry = "rope_wide_{direction}_{dtype}"
-grid = ["T", "ceil(H, 16 * max(1, 64 / (R * size / 16)))"]
-block = ["R * size / 16", "max(1, 64 / (R * size / 16))"]
 args = ["x", "cos", "sin", "T", "H", "D", "R"]
 
 [[mutant]]
@@ -197,7 +140,7 @@ __device__ void table(const float* from, float (&to)[4]) {
 }
 
 // Block (t, group of heads); a row of threads takes a head, and HEADS of them in turn.
-template <bool INVERSE, int HEADS, class E, bool STREAMED = false>
+template <bool INVERSE, int HEADS, class E>
 __device__ void vector(E* x, const float* cos, const float* sin, int T, int H, int D, int R) {
     constexpr int PAIRS = 8 / sizeof(E);
     int t = blockIdx.x, first = blockIdx.y * blockDim.y * HEADS + threadIdx.y;
@@ -207,7 +150,7 @@ __device__ void vector(E* x, const float* cos, const float* sin, int T, int H, i
     uint4 packed[HEADS];
 #pragma unroll
     for (int k = 0; k < HEADS; k++) {
-        if (first + k * blockDim.y < H) packed[k] = STREAMED ? __ldcs(head(k)) : *head(k);
+        if (first + k * blockDim.y < H) packed[k] = *head(k);
     }
     float c[PAIRS], s[PAIRS];
     size_t angle = angles(t, T, R) + threadIdx.x * PAIRS;
@@ -219,10 +162,7 @@ __device__ void vector(E* x, const float* cos, const float* sin, int T, int H, i
         unpack(packed[k], pairs);
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) pairs[i] = turn<INVERSE>(pairs[i], c[i], s[i]);
-        if (first + k * blockDim.y < H) {
-            if (STREAMED) __stcs(head(k), pack(pairs));
-            else *head(k) = pack(pairs);
-        }
+        if (first + k * blockDim.y < H) *head(k) = pack(pairs);
     }
 }
 
@@ -234,10 +174,7 @@ __device__ void vector(E* x, const float* cos, const float* sin, int T, int H, i
 #define ENTRIES(direction, inverse, dtype, E)                                                                          \
     ENTRY(simple, direction, dtype, E, simple<inverse>)                                                                \
     ENTRY(vector, direction, dtype, E, vector<inverse, 1>)                                                             \
-    ENTRY(heads, direction, dtype, E, vector<inverse, 4>)                                                              \
-    ENTRY(eight, direction, dtype, E, vector<inverse, 8>)                                                              \
-    ENTRY(wide, direction, dtype, E, vector<inverse, 16>)                                                              \
-    ENTRY(streamed, direction, dtype, E, vector<inverse, 4, E, true>)
+    ENTRY(heads, direction, dtype, E, vector<inverse, 8>)
 
 ENTRIES(forward, false, bf16, bf16)
 ENTRIES(inverse, true, bf16, bf16)

@@ -10,53 +10,24 @@ block = [256]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "registers"
-doc = "16 bytes of 4 rows for each thread, their words transposed: a warp reads 64 bytes of 8 rows and writes 128 of 16 tiles"
-needs = ["H * W % 16 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_registers_{groups}"
-grid = ["ceil(W, 64) + col_groups", "ceil(H, 128) + row_groups"]
-block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
 name = "staged"
-doc = "32 rows × 128 bytes of a warp pass through shared memory: it reads 128 bytes of a row and writes 128 of a tile at a time"
+doc = "32 rows × 128 bytes of a warp pass through shared memory: it reads 128 bytes of a row, writes 128 of a tile"
+needs = ["col_groups == 0 || W % 16 == 0"]
 
 [[variant.launch]]
 entry = "scale_layout_staged_{groups}"
-grid = ["ceil(W, 128) + col_groups", "ceil(H, 128) + row_groups"]
+grid = ["ceil(W, 128)", "ceil(H, 128) + row_groups"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "staged_prefetch"
-doc = "the same; the matrix is on its way to L2 before the groups are known"
+name = "first"
+doc = "staged, and what is read leaves L2 first, so that less is driven out of it"
+needs = ["col_groups == 0 || W % 16 == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_staged_prefetch_{groups}"
-grid = ["ceil(W, 128) + col_groups", "ceil(H, 128) + row_groups"]
-block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "staged2"
-doc = "trial: staged, two pieces for each block"
-
-[[variant.launch]]
-entry = "scale_layout_staged_{groups}"
-grid = ["ceil(W, 128 + 128 * (col_groups == 0)) + col_groups", "ceil(H, 128 + 128 * (col_groups > 0)) + row_groups"]
-block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "staged2_prefetch"
-doc = "trial: staged, two pieces for each block"
-
-[[variant.launch]]
-entry = "scale_layout_staged_prefetch_{groups}"
-grid = ["ceil(W, 128 + 128 * (col_groups == 0)) + col_groups", "ceil(H, 128 + 128 * (col_groups > 0)) + row_groups"]
+entry = "scale_layout_first_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128) + row_groups"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
@@ -92,21 +63,19 @@ enum Groups { plain, m, k };
 
 __device__ constexpr int ceil(int a, int b) { return (a + b - 1) / b; }
 
-// A rectangle of x with tiles of its own, the first of which is tile `at` of y.
+// A rectangle of x with tiles of its own.
 struct Part {
     int row0, row1, col0, col1;
-    size_t at;
 
     __device__ int across() const { return ceil(col1 - col0, 4); }
     __device__ int down() const { return ceil(row1 - row0, 128); }
 };
 
-// Group `g`, without `at`.
 template <Groups GROUPS>
 __device__ Part group(const int* ends, int g, int H, int W) {
-    if (GROUPS == plain) return {0, H, 0, W, 0};
+    if (GROUPS == plain) return {0, H, 0, W};
     int begin = g > 0 ? ends[g - 1] : 0;
-    return GROUPS == m ? Part{begin, ends[g], 0, W, 0} : Part{0, H, begin, ends[g], 0};
+    return GROUPS == m ? Part{begin, ends[g], 0, W} : Part{0, H, begin, ends[g]};
 }
 
 // Which row of a tile's 128 is number `i` of those that share 16 bytes.
@@ -169,47 +138,6 @@ __device__ int sum_up_to_lane(int x) {
     return x;
 }
 
-// 128 rows or so many columns of a group, or what there is of them.
-struct Piece {
-    Part part;
-    // Which piece of the group; negative if there is none.
-    int index;
-    // Tiles of all groups.
-    size_t tiles;
-};
-
-// Piece number `piece` of all groups. A lane looks at a group, a warp at 32 at a time.
-template <Groups GROUPS, int WIDTH>
-__device__ Piece find(const int* ends, int H, int W, int G, int piece) {
-    if (GROUPS == plain) return {{0, H, 0, W, 0}, piece, size_t(ceil(H, 128)) * ceil(W, 4)};
-    constexpr int PIECE = GROUPS == m ? 128 : WIDTH, PAD = GROUPS == m ? 128 : 4;
-    // Tiles side by side in the other dimension.
-    size_t others = GROUPS == m ? ceil(W, 4) : ceil(H, 128);
-    int begin = 0, size = 0, index = -1, pieces = 0, start = 0, pads = 0;
-    for (int g0 = 0; g0 < G; g0 += 32) {
-        int g = g0 + threadIdx.x % 32;
-        int my_begin = g > 0 && g < G ? ends[g - 1] : 0, my_size = g < G ? ends[g] - my_begin : 0;
-        int my_pieces = pieces + sum_up_to_lane(ceil(my_size, PIECE));
-        int my_pads = PAD == PIECE ? my_pieces : pads + sum_up_to_lane(ceil(my_size, PAD));
-        u32 after = __ballot_sync(~0u, piece < my_pieces);
-        if (index < 0 && after) {
-            int lane = __ffs(after) - 1;
-            begin = __shfl_sync(~0u, my_begin, lane);
-            size = __shfl_sync(~0u, my_size, lane);
-            index = piece - __shfl_sync(~0u, my_pieces - ceil(my_size, PIECE), lane);
-#ifdef MUTANT_STARTS_UNPADDED
-            start = begin / PAD;
-#else
-            start = __shfl_sync(~0u, my_pads - ceil(my_size, PAD), lane);
-#endif
-        }
-        pieces = __shfl_sync(~0u, my_pieces, 31);
-        pads = __shfl_sync(~0u, my_pads, 31);
-    }
-    Part part = GROUPS == m ? Part{begin, begin + size, 0, W, start * others} : Part{0, H, begin, begin + size, start * others};
-    return {part, index, pads * others};
-}
-
 // Zeros from byte `at` of y on, a share of them for each thread.
 __device__ void clear_tail(u8* y, size_t at, int bytes) {
 #ifndef MUTANT_TAIL_KEPT
@@ -218,195 +146,179 @@ __device__ void clear_tail(u8* y, size_t at, int bytes) {
 #endif
 }
 
-// The first `count` bytes of `a` and `b` from byte `shift` on, then zeros.
-__device__ void cut(const uint4& a, const uint4& b, int shift, int count, u32 (&words)[4]) {
-    u32 all[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    if (shift) {
-#pragma unroll
-        for (int i = 0; i < 6; i++) all[i] = shift & 8 ? all[i + 2] : all[i];
-#pragma unroll
-        for (int i = 0; i < 5; i++) all[i] = shift & 4 ? all[i + 1] : all[i];
-#pragma unroll
-        for (int i = 0; i < 4; i++) all[i] = __funnelshift_r(all[i], all[i + 1], shift % 4 * 8);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int left = count - 4 * i;
-#ifdef MUTANT_PADDING_KEPT
-        left = 4;
+// 32 groups, one for each lane, from `g0` on. A group begins in padded rows or columns, in units of so many, at `start`.
+struct Groups32 {
+    int begin, end, start;
+
+    // `used` is where the groups before begin, and becomes where those after do.
+    __device__ Groups32(const int* ends, int g0, int G, int unit, int& used) {
+        int g = g0 + threadIdx.x % 32;
+        begin = g > 0 && g < G ? ends[g - 1] : 0;
+        end = g < G ? ends[g] : begin;
+        int units = ceil(end - begin, unit), after = used + sum_up_to_lane(units);
+        used = __shfl_sync(~0u, after, 31);
+        start = after - units;
+#ifdef MUTANT_STARTS_UNPADDED
+        start = begin / unit;
 #endif
-        words[i] = left <= 0 ? 0 : left < 4 ? all[i] & ((1 << 8 * left) - 1) : all[i];
     }
-}
 
-// 128 rows × 64 columns of a part. A thread has 16 columns of four rows that share 16 bytes of each of four tiles, and
-// are equally far from a multiple of 16 bytes, as they are 32 rows apart.
-__device__ void move(const u8* x, u8* y, int W, const Part& part, int down, int across) {
-    int sixteen = threadIdx.x / 32 * 8 + threadIdx.x % 8, tile = across * 16 + threadIdx.x % 32 / 8 * 4;
-    int row = part.row0 + down * 128 + sixteen, col = part.col0 + tile * 4, count = min(16, part.col1 - col);
-    if (count <= 0) return;
-    size_t at = size_t(row) * W + col;
-    int shift = at % 16;
-    uint4 a[4] = {}, b[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (!has_row(part, row + i * 32)) continue;
-        const uint4* from = reinterpret_cast<const uint4*>(x + at - shift) + size_t(i) * 2 * W;
-        a[i] = from[0];
-        if (shift + count > 16) b[i] = from[1];
+    // That of one lane.
+    __device__ Groups32 of(int lane) const {
+        Groups32 one = *this;
+        one.begin = __shfl_sync(~0u, begin, lane);
+        one.end = __shfl_sync(~0u, end, lane);
+        one.start = __shfl_sync(~0u, start, lane);
+        return one;
     }
-    u32 words[4][4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) cut(a[i], b[i], shift, count, words[i]);
-    y += (part.at + size_t(down) * part.across() + tile) * 512 + sixteen * 16;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint4 all = {words[0][i], words[1][i], words[2][i], words[3][i]};
-        if (4 * i < count) *reinterpret_cast<uint4*>(y + i * 512) = all;
-    }
-}
+};
 
-// Block (piece of columns, piece of rows).
-template <Groups GROUPS>
-__device__ void registers(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
-    Piece piece = find<GROUPS, 64>(ends, H, W, G, GROUPS == k ? blockIdx.x : blockIdx.y);
-    int down = GROUPS == k ? blockIdx.y : piece.index, across = GROUPS == k ? piece.index : blockIdx.x;
-    if (piece.index >= 0) move(x, y, W, piece.part, down, across);
-    clear_tail(y, piece.tiles * 512, bytes);
-}
+// Rows are read from a multiple of 16 bytes on, so 144 bytes hold 128. With it, words of 8 rows are in 8 × 4 banks.
+constexpr int PITCH = 144;
 
-// 16 bytes each of four rows that begin `from` words and some bits after `rows`, which `next` follows.
-template <int from>
-__device__ __forceinline__ void advance(uint4 (&rows)[4], const uint4 (&next)[4], int bits) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 all[8] = {rows[i].x, rows[i].y, rows[i].z, rows[i].w, next[i].x, next[i].y, next[i].z, next[i].w};
-        auto word = [&](int at) { return __funnelshift_r(all[from + at], all[from + at + 1], bits); };
-        rows[i] = {word(0), word(1), word(2), word(3)};
-    }
+// What is read once is the first to leave L2, so that it does not drive out what is to be written.
+template <bool FIRST>
+__device__ __forceinline__ u64 policy() {
+    u64 policy;
+    if (FIRST) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
 }
-
-__device__ __forceinline__ void skip(uint4 (&rows)[4], const uint4 (&next)[4], int bytes) {
-    int bits = bytes % 4 * 8;
-    switch (bytes / 4) {
-    case 0: return advance<0>(rows, next, bits);
-    case 1: return advance<1>(rows, next, bits);
-    case 2: return advance<2>(rows, next, bits);
-    default: return advance<3>(rows, next, bits);
-    }
-}
-
-// Rows are read from a multiple of 16 bytes on, so 144 bytes hold 128. It also puts 16 bytes of 8 rows into all banks.
-constexpr int PITCH = 9;
 
 // 16 bytes of x to shared memory, of which those from `count` on are 0 and not read.
-__device__ __forceinline__ void copy(uint4* to, const u8* from, int count) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
-                 "r"(count));
+__device__ __forceinline__ void copy(u8* to, const u8* from, int count, u64 hint) {
+    u32 shared = __cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared), "l"(from), "r"(count),
+                 "l"(hint));
 }
-__device__ __forceinline__ void copy(uint4* to, const u8* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
+__device__ __forceinline__ void copy(u8* to, const u8* from, u64 hint) {
+    u32 shared = __cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "l"(hint));
 }
 
-// A warp's 32 rows × 128 columns of x to shared memory: rows `top` to `top` + 8, and those 32, 64 and 96 below. 8 lanes
-// take a row.
-__device__ __forceinline__ void fetch(uint4* stage, const u8* x, int W, const Part& part, int top, int col) {
-    int lane = threadIdx.x % 32, chunk = lane % 8, cols = part.col1 - col;
-#ifdef MUTANT_PADDING_KEPT
-    cols = W - col;
-#endif
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+}
+
+// A warp's 32 rows × 128 columns of a part to shared memory: rows `top` to `top` + 8, and those 32, 64 and 96 below. 8
+// lanes take a row.
+__device__ __forceinline__ void fetch(u8* stage, const u8* x, int W, const Part& part, int top, int col, u64 hint) {
+    int lane = threadIdx.x % 32, chunk = lane % 8;
 #pragma unroll
     for (int q = lane / 8; q < 8; q += 4) {
         const u8* from = x + size_t(top + q) * W + col;
-        int shift = size_t(from) % 16, count = min(max(cols + shift - chunk * 16, 0), 16);
+        u8* to = stage + q * PITCH + chunk * 16;
+        int shift = size_t(from) % 16, left = part.col1 - col + shift - chunk * 16;
         from += chunk * 16 - shift;
-        uint4* to = stage + q * PITCH + chunk;
-        if (top + q + 96 < part.row1 && count == 16) {
+        auto some = [&](int i, int left) { return has_row(part, top + q + i * 32) ? min(max(left, 0), 16) : 0; };
+        if (top + q + 96 < part.row1 && left >= 16) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W);
-        } else if (count + shift > 0) {
+            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, hint);
+        } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, has_row(part, top + q + i * 32) ? count : 0);
-            }
+            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, some(i, left), hint);
         }
         if (shift && chunk == 7) {
-            count = min(max(cols + shift - 128, 0), 16);
+            to += 16, from += 16, left -= 16;
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                copy(to + i * 8 * PITCH + 1, from + size_t(i) * 32 * W + 16, has_row(part, top + q + i * 32) ? count : 0);
-            }
+            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, some(i, left), hint);
         }
     }
 }
 
-// What `fetch` left, to tiles: the first of them begins at `y`. 8 lanes take 128 bytes of a tile.
-__device__ __forceinline__ void deliver(const uint4* stage, u8* y, int shift, int cols) {
-    int lane = threadIdx.x % 32, q = lane % 8;
+// What `fetch` left of a part, to its tiles: those that begin in the 128 columns from `col` on. `y` is where the first tile
+// of these rows is, `shift` how far from a multiple of 16 bytes the row began. 8 lanes take 128 bytes of a tile.
+__device__ __forceinline__ void deliver(const u8* stage, u8* y, const Part& part, int col, int shift) {
+    int lane = threadIdx.x % 32, q = lane % 8, skipped = max(col - part.col0, 0);
+    int last = ceil(min(part.col1, col + 128) - part.col0, 4);
+#pragma unroll 2
+    for (int tile = ceil(skipped, 4) + lane / 8; tile < last; tile += 4) {
+        int at = part.col0 + tile * 4 - col + shift, bits = at % 4 * 8, count = part.col1 - part.col0 - tile * 4;
+        const u32* from = reinterpret_cast<const u32*>(stage + q * PITCH + at / 4 * 4);
+        u32 mask = count < 4 ? (1u << 8 * count) - 1 : ~0u;
+#ifdef MUTANT_PADDING_KEPT
+        mask = ~0u;
+#endif
+        u32 rows[4];
 #pragma unroll
-    for (int chunk = lane / 8; chunk < 8; chunk += 4) {
-        int count = cols - chunk * 16;
-        if (count <= 0) return;
-        const uint4* from = stage + q * PITCH + chunk;
-        uint4 rows[4], next[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) rows[i] = from[i * 8 * PITCH];
-        if (shift) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) next[i] = from[i * 8 * PITCH + 1];
-            skip(rows, next, shift);
+        for (int i = 0; i < 4; i++) {
+            rows[i] = from[i * 2 * PITCH];
+            if (bits) rows[i] = __funnelshift_r(rows[i], from[i * 2 * PITCH + 1], bits);
+            rows[i] &= mask;
         }
-        uint4* to = reinterpret_cast<uint4*>(y + chunk * 2048 + q * 16);
-        to[0] = {rows[0].x, rows[1].x, rows[2].x, rows[3].x};
-        if (count > 4) to[32] = {rows[0].y, rows[1].y, rows[2].y, rows[3].y};
-        if (count > 8) to[64] = {rows[0].z, rows[1].z, rows[2].z, rows[3].z};
-        if (count > 12) to[96] = {rows[0].w, rows[1].w, rows[2].w, rows[3].w};
+        *reinterpret_cast<uint4*>(y + tile * 512 + q * 16) = {rows[0], rows[1], rows[2], rows[3]};
     }
 }
 
-// Block (piece of columns, piece of rows); where groups do not need a block of its own for each piece, it takes several.
-template <Groups GROUPS, bool PREFETCH>
+// Block (128 columns, 128 rows of x or of a group of rows).
+template <Groups GROUPS, bool FIRST>
 __device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
-    __shared__ uint4 room[4][32 * PITCH];
-    int piece_first = GROUPS == k ? blockIdx.x : blockIdx.y, other_first = GROUPS == k ? blockIdx.y : blockIdx.x;
-    int others = GROUPS == k ? ceil(H, 128) : ceil(W, 128), step = GROUPS == k ? gridDim.y : gridDim.x;
-    if (PREFETCH) {
-        // No piece begins later in x than without groups, and few begin much earlier.
-        for (int other = other_first; other < others; other += step) {
-            int row = (GROUPS == k ? other : piece_first) * 128 + threadIdx.x;
-            int col = (GROUPS == k ? piece_first : other) * 128;
-            if (row < H && col < W) asm volatile("prefetch.global.L2 [%0];" ::"l"(x + size_t(row) * W + col));
+    alignas(16) __shared__ u8 room[4][32 * PITCH];
+    int warp = threadIdx.x / 32, col = blockIdx.x * 128, tile = blockIdx.y, down = tile, used = ceil(H, 128);
+    Part part = {0, H, 0, W};
+    if (GROUPS == m) {
+        used = 0;
+        for (int g0 = 0; g0 < G; g0 += 32) {
+            int before = used;
+            Groups32 groups(ends, g0, G, 128, used);
+            if (tile < before || tile >= used) continue;
+            u32 upto = __ballot_sync(~0u, groups.start <= tile && groups.begin < groups.end);
+            groups = groups.of(31 - __clz(upto));
+            part.row0 = groups.begin, part.row1 = groups.end, down = tile - groups.start;
         }
     }
-    Piece piece = find<GROUPS, 128>(ends, H, W, G, piece_first);
-    clear_tail(y, piece.tiles * 512, bytes);
-    if (piece.index < 0) return;
-    const Part& part = piece.part;
-    int warp = threadIdx.x / 32;
-    for (int other = other_first; other < others; other += step) {
-        int down = GROUPS == k ? other : piece.index, across = GROUPS == k ? piece.index : other;
-        int top = part.row0 + down * 128 + warp * 8, col = part.col0 + across * 128, cols = part.col1 - col;
-        fetch(room[warp], x, W, part, top, col);
-        asm volatile("cp.async.wait_all;" ::: "memory");
-        __syncwarp();
+    if (tile < used) {
+        int top = part.row0 + down * 128 + warp * 8;
+        fetch(room[warp], x, W, part, top, col, policy<FIRST>());
+        wait_for_copies();
         int shift = (size_t(x) + size_t(top + threadIdx.x % 8) * W + col) % 16;
-        size_t tile = part.at + size_t(down) * part.across() + across * 32;
-        deliver(room[warp], y + tile * 512 + warp * 128, shift, cols);
-        __syncwarp();
+        deliver(room[warp], y + size_t(tile) * part.across() * 512 + warp * 128, part, col, shift);
     }
+    clear_tail(y, size_t(used) * part.across() * 512, bytes);
 }
 
-#define ENTRY(variant, groups, bounds, ...)                                                                            \
-    extern "C" __global__ void __launch_bounds__ bounds scale_layout_##variant##_##groups(                             \
+// The same with groups of columns. Blocks are cut as x is, so that what they read does not wait for the ends of groups.
+template <bool FIRST>
+__device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+    alignas(16) __shared__ u8 room[4][32 * PITCH];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = blockIdx.x * 128, next = col + 128, used = 0;
+    int top = blockIdx.y * 128 + warp * 8;
+    u8* stage = room[warp];
+    Part all = {0, H, 0, W};
+    u64 hint = policy<FIRST>();
+    fetch(stage, x, W, all, top, col, hint);
+    for (int g0 = 0; g0 < G; g0 += 32) {
+        Groups32 groups(ends, g0, G, 4, used);
+        bool here = groups.begin < next && groups.end > col && groups.begin < groups.end;
+        if (__any_sync(~0u, here && groups.end > next && (next - groups.begin) % 4)) {
+            // A tile begins in these columns and ends after them.
+            int row = top + lane / 8 * 32 + lane % 8;
+            copy(stage + lane * PITCH + 128, x + size_t(row) * W + next, has_row(all, row) ? 16 : 0, hint);
+        }
+        wait_for_copies();
+        for (u32 left = __ballot_sync(~0u, here); left; left &= left - 1) {
+            Groups32 group = groups.of(__ffs(left) - 1);
+            Part part = {0, H, group.begin, group.end};
+            size_t tile = size_t(group.start) * part.down() + size_t(blockIdx.y) * part.across();
+            deliver(stage, y + tile * 512 + warp * 128, part, col, 0);
+        }
+    }
+    clear_tail(y, size_t(used) * all.down() * 512, bytes);
+}
+
+#define ENTRY(variant, groups, threads, ...)                                                                           \
+    extern "C" __global__ void __launch_bounds__(threads) scale_layout_##variant##_##groups(                           \
         const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {                                         \
         __VA_ARGS__(x, ends, y, H, W, G, bytes);                                                                       \
     }
-#define ENTRIES(groups)                                                                                                \
-    ENTRY(simple, groups, (256), simple<groups>)                                                                       \
-    ENTRY(registers, groups, (128), registers<groups>)                                                                 \
-    ENTRY(staged, groups, (128, 8), staged<groups, false>)                                                            \
-    ENTRY(staged_prefetch, groups, (128, 8), staged<groups, true>)
 
-ENTRIES(plain)
-ENTRIES(m)
-ENTRIES(k)
+ENTRY(simple, plain, 256, simple<plain>)
+ENTRY(simple, m, 256, simple<m>)
+ENTRY(simple, k, 256, simple<k>)
+ENTRY(staged, plain, 128, staged<plain, false>)
+ENTRY(staged, m, 128, staged<m, false>)
+ENTRY(staged, k, 128, columns<false>)
+ENTRY(first, plain, 128, staged<plain, true>)
+ENTRY(first, m, 128, staged<m, true>)
+ENTRY(first, k, 128, columns<true>)

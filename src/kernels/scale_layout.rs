@@ -41,6 +41,7 @@ impl Op for ScaleLayout {
             let shapes = [
                 ([130, 45], "empty"),
                 ([400, 437], "empty"),
+                ([400, 432], "empty"),
                 ([528, 512], "many"),
                 ([256, 256], "one"),
             ];
