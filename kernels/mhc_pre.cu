@@ -47,8 +47,8 @@ name = "comb_transposed"
 doc = "rows and columns of the mixing matrix exchanged"
 
 [[mutant]]
-name = "one_iteration_less"
-doc = "19 column normalisations"
+name = "one_iteration"
+doc = "columns are normalised once, rows by the softmax only"
 
 [[mutant]]
 name = "share_lost"
