@@ -34,13 +34,35 @@ __device__ __forceinline__ void from_f32(bf16 &out, float x) {
     out.bits = (u16)to_bf16x2(x, 0.0f);
 }
 
-// Loads of what is read once: they pass by the first-level cache.
+// Loads past the first-level cache, for what is read once.
 __device__ __forceinline__ uint4 load_once(const uint4 *from) {
     uint4 out;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
                  : "l"(from));
     return out;
+}
+
+// The same under a policy for the second-level cache.
+__device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy) {
+    uint4 out;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from), "l"(policy));
+    return out;
+}
+
+// Policies of the second-level cache: to be kept as long, or to go as soon, as there is a choice.
+__device__ __forceinline__ u64 keep() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ u64 let_go() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
 }
 
 // Stores of what is not read again soon.
@@ -63,8 +85,14 @@ template <class T> struct Eight;
 template <> struct Eight<bf16> {
     u32 word[4];
 
-    __device__ __forceinline__ void load(const bf16 *from, size_t at) {
-        const uint4 in = load_once((const uint4 *)from + at);
+    // With a policy, or without.
+    template <class... Policy> __device__ __forceinline__ void load(const bf16 *from, size_t at, Policy... policy) {
+        const uint4 in = load_once((const uint4 *)from + at, policy...);
+        word[0] = in.x, word[1] = in.y, word[2] = in.z, word[3] = in.w;
+    }
+
+    __device__ __forceinline__ void load_shared(const bf16 *from, int at) {
+        const uint4 in = ((const uint4 *)from)[at];
         word[0] = in.x, word[1] = in.y, word[2] = in.z, word[3] = in.w;
     }
 
@@ -107,9 +135,13 @@ __device__ __forceinline__ u32 amax_of(const float (&x)[8]) {
 template <> struct Eight<float> {
     uint4 half[2];
 
-    __device__ __forceinline__ void load(const float *from, size_t at) {
-        half[0] = load_once((const uint4 *)from + 2 * at);
-        half[1] = load_once((const uint4 *)from + 2 * at + 1);
+    template <class... Policy> __device__ __forceinline__ void load(const float *from, size_t at, Policy... policy) {
+        half[0] = load_once((const uint4 *)from + 2 * at, policy...);
+        half[1] = load_once((const uint4 *)from + 2 * at + 1, policy...);
+    }
+
+    __device__ __forceinline__ void load_shared(const float *from, int at) {
+        half[0] = ((const uint4 *)from)[2 * at], half[1] = ((const uint4 *)from)[2 * at + 1];
     }
 
     __device__ __forceinline__ void zero() {
@@ -136,17 +168,22 @@ template <> struct Eight<float> {
     }
 };
 
+// The larger of a magnitude and what the lane `step` away gives.
+__device__ __forceinline__ u32 larger_of_lanes(u32 mine, u32 given, int step) {
+    const u32 other = __shfl_xor_sync(0xffffffff, given, step);
+#ifdef MUTANT_LANE_LOST
+    if (step == 1)
+        return mine;
+#endif
+    return larger(mine, other);
+}
+
 // The largest of magnitudes in each group of `LANES` neighbouring lanes, known to all of them. All lanes of the warp take
 // part.
 template <int LANES> __device__ __forceinline__ u32 lanes_max(u32 x) {
-#ifdef MUTANT_LANE_LOST
-    constexpr int first = LANES / 4;
-#else
-    constexpr int first = LANES / 2;
-#endif
 #pragma unroll
-    for (int step = first; step > 0; step /= 2)
-        x = larger(x, __shfl_xor_sync(0xffffffff, x, step));
+    for (int step = LANES / 2; step > 0; step /= 2)
+        x = larger_of_lanes(x, x, step);
     return x;
 }
 
@@ -209,4 +246,34 @@ __device__ __forceinline__ void start_next() {
 
 __device__ __forceinline__ void wait_for_last() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// ---- Copies from global to shared memory on their own: a barrier counts the bytes that have come.
+
+__device__ __forceinline__ u32 shared_address(const void *at) {
+    return (u32)__cvta_generic_to_shared(at);
+}
+
+// By one thread, before a __syncthreads after which others use it.
+__device__ __forceinline__ void arrival_init(u64 *arrival) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// By one thread: `bytes`, a multiple of 16, from and to multiples of 16.
+__device__ __forceinline__ void copy_to_shared(void *to, const void *from, u32 bytes, u64 *arrival) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(arrival))
+                 : "memory");
+}
+
+// Returns once the copy has come for the time that has this parity, the first having 0.
+__device__ __forceinline__ void arrival_wait(u64 *arrival, u32 parity) {
+    asm volatile("{ .reg .pred come;\n"
+                 "again_%=: mbarrier.try_wait.parity.shared.b64 come, [%0], %1;\n"
+                 "@!come bra again_%=; }" ::"r"(shared_address(arrival)),
+                 "r"(parity)
+                 : "memory");
 }

@@ -11,12 +11,12 @@ args = ["data", "scale", "amax", "y", "T", "C"]
 
 [[variant]]
 name = "fast"
-doc = "eight elements a thread, four such on their way at a time"
+doc = "four times eight elements a thread, a thread block's in one piece"
 needs = ["C % W == 0"]
 
 [[variant.launch]]
 entry = "dequantize_fast_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 6)"]
+grid = ["ceil(T * C, 8192)"]
 block = [256]
 args = ["data", "scale", "amax", "y", "T", "C"]
 
@@ -54,39 +54,36 @@ __device__ void simple(const u8 *data, const typename F::Stored *scales, const f
     from_f32(y[at], F::Element::decode(code) * factor);
 }
 
-// Eights of a thread that are on their way at a time.
+// Eights of a thread, all loaded before the first is worked on.
 constexpr int EIGHTS = 4;
 
 template <class F, class T>
 __device__ void fast(const typename F::Codes *data, const typename F::Stored *scales, const float *amax, T *y, int rows,
                      int cols) {
-    const int count = rows * (cols / 8), stride = gridDim.x * blockDim.x;
-    const float above = *amax;
-    for (int first = blockIdx.x * blockDim.x + threadIdx.x; first < count; first += EIGHTS * stride) {
-        typename F::Codes codes[EIGHTS];
-        typename F::Stored scale[EIGHTS];
+    const int count = rows * (cols / 8), first = blockIdx.x * EIGHTS * blockDim.x + threadIdx.x;
+    typename F::Codes codes[EIGHTS];
+    typename F::Stored scale[EIGHTS];
 #pragma unroll
-        for (int i = 0; i < EIGHTS; i++) {
-            const int at = first + i * stride;
-            if (at < count) {
-                codes[i] = __ldcs(data + at);
-                scale[i] = __ldg(scales + BLOCK(at / F::lanes));
-            }
+    for (int i = 0; i < EIGHTS; i++) {
+        const int at = first + i * blockDim.x;
+        if (at < count) {
+            codes[i] = __ldcs(data + at);
+            scale[i] = __ldg(scales + BLOCK(at / F::lanes));
         }
-        const typename F::Level level(&above);
+    }
+    const typename F::Level level(amax);
 #pragma unroll
-        for (int i = 0; i < EIGHTS; i++) {
-            const int at = first + i * stride;
-            if (at >= count)
-                break;
-            const float factor = F::Rule::decode(scale[i], level);
-            float out[8];
-            F::Element::decode8(codes[i], out);
+    for (int i = 0; i < EIGHTS; i++) {
+        const int at = first + i * blockDim.x;
+        if (at >= count)
+            break;
+        const float factor = F::Rule::decode(scale[i], level);
+        float out[8];
+        F::Element::decode8(codes[i], out);
 #pragma unroll
-            for (int k = 0; k < 8; k++)
-                out[k] *= factor;
-            Eight<T>::store(y, at, out);
-        }
+        for (int k = 0; k < 8; k++)
+            out[k] *= factor;
+        Eight<T>::store(y, at, out);
     }
 }
 

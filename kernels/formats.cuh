@@ -243,16 +243,6 @@ template <class E, class R, int W> struct Format {
     typedef typename R::Level Level;
     static constexpr int width = W;     // elements of a block
     static constexpr int lanes = W / 8; // threads that hold a block, eight elements each
-
-    // Codes of eight elements under the scale of their block, whose largest magnitude has these bits.
-    static __device__ __forceinline__ Codes encode8(float (&x)[8], u32 amax, Level level, Stored &scale) {
-        scale = Rule::template scale<E>(amax, level);
-        const float factor = Rule::factor(scale, level);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[i] *= factor;
-        return E::encode8(x);
-    }
 };
 
 // One block by one thread, element by element: the numbers value(first) … value(end − 1) of a row to its bytes. A block
@@ -279,18 +269,96 @@ __device__ void quantize_block(int first, int end, u8 *row, typename F::Stored &
     }
 }
 
-// Eight elements of a block that neighbouring lanes hold, whose largest magnitude has these bits: the eight `at` of all,
-// stored if `valid`.
-template <class F>
-__device__ __forceinline__ void quantize_eight(float (&x)[8], u32 amax, typename F::Level level, typename F::Codes *data,
-                                               typename F::Stored *scales, int at, bool valid) {
-    typename F::Stored scale;
-    const typename F::Codes codes = F::encode8(x, amax, level, scale);
-    if (valid) {
-        store_once(data + at, codes);
-        if (at % F::lanes == 0)
-            scales[at / F::lanes] = scale;
+// `N` blocks, of each of which neighbouring lanes hold an eight: N·lanes eights of a group of lanes. Instead of every lane
+// working out all N scales, each takes its share: halves of the largest magnitudes are exchanged until there is one left,
+// and factors are handed back the same way.
+template <class F, int N> struct Shared {
+    static constexpr int exchanges = N == 1 || F::lanes == 1 ? 0 : N == 2 || F::lanes == 2 ? 1 : 2;
+    static constexpr int own = N >> exchanges; // blocks whose scales a lane works out
+    static_assert(N <= 4, "at most two exchanges");
+
+    // The index of the first of them, and whether it is this lane that stores them.
+    static __device__ __forceinline__ int first() {
+        const int lane = threadIdx.x;
+        return exchanges == 0 ? 0 : exchanges == 1 ? lane % 2 * (N / 2) : lane % 2 * (N / 2) + lane / 2 % 2 * (N / 4);
     }
+
+    static __device__ __forceinline__ bool stores() {
+        return threadIdx.x % F::lanes >> exchanges == 0;
+    }
+
+    // The largest magnitudes of the lane's blocks, from those of its own eights, and their scales and the factors of all.
+    static __device__ __forceinline__ void scales(u32 (&amax)[N], typename F::Level level, typename F::Stored (&scale)[own],
+                                                  float (&factor)[N]) {
+#pragma unroll
+        for (int e = 0; e < exchanges; e++) {
+            const bool upper = threadIdx.x >> e & 1;
+#pragma unroll
+            for (int i = 0; i < N >> (e + 1); i++) {
+                const u32 low = amax[i], high = amax[i + (N >> (e + 1))];
+                amax[i] = larger_of_lanes(upper ? high : low, upper ? low : high, 1 << e);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < own; i++) {
+#pragma unroll
+            for (int step = 1 << exchanges; step < F::lanes; step *= 2)
+                amax[i] = larger_of_lanes(amax[i], amax[i], step);
+            scale[i] = F::Rule::template scale<typename F::Element>(amax[i], level);
+            factor[i] = F::Rule::factor(scale[i], level);
+        }
+#pragma unroll
+        for (int e = exchanges - 1; e >= 0; e--) {
+            const bool upper = threadIdx.x >> e & 1;
+#pragma unroll
+            for (int i = 0; i < N >> (e + 1); i++) {
+                const float mine = factor[i], other = __shfl_xor_sync(0xffffffff, mine, 1 << e);
+                factor[i] = upper ? other : mine;
+                factor[i + (N >> (e + 1))] = upper ? mine : other;
+            }
+        }
+    }
+};
+
+// The eights at `at` and every `stride` of all `count`, codes and scales stored: of each the largest magnitude, and
+// get(i, x) gives its elements. All lanes of a warp take part, and groups of lanes that hold a block lie all within `count`
+// or all beyond.
+template <class F, int N, class Get>
+__device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
+                                                typename F::Stored *scales, int at, int stride, int count) {
+    typedef Shared<F, N> Share;
+    float factor[N];
+    typename F::Stored scale[Share::own];
+    Share::scales(amax, level, scale, factor);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float x[8];
+        get(i, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            x[k] *= factor[i];
+        const int here = at + i * stride;
+        if (here < count)
+            store_once(data + here, F::Element::encode8(x));
+    }
+#pragma unroll
+    for (int i = 0; i < Share::own; i++) {
+        const int here = at + (Share::first() + i) * stride;
+        if (Share::stores() && here < count)
+            scales[here / F::lanes] = scale[i];
+    }
+}
+
+// The same of eights as they are in memory.
+template <class F, int N, class T>
+__device__ __forceinline__ void quantize_eights(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
+                                                typename F::Stored *scales, int at, int stride, int count) {
+    u32 amax[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        amax[i] = in[i].amax();
+    const auto get = [&](int i, float(&x)[8]) { in[i].unpack(x); };
+    quantize_eights<F>(amax, get, level, data, scales, at, stride, count);
 }
 
 typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;

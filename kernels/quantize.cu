@@ -11,45 +11,80 @@ block = [128]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "fast"
-doc = "eight elements a thread, the next loaded while these are cast; blocks are neighbouring lanes"
+name = "few"
+doc = "eight elements a thread; blocks are neighbouring lanes"
+needs = ["FIND == 0", "C % W == 0", "T * C < 4194304"]
+
+[[variant.launch]]
+entry = "quantize_few_{format}_{dtype}"
+grid = ["ceil(T * C, 2048)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "pieces"
+doc = "64 bytes a thread, whose lanes share the work on scales"
 needs = ["FIND == 0", "C % W == 0"]
 
 [[variant.launch]]
-entry = "quantize_fast_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
+entry = "quantize_pieces_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
 block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "stream"
+doc = "the same by thread blocks that stay, the next 64 bytes loaded while these are cast"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_stream_{format}_{dtype}"
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "copied"
+doc = "the same, with the next three pieces on their way to shared memory"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_copied_{format}_{dtype}"
+grid = ["min(ceil(T * C * S, 16384), sms * 4)"]
+block = [256]
+shared = "49152"
 args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
 name = "two_launches"
 doc = "the largest magnitude of each thread block, then all blocks, last first: their end is still in the second-level cache"
 needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "sms * 5 * 4" }]
+scratch = [{ name = "largest", bytes = "sms * 3 * 4" }]
 
 [[variant.launch]]
 entry = "quantize_amax_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
 block = [256]
 args = ["x", "largest", "T", "C"]
 
 [[variant.launch]]
 entry = "quantize_found_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
 block = [256]
 programmatic = true
 args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
 name = "fused"
-doc = "the same in one launch with a barrier over the grid between"
+doc = "the same in one launch with a barrier over the grid between; the first pieces stay in shared memory"
 needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "sms * 5 * 4" }, { name = "arrived", bytes = "4", zero = true }]
+scratch = [{ name = "largest", bytes = "sms * 3 * 4" }, { name = "arrived", bytes = "4", zero = true }]
 
 [[variant.launch]]
 entry = "quantize_fused_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
 block = [256]
+shared = "65536"
 cooperative = true
 args = ["x", "largest", "arrived", "amax", "data", "scale", "T", "C"]
 
@@ -60,7 +95,7 @@ doc = "the largest magnitude by a maximum that ignores NaN"
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["fast", "two_launches", "fused"]
+variants = ["few", "pieces", "stream", "copied", "two_launches", "fused"]
 
 [[mutant]]
 name = "nibble_order"
@@ -104,140 +139,229 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
                       [=](int i) { return to_f32(x[i]); });
 }
 
-// What a thread loads at a time: 32 bytes.
-template <class T> struct Loaded {
-    static constexpr int eights = 4 / sizeof(T);
-    Eight<T> eight[eights];
-
-    // Those at `at` and every `stride`; zeros where there are none.
-    __device__ __forceinline__ void load(const T *x, int at, int stride, int count) {
+// N eights of a thread, `stride` apart; zeros where there are none.
+template <int N, class T, class... Policy>
+__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, int stride, int count,
+                                            Policy... policy) {
 #pragma unroll
-        for (int i = 0; i < eights; i++) {
-            const int here = at + i * stride;
-            if (0 <= here && here < count)
-                eight[i].load(x, here);
+    for (int i = 0; i < N; i++) {
+        if (at + i * stride < count)
+            into[i].load(x, at + i * stride, policy...);
+        else
+            into[i].zero();
+    }
+}
+
+// N eights of each thread once, all of a thread block in one piece.
+template <int N, class F, class T>
+__device__ __forceinline__ void once(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
+                                     int rows, int cols) {
+    const int count = rows * (cols / 8), at = blockIdx.x * N * blockDim.x + threadIdx.x;
+    Eight<T> in[N];
+    load_eights(in, x, at, blockDim.x, count);
+    quantize_eights<F>(in, typename F::Level(amax), data, scales, at, blockDim.x, count);
+}
+
+// Pieces of N eights of each thread, the next one loaded while one is worked on.
+template <int N, class F, class T>
+__device__ __forceinline__ void stream(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
+                                       int rows, int cols) {
+    const int count = rows * (cols / 8), piece = N * blockDim.x, step = gridDim.x * piece;
+    Eight<T> now[N], next[N];
+    int at = blockIdx.x * piece + threadIdx.x;
+    load_eights(now, x, at, blockDim.x, count);
+    const typename F::Level level(amax);
+    for (; at - (int)threadIdx.x < count; at += step) {
+        load_eights(next, x, at + step, blockDim.x, count);
+        quantize_eights<F>(now, level, data, scales, at, blockDim.x, count);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            now[i] = next[i];
+    }
+}
+
+// Pieces that wait in shared memory.
+constexpr int WAITING = 3;
+
+extern __shared__ __align__(16) u8 shared[];
+
+// The same, with the next pieces on their way to shared memory.
+template <int N, class F, class T>
+__device__ __forceinline__ void copied(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
+                                       int rows, int cols) {
+    __shared__ u64 arrival[WAITING];
+    const int count = rows * (cols / 8), piece = N * blockDim.x, step = gridDim.x * piece;
+    const auto room = [=](int slot) { return (T *)shared + slot * piece * 8; };
+    const auto fetch = [=](int first, int slot) {
+        if (threadIdx.x == 0 && first < count)
+            copy_to_shared(room(slot), x + (size_t)first * 8, min(piece, count - first) * 8 * sizeof(T), arrival + slot);
+    };
+    if (threadIdx.x == 0)
+        for (int slot = 0; slot < WAITING; slot++)
+            arrival_init(arrival + slot);
+    __syncthreads();
+    int first = blockIdx.x * piece;
+    for (int slot = 0; slot < WAITING; slot++)
+        fetch(first + slot * step, slot);
+    const typename F::Level level(amax);
+    int slot = 0, parity = 0;
+    for (; first < count; first += step) {
+        arrival_wait(arrival + slot, parity);
+        Eight<T> in[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int at = i * blockDim.x + threadIdx.x;
+            if (first + at < count)
+                in[i].load_shared(room(slot), at);
             else
-                eight[i].zero();
+                in[i].zero();
+        }
+        __syncthreads();
+        fetch(first + WAITING * step, slot);
+        quantize_eights<F>(in, level, data, scales, first + threadIdx.x, blockDim.x, count);
+        if (++slot == WAITING)
+            slot = 0, parity ^= 1;
+    }
+}
+
+// Eights of a thread on their way at a time where the largest magnitude is found first.
+template <class T> constexpr int EIGHTS = 8 / sizeof(T);
+
+// Bytes at the end of x that stay in the second-level cache, to be read again first.
+constexpr int KEPT = 32 << 20;
+
+// The pieces of x that a thread block works on: those of its number and every gridDim.x, the first HELD of which stay in
+// shared memory once they have been read.
+template <class T, int HELD> struct Pieces {
+    static constexpr int N = EIGHTS<T>;
+    const T *x;
+    int count;
+    Eight<T> *held;
+
+    __device__ __forceinline__ int step() const {
+        return gridDim.x * N * blockDim.x;
+    }
+
+    // Where the thread's eights of its `turn`th piece are.
+    __device__ __forceinline__ int at(int turn) const {
+        return (turn * gridDim.x + blockIdx.x) * N * blockDim.x + threadIdx.x;
+    }
+
+    __device__ __forceinline__ void load(Eight<T> (&into)[N], int turn, u64 policy) const {
+        load_eights(into, x, at(turn), blockDim.x, count, policy);
+    }
+
+    __device__ __forceinline__ Eight<T> &hold(int turn, int i) const {
+        return held[(turn * N + i) * blockDim.x + threadIdx.x];
+    }
+
+    // The largest magnitude of all, stored by the first thread.
+    __device__ __forceinline__ void find(u32 *largest) const {
+        __shared__ u32 room[32];
+        const int kept = count - KEPT / (8 * (int)sizeof(T));
+        const u64 keep_it = keep(), drop_it = let_go();
+        const auto policy = [=](int turn) { return at(turn) < kept ? drop_it : keep_it; };
+        u32 found = 0;
+        Eight<T> now[N], next[N];
+        load(now, 0, policy(0));
+        for (int turn = 0; at(turn) < count; turn++) {
+            load(next, turn + 1, policy(turn + 1));
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                found = larger(found, now[i].amax());
+                if (turn < HELD)
+                    hold(turn, i) = now[i];
+                now[i] = next[i];
+            }
+        }
+        found = block_max(found, room);
+        if (threadIdx.x == 0)
+            largest[blockIdx.x] = found;
+    }
+
+    // All under the largest magnitude of all thread blocks, which is stored too, from the last piece to the first. `ready`
+    // returns once those magnitudes are there.
+    template <class Ready>
+    __device__ __forceinline__ void cast(const u32 *largest, float *amax, u32 *data, u8 *scales, Ready ready) const {
+        __shared__ u32 room[32];
+        const u64 drop_it = let_go();
+        int turn = (count - 1) / step();
+        Eight<T> now[N], next[N];
+        load(now, turn, drop_it);
+        ready();
+        u32 all = 0;
+        for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x)
+            all = larger(all, __ldcg(largest + i));
+        all = block_max(all, room);
+        const float stored = __uint_as_float(all < INFINITY_BITS ? all : NAN_BITS);
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            *amax = stored;
+        const Te::Level level(stored);
+        for (; turn >= 0; turn--) {
+            if (turn > HELD)
+                load(next, turn - 1, drop_it);
+            quantize_eights<nvfp4>(now, level, data, scales, at(turn), blockDim.x, count);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                if (0 < turn && turn <= HELD)
+                    next[i] = hold(turn - 1, i);
+                now[i] = next[i];
+            }
         }
     }
 };
 
-// The codes and scales of the eights at `at` and every `stride`. Whole warps come here, with groups of lanes that hold a
-// block all within `count` or all beyond.
-template <class F, class T>
-__device__ __forceinline__ void quantize(const Loaded<T> &in, typename F::Level level, typename F::Codes *data,
-                                         typename F::Stored *scales, int at, int stride, int count) {
-#pragma unroll
-    for (int i = 0; i < in.eights; i++) {
-        const int here = at + i * stride;
-        if (here - (int)(threadIdx.x % 32) >= count)
-            break;
-        float x[8];
-        in.eight[i].unpack(x);
-        quantize_eight<F>(x, lanes_max<F::lanes>(in.eight[i].amax()), level, data, scales, here, here < count);
-    }
-}
-
-template <class F, class T>
-__device__ void fast(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales, int rows, int cols) {
-    const int count = rows * (cols / 8), stride = gridDim.x * blockDim.x, step = Loaded<T>::eights * stride;
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    Loaded<T> now, next;
-    now.load(x, at, stride, count);
-    const typename F::Level level(amax);
-    for (; at - (int)(threadIdx.x % 32) < count; at += step) {
-        next.load(x, at + step, stride, count);
-        quantize<F>(now, level, data, scales, at, stride, count);
-        now = next;
-    }
-}
-
-// The largest magnitude of all that this thread block has of x, stored by its first thread.
-template <class T> __device__ __forceinline__ void largest_of(const T *x, u32 *largest, int count) {
-    __shared__ u32 room[32];
-    const int stride = gridDim.x * blockDim.x, step = Loaded<T>::eights * stride;
-    u32 found = 0;
-    Loaded<T> now, next;
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    now.load(x, at, stride, count);
-    for (; at < count; at += step) {
-        next.load(x, at + step, stride, count);
-#pragma unroll
-        for (int i = 0; i < now.eights; i++)
-            found = larger(found, now.eight[i].amax());
-        now = next;
-    }
-    found = block_max(found, room);
-    if (threadIdx.x == 0)
-        largest[blockIdx.x] = found;
-}
-
-// All of x under the largest magnitude of all thread blocks, which is stored too, from the last piece to the first.
-// `ready` returns once those magnitudes are there.
-template <class T, class Ready>
-__device__ __forceinline__ void from_the_end(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count,
-                                             Ready ready) {
-    __shared__ u32 room[32];
-    const int stride = gridDim.x * blockDim.x, step = Loaded<T>::eights * stride;
-    int at = (count - 1) / step * step + blockIdx.x * blockDim.x + threadIdx.x;
-    Loaded<T> now, next;
-    now.load(x, at, stride, count);
-    ready();
-    u32 all = 0;
-    for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x)
-        all = larger(all, __ldcg(largest + i));
-    all = block_max(all, room);
-    const float stored = __uint_as_float(all < INFINITY_BITS ? all : NAN_BITS);
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        *amax = stored;
-    const Te::Level level(stored);
-    for (; at >= 0; at -= step) {
-        next.load(x, at - step, stride, count);
-        quantize<nvfp4>(now, level, data, scales, at, stride, count);
-        now = next;
-    }
-}
+// Pieces of 16 KB that a thread block holds; three thread blocks share a multiprocessor.
+constexpr int HELD = 4;
 
 template <class T> __device__ void fused(const T *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scales, int count) {
-    largest_of(x, largest, count);
-    from_the_end(x, largest, amax, data, scales, count, [=] {
+    const Pieces<T, HELD> pieces = {x, count, (Eight<T> *)shared};
+    pieces.find(largest);
+    pieces.cast(largest, amax, data, scales, [=] {
 #ifndef MUTANT_NO_BARRIER
         grid_barrier(arrived);
 #endif
     });
 }
 
-#define BOTH(FORMAT, DTYPE, T)                                                                                         \
+#define VARIANT(NAME, FORMAT, DTYPE, T, BLOCKS, CALL)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                          \
+        quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *amax, FORMAT::Codes *data,                       \
+                                             FORMAT::Stored *scale, int rows, int cols) {                              \
+        CALL(x, amax, data, scale, rows, cols);                                                                        \
+    }
+
+#define ALL(FORMAT, DTYPE, T, N)                                                                                       \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         quantize_simple_##FORMAT##_##DTYPE(const T *x, const float *amax, u8 *data, FORMAT::Stored *scale, int rows,  \
                                            int cols) {                                                                 \
         simple<FORMAT>(x, amax, data, scale, rows, cols);                                                              \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
-        quantize_fast_##FORMAT##_##DTYPE(const T *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale,    \
-                                         int rows, int cols) {                                                         \
-        fast<FORMAT>(x, amax, data, scale, rows, cols);                                                                \
-    }
+    VARIANT(few, FORMAT, DTYPE, T, 4, (once<1, FORMAT>))                                                               \
+    VARIANT(pieces, FORMAT, DTYPE, T, 5, (once<N, FORMAT>))                                                            \
+    VARIANT(stream, FORMAT, DTYPE, T, 3, (stream<N, FORMAT>))                                                          \
+    VARIANT(copied, FORMAT, DTYPE, T, 4, (copied<N, FORMAT>))
 
-#define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
+#define ENTRIES(FORMAT) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 
 FOR_ALL_FORMATS(ENTRIES)
 
-#define FINDING(DTYPE, T)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+#define FIND(DTYPE, T)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
         quantize_amax_##DTYPE(const T *x, u32 *largest, int rows, int cols) {                                          \
         start_next();                                                                                                  \
-        largest_of(x, largest, rows * (cols / 8));                                                                     \
+        Pieces<T, 0>{x, rows * (cols / 8), nullptr}.find(largest);                                                       \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
         quantize_found_##DTYPE(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) { \
-        from_the_end(x, largest, amax, data, scale, rows * (cols / 8), [] { wait_for_last(); });                       \
+        const Pieces<T, 0> pieces = {x, rows * (cols / 8), nullptr};                                                     \
+        pieces.cast(largest, amax, data, scale, [] { wait_for_last(); });                                              \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
         quantize_fused_##DTYPE(const T *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scale, int rows,    \
                                int cols) {                                                                             \
         fused(x, largest, arrived, amax, data, scale, rows * (cols / 8));                                              \
     }
 
-FINDING(bf16, bf16)
-FINDING(f32, float)
+FIND(bf16, bf16)
+FIND(f32, float)

@@ -11,23 +11,24 @@ args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
 name = "fast"
-doc = "rows by thread blocks in registers, four eights a thread, the next row loaded meanwhile"
+doc = "thread blocks that stay, four eights a thread, with the next three rows on their way to shared memory"
 needs = ["C % 8 == 0", "C <= 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_fast_{dtype}"
 grid = ["min(T, sms * 4)"]
 block = ["ceil(C, 1024) * 32"]
+shared = "C * S * 3"
 args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
 name = "wide"
-doc = "the same with one eight a thread, for few rows"
+doc = "a thread block for each row, one eight a thread"
 needs = ["C % 8 == 0", "C <= 8192"]
 
 [[variant.launch]]
 entry = "rmsnorm_wide_{dtype}"
-grid = ["min(T, sms)"]
+grid = ["T"]
 block = ["ceil(C, 256) * 32"]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
@@ -39,7 +40,7 @@ variants = ["fast", "wide"]
 [[mutant]]
 name = "row_index"
 doc = "all rows of a thread block written to its first"
-variants = ["fast", "wide"]
+variants = ["fast"]
 
 [[mutant]]
 name = "no_eps"
@@ -55,30 +56,45 @@ template <class T> __device__ void simple(const T *x, const float *weight, T *y,
     x += (size_t)row * cols, y += (size_t)row * cols;
     const float scale = inverse_rms_of(x, cols, eps);
     for (int i = threadIdx.x % 32; i < cols; i += 32)
-        from_f32(y[i], to_f32(x[i]) * scale * weight[i]);
+        from_f32(y[i], to_f32(x[i]) * weight[i] * scale);
 }
 
-template <int V, class T>
-__device__ __forceinline__ void in_registers(const T *x, const float *weight, T *y, float eps, int rows, int cols) {
-    const auto nothing = [] { return 0; };
-    norm_rows<V>(x, weight, eps, rows, cols, nothing, [=](int, int row, int at, bool valid, const float(&out)[8]) {
-        if (valid)
-            Eight<T>::store(y, (size_t)row * (cols / 8) + at, out);
-    });
+// What is done with a row's products: stored, each by the inverse root mean square.
+template <int V, class T> struct Store {
+    T *y;
+    int count;
+
+    __device__ __forceinline__ void operator()(int, int row, float (&product)[V][8], float inverse) const {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const int at = v * blockDim.x + threadIdx.x;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                product[v][i] *= inverse;
+            if (at < count)
+                Eight<T>::store(y, (size_t)row * count + at, product[v]);
+        }
+    }
+};
+
+__device__ __forceinline__ int nothing() {
+    return 0;
 }
+
+extern __shared__ __align__(16) u8 ring[];
 
 #define ENTRIES(DTYPE, T)                                                                                              \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         rmsnorm_simple_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                 \
         simple(x, weight, y, eps, rows, cols);                                                                         \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(224, sizeof(T) == 2 ? 4 : 2)                                          \
+    extern "C" __global__ void __launch_bounds__(224, 4)                                                               \
         rmsnorm_fast_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                   \
-        in_registers<4>(x, weight, y, eps, rows, cols);                                                                \
+        norm_rows<4>(x, weight, eps, rows, cols, (T *)ring, nothing, Store<4, T>{y, cols / 8});                        \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(1024)                                                                 \
-        rmsnorm_wide_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                   \
-        in_registers<1>(x, weight, y, eps, rows, cols);                                                                \
+        rmsnorm_wide_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
+        norm_row<1>(x, weight, eps, cols, nothing, Store<1, T>{y, cols / 8});                                          \
     }
 
 ENTRIES(bf16, bf16)

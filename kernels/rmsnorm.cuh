@@ -27,65 +27,93 @@ __device__ __forceinline__ void load_weights(const float *weight, int at, float 
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
 }
 
-// Rows by thread blocks, `V` eights a thread in registers, the next row loaded while one is worked on. Calls
-// emit(state, row, eight, valid, y) for all lanes of a warp together; neighbouring lanes hold neighbouring eights.
-// `prepare` makes the state once the first row is on its way.
+// The products x·w of a row, the sum of squares gathered; zeros beyond the row. Eights of a thread are `threads` apart.
+template <int V, class T>
+__device__ __forceinline__ float multiply(const Eight<T> (&x)[V], const float *weight, int count, float (&product)[V][8]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const int at = v * blockDim.x + threadIdx.x;
+        float w[8] = {};
+        if (at < count)
+            load_weights(weight, at, w);
+        x[v].unpack(product[v]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            sum = __fmaf_rn(product[v][i], product[v][i], sum);
+            product[v][i] *= w[i];
+        }
+    }
+    return sum;
+}
+
+// One row by a thread block, `V` eights a thread. Calls emit(state, row, product, inverse) with all threads: y of the
+// eight v · threads + thread is product[v] · inverse, with zeros beyond the row. `prepare` makes the state once the row is
+// on its way.
 template <int V, class T, class Prepare, class Emit>
-__device__ __forceinline__ void norm_rows(const T *x, const float *weight, float eps, int rows, int cols, Prepare prepare,
-                                          Emit emit) {
-    __shared__ float room[2][32];
+__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit) {
+    __shared__ float room[32];
     const int count = cols / 8;
-    Eight<T> now[V], next[V];
-    const auto load = [&](Eight<T>(&into)[V], int row) {
+    Eight<T> in[V];
 #pragma unroll
-        for (int v = 0; v < V; v++) {
-            const int at = v * blockDim.x + threadIdx.x;
-            if (row < rows && at < count)
-                into[v].load(x, (size_t)row * count + at);
-            else
-                into[v].zero();
-        }
-    };
-    load(now, blockIdx.x);
-    // With one eight they stay in registers, and are on their way together with the row.
-    float w[8];
-    if (V == 1 && threadIdx.x < count)
-        load_weights(weight, threadIdx.x, w);
+    for (int v = 0; v < V; v++) {
+        const int at = v * blockDim.x + threadIdx.x;
+        if (at < count)
+            in[v].load(x, (size_t)blockIdx.x * count + at);
+        else
+            in[v].zero();
+    }
+    float product[V][8];
+    const float sum = multiply(in, weight, count, product);
     const auto state = prepare();
-    int turn = 0;
-    for (int row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
-        load(next, row + gridDim.x);
-        float sum = 0.0f;
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            float y[8];
-            now[v].unpack(y);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                sum = __fmaf_rn(y[i], y[i], sum);
-        }
-        // The room of the turn before may still be read.
-        const float scale = inverse_rms(block_sum(sum, room[turn]), cols, eps);
+    emit(state, blockIdx.x, product, inverse_rms(block_sum(sum, room), cols, eps));
+}
+
+// Rows that wait in shared memory, of those that a thread block is to work on.
+constexpr int WAITING = 3;
+
+// The same of many rows by thread blocks that stay. Rows are copied to shared memory while others are worked on; `ring` has
+// room for WAITING of them.
+template <int V, class T, class Prepare, class Emit>
+__device__ __forceinline__ void norm_rows(const T *x, const float *weight, float eps, int rows, int cols, T *ring,
+                                          Prepare prepare, Emit emit) {
+    __shared__ float room[2][32];
+    __shared__ u64 arrival[WAITING];
+    const int count = cols / 8, bytes = cols * sizeof(T);
+    const auto fetch = [=](int row, int slot) {
+        if (threadIdx.x == 0 && row < rows)
+            copy_to_shared(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot);
+    };
+    if (threadIdx.x == 0)
+        for (int slot = 0; slot < WAITING; slot++)
+            arrival_init(arrival + slot);
+    __syncthreads();
+    for (int slot = 0; slot < WAITING; slot++)
+        fetch(blockIdx.x + slot * gridDim.x, slot);
+    const auto state = prepare();
+    int turn = 0, slot = 0, parity = 0;
+    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+        arrival_wait(arrival + slot, parity);
+        Eight<T> in[V];
 #pragma unroll
         for (int v = 0; v < V; v++) {
             const int at = v * blockDim.x + threadIdx.x;
-            if (at - (int)(threadIdx.x % 32) >= count)
-                break;
-            if (V > 1 && at < count)
-                load_weights(weight, at, w);
-            float y[8];
-            now[v].unpack(y);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                y[i] = y[i] * scale * w[i];
-#ifdef MUTANT_ROW_INDEX
-            emit(state, blockIdx.x, at, at < count, y);
-#else
-            emit(state, row, at, at < count, y);
-#endif
+            if (at < count)
+                in[v].load_shared(ring + slot * cols, at);
+            else
+                in[v].zero();
         }
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            now[v] = next[v];
+        float product[V][8];
+        const float sum = block_sum(multiply(in, weight, count, product), room[turn]);
+        // All threads have read the row before the sum's barrier; the room of the turn before may still be read.
+        fetch(row + WAITING * gridDim.x, slot);
+#ifdef MUTANT_ROW_INDEX
+        emit(state, blockIdx.x, product, inverse_rms(sum, cols, eps));
+#else
+        emit(state, row, product, inverse_rms(sum, cols, eps));
+#endif
+        turn ^= 1, slot++;
+        if (slot == WAITING)
+            slot = 0, parity ^= 1;
     }
 }

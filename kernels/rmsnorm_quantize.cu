@@ -11,23 +11,24 @@ args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
 name = "fast"
-doc = "rows by thread blocks in registers, four eights a thread, the next row loaded meanwhile"
+doc = "thread blocks that stay, four eights a thread, with the next three rows on their way to shared memory"
 needs = ["C % W == 0", "C <= 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_quantize_fast_{format}_{dtype}"
 grid = ["min(T, sms * 4)"]
 block = ["ceil(C, 1024) * 32"]
+shared = "C * S * 3"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
 name = "wide"
-doc = "the same with one eight a thread, for few rows"
+doc = "a thread block for each row, one eight a thread"
 needs = ["C % W == 0", "C <= 8192"]
 
 [[variant.launch]]
 entry = "rmsnorm_quantize_wide_{format}_{dtype}"
-grid = ["min(T, sms)"]
+grid = ["T"]
 block = ["ceil(C, 256) * 32"]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
@@ -39,7 +40,7 @@ variants = ["fast", "wide"]
 [[mutant]]
 name = "row_index"
 doc = "all rows of a thread block written to its first"
-variants = ["fast", "wide"]
+variants = ["fast"]
 
 [[mutant]]
 name = "lane_lost"
@@ -69,18 +70,40 @@ __device__ void simple(const T *x, const float *weight, const float *amax, u8 *d
     const int across = (cols + F::width - 1) / F::width;
     for (int block = threadIdx.x % 32; block < across; block += 32)
         quantize_block<F>(block * F::width, min((block + 1) * F::width, cols), data, scales[(size_t)row * across + block],
-                          typename F::Level(amax), [=](int i) { return to_f32(x[i]) * inverse * weight[i]; });
+                          typename F::Level(amax), [=](int i) { return to_f32(x[i]) * weight[i] * inverse; });
 }
 
-template <int V, class F, class T>
-__device__ __forceinline__ void in_registers(const T *x, const float *weight, const float *amax, typename F::Codes *data,
-                                             typename F::Stored *scales, float eps, int rows, int cols) {
-    typedef typename F::Level Level;
-    const auto level = [=] { return Level(amax); };
-    norm_rows<V>(x, weight, eps, rows, cols, level, [=](Level level, int row, int at, bool valid, float(&y)[8]) {
-        quantize_eight<F>(y, lanes_max<F::lanes>(amax_of(y)), level, data, scales, row * (cols / 8) + at, valid);
-    });
-}
+// What is done with a row's products: cast, each by the inverse root mean square.
+template <int V, class F> struct Cast {
+    typename F::Codes *data;
+    typename F::Stored *scales;
+    int count;
+
+    __device__ __forceinline__ void operator()(typename F::Level level, int row, float (&product)[V][8], float inverse) const {
+        // Rounding keeps the order: the largest of products is the product of the largest.
+        u32 largest[V];
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            largest[v] = __float_as_uint(__uint_as_float(amax_of(product[v])) * inverse);
+        const auto get = [&](int v, float(&y)[8]) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                y[i] = product[v][i] * inverse;
+        };
+        quantize_eights<F>(largest, get, level, data + (size_t)row * count, scales + row * (count / F::lanes), threadIdx.x,
+                           blockDim.x, count);
+    }
+};
+
+template <class F> struct Prepare {
+    const float *amax;
+
+    __device__ __forceinline__ typename F::Level operator()() const {
+        return typename F::Level(amax);
+    }
+};
+
+extern __shared__ __align__(16) u8 ring[];
 
 #define BOTH(FORMAT, DTYPE, T)                                                                                         \
     extern "C" __global__ void __launch_bounds__(128) rmsnorm_quantize_simple_##FORMAT##_##DTYPE(                      \
@@ -88,17 +111,16 @@ __device__ __forceinline__ void in_registers(const T *x, const float *weight, co
         int cols) {                                                                                                    \
         simple<FORMAT>(x, weight, amax, data, scale, eps, rows, cols);                                                 \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(224, sizeof(T) == 2 ? 4 : 2)                                          \
-        rmsnorm_quantize_fast_##FORMAT##_##DTYPE(const T *x, const float *weight, const float *amax,                   \
-                                                 FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows,     \
-                                                 int cols) {                                                           \
-        in_registers<4, FORMAT>(x, weight, amax, data, scale, eps, rows, cols);                                        \
+    extern "C" __global__ void __launch_bounds__(224, 4) rmsnorm_quantize_fast_##FORMAT##_##DTYPE(                     \
+        const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps,    \
+        int rows, int cols) {                                                                                          \
+        norm_rows<4>(x, weight, eps, rows, cols, (T *)ring, Prepare<FORMAT>{amax},                                     \
+                     Cast<4, FORMAT>{data, scale, cols / 8});                                                          \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
-        rmsnorm_quantize_wide_##FORMAT##_##DTYPE(const T *x, const float *weight, const float *amax,                   \
-                                                 FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows,     \
-                                                 int cols) {                                                           \
-        in_registers<1, FORMAT>(x, weight, amax, data, scale, eps, rows, cols);                                        \
+    extern "C" __global__ void __launch_bounds__(1024) rmsnorm_quantize_wide_##FORMAT##_##DTYPE(                       \
+        const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int, \
+        int cols) {                                                                                                    \
+        norm_row<1>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols / 8});              \
     }
 
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

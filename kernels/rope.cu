@@ -84,8 +84,8 @@ needs = ["D % 8 == 0", "R % 8 == 0", "R * size <= 4096"]
 
 [[variant.launch]]
 entry = "rope_wide_{direction}_{dtype}"
-grid = ["T", "ceil(H, 16 * max(1, 128 / (R * size / 16)))"]
-block = ["R * size / 16", "max(1, 128 / (R * size / 16))"]
+grid = ["T", "ceil(H, 16 * max(1, 64 / (R * size / 16)))"]
+block = ["R * size / 16", "max(1, 64 / (R * size / 16))"]
 args = ["x", "cos", "sin", "T", "H", "D", "R"]
 
 [[mutant]]

@@ -40,6 +40,26 @@ grid = ["ceil(W, 128) + col_groups", "ceil(H, 128) + row_groups"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
+[[variant]]
+name = "staged2"
+doc = "trial: staged, two pieces for each block"
+
+[[variant.launch]]
+entry = "scale_layout_staged_{groups}"
+grid = ["ceil(W, 128 + 128 * (col_groups == 0)) + col_groups", "ceil(H, 128 + 128 * (col_groups > 0)) + row_groups"]
+block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "staged2_prefetch"
+doc = "trial: staged, two pieces for each block"
+
+[[variant.launch]]
+entry = "scale_layout_staged_prefetch_{groups}"
+grid = ["ceil(W, 128 + 128 * (col_groups == 0)) + col_groups", "ceil(H, 128 + 128 * (col_groups > 0)) + row_groups"]
+block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
 [[mutant]]
 name = "rows_in_order"
 doc = "rows 4i … 4i + 3 side by side in a tile, not i, i + 32, i + 64 and i + 96"
@@ -255,22 +275,24 @@ __device__ void registers(const u8* x, const int* ends, u8* y, int H, int W, int
     clear_tail(y, piece.tiles * 512, bytes);
 }
 
-// Words `from` to `from` + 4 of a and b, less their first bytes.
+// 16 bytes each of four rows that begin `from` words and some bits after `rows`, which `next` follows.
 template <int from>
-__device__ __forceinline__ uint4 middle(const uint4& a, const uint4& b, int bits) {
-    u32 all[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    return {__funnelshift_r(all[from], all[from + 1], bits), __funnelshift_r(all[from + 1], all[from + 2], bits),
-            __funnelshift_r(all[from + 2], all[from + 3], bits), __funnelshift_r(all[from + 3], all[from + 4], bits)};
+__device__ __forceinline__ void advance(uint4 (&rows)[4], const uint4 (&next)[4], int bits) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 all[8] = {rows[i].x, rows[i].y, rows[i].z, rows[i].w, next[i].x, next[i].y, next[i].z, next[i].w};
+        auto word = [&](int at) { return __funnelshift_r(all[from + at], all[from + at + 1], bits); };
+        rows[i] = {word(0), word(1), word(2), word(3)};
+    }
 }
 
-// 16 bytes of a row that begin `shift` bytes after `a`, which `b` follows.
-__device__ __forceinline__ uint4 middle(const uint4& a, const uint4& b, int shift) {
-    int bits = shift % 4 * 8;
-    switch (shift / 4) {
-    case 0: return middle<0>(a, b, bits);
-    case 1: return middle<1>(a, b, bits);
-    case 2: return middle<2>(a, b, bits);
-    default: return middle<3>(a, b, bits);
+__device__ __forceinline__ void skip(uint4 (&rows)[4], const uint4 (&next)[4], int bytes) {
+    int bits = bytes % 4 * 8;
+    switch (bytes / 4) {
+    case 0: return advance<0>(rows, next, bits);
+    case 1: return advance<1>(rows, next, bits);
+    case 2: return advance<2>(rows, next, bits);
+    default: return advance<3>(rows, next, bits);
     }
 }
 
@@ -282,63 +304,59 @@ __device__ __forceinline__ void copy(uint4* to, const u8* from, int count) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
                  "r"(count));
 }
+__device__ __forceinline__ void copy(uint4* to, const u8* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
+}
 
-// The same block of rows and columns, 128 columns of them.
-template <Groups GROUPS, bool PREFETCH>
-__device__ void staged(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
-    __shared__ uint4 room[4][32 * PITCH];
-    if (PREFETCH) {
-        // No piece begins later in x than without groups, and few begin much earlier.
-        int row = blockIdx.y * 128 + threadIdx.x, col = blockIdx.x * 128;
-        if (row < H && col < W) asm volatile("prefetch.global.L2 [%0];" ::"l"(x + size_t(row) * W + col));
-    }
-    Piece piece = find<GROUPS, 128>(ends, H, W, G, GROUPS == k ? blockIdx.x : blockIdx.y);
-    clear_tail(y, piece.tiles * 512, bytes);
-    int down = GROUPS == k ? blockIdx.y : piece.index, across = GROUPS == k ? piece.index : blockIdx.x;
-    const Part& part = piece.part;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int top = part.row0 + down * 128 + warp * 8, col = part.col0 + across * 128, cols = part.col1 - col;
-    if (piece.index < 0 || cols <= 0) return;
-
-    int filled = cols;
+// A warp's 32 rows × 128 columns of x to shared memory: rows `top` to `top` + 8, and those 32, 64 and 96 below. 8 lanes
+// take a row.
+__device__ __forceinline__ void fetch(uint4* stage, const u8* x, int W, const Part& part, int top, int col) {
+    int lane = threadIdx.x % 32, chunk = lane % 8, cols = part.col1 - col;
 #ifdef MUTANT_PADDING_KEPT
-    filled = W - col;
+    cols = W - col;
 #endif
-    // Of each 32 rows of the tile, the warp has 8: 4 in each of two rounds, 8 lanes for each row.
-    uint4* stage = room[warp];
 #pragma unroll
-    for (int half = 0; half < 8; half += 4) {
-        int q = half + lane / 8, chunk = lane % 8;
+    for (int q = lane / 8; q < 8; q += 4) {
         const u8* from = x + size_t(top + q) * W + col;
-        int shift = size_t(from) % 16, count = min(max(filled + shift - chunk * 16, 0), 16);
-        int last = chunk == 7 && shift ? min(max(filled + shift - 128, 0), 16) : 0;
+        int shift = size_t(from) % 16, count = min(max(cols + shift - chunk * 16, 0), 16);
         from += chunk * 16 - shift;
         uint4* to = stage + q * PITCH + chunk;
+        if (top + q + 96 < part.row1 && count == 16) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            bool there = has_row(part, top + q + i * 32);
-            copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, there ? count : 0);
-            if (last) copy(to + i * 8 * PITCH + 1, from + size_t(i) * 32 * W + 16, there ? last : 0);
+            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W);
+        } else if (count + shift > 0) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, has_row(part, top + q + i * 32) ? count : 0);
+            }
+        }
+        if (shift && chunk == 7) {
+            count = min(max(cols + shift - 128, 0), 16);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                copy(to + i * 8 * PITCH + 1, from + size_t(i) * 32 * W + 16, has_row(part, top + q + i * 32) ? count : 0);
+            }
         }
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncwarp();
+}
 
-    int q = lane % 8, shift = (size_t(x) + size_t(top + q) * W + col) % 16;
-    y += (part.at + size_t(down) * part.across() + across * 32) * 512 + (warp * 8 + q) * 16;
+// What `fetch` left, to tiles: the first of them begins at `y`. 8 lanes take 128 bytes of a tile.
+__device__ __forceinline__ void deliver(const uint4* stage, u8* y, int shift, int cols) {
+    int lane = threadIdx.x % 32, q = lane % 8;
 #pragma unroll
-    for (int half = 0; half < 8; half += 4) {
-        int chunk = half + lane / 8, count = cols - chunk * 16;
+    for (int chunk = lane / 8; chunk < 8; chunk += 4) {
+        int count = cols - chunk * 16;
         if (count <= 0) return;
         const uint4* from = stage + q * PITCH + chunk;
-        uint4 rows[4];
+        uint4 rows[4], next[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) rows[i] = from[i * 8 * PITCH];
         if (shift) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) rows[i] = middle(rows[i], from[i * 8 * PITCH + 1], shift);
+            for (int i = 0; i < 4; i++) next[i] = from[i * 8 * PITCH + 1];
+            skip(rows, next, shift);
         }
-        uint4* to = reinterpret_cast<uint4*>(y + chunk * 2048);
+        uint4* to = reinterpret_cast<uint4*>(y + chunk * 2048 + q * 16);
         to[0] = {rows[0].x, rows[1].x, rows[2].x, rows[3].x};
         if (count > 4) to[32] = {rows[0].y, rows[1].y, rows[2].y, rows[3].y};
         if (count > 8) to[64] = {rows[0].z, rows[1].z, rows[2].z, rows[3].z};
@@ -346,16 +364,48 @@ __device__ void staged(const u8* x, const int* ends, u8* y, int H, int W, int G,
     }
 }
 
-#define ENTRY(variant, groups, ...)                                                                                    \
-    extern "C" __global__ void scale_layout_##variant##_##groups(const u8* x, const int* ends, u8* y, int H, int W,    \
-                                                                 int G, int bytes) {                                   \
+// Block (piece of columns, piece of rows); where groups do not need a block of its own for each piece, it takes several.
+template <Groups GROUPS, bool PREFETCH>
+__device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+    __shared__ uint4 room[4][32 * PITCH];
+    int piece_first = GROUPS == k ? blockIdx.x : blockIdx.y, other_first = GROUPS == k ? blockIdx.y : blockIdx.x;
+    int others = GROUPS == k ? ceil(H, 128) : ceil(W, 128), step = GROUPS == k ? gridDim.y : gridDim.x;
+    if (PREFETCH) {
+        // No piece begins later in x than without groups, and few begin much earlier.
+        for (int other = other_first; other < others; other += step) {
+            int row = (GROUPS == k ? other : piece_first) * 128 + threadIdx.x;
+            int col = (GROUPS == k ? piece_first : other) * 128;
+            if (row < H && col < W) asm volatile("prefetch.global.L2 [%0];" ::"l"(x + size_t(row) * W + col));
+        }
+    }
+    Piece piece = find<GROUPS, 128>(ends, H, W, G, piece_first);
+    clear_tail(y, piece.tiles * 512, bytes);
+    if (piece.index < 0) return;
+    const Part& part = piece.part;
+    int warp = threadIdx.x / 32;
+    for (int other = other_first; other < others; other += step) {
+        int down = GROUPS == k ? other : piece.index, across = GROUPS == k ? piece.index : other;
+        int top = part.row0 + down * 128 + warp * 8, col = part.col0 + across * 128, cols = part.col1 - col;
+        fetch(room[warp], x, W, part, top, col);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncwarp();
+        int shift = (size_t(x) + size_t(top + threadIdx.x % 8) * W + col) % 16;
+        size_t tile = part.at + size_t(down) * part.across() + across * 32;
+        deliver(room[warp], y + tile * 512 + warp * 128, shift, cols);
+        __syncwarp();
+    }
+}
+
+#define ENTRY(variant, groups, bounds, ...)                                                                            \
+    extern "C" __global__ void __launch_bounds__ bounds scale_layout_##variant##_##groups(                             \
+        const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {                                         \
         __VA_ARGS__(x, ends, y, H, W, G, bytes);                                                                       \
     }
 #define ENTRIES(groups)                                                                                                \
-    ENTRY(simple, groups, simple<groups>)                                                                              \
-    ENTRY(registers, groups, registers<groups>)                                                                        \
-    ENTRY(staged, groups, staged<groups, false>)                                                                       \
-    ENTRY(staged_prefetch, groups, staged<groups, true>)
+    ENTRY(simple, groups, (256), simple<groups>)                                                                       \
+    ENTRY(registers, groups, (128), registers<groups>)                                                                 \
+    ENTRY(staged, groups, (128, 8), staged<groups, false>)                                                            \
+    ENTRY(staged_prefetch, groups, (128, 8), staged<groups, true>)
 
 ENTRIES(plain)
 ENTRIES(m)

@@ -46,8 +46,8 @@ template <class T> __device__ void simple(const T *gate_up, T *y, float limit, i
 
 template <class T> __device__ __forceinline__ void fast(const T *gate_up, T *y, float limit, int rows, int cols) {
     const auto nothing = [] { return 0; };
-    swiglu_eights(gate_up, limit, rows, cols, nothing, [=](int, int at, bool valid, const float(&out)[8]) {
-        if (valid)
+    swiglu_eights(gate_up, limit, rows, cols, nothing, [=](int, int at, const float(&out)[8]) {
+        if (at < rows * (cols / 8))
             Eight<T>::store(y, at, out);
     });
 }

@@ -19,8 +19,8 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 }
 
 // Rows [gate, up] of 2·cols by eights of the result, whose pairs are loaded while those before are worked on. Calls
-// emit(state, eight, valid, y) for all lanes of a warp together; neighbouring lanes hold neighbouring eights. `prepare`
-// makes the state once the first are on their way.
+// emit(state, eight, y) for all lanes of a warp together, some of which may be beyond the last; neighbouring lanes hold
+// neighbouring eights. `prepare` makes the state once the first are on their way.
 template <class T, class Prepare, class Emit>
 __device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int rows, int cols, Prepare prepare, Emit emit) {
     const int across = cols / 8, count = rows * across, stride = gridDim.x * blockDim.x;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int
 #pragma unroll
         for (int i = 0; i < 8; i++)
             y[i] = swiglu(y[i], u[i], limit);
-        emit(state, at, at < count, y);
+        emit(state, at, y);
         gate = next_gate, up = next_up;
     }
 }

@@ -64,8 +64,15 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
                                      typename F::Stored *scales, float limit, int rows, int cols) {
     typedef typename F::Level Level;
     const auto level = [=] { return Level(amax); };
-    swiglu_eights(gate_up, limit, rows, cols, level, [=](Level level, int at, bool valid, float(&y)[8]) {
-        quantize_eight<F>(y, lanes_max<F::lanes>(amax_of(y)), level, data, scales, at, valid);
+    const int count = rows * (cols / 8);
+    swiglu_eights(gate_up, limit, rows, cols, level, [=](Level level, int at, const float(&y)[8]) {
+        u32 largest[1] = {amax_of(y)};
+        const auto get = [&](int, float(&x)[8]) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] = y[i];
+        };
+        quantize_eights<F>(largest, get, level, data, scales, at, 0, count);
     });
 }
 

@@ -52,9 +52,6 @@ fn values(problem: &Problem, name: &str) -> Vec<f32> {
 /// The elements that are not what they must be, in the output where they are most.
 fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
     let found = (problem.judge)(&Outputs(outputs));
-    for f in &found {
-        if f.metric == "violations" || f.metric == "bound_ratio" {}
-    }
     let counts = found
         .iter()
         .filter(|found| found.metric == "violations")

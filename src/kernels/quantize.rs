@@ -102,7 +102,13 @@ fn case(blocks: &Blocks, dtype: &str, find: i64, edges: &str, inputs: Inputs, ro
             ("dtype", dtype.into()),
             ("edges", edges.into()),
         ],
-        dims: vec![("T", rows), ("C", cols), ("W", blocks.width as i64), ("FIND", find)],
+        dims: vec![
+            ("T", rows),
+            ("C", cols),
+            ("W", blocks.width as i64),
+            ("S", if dtype == "bf16" { 2 } else { 4 }),
+            ("FIND", find),
+        ],
         inputs,
         timed: false,
     }

@@ -27,7 +27,7 @@ impl Op for RmsNorm {
             let case = |inputs, what, rows, cols, timed| Case {
                 name: format!("{dtype}.{what}.{rows}x{cols}"),
                 keys: vec![("dtype", dtype.into()), ("edges", "special".into())],
-                dims: vec![("T", rows), ("C", cols)],
+                dims: vec![("T", rows), ("C", cols), ("S", if dtype == "bf16" { 2 } else { 4 })],
                 inputs,
                 timed,
             };

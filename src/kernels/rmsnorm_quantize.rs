@@ -30,7 +30,12 @@ impl Op for RmsNormQuantize {
                         ("dtype", dtype.into()),
                         ("edges", "special".into()),
                     ],
-                    dims: vec![("T", rows), ("C", cols), ("W", blocks.width as i64)],
+                    dims: vec![
+                        ("T", rows),
+                        ("C", cols),
+                        ("W", blocks.width as i64),
+                        ("S", if dtype == "bf16" { 2 } else { 4 }),
+                    ],
                     inputs,
                     timed,
                 };

@@ -19,10 +19,10 @@ fn summaries<'a>(index: &'a Index, kernel: &'a str, metric: &'a str) -> impl Ite
     index.sites(kernel, Local, metric)
 }
 
+/// The largest; NaN if any is.
 fn worst(index: &Index, candidate: &Candidate, metric: &str) -> Option<f64> {
-    summaries(index, candidate.name, metric)
-        .map(|summary| summary.max)
-        .reduce(f64::max)
+    let all = summaries(index, candidate.name, metric).map(|summary| summary.max);
+    all.reduce(|a, b| if a.is_nan() || a > b { a } else { b })
 }
 
 fn column(

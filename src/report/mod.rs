@@ -157,11 +157,11 @@ impl Summarized<'_> {
         }
         if !experiment.windows.is_empty() {
             parts.extend(experiment.model.clone());
-            parts.push(format!(
-                "{} windows of {} tokens",
-                experiment.windows.len(),
-                experiment.tokens
-            ));
+            let (windows, tokens) = (experiment.windows.len(), experiment.tokens);
+            parts.push(match windows {
+                1 => format!("a window of {tokens} tokens"),
+                _ => format!("{windows} windows of {tokens} tokens"),
+            });
         }
         parts.push(format!("seed {}", experiment.seed));
         parts.join(" · ")

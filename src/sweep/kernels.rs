@@ -118,7 +118,8 @@ impl Bench<'_> {
                     Ok(problem) => problem,
                     Err(why) => {
                         eprintln!("{} case {}: {why}", source.op, case.name);
-                        here.iter().try_for_each(|cell| (self.done)(cell, vec![unknown(cell, &case)]))?;
+                        here.iter()
+                            .try_for_each(|cell| (self.done)(cell, vec![unknown(cell, &case)]))?;
                         continue;
                     }
                 };
