@@ -6,7 +6,7 @@
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::hyper_connection::HyperConnection;
-use reference::ops::linear::Linear;
+use reference::ops::linear::{Linear, dot};
 use reference::ops::rmsnorm::rmsnorm;
 use safetensors::Dtype;
 
@@ -260,7 +260,6 @@ impl Bounds<'_> {
             scale,
             ..
         } = self.connection;
-        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let logit = |i: usize| dot(projection.weight.row(i), x) * inverse * scale[2] + base[i];
         let logits: Vec<f64> = (2 * STREAMS..WIDTH).map(logit).collect();
         let comb = sinkhorn(&logits);
@@ -279,7 +278,7 @@ impl Bounds<'_> {
 }
 
 fn length_of(x: &[f64]) -> f64 {
-    x.iter().map(|x| x * x).sum::<f64>().sqrt()
+    dot(x, x).sqrt()
 }
 
 /// Row softmax, + ε, column and row normalisations in turn, of one matrix.
