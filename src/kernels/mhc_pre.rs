@@ -194,9 +194,9 @@ impl Site {
 /// Half an ulp of f32, relative.
 const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
-/// What a sum of products may be off by, relative to the sum of their magnitudes: 512 additions in a row, each exact to
+/// What a sum of products may be off by, relative to the sum of their magnitudes: 256 additions in a row, each exact to
 /// two units, since tensor cores cut where others round.
-const SUM: f64 = 512.0 * 2.0 * UNIT;
+const SUM: f64 = 256.0 * 2.0 * UNIT;
 
 struct Bounds<'a> {
     connection: &'a HyperConnection<f64>,
