@@ -68,14 +68,28 @@ template <class R> __device__ __forceinline__ float scaled(float x, float factor
     return CLEARS_ZERO<typename R::Rule> ? x + 0.0f : x;
 }
 
-// The same, with the reciprocal of a divisor at hand. For a divisor of 4 significant bits and numbers of 8: one step from
-// the product finds those quotients that are halfway between codes, and all others are far enough from there.
-template <class R> __device__ __forceinline__ float scaled(float x, float factor, float inverse) {
-    if constexpr (!CLEARS_ZERO<typename R::Rule>)
-        return scaled<R>(x, factor);
-    const float near = x * inverse;
-    return fmaf(fmaf(-near, factor, x), inverse, near) + 0.0f;
-}
+// What the elements of a block are multiplied or divided by, where a thread has many. One step from the product with the
+// reciprocal is the quotient to the last bit, for numbers of 8 bits and divisors amax/448 or of 4 bits, if nothing on the
+// way is subnormal.
+template <class R> struct Factor {
+    float lift, factor, inverse;
+
+    __device__ __forceinline__ explicit Factor(float by) : lift(1), factor(by), inverse(1) {
+        if constexpr (DIVIDES<typename R::Rule>) {
+            lift = by < 0x1p-60f ? 0x1p64f : 1;
+            factor = by * lift;
+            inverse = __frcp_rn(factor);
+        }
+    }
+
+    __device__ __forceinline__ float of(float x) const {
+        if constexpr (!DIVIDES<typename R::Rule>)
+            return scaled<R>(x, factor);
+        x *= lift;
+        const float near = x * inverse, quotient = fmaf(fmaf(-near, factor, x), inverse, near);
+        return CLEARS_ZERO<typename R::Rule> ? quotient + 0.0f : quotient;
+    }
+};
 
 template <class R> __device__ __forceinline__ void store_padding(u8 *tail, int thread) {
 #ifndef MUTANT_PADDING_NOT_ZEROED
@@ -274,10 +288,9 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
                     const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
                     if (channel % R::BLOCK == 0)
                         ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
-                    const float factor = R::Rule::factor(scale, {});
-                    const float inverse = DIVIDES<typename R::Rule> ? __frcp_rn(factor) : 1;
+                    const Factor<R> factor(R::Rule::factor(scale, {}));
                     for (int i = 0; i < 8; i++)
-                        x[c][i] = scaled<R>(x[c][i], factor, inverse);
+                        x[c][i] = factor.of(x[c][i]);
                     typedef typename R::Element::Codes Codes;
                     *(Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x[c]);
                 }
@@ -354,9 +367,9 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
     const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
     if (channel % R::BLOCK == 0)
         ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
-    const float factor = R::Rule::factor(scale, {}), inverse = DIVIDES<typename R::Rule> ? __frcp_rn(factor) : 1;
+    const Factor<R> factor(R::Rule::factor(scale, {}));
     for (int i = 0; i < 8; i++)
-        x[i] = scaled<R>(x[i], factor, inverse);
+        x[i] = factor.of(x[i]);
     *(typename R::Element::Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x);
 }
 
