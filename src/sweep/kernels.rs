@@ -129,7 +129,13 @@ impl Bench<'_> {
                     }
                     let variant = cell.recipe.split_once('.').and_then(|(_, name)| source.variant(name));
                     let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
-                    let records = self.cell(cell, variant, &module, &case, &problem, (&watch, copy))?;
+                    let records = self.cell(cell, variant, &module, &case, &problem, (&watch, copy));
+                    // A launch that is refused leaves the device as it was; one that went astray does not.
+                    let records = records.or_else(|why| {
+                        self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
+                        eprintln!("{why}");
+                        Ok(vec![unknown(cell, &case)])
+                    })?;
                     (self.done)(cell, records)?;
                 }
             }
@@ -216,7 +222,7 @@ pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
 /// Of a cell that could not be run: no gate passes a NaN.
 fn unknown(cell: &Cell, case: &Case) -> Record {
     Record {
-        site: "inputs".into(),
+        site: "launch".into(),
         metric: "violations".into(),
         ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
     }

@@ -238,7 +238,8 @@ impl Device {
                 result::function::set_function_attribute(function.0, attribute, value)
             })
         };
-        if shape.shared > 48 * 1024 {
+        // Beyond 48 KB together with what the kernel has of its own.
+        if shape.shared > 0 {
             set(
                 Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                 shape.shared as i32,
