@@ -30,25 +30,31 @@ args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "norm_eps",
 
 [[variant]]
 name = "tiles"
-doc = "many tokens: 16 blocks share 64 tokens, multiply a part of the columns each by exact bf16 thirds of the projection on tensor cores, and mix 4 tokens each out of the cache while the next 64 are on their way; a warp of its own for Sinkhorn"
+doc = "many tokens: tensor cores multiply 64 of them by exact bf16 thirds of the projection; then a block for each mixes"
 needs = ["C == 7168", "T % 64 == 0"]
-scratch = [{ name = "sums", bytes = "T * 16 * 25 * 4" }, { name = "ready", bytes = "T / 64 * 4", zero = true }]
+scratch = [{ name = "sums", bytes = "8 * T * 25 * 4" }]
 
 [[variant.launch]]
-entry = "mhc_pre_tiles"
-grid = ["16 * min(T / 64, sms / 16)"]
-block = [288]
-shared = "5 * 8 * 4096 + 8 * 64 * 25 * 4"
-cooperative = true
-args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "ready", "T", "norm_eps", "eps"]
+entry = "mhc_pre_tiles_sums"
+grid = ["T / 64", "max(2, min(8, 8192 / T))"]
+block = [256]
+shared = "3 * 8 * 8192"
+args = ["x", "fn", "sums", "T"]
+
+[[variant.launch]]
+entry = "mhc_pre_tiles_mix"
+grid = ["T + ceil(T, 448)"]
+block = [448]
+programmatic = true
+args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "T", "norm_eps", "eps"]
 
 [[mutant]]
 name = "comb_transposed"
 doc = "rows and columns of the mixing matrix exchanged"
 
 [[mutant]]
-name = "one_iteration_less"
-doc = "19 column normalisations"
+name = "one_iteration"
+doc = "columns are normalised once, rows by the softmax only"
 
 [[mutant]]
 name = "share_lost"
@@ -59,7 +65,7 @@ name = "weights_of_first_token"
 doc = "every token is mixed as the first one"
 variants = ["split", "tiles"]
 */
-#include "mhc_pre_tiles.cuh"
+#include "mhc_pre.cuh"
 
 // ---- simple
 
@@ -255,38 +261,50 @@ extern "C" __global__ void __launch_bounds__(512)
 
 // ---- tiles
 
-extern "C" __global__ void __launch_bounds__(288, 1)
-    mhc_pre_tiles(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *__restrict__ base,
-                  const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
-                  float *sums, u32 *ready, int tokens, float norm_eps, float eps) {
-    extern __shared__ __align__(128) u8 shared[];
-    const Constants constants = {base, scale, norm_eps, eps};
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = blockIdx.x % SPLIT;
-    const int tiles = tokens / TOKENS, groups = gridDim.x / SPLIT, group = blockIdx.x / SPLIT;
-    const auto sums_of = [&](int tile) { return sums + (size_t)tile * SPLIT * TOKENS * WIDTH; };
-    if (warp == WARPS) {
-        for (int tile = group; tile < tiles; tile += groups) {
-            wait_for(ready + tile);
-            mix_back(sums_of(tile), tile * TOKENS + part * MIXED, constants, post, comb);
-        }
-        return;
-    }
+// A warp multiplies 64 tokens by its part of the columns, 64 columns at a time; STAGES such pieces are on their way.
+constexpr int TOKENS = 64, COLUMNS = 64, STAGES = 3, WARPS = 8, PIECE = TOKENS * COLUMNS * 2, WIDTH = MUS + 1;
 
+// Blocks that share the columns of a tile, as many as keep the machine busy.
+__device__ __forceinline__ int splits_of(int tokens) {
+    return max(2, min(8, 8192 / tokens));
+}
+
+// Where 8 columns of a token lie in a piece: rotated, so that neither writes nor `ldmatrix` meet in a bank.
+__device__ __forceinline__ u32 piece_at(int row, int eight) {
+    return row * (COLUMNS * 2) + ((eight ^ row % 8) * 16);
+}
+
+__device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Takes from two numbers as much as bf16 holds of them. Three times that is all there is.
+__device__ __forceinline__ u32 take(float2 &rest) {
+    const u32 part = to_bf16x2(rest.x, rest.y);
+    rest.x -= __uint_as_float(part << 16), rest.y -= __uint_as_float(part & 0xffff0000);
+    return part;
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+    mhc_pre_tiles_sums(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums, int tokens) {
+    asm volatile("griddepcontrol.launch_dependents;");
+    extern __shared__ __align__(128) u8 shared[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * TOKENS;
     const u32 pieces = (u32)__cvta_generic_to_shared(shared) + warp * STAGES * PIECE;
-    float *room = (float *)(shared + WARPS * STAGES * PIECE);
-    const int rounds = (tiles - group + groups - 1) / groups * ROUNDS;
-    const auto column = [&](int round) {
-        return part * OWN + round % ROUNDS * (WARPS * COLUMNS) + warp * COLUMNS;
-    };
+    // The warp's columns begin here; neighbouring warps are at neighbouring columns.
+    constexpr int ROUNDS = K / (WARPS * COLUMNS);
+    const int begin = blockIdx.y * ROUNDS / gridDim.y, rounds = (blockIdx.y + 1) * ROUNDS / gridDim.y - begin;
+    const auto column = [&](int round) { return (begin + round) * (WARPS * COLUMNS) + warp * COLUMNS; };
     const auto fetch = [&](int round) {
         if (round < rounds) {
             const u32 to = pieces + round % STAGES * PIECE;
-            const int first = (group + round / ROUNDS * groups) * TOKENS;
-            const bf16 *from = x + (size_t)first * K + column(round) + lane % 4 * 8;
+            const bf16 *from = x + (size_t)first * K + column(round) + lane % 8 * 8;
 #pragma unroll
-            for (int i = 0; i < TOKENS / 8; i++) {
-                const int row = i * 8 + lane / 4;
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + piece_at(row, lane % 4)),
+            for (int i = 0; i < TOKENS / 4; i++) {
+                const int row = i * 4 + lane / 8;
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + piece_at(row, lane % 8)),
                              "l"(from + (size_t)row * K));
             }
         }
@@ -294,11 +312,11 @@ extern "C" __global__ void __launch_bounds__(288, 1)
     };
     // Columns of the projection as `mma` wants them: for each 16 columns two pairs of each of three eights of rows.
     float2 f[COLUMNS / 16][6];
-    const auto fetch_f = [&](int round, int step) {
+    const auto fetch_f = [&](int round, int step, float2 (&f)[6]) {
         const float *from = fn + (size_t)(lane / 4) * K + column(round) + step * 16 + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < 6; i++)
-            f[step][i] = __ldg((const float2 *)(from + (size_t)(i / 2 * 8) * K + i % 2 * 8));
+            f[i] = __ldg((const float2 *)(from + (size_t)(i / 2 * 8) * K + i % 2 * 8));
     };
 
 #pragma unroll
@@ -306,76 +324,146 @@ extern "C" __global__ void __launch_bounds__(288, 1)
         fetch(round);
 #pragma unroll
     for (int step = 0; step < COLUMNS / 16; step++)
-        fetch_f(0, step);
-    for (int tile = group, round = 0; tile < tiles; tile += groups) {
-        float d[TOKENS / 16][3][4] = {}, squares[TOKENS / 16][2] = {};
+        fetch_f(0, step, f[step]);
+    float d[TOKENS / 16][3][4] = {}, squares[TOKENS / 16][2] = {};
 #pragma unroll 1
-        for (int end = round + ROUNDS; round < end; round++) {
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-            __syncwarp();
-            fetch(round + STAGES - 1);
-            const u32 piece = pieces + round % STAGES * PIECE;
+    for (int round = 0; round < rounds; round++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
+        __syncwarp();
+        fetch(round + STAGES - 1);
+        const u32 piece = pieces + round % STAGES * PIECE;
 #pragma unroll
-            for (int step = 0; step < COLUMNS / 16; step++) {
-                u32 b[3][6];
+        for (int step = 0; step < COLUMNS / 16; step++) {
+            u32 b[3][6];
 #pragma unroll
-                for (int i = 0; i < 6; i++)
+            for (int i = 0; i < 6; i++)
 #pragma unroll
-                    for (int third = 0; third < 3; third++)
-                        b[third][i] = take(f[step][i]);
-                fetch_f(round + 1, step);
+                for (int part = 0; part < 3; part++)
+                    b[part][i] = take(f[step][i]);
+            if (round + 1 < rounds)
+                fetch_f(round + 1, step, f[step]);
+            u32 a[TOKENS / 16][4];
 #pragma unroll
-                for (int m = 0; m < TOKENS / 16; m++) {
-                    u32 a[4];
-                    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                                 : "r"(piece + piece_at(m * 16 + lane % 16, step * 2 + lane / 16))
-                                 : "memory");
+            for (int m = 0; m < TOKENS / 16; m++) {
+                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(a[m][0]), "=r"(a[m][1]), "=r"(a[m][2]), "=r"(a[m][3])
+                             : "r"(piece + piece_at(m * 16 + lane % 16, step * 2 + lane / 16))
+                             : "memory");
 #pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const float low = __uint_as_float(a[i] << 16), high = __uint_as_float(a[i] & 0xffff0000);
-                        squares[m][i % 2] = fmaf(low, low, fmaf(high, high, squares[m][i % 2]));
-                    }
+                for (int i = 0; i < 4; i++) {
+                    const float low = __uint_as_float(a[m][i] << 16), high = __uint_as_float(a[m][i] & 0xffff0000);
+                    squares[m][i % 2] = fmaf(low, low, fmaf(high, high, squares[m][i % 2]));
+                }
+            }
+            // Products of one sum are far from each other: the next waits for the last.
+#pragma unroll
+            for (int third = 2; third >= 0; third--)
+#pragma unroll
+                for (int m = 0; m < TOKENS / 16; m++)
 #pragma unroll
                     for (int n = 0; n < 3; n++)
-#pragma unroll
-                        for (int third = 2; third >= 0; third--)
-                            multiply(d[m][n], a, b[third][2 * n], b[third][2 * n + 1]);
-                }
-            }
+                        multiply(d[m][n], a[m], b[third][2 * n], b[third][2 * n + 1]);
         }
+    }
 
-        // What warps have is added up, a sum by a thread, and left for all blocks that share the tokens.
+    // Warps leave what they have where their pieces were, and one thread adds up one sum of them.
+    asm volatile("cp.async.wait_all;");
+    __syncthreads();
+    float *room = (float *)shared;
 #pragma unroll
-        for (int m = 0; m < TOKENS / 16; m++)
+    for (int m = 0; m < TOKENS / 16; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float *row = room + (warp * TOKENS + m * 16 + half * 8 + lane / 4) * WIDTH;
+        for (int half = 0; half < 2; half++) {
+            float *row = room + (warp * TOKENS + m * 16 + half * 8 + lane / 4) * WIDTH;
 #pragma unroll
-                for (int n = 0; n < 3; n++) {
-                    row[n * 8 + lane % 4 * 2] = d[m][n][2 * half];
-                    row[n * 8 + lane % 4 * 2 + 1] = d[m][n][2 * half + 1];
-                }
-                float square = squares[m][half];
-                square += __shfl_xor_sync(~0u, square, 1);
-                square += __shfl_xor_sync(~0u, square, 2);
-                if (lane % 4 == 0)
-                    row[MUS] = square;
+            for (int n = 0; n < 3; n++) {
+                row[n * 8 + lane % 4 * 2] = d[m][n][2 * half];
+                row[n * 8 + lane % 4 * 2 + 1] = d[m][n][2 * half + 1];
             }
-        workers_wait();
-        float *to = sums_of(tile) + part * TOKENS * WIDTH;
-        for (int at = threadIdx.x; at < TOKENS * WIDTH; at += WARPS * 32) {
-            float sum = 0;
-#pragma unroll
-            for (int other = 0; other < WARPS; other++)
-                sum += room[other * TOKENS * WIDTH + at];
-            to[at] = sum;
+            float square = squares[m][half];
+            square += __shfl_xor_sync(~0u, square, 1);
+            square += __shfl_xor_sync(~0u, square, 2);
+            if (lane % 4 == 0)
+                row[MUS] = square;
         }
-        __threadfence();
-        workers_wait();
-        if (threadIdx.x == 0)
-            atomicAdd(ready + tile, 1);
-        wait_for(ready + tile);
-        mix(x, sums_of(tile), tile * TOKENS + part * MIXED, constants, weight, y);
+    __syncthreads();
+    for (int at = threadIdx.x; at < TOKENS * WIDTH; at += 256) {
+        float total = 0;
+#ifdef MUTANT_SHARE_LOST
+        for (int part = 0; part < WARPS - 1; part++)
+#else
+        for (int part = 0; part < WARPS; part++)
+#endif
+            total += room[part * TOKENS * WIDTH + at];
+        sums[((size_t)blockIdx.y * tokens + first) * WIDTH + at] = total;
+    }
+}
+
+// The first blocks make what the outputs are mixed back by, a token for each thread; the others mix a token each.
+extern "C" __global__ void __launch_bounds__(448)
+    mhc_pre_tiles_mix(const bf16 *__restrict__ x, const float *sums, const float *__restrict__ base,
+                      const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
+                      int tokens, float norm_eps, float eps) {
+    __shared__ float room[32];
+    const Constants constants = {base, scale, norm_eps, eps};
+    const int others = (tokens + 447) / 448;
+    const auto sum = [&](int token, int i) {
+#ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
+        token = 0;
+#endif
+        float total = 0;
+        for (int part = 0; part < splits_of(tokens); part++)
+            total += __ldcg(sums + ((size_t)part * tokens + token) * WIDTH + i);
+        return total;
+    };
+    const auto inverse = [&](int token) { return rsqrtf(sum(token, MUS) / K + norm_eps); };
+    if (blockIdx.x < others) {
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+        const int token = blockIdx.x * 448 + threadIdx.x;
+        if (token < tokens) {
+            const float scale = inverse(token);
+            const auto mu = [&](int i) { return sum(token, i) * scale; };
+            make_comb(mu, constants, comb + token * STREAMS * STREAMS);
+            make_post(mu, constants, post + token * STREAMS);
+        }
+        return;
+    }
+    const int token = blockIdx.x - others, lane = threadIdx.x % 32;
+    Eight<bf16> in[2][STREAMS];
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+#pragma unroll
+        for (int i = 0; i < STREAMS; i++)
+            in[c][i].load(x + (size_t)token * K + i * DIM, c * 448 + threadIdx.x);
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    const float own = sigmoid(logit(sum(token, lane % STREAMS) * inverse(token), lane % STREAMS, constants)) + eps;
+    float u[2][8] = {}, squares = 0;
+#pragma unroll
+    for (int i = 0; i < STREAMS; i++) {
+        const float pre = __shfl_sync(~0u, own, i);
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            float v[8];
+            in[c][i].unpack(v);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                u[c][j] = fmaf(pre, v[j], u[c][j]);
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            squares = fmaf(u[c][j], u[c][j], squares);
+    const float norm = rsqrtf(block_sum(squares, room) / DIM + norm_eps);
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        const float4 *w = (const float4 *)weight + 2 * (c * 448 + threadIdx.x);
+        const float4 low = __ldg(w), high = __ldg(w + 1);
+        const float ws[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            u[c][j] *= norm * ws[j];
+        Eight<bf16>::store(y + (size_t)token * DIM, c * 448 + threadIdx.x, u[c]);
     }
 }

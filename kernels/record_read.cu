@@ -11,21 +11,11 @@ args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
 name = "twice"
-doc = "2 times 16 bytes of output for each thread"
+doc = "2 times 16 bytes of output for each thread: their slots are loaded together, then their codes and scales"
 
 [[variant.launch]]
 entry = "record_read_twice_{record}_{out}"
 grid = ["ceil(T * C * out_bytes / 16, 512)"]
-block = [256]
-args = ["pages", "slots", "out", "T", "slot_bytes"]
-
-[[variant]]
-name = "unrolled"
-doc = "4 times 16 bytes of output for each thread: their slots are loaded together, then their codes and scales"
-
-[[variant.launch]]
-entry = "record_read_unrolled_{record}_{out}"
-grid = ["ceil(T * C * out_bytes / 16, 1024)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
@@ -148,7 +138,7 @@ __device__ __forceinline__ void record_read(const u8 *pages, const void *slots, 
 }
 
 #define ENTRY(VARIANT, RECORD, NAME, TYPE, COUNT)                                                                      \
-    extern "C" __global__ void __launch_bounds__(256, COUNT == 4 ? 5 : 8) record_read_##VARIANT##_##RECORD##_##NAME(                       \
+    extern "C" __global__ void __launch_bounds__(256, 8) record_read_##VARIANT##_##RECORD##_##NAME(                       \
         const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens,              \
         int slot_bytes) {                                                                                              \
         record_read<RECORD, TYPE, COUNT>(pages, slots, out, tokens, slot_bytes);                                       \
@@ -157,7 +147,5 @@ __device__ __forceinline__ void record_read(const u8 *pages, const void *slots, 
     ENTRY(simple, RECORD, bf16, bf16, 1)                                                                               \
     ENTRY(simple, RECORD, f32, float, 1)                                                                               \
     ENTRY(twice, RECORD, bf16, bf16, 2)                                                                                \
-    ENTRY(twice, RECORD, f32, float, 2)                                                                                \
-    ENTRY(unrolled, RECORD, bf16, bf16, 4)                                                                             \
-    ENTRY(unrolled, RECORD, f32, float, 4)
+    ENTRY(twice, RECORD, f32, float, 2)
 FOR_ALL_RECORDS(ENTRIES)

@@ -19,9 +19,20 @@ grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
+[[variant]]
+name = "eights"
+doc = "a thread for each 8 channels; two warps that have a token add up its squares through shared memory"
+
+[[variant.launch]]
+entry = "record_write_eights_{record}_{form}"
+grid = ["ceil(T * C / 8, 256)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
 [[mutant]]
 name = "nan_dropped"
 doc = "largest magnitudes by fmaxf, which drops NaN"
+variants = ["simple"]
 
 [[mutant]]
 name = "padding_not_zeroed"
@@ -33,7 +44,7 @@ doc = "a block's scale is that of its first 8 channels"
 
 [[mutant]]
 name = "position_off_by_one"
-doc = "rotated as at the next position"
+doc = "rotated as at a neighbouring position"
 
 [[mutant]]
 name = "cos_sin_swapped"
@@ -57,14 +68,28 @@ template <class R> __device__ __forceinline__ float scaled(float x, float factor
     return CLEARS_ZERO<typename R::Rule> ? x + 0.0f : x;
 }
 
-// The same, with the reciprocal of a divisor at hand. For a divisor of 4 significant bits and numbers of 8: one step from
-// the product finds those quotients that are halfway between codes, and all others are far enough from there.
-template <class R> __device__ __forceinline__ float scaled(float x, float factor, float inverse) {
-    if constexpr (!CLEARS_ZERO<typename R::Rule>)
-        return scaled<R>(x, factor);
-    const float near = x * inverse;
-    return fmaf(fmaf(-near, factor, x), inverse, near) + 0.0f;
-}
+// What the elements of a block are multiplied or divided by, where a thread has many. One step from the product with the
+// reciprocal is the quotient to the last bit, for numbers of 8 bits and divisors amax/448 or of 4 bits, if nothing on the
+// way is subnormal.
+template <class R> struct Factor {
+    float lift, factor, inverse;
+
+    __device__ __forceinline__ explicit Factor(float by) : lift(1), factor(by), inverse(1) {
+        if constexpr (DIVIDES<typename R::Rule>) {
+            lift = by < 0x1p-60f ? 0x1p64f : 1;
+            factor = by * lift;
+            inverse = __frcp_rn(factor);
+        }
+    }
+
+    __device__ __forceinline__ float of(float x) const {
+        if constexpr (!DIVIDES<typename R::Rule>)
+            return scaled<R>(x, factor);
+        x *= lift;
+        const float near = x * inverse, quotient = fmaf(fmaf(-near, factor, x), inverse, near);
+        return CLEARS_ZERO<typename R::Rule> ? quotient + 0.0f : quotient;
+    }
+};
 
 template <class R> __device__ __forceinline__ void store_padding(u8 *tail, int thread) {
 #ifndef MUTANT_PADDING_NOT_ZEROED
@@ -95,36 +120,9 @@ __device__ __forceinline__ float2 turned(float2 x, float2 turn) {
 // Angles of a position: ROPE/2 pairs of cosine and sine.
 __device__ __forceinline__ const float2 *turns_of(const float *cos_sin, long long position) {
 #ifdef MUTANT_POSITION_OFF_BY_ONE
-    position++;
+    position ^= 1;
 #endif
     return (const float2 *)cos_sin + position * (ROPE / 2);
-}
-
-// Eight channels as bf16 and as numbers.
-__device__ __forceinline__ void unpack(uint4 halves, float (&x)[8]) {
-    const u32 words[4] = {halves.x, halves.y, halves.z, halves.w};
-    for (int i = 0; i < 8; i++)
-        x[i] = __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000 : words[i / 2] << 16);
-}
-
-__device__ __forceinline__ uint4 pack(const float (&x)[8]) {
-    return make_uint4(to_bf16x2(x[0], x[1]), to_bf16x2(x[2], x[3]), to_bf16x2(x[4], x[5]), to_bf16x2(x[6], x[7]));
-}
-
-// Bits of the largest magnitude of eight channels.
-__device__ __forceinline__ u32 amax_of(uint4 halves) {
-#ifdef MUTANT_NAN_DROPPED
-    float x[8];
-    unpack(halves, x);
-    u32 largest = 0;
-    for (int i = 0; i < 8; i++)
-        largest = amax(largest, x[i]);
-    return largest;
-#else
-    const u32 size = 0x7fff7fff;
-    const u32 both = __vmaxu2(__vmaxu2(halves.x & size, halves.y & size), __vmaxu2(halves.z & size, halves.w & size));
-    return max(both << 16, both & 0xffff0000);
-#endif
 }
 
 struct Inputs {
@@ -207,7 +205,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inp
 
 // The next token of a group of lanes, on its way.
 template <int CHUNKS> struct Next {
-    uint4 x[CHUNKS];
+    Eight<bf16> x[CHUNKS];
     long long slot = -1, position = 0;
 };
 
@@ -224,7 +222,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
         if constexpr (NORMED)
             next.position = in.positions[token];
         for (int c = 0; c < CHUNKS; c++)
-            next.x[c] = load_once((const uint4 *)(in.x + (long long)token * R::DIM) + c * LANES + lane);
+            next.x[c].load(in.x + (long long)token * R::DIM, c * LANES + lane);
     };
     int token = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
     fetch(token);
@@ -232,11 +230,11 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
     for (; token - threadIdx.x % 32 / LANES < in.tokens; token += groups) {
         const bool written = token < in.tokens && next.slot >= 0;
         const auto [row, tail] = token_at<R>(pages, written ? next.slot : 0);
-        uint4 halves[CHUNKS];
+        Eight<bf16> halves[CHUNKS];
         float x[CHUNKS][8];
         for (int c = 0; c < CHUNKS; c++) {
             halves[c] = next.x[c];
-            unpack(halves[c], x[c]);
+            halves[c].unpack(x[c]);
         }
 
         if constexpr (NORMED) {
@@ -272,14 +270,15 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
 
         for (int c = 0; c < CHUNKS; c++) {
             const int channel = (c * LANES + lane) * 8;
-            if (NORMED || channel >= R::CODED)
-                halves[c] = pack(x[c]);
+            if (NORMED)
+                for (int i = 0; i < 4; i++)
+                    halves[c].word[i] = to_bf16x2(x[c][2 * i], x[c][2 * i + 1]);
             if (written && channel >= R::CODED)
-                *(uint4 *)(row + R::BF16 + 2 * (channel - R::CODED)) = halves[c];
+                Eight<bf16>::store((bf16 *)(row + R::BF16), (channel - R::CODED) / 8, x[c]);
             if constexpr (R::CODED > 0) {
                 if (NORMED)
-                    unpack(halves[c], x[c]);
-                u32 largest = channel < R::CODED ? amax_of(halves[c]) : 0;
+                    halves[c].unpack(x[c]);
+                u32 largest = channel < R::CODED ? halves[c].amax() : 0;
 #ifdef MUTANT_SCALE_OF_PART
                 largest = __shfl_sync(~0u, largest, 0, R::BLOCK / 8);
 #else
@@ -289,10 +288,9 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
                     const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
                     if (channel % R::BLOCK == 0)
                         ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
-                    const float factor = R::Rule::factor(scale, {});
-                    const float inverse = DIVIDES<typename R::Rule> ? __frcp_rn(factor) : 1;
+                    const Factor<R> factor(R::Rule::factor(scale, {}));
                     for (int i = 0; i < 8; i++)
-                        x[c][i] = scaled<R>(x[c][i], factor, inverse);
+                        x[c][i] = factor.of(x[c][i]);
                     typedef typename R::Element::Codes Codes;
                     *(Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x[c]);
                 }
@@ -301,6 +299,78 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
         if (written)
             store_padding<R>(tail, lane);
     }
+}
+
+// ---- eights
+
+template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inputs in, u8 *pages) {
+    constexpr int THREADS = R::DIM / 8;
+    const int thread = (blockIdx.x * 256 + threadIdx.x) % THREADS, token = (blockIdx.x * 256 + threadIdx.x) / THREADS;
+    const int channel = thread * 8, pair = channel / 2 - (R::DIM - ROPE) / 2;
+    const bool there = token < in.tokens;
+    const long long slot = there ? in.slot(token) : -1;
+    Eight<bf16> halves;
+    halves.zero();
+    if (there)
+        halves.load(in.x + (long long)token * R::DIM, thread);
+    float x[8];
+    halves.unpack(x);
+
+    if constexpr (NORMED) {
+        float2 turns[4];
+        if (pair >= 0 && there)
+            for (int i = 0; i < 4; i += 2)
+                *(float4 *)&turns[i] = *(const float4 *)(turns_of(in.cos_sin, in.positions[token]) + pair + i);
+        float weight[8];
+        for (int i = 0; i < 8; i += 4)
+            *(float4 *)&weight[i] = __ldg((const float4 *)(in.weight + channel + i));
+        float sum = 0;
+        for (int i = 0; i < 8; i++)
+            sum = fmaf(x[i], x[i], sum);
+        for (int step = min(THREADS, 32) / 2; step > 0; step /= 2)
+            sum += __shfl_xor_sync(~0u, sum, step);
+        if constexpr (THREADS == 64) {
+            // Two warps have a token.
+            __shared__ float sums[8];
+            if (threadIdx.x % 32 == 0)
+                sums[threadIdx.x / 32] = sum;
+            __syncthreads();
+            sum = sums[threadIdx.x / 64 * 2] + sums[threadIdx.x / 64 * 2 + 1];
+        }
+        const float scale = rsqrtf(sum / R::DIM + in.eps);
+        for (int i = 0; i < 8; i++)
+            x[i] *= scale * weight[i];
+        if (pair >= 0)
+            for (int i = 0; i < 4; i++) {
+                const float2 both = turned(make_float2(x[2 * i], x[2 * i + 1]), turns[i]);
+                x[2 * i] = both.x, x[2 * i + 1] = both.y;
+            }
+        for (int i = 0; i < 4; i++)
+            halves.word[i] = to_bf16x2(x[2 * i], x[2 * i + 1]);
+        halves.unpack(x);
+    }
+
+    u32 largest = channel < R::CODED ? halves.amax() : 0;
+#ifdef MUTANT_SCALE_OF_PART
+    largest = __shfl_sync(~0u, largest, 0, R::BLOCK / 8);
+#else
+    largest = lanes_max<R::BLOCK / 8>(largest);
+#endif
+    if (slot < 0)
+        return;
+    const auto [row, tail] = token_at<R>(pages, slot);
+    store_padding<R>(tail, thread);
+    if (channel >= R::CODED) {
+        Eight<bf16>::store((bf16 *)(row + R::BF16), (channel - R::CODED) / 8, x);
+        return;
+    }
+    const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
+    if (channel % R::BLOCK == 0)
+        ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
+    const Factor<R> factor(R::Rule::factor(scale, {}));
+    for (int i = 0; i < 8; i++)
+        x[i] = factor.of(x[i]);
+    *(typename R::Element::Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x);
 }
 
 #define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
@@ -314,5 +384,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inpu
     ENTRY(simple, RECORD, raw, false, RECORD::DIM / 2)                                                                 \
     ENTRY(simple, RECORD, normed, true, RECORD::DIM / 2)                                                               \
     ENTRY(warps, RECORD, raw, false, 256)                                                                              \
-    ENTRY(warps, RECORD, normed, true, 256)
+    ENTRY(warps, RECORD, normed, true, 256)                                                                            \
+    ENTRY(eights, RECORD, raw, false, 256)                                                                             \
+    ENTRY(eights, RECORD, normed, true, 256)
 FOR_ALL_RECORDS(ENTRIES)

@@ -6,7 +6,7 @@
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::hyper_connection::HyperConnection;
-use reference::ops::linear::Linear;
+use reference::ops::linear::{Linear, dot};
 use reference::ops::rmsnorm::rmsnorm;
 use safetensors::Dtype;
 
@@ -194,9 +194,9 @@ impl Site {
 /// Half an ulp of f32, relative.
 const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
-/// What a sum of products may be off by, relative to the sum of their magnitudes: 512 additions in a row, each exact to
+/// What a sum of products may be off by, relative to the sum of their magnitudes: 256 additions in a row, each exact to
 /// two units, since tensor cores cut where others round.
-const SUM: f64 = 512.0 * 2.0 * UNIT;
+const SUM: f64 = 256.0 * 2.0 * UNIT;
 
 struct Bounds<'a> {
     connection: &'a HyperConnection<f64>,
@@ -260,7 +260,6 @@ impl Bounds<'_> {
             scale,
             ..
         } = self.connection;
-        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let logit = |i: usize| dot(projection.weight.row(i), x) * inverse * scale[2] + base[i];
         let logits: Vec<f64> = (2 * STREAMS..WIDTH).map(logit).collect();
         let comb = sinkhorn(&logits);
@@ -279,7 +278,7 @@ impl Bounds<'_> {
 }
 
 fn length_of(x: &[f64]) -> f64 {
-    x.iter().map(|x| x * x).sum::<f64>().sqrt()
+    dot(x, x).sqrt()
 }
 
 /// Row softmax, + ε, column and row normalisations in turn, of one matrix.

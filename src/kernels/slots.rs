@@ -60,6 +60,26 @@ impl Slots {
         }
     }
 
+    /// Copies whole tokens, in pages one after the other, to their slots.
+    pub fn scatter(&self, record: &Record, dense: &[u8], pages: &mut [u8]) {
+        for (token, slot) in self.taken() {
+            for (from, to) in rows(record, token).zip(rows(record, slot)) {
+                pages[to].copy_from_slice(&dense[from]);
+            }
+        }
+    }
+
+    /// The opposite; tokens without a slot are zeros.
+    pub fn gather(&self, record: &Record, pages: &[u8]) -> Vec<u8> {
+        let mut dense = vec![0; self.of.len().div_ceil(PAGE) * record.page_stride(PAGE)];
+        for (token, slot) in self.taken() {
+            for (from, to) in rows(record, slot).zip(rows(record, token)) {
+                dense[to].copy_from_slice(&pages[from]);
+            }
+        }
+        dense
+    }
+
     /// Tokens that have a slot, with it.
     pub fn taken(&self) -> impl Iterator<Item = (usize, usize)> {
         let taken = |(token, slot): (usize, &i64)| usize::try_from(*slot).ok().map(|slot| (token, slot));

@@ -1,7 +1,14 @@
 use super::{problems, values, violations};
 
+/// Outputs of a token.
+struct Token {
+    y: Vec<f32>,
+    post: Vec<f32>,
+    comb: Vec<f32>,
+}
+
 /// All in f32, sums from first to last, as straight as the definition.
-fn pre(x: &[f32], fn_: &[f32], base: &[f32], scale: &[f32], weight: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+fn pre(x: &[f32], fn_: &[f32], base: &[f32], scale: &[f32], weight: &[f32]) -> Token {
     let (k, dim) = (x.len(), weight.len());
     let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
     let rms = |x: &[f32]| (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + 1e-6).sqrt();
@@ -31,31 +38,31 @@ fn pre(x: &[f32], fn_: &[f32], base: &[f32], scale: &[f32], weight: &[f32]) -> (
         }
         divide(&mut comb, 1, 4, 1e-6);
     }
-    (y, post, comb)
+    Token { y, post, comb }
 }
 
 #[test]
 fn mhc_pre_accepts_f32_and_no_mistake() {
     for (case, problem) in problems("mhc_pre") {
         let [fn_, base, scale, weight] = ["fn", "base", "scale", "weight"].map(|name| values(&problem, name));
-        let judge = |mistake: fn(&mut (Vec<f32>, Vec<f32>, Vec<f32>))| {
+        let judge = |mistake: fn(&mut Token)| {
             let (mut ys, mut posts, mut combs) = (vec![], vec![], vec![]);
             for x in values(&problem, "x").chunks_exact(4 * case.dim("C")) {
                 let mut token = pre(x, &fn_, &base, &scale, &weight);
                 mistake(&mut token);
-                ys.extend(token.0.iter().flat_map(|y| half::bf16::from_f32(*y).to_le_bytes()));
-                posts.extend(token.1.iter().flat_map(|x| x.to_le_bytes()));
-                combs.extend(token.2.iter().flat_map(|x| x.to_le_bytes()));
+                ys.extend(token.y.iter().flat_map(|y| half::bf16::from_f32(*y).to_le_bytes()));
+                posts.extend(token.post.iter().flat_map(|x| x.to_le_bytes()));
+                combs.extend(token.comb.iter().flat_map(|x| x.to_le_bytes()));
             }
             violations(&problem, vec![("y", ys), ("post", posts), ("comb", combs)])
         };
         assert!(judge(|_| ()) == 0.0, "{}", case.name);
         assert!(
-            judge(|(y, _, _)| y.iter_mut().for_each(|y| *y *= 1.03)) > 0.0,
+            judge(|token| token.y.iter_mut().for_each(|y| *y *= 1.03)) > 0.0,
             "{}: y",
             case.name
         );
-        assert!(judge(|(_, post, _)| post.swap(0, 1)) > 0.0, "{}: post", case.name);
-        assert!(judge(|(_, _, comb)| comb.swap(1, 4)) > 0.0, "{}: comb", case.name);
+        assert!(judge(|token| token.post.swap(0, 1)) > 0.0, "{}: post", case.name);
+        assert!(judge(|token| token.comb.swap(1, 4)) > 0.0, "{}: comb", case.name);
     }
 }

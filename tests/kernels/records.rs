@@ -146,3 +146,20 @@ fn record_write_admits_rounding_of_the_norm_and_nothing_more() {
         assert!(judge(&normed(&problem, dim, last)) > 0.0, "{}", case.name);
     }
 }
+
+/// The quotient that `record_write` has of a product with a reciprocal, for every mantissa of amax and element, is the
+/// machine's.
+#[test]
+fn one_step_from_the_product_is_the_quotient() {
+    let number = |exponent: i32, mantissa: u32| (1.0 + mantissa as f32 / 128.0) * 2f32.powi(exponent);
+    for amax in (0..128).map(|mantissa| number(8, mantissa)) {
+        let divisor = amax / 448.0;
+        let inverse = 1.0 / divisor;
+        let numbers = (-24..=8).flat_map(|exponent| (0..128).map(move |mantissa| number(exponent, mantissa)));
+        for x in numbers.filter(|x| *x <= amax) {
+            let near = x * inverse;
+            let quotient = (-near).mul_add(divisor, x).mul_add(inverse, near);
+            assert_eq!(quotient, x / divisor, "{x} / {divisor}");
+        }
+    }
+}
