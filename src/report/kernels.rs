@@ -138,14 +138,17 @@ fn times(run: &Summarized) -> String {
             found.map(|record| record.value)
         };
         let text = |metric| value(metric).map_or("—".into(), number::bytes);
+        let [cold, low, high] = ["us_cold", "us_cold_p10", "us_cold_p90"].map(text);
+        let cold = if first.metric == "us_cold" {
+            format!("{cold} ({low}–{high})")
+        } else {
+            cold
+        };
         let _ = write!(
             rows,
-            "<tr><td>{}</td><td>{}</td><td>{} ({}–{})</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
+            "<tr><td>{}</td><td>{}</td><td>{cold}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
             escape(&first.recipe),
             escape(&first.window),
-            text("us_cold"),
-            text("us_cold_p10"),
-            text("us_cold_p90"),
             text("us_hot"),
             text("us_graph"),
             text("megabytes"),
