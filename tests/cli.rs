@@ -6,6 +6,8 @@ mod errors;
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/programs.rs"]
+mod programs;
 #[path = "cli/sources.rs"]
 mod sources;
 #[path = "cli/sweep.rs"]

@@ -84,6 +84,18 @@ fn accepts_only(case: &Case, problem: &Problem, outputs: &[(&'static str, Vec<u8
     }
 }
 
+/// A program finds sizes, keys and scalars by their names, beside `op`, `case` and `outputs`.
+fn named_apart(case: &Case, problem: &Problem) {
+    let dims = case.dims.iter().map(|(name, _)| *name);
+    let scalars = problem.scalars.iter().map(|(name, _)| *name);
+    let names = dims.chain(case.keys.iter().map(|(name, _)| *name)).chain(scalars);
+    let mut names: Vec<&str> = names.chain(["op", "case", "outputs"]).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "{}: {names:?}", case.name);
+}
+
 #[test]
 fn cases_have_names_of_their_own() {
     for op in OPS {
@@ -143,6 +155,7 @@ fn cases_and_headers_fit() {
             let problem = op
                 .problem(&case, &data)
                 .unwrap_or_else(|why| panic!("{} {}: {why}", source.op, case.name));
+            named_apart(&case, &problem);
             for plan in plans.into_iter().flatten() {
                 for step in &plan.steps {
                     let missing = step.arguments.iter().find(|name| {

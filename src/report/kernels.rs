@@ -112,8 +112,9 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
         title: "Times",
         intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
                 back to back, graph as one of many launches in a graph. The share is of the copy bandwidth of the same run, \
-                by the bytes that must move. Kernels are timed only where nothing was wrong with them. A peer is the fastest of other people's code timed on the \
-                case on the same kind of card, and × peer how many times as fast as it the kernel is, cold.",
+                by the bytes that must move. Kernels are timed only where nothing was wrong with them. What a program claims is \
+                its own figure. A peer is the fastest of other people's code timed on the case on the same kind of card, and × \
+                peer how many times as fast as it the kernel is, cold.",
         figures: vec![Figure {
             markup: times(run),
             caption: String::new(),
@@ -125,12 +126,13 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
 fn times(run: &Summarized) -> String {
     let records: Vec<&Record> = run.run.records.iter().filter(|record| record.site == TIME).collect();
     let peers = &run.run.manifest.peers;
+    let claims = records.iter().any(|record| record.metric == "us_claimed");
+    let of =
+        |tag: &str, cells: &[String]| -> String { cells.iter().map(|cell| format!("<{tag}>{cell}</{tag}>")).collect() };
     let mut rows = String::new();
-    let claimed = records.iter().any(|record| record.metric == "us_claimed");
-    for first in records
-        .iter()
-        .filter(|record| ["us_cold", "us_claimed"].contains(&record.metric.as_str()))
-    {
+    // A cell has one of the two.
+    let timed = |record: &&&Record| ["us_cold", "us_claimed"].contains(&record.metric.as_str());
+    for first in records.iter().filter(timed) {
         let value = |metric: &str| {
             let found = records
                 .iter()
@@ -138,45 +140,37 @@ fn times(run: &Summarized) -> String {
             found.map(|record| record.value)
         };
         let text = |metric| value(metric).map_or("—".into(), number::bytes);
-        let _ = write!(
-            rows,
-            "<tr><td>{}</td><td>{}</td><td>{} ({}–{})</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
-            escape(&first.recipe),
-            escape(&first.window),
-            text("us_cold"),
-            text("us_cold_p10"),
-            text("us_cold_p90"),
-            text("us_hot"),
-            text("us_graph"),
-            text("megabytes"),
-            value("of_copy").map_or("—".into(), number::share),
-        );
-        if claimed {
-            let _ = write!(rows, "<td>{}</td>", text("us_claimed"));
+        let [mut cold, low, high] = ["us_cold", "us_cold_p10", "us_cold_p90"].map(text);
+        if first.metric == "us_cold" {
+            let _ = write!(cold, " ({low}–{high})");
+        }
+        let mut cells = vec![
+            escape(&first.recipe).to_string(),
+            escape(&first.window).to_string(),
+            cold,
+        ];
+        cells.extend(["us_hot", "us_graph", "megabytes"].map(text));
+        cells.push(value("of_copy").map_or("—".into(), number::share));
+        if claims {
+            cells.push(text("us_claimed"));
         }
         if !peers.is_empty() {
             let op = first.recipe.split('.').next().unwrap_or_default();
             let peer = peers.get(&format!("{op}/{}", first.window));
-            let times = value("times_peer").map_or("—".into(), number::error);
-            let _ = write!(
-                rows,
-                "<td>{}</td><td>{times}</td>",
-                peer.map_or("—".into(), |name| escape(name))
-            );
+            cells.push(peer.map_or("—".into(), |name| escape(name).to_string()));
+            cells.push(value("times_peer").map_or("—".into(), number::error));
         }
-        rows.push_str("</tr>");
+        let _ = write!(rows, "<tr>{}</tr>", of("td", &cells));
     }
     if rows.is_empty() {
         return rows;
     }
-    let beside = if peers.is_empty() {
-        ""
-    } else {
-        "<th>peer</th><th>× peer</th>"
-    };
-    let claims = if claimed { "<th>claimed µs</th>" } else { "" };
+    let heads = ["kernel", "case", "cold µs", "hot µs", "graph µs", "MB", "of copy"].into_iter();
+    let heads = heads.chain(claims.then_some("claimed µs"));
+    let beside: &[&str] = if peers.is_empty() { &[] } else { &["peer", "× peer"] };
+    let heads: Vec<String> = heads.chain(beside.iter().copied()).map(String::from).collect();
     format!(
-        "<table><thead><tr><th>kernel</th><th>case</th><th>cold µs</th><th>hot µs</th><th>graph µs</th><th>MB</th><th>of copy</th>\
-         {claims}{beside}</tr></thead><tbody>{rows}</tbody></table>"
+        "<table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table>",
+        of("th", &heads)
     )
 }

@@ -397,7 +397,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
         let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);
         commands::run(&cells, &programs)?;
-        let Some(device) = device else {
+        let Some(device) = device.filter(|_| !variants.is_empty() || args.mutants) else {
             bar.finish_and_clear();
             return Ok(Vec::new());
         };

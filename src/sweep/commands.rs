@@ -23,7 +23,7 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
             .filter(|cell| cell.recipe == recipe)
             .collect();
         let op = kernels::find(&command.op).map_err(Error::Usage)?;
-        all.each(op, &here, &|cell, case, problem| {
+        all.each(op, &here, |cell, case, problem| {
             cell_of(all, command, cell, case, problem)
         })?;
     }

@@ -89,7 +89,7 @@ impl Cells<'_> {
         &self,
         op: &dyn Op,
         cells: &[&Cell],
-        run: &dyn Fn(&Cell, &Case, &Problem) -> Result<Vec<Record>>,
+        run: impl Fn(&Cell, &Case, &Problem) -> Result<Vec<Record>>,
     ) -> Result<()> {
         for case in op.cases() {
             let named = |cell: &&Cell| self.experiment.cases[cell.window] == case.name;
@@ -149,7 +149,7 @@ impl Bench<'_> {
                 .compile(source, &self.device.arch, &self.defines(source)?)?;
             let module = Module::load(&cubin.bytes)?;
             let op = kernels::find(&source.op).map_err(Error::Usage)?;
-            self.cells.each(op, &here, &|cell, case, problem| {
+            self.cells.each(op, &here, |cell, case, problem| {
                 let variant = cell.recipe.split_once('.').and_then(|(_, name)| source.variant(name));
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
                 let records = self.cell(cell, variant, &module, case, problem, (&watch, copy));
