@@ -289,7 +289,6 @@ __device__ __forceinline__ u32 take(float2 &rest) {
 
 extern "C" __global__ void __launch_bounds__(256, 1)
     mhc_pre_tiles_sums(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums, int tokens) {
-    asm volatile("griddepcontrol.launch_dependents;");
     extern __shared__ __align__(128) u8 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * TOKENS;
     const u32 pieces = (u32)__cvta_generic_to_shared(shared) + warp * STAGES * PIECE;
@@ -366,6 +365,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
         }
     }
 
+    // Not earlier: the blocks that mix would take the way to memory for what these still have to read.
+    start_next();
     // Warps leave what they have where their pieces were, and one thread adds up one sum of them.
     asm volatile("cp.async.wait_all;");
     __syncthreads();

@@ -87,7 +87,8 @@ template <class R> struct Factor {
             return scaled<R>(x, factor);
         x *= lift;
         const float near = x * inverse, quotient = fmaf(fmaf(-near, factor, x), inverse, near);
-        return CLEARS_ZERO<typename R::Rule> ? quotient + 0.0f : quotient;
+        // A sum with what is left of it has lost the sign of a negative zero.
+        return CLEARS_ZERO<typename R::Rule> ? quotient + 0.0f : copysignf(quotient, x);
     }
 };
 

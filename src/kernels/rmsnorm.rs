@@ -108,10 +108,10 @@ impl Normed {
 /// By how much a y in f32 may err, with u = 2^-24: the squares are positive, so their sum errs by u for each addition
 /// that a term goes through, of which there are at most cols/32 or 32 in a lane, 10 over the lanes and warps, and one for the
 /// square; 1/cols, its product and the sum with ε round once each; the root halves all that, and its reciprocal is given to
-/// 2 ulp, 4u; two products round once each. Results in the subnormal range, and products on the way there, err by their
-/// spacing.
+/// 2 ulp, 4u; two products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150, which is
+/// then multiplied by the reciprocal root, at most ε^−½; a result there by half a spacing again.
 pub(super) fn error(cols: usize, y: f64) -> f64 {
     let additions = cols.div_ceil(32).max(32) as f64 + 11.0;
     let relative = ((additions + 3.0) / 2.0 + 6.0) * 2f64.powi(-24);
-    relative * y.abs() + 2f64.powi(-146)
+    relative * y.abs() + (f64::from(EPS).sqrt().recip() + 1.0) * 2f64.powi(-150)
 }
