@@ -9,13 +9,18 @@ use ulplab::sweep::summary::summarize;
 
 use super::synthetic;
 
-/// A kernel that takes 10 µs cold on two cases, beside a peer of 25 µs on the first.
-fn run() -> Run {
+/// A peer that was timed on a card called `card`.
+fn peers() -> Peers {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.json");
     let text = r#"{"device": "card", "peers": {"rope/bf16.forward.t1": {"name": "a <peer>", "us_cold": 25.0, "us_graph": 3}}}"#;
     std::fs::write(&file, text).unwrap();
-    let peers = Peers::read(&file).unwrap();
+    Peers::read(&file).unwrap()
+}
+
+/// A kernel that takes 10 µs cold on two cases, beside a peer of 25 µs on the first.
+fn run() -> Run {
+    let peers = peers();
     let mut records = Vec::new();
     for case in ["bf16.forward.t1", "bf16.forward.t1024"] {
         let blank = Record::blank(&format!("rope.simple/local/{case}"), "rope.simple", Phase::Local, case);
@@ -67,6 +72,16 @@ fn peers_stand_beside_kernels() {
     }
     let text = report::terminal(&run, 120, false);
     assert!(text.contains("× peer") && text.contains("2.50"), "{text}");
+}
+
+#[test]
+fn peers_of_another_card_are_refused() {
+    let peers = peers();
+    assert!(peers.check_device("card").is_ok());
+    let error = peers.check_device("other").unwrap_err().to_string();
+    for word in ["peers.json: device", "'card'", "'other'"] {
+        assert!(error.contains(word), "{error}");
+    }
 }
 
 #[test]
