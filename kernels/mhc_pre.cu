@@ -341,27 +341,24 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                     b[part][i] = take(f[step][i]);
             if (round + 1 < rounds)
                 fetch_f(round + 1, step, f[step]);
-            u32 a[TOKENS / 16][4];
 #pragma unroll
             for (int m = 0; m < TOKENS / 16; m++) {
+                u32 a[4];
                 asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(a[m][0]), "=r"(a[m][1]), "=r"(a[m][2]), "=r"(a[m][3])
+                             : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
                              : "r"(piece + piece_at(m * 16 + lane % 16, step * 2 + lane / 16))
                              : "memory");
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float low = __uint_as_float(a[m][i] << 16), high = __uint_as_float(a[m][i] & 0xffff0000);
+                    const float low = __uint_as_float(a[i] << 16), high = __uint_as_float(a[i] & 0xffff0000);
                     squares[m][i % 2] = fmaf(low, low, fmaf(high, high, squares[m][i % 2]));
                 }
+#pragma unroll
+                for (int n = 0; n < 3; n++)
+#pragma unroll
+                    for (int third = 2; third >= 0; third--)
+                        multiply(d[m][n], a, b[third][2 * n], b[third][2 * n + 1]);
             }
-            // Products of one sum are far from each other: the next waits for the last.
-#pragma unroll
-            for (int third = 2; third >= 0; third--)
-#pragma unroll
-                for (int m = 0; m < TOKENS / 16; m++)
-#pragma unroll
-                    for (int n = 0; n < 3; n++)
-                        multiply(d[m][n], a[m], b[third][2 * n], b[third][2 * n + 1]);
         }
     }
 
