@@ -31,7 +31,6 @@ pub struct Attestation {
 /// A file of kernels as it was when it was verified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verified {
-    pub commit: Option<String>,
     /// RFC 3339.
     pub at: String,
     /// Version of CUDA that the driver was for.
@@ -98,7 +97,6 @@ impl Attestation {
                 (op == source.op).then(|| (name, fate.killed.clone().unwrap_or_default()))
             });
             let verified = Verified {
-                commit: run.manifest.commit.clone(),
                 at: run.manifest.started_at.clone(),
                 driver: device.driver.clone(),
                 nvrtc: format!("{major}.{minor}"),
