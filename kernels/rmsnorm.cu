@@ -10,18 +10,6 @@ block = [128]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
-name = "fast"
-doc = "thread blocks that stay, four eights a thread, with the next three rows on their way to shared memory"
-needs = ["C % 1024 == 0", "C <= 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_fast_{dtype}"
-grid = ["min(T, sms * 4)"]
-block = ["C / 32"]
-shared = "C * S * 3"
-args = ["x", "weight", "y", "eps", "T", "C"]
-
-[[variant]]
 name = "wide"
 doc = "a thread block for each row, one eight a thread"
 needs = ["C % 8 == 0", "C <= 8192", "T < 1024"]
@@ -32,15 +20,26 @@ grid = ["T"]
 block = ["ceil(C, 256) * 32"]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
+[[variant]]
+name = "rows"
+doc = "a thread block for each row, four eights a thread"
+needs = ["C % 8 == 0", "C <= 8192"]
+
+[[variant.launch]]
+entry = "rmsnorm_rows_{dtype}"
+grid = ["T"]
+block = ["ceil(C, 1024) * 32"]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
-variants = ["fast", "wide"]
+variants = ["wide", "rows"]
 
 [[mutant]]
 name = "row_index"
-doc = "all rows of a thread block written to its first"
-variants = ["fast"]
+doc = "every row written where the first of its thread block goes, or the first of all"
+variants = ["wide", "rows"]
 
 [[mutant]]
 name = "no_eps"
@@ -83,20 +82,18 @@ __device__ __forceinline__ int nothing() {
     return 0;
 }
 
-extern __shared__ __align__(16) u8 ring[];
-
 #define ENTRIES(DTYPE, T)                                                                                              \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         rmsnorm_simple_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                 \
         simple(x, weight, y, eps, rows, cols);                                                                         \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(224, 4)                                                               \
-        rmsnorm_fast_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                   \
-        norm_rows<4>(x, weight, eps, rows, cols, (T *)ring, nothing, Store<4, T>{y, cols});                        \
-    }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(1024)                                                                 \
         rmsnorm_wide_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
-        norm_row(x, weight, eps, cols, nothing, Store<1, T>{y, cols});                                          \
+        norm_row<1>(x, weight, eps, cols, nothing, Store<1, T>{y, cols});                                          \
+    } \
+    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+        rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                         \
+        norm_row<4>(x, weight, eps, cols, nothing, Store<4, T>{y, cols});                                          \
     }
 
 ENTRIES(bf16, bf16)

@@ -48,22 +48,31 @@ __device__ __forceinline__ float multiply(const Eight<T> (&x)[V], const float *w
     return sum[0] + sum[1];
 }
 
-// One row by a thread block, an eight a thread. Calls emit(state, row, product, inverse, there) with all threads: y of an
+// One row by a thread block, `V` eights a thread. Calls emit(state, row, product, inverse, there) with all threads: y of an
 // eight is product · inverse, zeros where there is none. `prepare` makes the state once the row is on its way.
-template <class T, class Prepare, class Emit>
+template <int V, class T, class Prepare, class Emit>
 __device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit) {
     __shared__ float room[32];
-    const int count = cols / 8, at = threadIdx.x;
+    const int count = cols / 8;
     const Below there = {count};
-    Eight<T> in[1];
-    if (there(at))
-        in[0].load(x, (size_t)blockIdx.x * count + at);
-    else
-        in[0].zero();
-    float product[1][8];
+    Eight<T> in[V];
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const int at = first_eight<V>() + v * 32;
+        if (there(at))
+            in[v].load(x, (size_t)blockIdx.x * count + at);
+        else
+            in[v].zero();
+    }
+    float product[V][8];
     const float sum = multiply(in, weight, there, product);
     const auto state = prepare();
-    emit(state, blockIdx.x, product, inverse_rms(block_sum(sum, room), cols, eps), there);
+#ifdef MUTANT_ROW_INDEX
+    const int row = 0;
+#else
+    const int row = blockIdx.x;
+#endif
+    emit(state, row, product, inverse_rms(block_sum(sum, room), cols, eps), there);
 }
 
 // Rows that wait in shared memory, of those that a thread block is to work on.

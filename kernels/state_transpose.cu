@@ -21,12 +21,12 @@ args = ["x", "y", "K", "V"]
 
 [[variant]]
 name = "registers"
-doc = "16 bytes of 4 or 8 rows for each thread, transposed where they are; a warp writes 128 bytes of a row: the fastest"
+doc = "16 bytes of 8 or 16 rows for each thread, transposed where they are; a warp reads and writes lines of 128 bytes: the fastest"
 needs = ["K * size % 16 == 0", "V * size % 16 == 0"]
 
 [[variant.launch]]
 entry = "state_transpose_registers_{dtype}"
-grid = ["ceil(B * H * ceil(K * size, 128) * ceil(V * size, 64), 8)"]
+grid = ["ceil(B * H * ceil(K * size, 128) * ceil(V * size, 128), 8)"]
 block = [256]
 args = ["x", "y", "B", "H", "K", "V"]
 
@@ -117,27 +117,36 @@ __device__ void transpose(const u32 (&rows)[8][4], u32 (&cols)[8][4]) {
     }
 }
 
-// Every warp has 128 bytes of y and 64 of x across.
+// Every warp has 128 bytes of y and of x across: y in two halves, so that a thread has two squares of N × N elements.
 template <class E>
 __device__ void registers(const E* x, E* y, int B, int H, int K, int V) {
-    constexpr int N = 16 / sizeof(E);
-    int across = (V + 4 * N - 1) / (4 * N), down = (K + 8 * N - 1) / (8 * N);
+    constexpr int N = 16 / sizeof(E), WIDE = 8, DEEP = 4;
+    int across = (V + WIDE * N - 1) / (WIDE * N), down = (K + 8 * N - 1) / (8 * N);
     int warp = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-    int v = (warp % across * 4 + lane / 8) * N, k = (warp / across % down * 8 + lane % 8) * N;
+    int v = (warp % across * WIDE + lane / DEEP) * N, k0 = (warp / across % down * 8 + lane % DEEP) * N;
     int matrix = warp / across / down;
-    if (matrix >= B * H || !inside(v, V, 4 * N) || !inside(k, K, 8 * N)) return;
+    if (matrix >= B * H || !inside(v, V, WIDE * N)) return;
     size_t first = size_t(matrix) * K * V;
-    u32 rows[N][4], cols[N][4];
+    u32 rows[2][N][4], cols[N][4];
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        uint4 row = *reinterpret_cast<const uint4*>(x + first + from(k + i, v, K, V));
-        rows[i][0] = row.x, rows[i][1] = row.y, rows[i][2] = row.z, rows[i][3] = row.w;
+    for (int half = 0; half < 2; half++) {
+        int k = k0 + half * DEEP * N;
+#pragma unroll
+        for (int i = 0; i < N && inside(k, K, 8 * N); i++) {
+            uint4 row = *reinterpret_cast<const uint4*>(x + first + from(k + i, v, K, V));
+            rows[half][i][0] = row.x, rows[half][i][1] = row.y, rows[half][i][2] = row.z, rows[half][i][3] = row.w;
+        }
     }
-    transpose(rows, cols);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        uint4 col = {cols[i][0], cols[i][1], cols[i][2], cols[i][3]};
-        *reinterpret_cast<uint4*>(y + first + to(k, v + i, K, V)) = col;
+    for (int half = 0; half < 2; half++) {
+        int k = k0 + half * DEEP * N;
+        if (!inside(k, K, 8 * N)) return;
+        transpose(rows[half], cols);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint4 col = {cols[i][0], cols[i][1], cols[i][2], cols[i][3]};
+            *reinterpret_cast<uint4*>(y + first + to(k, v + i, K, V)) = col;
+        }
     }
 }
 

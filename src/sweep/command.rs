@@ -411,7 +411,11 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         };
         bench.run(&variants)?;
         bar.finish_and_clear();
-        return if args.mutants { bench.mutants() } else { Ok(Vec::new()) };
+        return if args.mutants {
+            bench.mutants(&share)
+        } else {
+            Ok(Vec::new())
+        };
     }
     for (index, name) in experiment.window_names().iter().enumerate() {
         let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();

@@ -1,6 +1,7 @@
 //! Planted faults: whether the checks notice each of them.
 
 use super::kernels::{Bench, failures};
+use super::plan::Cell;
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::{Mutant, Source};
 use crate::error::{Error, Result};
@@ -41,10 +42,15 @@ pub fn print(fates: &[Fate]) -> bool {
 }
 
 impl Bench<'_> {
-    /// Plants every fault in every variant that has it.
-    pub fn mutants(&self) -> Result<Vec<Fate>> {
+    /// Plants every fault in every variant that has it, in the files of which there are cells.
+    pub fn mutants(&self, cells: &[&Cell]) -> Result<Vec<Fate>> {
         let mut fates = Vec::new();
-        for source in self.sources {
+        let of = |source: &Source, cell: &Cell| cell.recipe.split_once('.').is_some_and(|(op, _)| op == source.op);
+        for source in self
+            .sources
+            .iter()
+            .filter(|source| cells.iter().any(|cell| of(source, cell)))
+        {
             for mutant in &source.header.mutants {
                 fates.extend(self.fates(source, mutant)?);
             }
