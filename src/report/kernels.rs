@@ -132,7 +132,11 @@ fn times(run: &Summarized) -> String {
     let mut rows = String::new();
     // A cell has one of the two.
     let timed = |record: &&&Record| ["us_cold", "us_claimed"].contains(&record.metric.as_str());
-    for first in records.iter().filter(timed) {
+    let mut firsts: Vec<&Record> = records.iter().filter(timed).copied().collect();
+    // Operation by operation, their cases and the variants of a case in the run's order.
+    let op = |record: &Record| record.recipe.split('.').next().unwrap_or_default().to_string();
+    firsts.sort_by_cached_key(|record| op(record));
+    for first in firsts {
         let value = |metric: &str| {
             let found = records
                 .iter()
@@ -155,8 +159,7 @@ fn times(run: &Summarized) -> String {
             cells.push(text("us_claimed"));
         }
         if !peers.is_empty() {
-            let op = first.recipe.split('.').next().unwrap_or_default();
-            let peer = peers.get(&format!("{op}/{}", first.window));
+            let peer = peers.get(&format!("{}/{}", op(first), first.window));
             cells.push(peer.map_or("—".into(), |name| escape(name).to_string()));
             cells.push(value("times_peer").map_or("—".into(), number::error));
         }
