@@ -1,5 +1,6 @@
 //! Kernels in CUDA C++: described by a header, compiled at run time, run between guard bands, timed.
 
+mod cache;
 pub mod device;
 pub mod expr;
 pub mod header;

@@ -6,6 +6,7 @@ use std::ptr::null;
 
 use libloading::Library;
 
+use super::cache::{self, Cache};
 use super::header::Source;
 use crate::error::{Error, Result};
 
@@ -30,6 +31,7 @@ pub struct Toolkit {
     libraries: Vec<Library>,
     pub folder: PathBuf,
     pub version: (c_int, c_int),
+    cache: Cache,
 }
 
 /// Machine code of one file.
@@ -94,6 +96,7 @@ impl Toolkit {
             libraries: std::iter::once(nvrtc).chain(builtins).collect(),
             folder: folder.into(),
             version,
+            cache: Cache::open(),
         }))
     }
 
@@ -107,8 +110,21 @@ impl Toolkit {
         options.push(format!("-I{}", includes.display()));
         options.push("--ptxas-options=-v".into());
         options.extend(defines.iter().map(|define| format!("-D{define}")));
-        self.run(&source.text, &path.to_string(), &options)
-            .map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))
+        // Where a toolkit lies says nothing of what it makes; its version does.
+        let made_by: Vec<String> = options
+            .iter()
+            .filter(|option| !option.starts_with("-I"))
+            .cloned()
+            .collect();
+        let key = cache::key(&source.digest(), &made_by, self.version);
+        if let Some(cubin) = self.cache.get(&key) {
+            return Ok(cubin);
+        }
+        let cubin = self
+            .run(&source.text, &path.to_string(), &options)
+            .map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))?;
+        self.cache.put(&key, &cubin);
+        Ok(cubin)
     }
 
     fn run(&self, text: &str, name: &str, options: &[String]) -> std::result::Result<Cubin, String> {

@@ -1,0 +1,90 @@
+//! Machine code that was compiled before: by source, architecture, flags, planted faults and compiler.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::toolkit::Cubin;
+use crate::atomic::write_atomic;
+
+/// A folder of machine code. It may be deleted at any time.
+pub struct Cache(Option<PathBuf>);
+
+impl Cache {
+    /// In `$XDG_CACHE_HOME`, else in `~/.cache`; where there is neither, nothing is kept.
+    pub fn open() -> Self {
+        let home = |name: &str| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
+        let caches = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
+        caches.map_or(Self(None), |caches| Self::at(&caches.join("ulplab/cubin")))
+    }
+
+    fn at(folder: &Path) -> Self {
+        Self(Some(folder.into()))
+    }
+
+    /// What was kept under a key.
+    pub fn get(&self, key: &str) -> Option<Cubin> {
+        let folder = self.0.as_ref()?;
+        Some(Cubin {
+            log: std::fs::read_to_string(folder.join(key).with_extension("log")).ok()?,
+            bytes: std::fs::read(folder.join(key).with_extension("cubin")).ok()?,
+        })
+    }
+
+    /// Keeps it if it can: without, it is compiled again.
+    pub fn put(&self, key: &str, cubin: &Cubin) {
+        let Some(folder) = &self.0 else { return };
+        let write = |extension: &str, bytes: &[u8]| {
+            write_atomic(&folder.join(key).with_extension(extension), |out| out.write_all(bytes))
+        };
+        if std::fs::create_dir_all(folder).is_ok() && write("log", cubin.log.as_bytes()).is_ok() {
+            let _ = write("cubin", &cubin.bytes);
+        }
+    }
+}
+
+/// Another for everything that makes other machine code.
+pub fn key(source: &blake3::Hash, options: &[String], version: (i32, i32)) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(source.as_bytes());
+    hasher.update(&version.0.to_le_bytes()).update(&version.1.to_le_bytes());
+    for option in options {
+        hasher
+            .update(&(option.len() as u64).to_le_bytes())
+            .update(option.as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_found_under_its_key_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(&folder.path().join("new"));
+        let cubin = Cubin {
+            bytes: vec![1, 2, 3],
+            log: "Used 10 registers".into(),
+        };
+        let (one, other) = (blake3::hash(b"one"), blake3::hash(b"other"));
+        let options = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let mine = key(&one, &options(&["-a", "-b"]), (13, 0));
+        assert!(cache.get(&mine).is_none());
+        cache.put(&mine, &cubin);
+        let found = cache.get(&mine).unwrap();
+        assert_eq!((found.bytes, found.log), (cubin.bytes, cubin.log));
+        for key in [
+            key(&other, &options(&["-a", "-b"]), (13, 0)),
+            key(&one, &options(&["-a"]), (13, 0)),
+            key(&one, &options(&["-a-b"]), (13, 0)),
+            key(&one, &options(&["-a", "-b"]), (13, 1)),
+        ] {
+            assert!(cache.get(&key).is_none());
+        }
+    }
+}
