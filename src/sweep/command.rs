@@ -180,6 +180,9 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         sources = KernelFile::read_all(&kernels::folder()?)?;
         kernels::fill(&mut experiment, &sources).map_err(|(place, message)| source.error_at(&place, message))?;
     }
+    if let Some(mutant) = &args.mutant {
+        kernels::check_mutant(mutant, &sources)?;
+    }
     experiment
         .check()
         .map_err(|(place, message)| source.error_at(&place, message))?;

@@ -12,7 +12,7 @@ use super::plan::Cell;
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::Stopwatch;
-use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
+use crate::backend::cuda::{Device, Mutant, Plan, Source, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
@@ -67,6 +67,22 @@ pub fn fill(experiment: &mut Experiment, sources: &[Source]) -> std::result::Res
         });
     }
     Ok(())
+}
+
+/// Whether there is a fault of that name, `op.mutant`.
+pub fn check_mutant(name: &str, sources: &[Source]) -> Result<()> {
+    let of = |source: &Source| -> Vec<String> {
+        let mutants = source.header.mutants.iter();
+        mutants.map(|mutant| format!("{}.{}", source.op, mutant.name)).collect()
+    };
+    let names: Vec<String> = sources.iter().flat_map(of).collect();
+    if names.iter().any(|other| other == name) {
+        return Ok(());
+    }
+    let near = did_you_mean(name, names.iter().map(String::as_str));
+    Err(Error::Usage(format!(
+        "--mutant: there is no fault '{name}'{near}; `ulplab list kernels` has them"
+    )))
 }
 
 /// Whether an operation has a case.
@@ -144,9 +160,7 @@ impl Bench<'_> {
             if here.is_empty() {
                 continue;
             }
-            let cubin = self
-                .toolkit
-                .compile(source, &self.device.arch, &self.defines(source)?)?;
+            let cubin = self.toolkit.compile(source, &self.device.arch, &self.defines(source))?;
             let module = Module::load(&cubin.bytes)?;
             let op = kernels::find(&source.op).map_err(Error::Usage)?;
             self.cells.each(op, &here, |cell, case, problem| {
@@ -165,20 +179,9 @@ impl Bench<'_> {
     }
 
     /// What plants the fault, where it is one of this file's.
-    fn defines(&self, source: &Source) -> Result<Vec<String>> {
-        let Some((op, name)) = self
-            .mutant
-            .and_then(|mutant| mutant.split_once('.'))
-            .filter(|(op, _)| *op == source.op)
-        else {
-            return Ok(Vec::new());
-        };
-        let mutants = &source.header.mutants;
-        let found = mutants.iter().find(|mutant| mutant.name == name).ok_or_else(|| {
-            let near = did_you_mean(name, mutants.iter().map(|mutant| mutant.name.as_str()));
-            Error::Usage(format!("--mutant: {op} has no mutant '{name}'{near}"))
-        })?;
-        Ok(vec![found.define()])
+    fn defines(&self, source: &Source) -> Vec<String> {
+        let named = |mutant: &&Mutant| self.mutant == Some(format!("{}.{}", source.op, mutant.name).as_str());
+        source.header.mutants.iter().filter(named).map(Mutant::define).collect()
     }
 
     fn cell(
