@@ -162,6 +162,14 @@ fn mistakes() {
         &format!("{COMMAND} --rule tee"),
         &["unknown rule 'tee'", "did you mean 'te'?"],
     );
+    // The only tensor of a file is meant unless another is asked for.
+    bench.fails(2, &format!("{COMMAND} --tensor typo"), &["no tensor 'typo'"]);
+    for (layout, words) in [
+        ("mn_major_f32", &["got.safetensors", "scales of 4 bytes", "has 1"][..]),
+        ("blocked_128x4_m_groups", &["got.safetensors", "ends of groups"]),
+    ] {
+        bench.fails(2, &format!("{COMMAND} --layout {layout}"), words);
+    }
     bench.write("want.safetensors", &[("w", f32s(&[128, 32], &values(128 * 32)))]);
     bench.fails(
         2,
