@@ -156,3 +156,16 @@ fn what_is_left_out_is_not_checked() {
         &["tensor 'b.data': type"],
     );
 }
+
+/// Under a rotation what is cast are the rotated values: nothing is lost of those that are zero.
+#[test]
+fn underflow_is_of_what_is_cast() {
+    let bench = Bench::new();
+    let signs = [1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1].map(|sign| sign as f32);
+    bench.write("in.safetensors", &[("x", f32s(&[1, 16], &signs))]);
+    let records = bench.json("inspect in.safetensors --format nvfp4_rht --json");
+    assert_eq!(
+        (&records[0]["zeros"], &records[0]["underflow"]),
+        (&json!(15), &json!(0))
+    );
+}
