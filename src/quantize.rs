@@ -1,6 +1,6 @@
 //! `ulplab quantize` and `ulplab dequantize`: tensors of a file to the bytes of a format, and back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -180,12 +180,8 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     for packed in &found {
         packed.encoded().map_err(wrong)?;
     }
-    let used = |tensor: &Tensor| {
-        found
-            .iter()
-            .any(|packed| packed.names().any(|name| name == tensor.name))
-    };
-    let copied: Vec<Tensor> = file.tensors().filter(|tensor| !used(tensor)).collect();
+    let used: HashSet<&str> = found.iter().flat_map(Packed::names).collect();
+    let copied: Vec<Tensor> = file.tensors().filter(|tensor| !used.contains(tensor.name)).collect();
     let decoded = found.iter().zip(&dtypes).map(|(packed, dtype)| Slot {
         name: packed.name.clone(),
         dtype: *dtype,
