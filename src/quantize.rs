@@ -1,6 +1,6 @@
 //! `ulplab quantize` and `ulplab dequantize`: tensors of a file to the bytes of a format, and back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -50,13 +50,20 @@ pub struct QuantizeArgs {
 ///
 /// Files of `ulplab quantize` say what is in them. In files of others, codes are recognised by the names of the scales
 /// beside them (`w` and `w_scale`, `w_packed` and `w_scale`, `w.data` and `w.scale`, …), and --format says what they are.
-/// All other tensors are copied. Writes f32, which rounds nothing, unless --dtype asks for less.
+/// All other tensors are copied, and so is what --only and --skip leave out. Writes f32, which rounds nothing, unless
+/// --dtype asks for less.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DequantizeArgs {
     /// File of quantized tensors.
     pub input: PathBuf,
     #[command(flatten)]
     pub naming: Naming,
+    /// Only tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+    /// Not the tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
     /// Type to write; bf16 and f16 round once more.
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: Out,
@@ -158,7 +165,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
 pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     check_output(&args.output)?;
     let file = TensorFile::open(&args.input)?;
-    let found = args.naming.find(&file, &[], &[])?;
+    let found = args.naming.find(&file, &args.only, &args.skip)?;
     if found.is_empty() {
         let hint = "; name the tensors with --data, --scale and --global, and give --format";
         let what = format!("no quantized tensor in {}{hint}", args.input.display());
@@ -173,36 +180,38 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     for packed in &found {
         packed.encoded().map_err(wrong)?;
     }
-    let used = |tensor: &Tensor| {
-        found
-            .iter()
-            .any(|packed| packed.names().any(|name| name == tensor.name))
-    };
-    let copied: Vec<Tensor> = file.tensors().filter(|tensor| !used(tensor)).collect();
+    let used: HashSet<&str> = found.iter().flat_map(Packed::names).collect();
+    let copied: Vec<Tensor> = file.tensors().filter(|tensor| !used.contains(tensor.name)).collect();
     let decoded = found.iter().zip(&dtypes).map(|(packed, dtype)| Slot {
         name: packed.name.clone(),
         dtype: *dtype,
         shape: packed.shape.clone(),
     });
     let slots = decoded.chain(copied.iter().map(slot)).collect();
-    write_safetensors(
-        &args.output,
-        slots,
-        &Manifest::default().write(file.metadata()),
-        |writer| {
-            for tensor in &copied {
-                writer.put(tensor.name, tensor.bytes)?;
-            }
-            for (packed, dtype) in found.iter().zip(&dtypes) {
-                let encoded = packed.encoded().map_err(std::io::Error::other)?;
-                let mut values = vec![0.0; packed.shape.iter().product()];
-                packed.format.decode(&encoded, &mut values);
-                writer.put(&packed.name, &bytes_of(&values, *dtype))?;
-            }
-            Ok(())
-        },
-    )?;
-    println!("{} tensors decoded, {} copied", found.len(), copied.len());
+    // What is copied is still what the file says it is.
+    let mut manifest = Manifest::read(&file)?;
+    for packed in &found {
+        manifest.tensors.remove(&packed.name);
+    }
+    write_safetensors(&args.output, slots, &manifest.write(file.metadata()), |writer| {
+        for tensor in &copied {
+            writer.put(tensor.name, tensor.bytes)?;
+        }
+        for (packed, dtype) in found.iter().zip(&dtypes) {
+            let encoded = packed.encoded().map_err(std::io::Error::other)?;
+            let mut values = vec![0.0; packed.shape.iter().product()];
+            packed.format.decode(&encoded, &mut values);
+            writer.put(&packed.name, &bytes_of(&values, *dtype))?;
+        }
+        Ok(())
+    })?;
+    let formats: BTreeSet<String> = found.iter().map(|packed| packed.format.to_string()).collect();
+    let formats = formats.into_iter().collect::<Vec<_>>().join(", ");
+    println!(
+        "{} tensors decoded from {formats}, {} copied",
+        found.len(),
+        copied.len()
+    );
     Ok(Exit::Pass)
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use safetensors::Dtype;
 
 use crate::error::{Error, Exit, Result};
-use crate::packed::{Naming, rows_cols};
+use crate::packed::{Naming, parts, rows_cols};
 use crate::pattern::matches;
 use crate::tensorfile::{Tensor, TensorFile};
 pub use output::number;
@@ -52,13 +52,13 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     let file = TensorFile::open(&args.file)?;
     let source = args.source.as_ref().map(TensorFile::open).transpose()?;
     let found = args.naming.find(&file, &args.only, &args.skip)?;
-    let all = args.naming.find(&file, &[], &[])?;
+    let parts = parts(&file)?;
     let mut shown = 0;
     for packed in &found {
         let wrong = |why| Error::data(&args.file, why);
         let encoded = packed.encoded().map_err(wrong)?;
         let values = match &source {
-            Some(source) => Some(values_of(source, &packed.name, &packed.shape)?),
+            Some(source) => Some(values_of(source, &packed.name, &packed.shape, found.len() == 1)?),
             None => None,
         };
         let stats = Stats::new(&packed.format, &encoded, values.as_deref(), args.blocks);
@@ -70,8 +70,8 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         (args.only.is_empty() || args.only.iter().any(|only| matches(only, name)))
             && !args.skip.iter().any(|skip| matches(skip, name))
     };
-    let part = |tensor: &Tensor| all.iter().any(|packed| packed.names().any(|name| name == tensor.name));
-    for tensor in file.tensors().filter(|tensor| selected(tensor.name) && !part(tensor)) {
+    let others = |tensor: &Tensor| selected(tensor.name) && !parts.contains(tensor.name);
+    for tensor in file.tensors().filter(others) {
         let floating = matches!(tensor.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let Some(format) = format.filter(|_| floating && args.naming.data.is_none()) else {
             continue;
@@ -97,10 +97,11 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The values of a tensor of the source, which must have that shape.
-pub fn values_of(source: &TensorFile, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+/// The values of a tensor of the source, which must have that shape. With `any_name`, where the source has one tensor, it is
+/// that, whatever its name.
+pub fn values_of(source: &TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Vec<f32>> {
     let wrong = |why: String| Error::data(source.path(), why);
-    let only = source.tensors().len() == 1;
+    let only = any_name && source.tensors().len() == 1;
     let tensor = source.get(name).or_else(|| source.tensors().next().filter(|_| only));
     let tensor = tensor.ok_or_else(|| {
         let near = crate::error::did_you_mean(name, source.tensors().map(|tensor| tensor.name));

@@ -32,7 +32,7 @@ pub struct Stats {
 /// What is known only beside the source.
 #[derive(Debug)]
 pub struct Against {
-    /// Elements that are not zero, and whose codes are.
+    /// Elements that are not zero, rotated where the format rotates, and whose codes are.
     pub underflow: u64,
     pub nonfinite: u64,
     pub pair: Pair,
@@ -119,6 +119,7 @@ impl Against {
         let repr = format.repr();
         let mut decoded = vec![0.0; source.len()];
         format.decode(encoded, &mut decoded);
+        let rotated = format.rotated(source);
         let lost = |(x, code): &(&f32, &u16)| **x != 0.0 && repr.decode(**code) == 0.0;
         let mut worst: Vec<Worst> = (0..grid.len())
             .map(|group| {
@@ -154,7 +155,7 @@ impl Against {
         worst.sort_by(|a, b| key(a).total_cmp(&key(b)).then(b.energy.total_cmp(&a.energy)));
         worst.truncate(blocks);
         Self {
-            underflow: source.iter().zip(codes).filter(lost).count() as u64,
+            underflow: rotated.iter().zip(codes).filter(lost).count() as u64,
             nonfinite: source.iter().filter(|x| !x.is_finite()).count() as u64,
             pair: Pair::new(source, &decoded),
             worst,

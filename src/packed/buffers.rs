@@ -18,13 +18,23 @@ pub struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
+    /// The names of the tensors.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let Self { data, scale, global } = *self;
+        [Some(data), scale, global]
+            .into_iter()
+            .flatten()
+            .map(|tensor| tensor.name)
+    }
+
     /// The shape of the tensor that was quantized, from that of its codes.
     pub fn shape(&self, format: &Format) -> Result<Vec<usize>, String> {
-        self.check_codes(format)?;
+        self.check_parts(format)?;
         let mut shape = self.data.shape.to_vec();
         let packed = format.element.bits == 4 && self.data.dtype != Dtype::F4;
         match shape.last_mut() {
-            Some(cols) => *cols *= if packed { 2 } else { 1 },
+            // Refused by its caller if that is more than memory has addresses.
+            Some(cols) => *cols = cols.saturating_mul(if packed { 2 } else { 1 }),
             None => return Err(format!("tensor '{}' has no dimensions", self.data.name)),
         }
         Ok(shape)
@@ -56,7 +66,7 @@ impl<'a> Buffers<'a> {
         format
             .check(cols)
             .map_err(|why| format!("tensor '{}': {why}", data.name))?;
-        self.check_codes(format)?;
+        self.check_parts(format)?;
         let packed = element.bits == 4 && data.dtype != Dtype::F4;
         let across = if packed { cols / 2 } else { cols };
         if data.shape.iter().product::<usize>() != rows * across
@@ -80,9 +90,19 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    fn check_codes(&self, format: &Format) -> Result<(), String> {
+    fn check_parts(&self, format: &Format) -> Result<(), String> {
         let fits = code_types(format.element);
-        expect_type(&self.data, &fits, &format!("{} codes", format.element.name))
+        expect_type(&self.data, &fits, &format!("{} codes", format.element.name))?;
+        // What the format does not know would be dropped, and the values be wrong.
+        let scale = self
+            .scale
+            .filter(|_| format.scaling.is_none())
+            .map(|tensor| (tensor, "scales"));
+        let global = self.global.filter(|_| format.global.is_none());
+        match scale.or(global.map(|tensor| (tensor, "global scales"))) {
+            None => Ok(()),
+            Some((tensor, what)) => Err(format!("tensor '{}': format '{format}' has no {what}", tensor.name)),
+        }
     }
 
     /// The bytes of the scales as they lie in the file, of the right type.

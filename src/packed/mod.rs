@@ -4,27 +4,32 @@
 mod buffers;
 mod manifest;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 pub use buffers::{Buffers, check_layout};
 pub use manifest::{Entry, Manifest};
 
 use crate::error::{Error, Result};
-use crate::formats::{Codec, Encoded, Format, Group, codec};
+use crate::formats::{Codec, Encoded, Format, Group, NVFP4_RULES, Scale, Scaling, codec};
 use crate::layouts::Layout;
 use crate::pattern::matches;
 use crate::tensorfile::{Tensor, TensorFile};
 
+/// Of codes, of scales, of the global scale; and a rule.
+type Ending = (&'static str, &'static str, &'static str, Option<&'static str>);
+
 /// Endings of the names of codes, scales and global scale, by which quantized tensors of any file are recognised.
 ///
-/// ulplab's own; compressed-tensors (vLLM); ModelOpt checkpoints; DeepSeek checkpoints; torchao's attributes.
-pub const ENDINGS: &[(&str, &str, &str)] = &[
-    (".data", ".scale", ".global"),
-    ("_packed", "_scale", "_global_scale"),
-    ("", "_scale", "_scale_2"),
-    ("", "_scale_inv", "_scale_2"),
-    (".qdata", ".scale", ".per_tensor_scale"),
-    (".q", ".scale", ".global_scale"),
+/// ulplab's own; compressed-tensors (vLLM); ModelOpt checkpoints; DeepSeek checkpoints; torchao's attributes. Last the NVFP4
+/// rule that stores the same global scale as the library does, whichever rule picked its scales.
+const ENDINGS: &[Ending] = &[
+    (".data", ".scale", ".global", None),
+    ("_packed", "_scale", "_global_scale", Some("vllm")),
+    ("", "_scale", "_scale_2", Some("modelopt")),
+    ("", "_scale_inv", "_scale_2", None),
+    (".qdata", ".scale", ".per_tensor_scale", Some("torchao")),
+    (".q", ".scale", ".global_scale", None),
 ];
 
 /// How to find quantized tensors in a file, and what they are.
@@ -33,7 +38,9 @@ pub struct Naming {
     /// Format: a name of `ulplab list formats` or a format string; files written by `ulplab quantize` say it themselves.
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
-    /// Rule that picks the scales, of the format's table in docs/formats.md, e.g. te or transformer_engine.
+    /// Rule that picks the scales, of the format's table in docs/formats.md, e.g. te or transformer_engine [default: the
+    /// first; where names tell what an NVFP4 global scale means, modelopt of `w_scale_2`, vllm of `w_global_scale`, torchao
+    /// of `w.per_tensor_scale`].
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
     /// Name of the tensor of codes, where it is not recognised by its ending.
@@ -84,6 +91,11 @@ impl Naming {
         }
     }
 
+    /// Whether `--rule` or `--format` names the rule; else it is the first of its table.
+    pub fn names_rule(&self) -> bool {
+        self.rule.is_some() || self.format.as_deref().is_some_and(|format| format.contains('('))
+    }
+
     pub fn layout(&self) -> Result<Option<&'static Layout>> {
         let find = |name: &String| Layout::find(name).map_err(Error::Usage);
         self.layout.as_ref().map(find).transpose()
@@ -108,6 +120,13 @@ impl Naming {
                 scale: self.scale.as_ref().map(get).transpose()?,
                 global: self.global.as_ref().map(get).transpose()?,
             };
+            let told = |ending: &&Ending| {
+                let base = data.strip_suffix(ending.0);
+                base.zip(self.global.as_deref())
+                    .is_some_and(|(base, global)| global.strip_prefix(base) == Some(ending.2))
+            };
+            let rule = ENDINGS.iter().find(told).and_then(|ending| ending.3);
+            let format = self.by_names(format, rule)?;
             return Ok(vec![self.packed(file, name, buffers, &manifest, format, layout)?]);
         }
         let selected = |name: &str| {
@@ -121,14 +140,27 @@ impl Naming {
         };
         let mut found = Vec::new();
         for tensor in file.tensors() {
-            if let Some((name, buffers)) = recognise(file, tensor, &manifest)
+            if let Some((name, buffers, rule)) = recognise(file, tensor, &manifest)
                 && selected(&name)
                 && described(&name)
             {
+                let format = self.by_names(format, rule)?;
                 found.push(self.packed(file, &name, buffers, &manifest, format, layout)?);
             }
         }
         Ok(found)
+    }
+
+    /// The format with the rule that the names of the tensors tell, where nobody asked for another and it matters.
+    fn by_names(&self, format: Option<Format>, rule: Option<&str>) -> Result<Option<Format>> {
+        let (Some(format), Some(rule)) = (format, rule) else {
+            return Ok(format);
+        };
+        let first = |scaling: Scaling| matches!(scaling.scale, Scale::E4m3(rule) if rule == NVFP4_RULES[0]);
+        if self.names_rule() || format.global.is_none() || !format.scaling.is_some_and(first) {
+            return Ok(Some(format));
+        }
+        format.with_rule(rule).map(Some).map_err(Error::Usage)
     }
 
     fn packed<'a>(
@@ -163,8 +195,17 @@ impl Naming {
         };
         let shape = match entry {
             Some(entry) => entry.shape.clone(),
-            None => buffers.shape(&format).map_err(wrong)?,
+            None => buffers.shape(&format).map_err(|why| Error::data(file.path(), why))?,
         };
+        // Also of no elements the sizes are computed with.
+        let bits = shape
+            .iter()
+            .try_fold(32usize, |bits, size| bits.checked_mul((*size).max(1)));
+        if bits.is_none() {
+            return Err(wrong(format!(
+                "shape {shape:?} has more elements than memory has addresses"
+            )));
+        }
         Ok(Packed {
             name: name.into(),
             format,
@@ -176,9 +217,19 @@ impl Naming {
     }
 }
 
+/// The names of all tensors that are parts of quantized ones, whatever their types and shapes.
+pub fn parts(file: &TensorFile) -> Result<HashSet<&str>> {
+    let manifest = Manifest::read(file)?;
+    let found = file.tensors().filter_map(|tensor| recognise(file, tensor, &manifest));
+    Ok(found.flat_map(|(_, buffers, _)| buffers.names()).collect())
+}
+
+/// A quantized tensor by name, and the rule of [`ENDINGS`].
+type Recognised<'a> = (String, Buffers<'a>, Option<&'static str>);
+
 /// The quantized tensor whose codes `tensor` is, if the manifest or the names of its neighbours say so.
-fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<(String, Buffers<'a>)> {
-    ENDINGS.iter().find_map(|(data, scale, global)| {
+fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<Recognised<'a>> {
+    ENDINGS.iter().find_map(|(data, scale, global, rule)| {
         let name = tensor.name.strip_suffix(data)?;
         let get = |ending: &str| file.get(&format!("{name}{ending}"));
         let known = *data == ".data" && manifest.tensors.contains_key(name);
@@ -189,7 +240,7 @@ fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) 
                 scale: scales,
                 global: get(global),
             };
-            (name.to_string(), buffers)
+            (name.to_string(), buffers, *rule)
         })
     })
 }
@@ -207,11 +258,7 @@ impl Packed<'_> {
 
     /// The names of the tensors it is made of.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let Buffers { data, scale, global } = &self.buffers;
-        [Some(data), scale.as_ref(), global.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(|tensor| tensor.name)
+        self.buffers.names()
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Diagnosis, Stored, diagnose, output};
 use crate::error::{Error, Exit, Result};
 use crate::formats::Format;
 use crate::inspect::values_of;
-use crate::packed::{Naming, Packed};
+use crate::packed::{Naming, Packed, check_layout};
 use crate::tensorfile::TensorFile;
 
 /// Diagnosis of quantized tensors.
@@ -67,11 +67,12 @@ pub fn run_to(
             got.display()
         )));
     }
-    let named = args.naming.rule.is_some() || args.naming.format.as_deref().is_some_and(|format| format.contains('('));
+    let named = args.naming.names_rule();
+    let any_name = args.tensor.is_none() && found.len() == 1;
     let mut explained = 0;
     for packed in &found {
         let name = args.tensor.as_deref().unwrap_or(&packed.name);
-        let values = values_of(&source, name, &packed.shape)?;
+        let values = values_of(&source, name, &packed.shape, any_name)?;
         let (_, cols) = packed.rows_cols();
         if values.is_empty() {
             return Err(Error::data(want, format!("tensor '{name}' is empty")));
@@ -102,6 +103,9 @@ impl<'a> Raw<'a> {
     fn new(packed: &Packed<'a>) -> Result<Self, String> {
         let (format, buffers): (&Format, _) = (&packed.format, &packed.buffers);
         let (rows, cols) = packed.rows_cols();
+        if let Some(layout) = packed.layout {
+            check_layout(layout, format.scaling.map_or(0, |scaling| scaling.scale.bytes()))?;
+        }
         let scale = buffers.scales_in_any_order(format, rows, cols)?;
         let global = match format.parts(rows, cols).into_iter().find(|part| part.name == "global") {
             None => Vec::new(),

@@ -65,7 +65,7 @@ impl<'a> Elements<'a> {
         findings
     }
 
-    /// The largest magnitude of all codes, where it is less than it should be.
+    /// The largest magnitude of all codes, where it is less than it should be; of zeros nothing is told.
     fn clamp(&self) -> Option<f32> {
         let canonical = self.canonical;
         let judged =
@@ -77,7 +77,7 @@ impl<'a> Elements<'a> {
             values.filter(|x| x.is_finite()).fold(0.0, f32::max)
         };
         let (found, expected) = (largest(&canonical.codes), largest(&self.want));
-        (found < expected).then_some(found)
+        (found > 0.0 && found < expected).then_some(found)
     }
 
     fn cause(&self, at: usize, clamp: Option<f32>) -> (Cause, String) {
@@ -94,6 +94,11 @@ impl<'a> Elements<'a> {
         }
         if !stored.is_finite() {
             return (Cause::Saturation, format!("{stored} for values near or beyond {max}"));
+        }
+        let canonical = self.canonical;
+        let scale = || canonical.scale(self.format, &canonical.scales, canonical.grid.group_of(at));
+        if y.abs() > max && stored == 0.0 && scale() == 0 {
+            return (Cause::Division, "codes are 0 where the scale is 0".into());
         }
         if y.abs() > max {
             return (

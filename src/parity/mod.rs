@@ -218,11 +218,14 @@ pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named:
     .clone();
     let mut findings = misplaced(&canonical, &data, &data_order, stored, &format, found.as_ref());
     findings.extend(attribute(&canonical, &reference));
-    findings.sort_by(|a, b| {
-        (a.cause == Cause::Unknown)
-            .cmp(&(b.cause == Cause::Unknown))
-            .then(b.share().total_cmp(&a.share()))
-    });
+    // What no cause explains comes last, unless it is most: then the others explain some by chance.
+    let count = |unit: &str, unknown: bool| -> usize {
+        let told = |finding: &&Finding| finding.unit == unit && (finding.cause == Cause::Unknown) == unknown;
+        findings.iter().filter(told).map(|finding| finding.count).sum()
+    };
+    let by_chance = ["scales", "codes"].map(|unit| (count(unit, true) > count(unit, false)).then_some(unit));
+    let last = |finding: &Finding| finding.cause == Cause::Unknown && !by_chance.contains(&Some(finding.unit));
+    findings.sort_by(|a, b| last(a).cmp(&last(b)).then(b.share().total_cmp(&a.share())));
     Diagnosis {
         data_order: data_order.name,
         scale_order: found.map_or_else(String::new, |found| found.order.name),
@@ -291,6 +294,9 @@ fn attribute(canonical: &Canonical, reference: &Candidate) -> Vec<Finding> {
             .map(|convention| (convention.stored, convention.factor));
         let detail = match found {
             Some((stored, 1.0)) => format!("stored is {}", meaning(stored)),
+            Some((_, factor)) if factor.is_nan() => {
+                format!("stored is {:e}, expected a positive number", canonical.globals[0])
+            }
             Some((_, factor)) => format!("values come out {factor:.4} times too large by any convention"),
             None => String::new(),
         };

@@ -202,12 +202,16 @@ pub struct Scales {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Convention {
     pub stored: Global,
-    /// The decoded values are this many times too large under the best convention; 1 if it is right.
+    /// The decoded values are this many times too large under the best convention; 1 if it is right, NaN if what is stored
+    /// is no scale.
     pub factor: f64,
 }
 
 /// How near in log2 the implied scales of right bytes come, in the median.
 const NEAR: f64 = 0.12;
+
+/// How far in log2 they come, in the mean, where they have nothing to do with each other.
+const UNRELATED: f64 = 0.4;
 
 /// The largest values per unit of the decoding scale that rules know: 6·448, and 6·256 of four-over-six.
 const SPANS: [f32; 2] = [2688.0, 1536.0];
@@ -253,8 +257,10 @@ pub fn scales(format: &Format, grid: &Grid, stored: &Stored, implied: &[Option<f
     } else {
         closest
     };
-    let told = implied.iter().any(Option::is_some);
-    let residue = fits[meaning].residue;
+    let usable = stored.global.iter().any(|global| global.is_finite() && *global > 0.0);
+    let residue = if usable { fits[meaning].residue } else { f64::NAN };
+    // Of codes that fit nothing, nothing is told.
+    let told = implied.iter().any(Option::is_some) && (!usable || fits[meaning].loss < UNRELATED);
     Some(Scales {
         order: orders.swap_remove(chosen),
         convention: meanings[meaning].0.filter(|_| told).map(|stored| Convention {

@@ -8,7 +8,7 @@ mod safetensors;
 mod values;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ pub struct TensorFile {
     path: PathBuf,
     bytes: Bytes,
     entries: Vec<Entry>,
+    /// Where the names are among the entries: checkpoints have tens of thousands.
+    index: HashMap<String, usize>,
     metadata: Metadata,
 }
 
@@ -116,9 +118,11 @@ impl TensorFile {
                 (entries, rewritten.map_or(bytes, Bytes::Owned))
             }
         };
+        let index = entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at));
         Ok(Self {
             path: path.into(),
             bytes,
+            index: index.collect(),
             entries,
             metadata,
         })
@@ -130,12 +134,7 @@ impl TensorFile {
 
     /// All tensors, in the order of their data in the file.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
-        self.entries.iter().map(|entry| Tensor {
-            name: &entry.name,
-            dtype: entry.dtype,
-            shape: &entry.shape,
-            bytes: &self.bytes.as_ref()[entry.range.clone()],
-        })
+        self.entries.iter().map(|entry| self.tensor(entry))
     }
 
     /// Empty where the file has none.
@@ -144,7 +143,16 @@ impl TensorFile {
     }
 
     pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
-        self.tensors().find(|tensor| tensor.name == name)
+        self.index.get(name).map(|at| self.tensor(&self.entries[*at]))
+    }
+
+    fn tensor<'a>(&'a self, entry: &'a Entry) -> Tensor<'a> {
+        Tensor {
+            name: &entry.name,
+            dtype: entry.dtype,
+            shape: &entry.shape,
+            bytes: &self.bytes.as_ref()[entry.range.clone()],
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Histograms, counts and worst blocks.
 
 use serde_json::json;
+use ulplab::tensorfile::TensorFile;
 
-use super::{Bench, f32s, values};
+use super::{Bench, f32s, raw, values};
 
 /// Two blocks under scale 1 and a block of zeros.
 fn by_hand() -> Vec<f32> {
@@ -121,5 +122,50 @@ fn a_source_that_does_not_fit() {
         2,
         command,
         &["named.safetensors", "no tensor 'x'", "did you mean 'xx'?"],
+    );
+}
+
+/// Tensors that are left out may be of any format.
+#[test]
+fn what_is_left_out_is_not_checked() {
+    let bench = Bench::new();
+    let q = |name: &str| format!("quantize in.safetensors --format {name} -o {name}.safetensors");
+    bench.write("in.safetensors", &[("x", f32s(&[2, 64], &values(128)))]);
+    bench.works(&q("nvfp4"));
+    bench.works(&q("mxfp8"));
+    let (four, eight) = (bench.open("nvfp4.safetensors"), bench.open("mxfp8.safetensors"));
+    let part = |file: &TensorFile, name: &str| {
+        let tensor = file.get(name).unwrap();
+        raw(tensor.dtype, tensor.shape, tensor.bytes)
+    };
+    bench.write(
+        "mixed.safetensors",
+        &[
+            ("a.data", part(&four, "x.data")),
+            ("a.scale", part(&four, "x.scale")),
+            ("a.global", part(&four, "x.global")),
+            ("b.data", part(&eight, "x.data")),
+            ("b.scale", part(&eight, "x.scale")),
+        ],
+    );
+    let records = bench.json("inspect mixed.safetensors --format nvfp4 --only a --json");
+    assert_eq!((records.len(), &records[0]["name"]), (1, &json!("a")));
+    bench.fails(
+        2,
+        "inspect mixed.safetensors --format nvfp4",
+        &["tensor 'b.data': type"],
+    );
+}
+
+/// Under a rotation what is cast are the rotated values: nothing is lost of those that are zero.
+#[test]
+fn underflow_is_of_what_is_cast() {
+    let bench = Bench::new();
+    let signs = [1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1].map(|sign| sign as f32);
+    bench.write("in.safetensors", &[("x", f32s(&[1, 16], &signs))]);
+    let records = bench.json("inspect in.safetensors --format nvfp4_rht --json");
+    assert_eq!(
+        (&records[0]["zeros"], &records[0]["underflow"]),
+        (&json!(15), &json!(0))
     );
 }

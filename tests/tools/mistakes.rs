@@ -177,6 +177,22 @@ fn of_files() {
         vec![("w.data", nv_data()), ("w.scale", nv_scale()), ("w.global", two)],
         &["'w.global'", "[2]", "1 global"],
     );
+    let one_level = "e2m1/b16:e4m3";
+    check(
+        one_level,
+        vec![
+            ("w.data", nv_data()),
+            ("w.scale", nv_scale()),
+            ("w.global", nv_global()),
+        ],
+        &["'w.global'", "'e2m1/b16:e4m3' has no global scales"],
+    );
+    let eight = raw(Dtype::F8_E4M3, &[8, 64], mx.part("data"));
+    check(
+        "e4m3",
+        vec![("w.data", eight), ("w.scale", f32s(&[], &[0.5]))],
+        &["'w.scale'", "'e4m3' has no scales"],
+    );
     let floats = f32s(&[8, 32], &x[..256]);
     check(
         "nvfp4",
@@ -230,4 +246,41 @@ fn of_metadata() {
         bench.fails(2, "dequantize broken.safetensors -o out.safetensors", words);
     }
     assert!(!bench.exists("out.safetensors"));
+}
+
+/// Neither sizes whose product has no room in an address, nor rows of an empty tensor that have none in memory.
+#[test]
+fn of_sizes() {
+    let bench = Bench::new();
+    bench.write(
+        "in.safetensors",
+        &[("w", f32s(&[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 64], &values(256)))],
+    );
+    bench.works("quantize in.safetensors --format mxfp8 -o q.safetensors");
+    let bytes = std::fs::read(bench.0.path().join("q.safetensors")).unwrap();
+    let (good, bad) = (b"[1,1,1,1,1,1,1,1,1,1,1,1,4,64]", b"[99999999999999,9999999999999]");
+    let at = bytes.windows(good.len()).position(|window| window == good).unwrap();
+    let mut broken = bytes;
+    broken[at..at + good.len()].copy_from_slice(bad);
+    std::fs::write(bench.0.path().join("broken.safetensors"), broken).unwrap();
+    let words = &["'w'", "more elements than memory has addresses"];
+    bench.fails(2, "dequantize broken.safetensors -o out.safetensors", words);
+
+    let empty = |cols: usize| {
+        let parts = [
+            ("w", raw(Dtype::U8, &[0, cols], &[])),
+            ("w_scale", raw(Dtype::U8, &[0, 1], &[])),
+        ];
+        bench.write("empty.safetensors", &parts);
+    };
+    empty(1 << 63);
+    bench.fails(
+        2,
+        "dequantize empty.safetensors --format mxfp4 -o out.safetensors",
+        words,
+    );
+    assert!(!bench.exists("out.safetensors"));
+    empty(1 << 50);
+    bench.works("dequantize empty.safetensors --format mxfp4 -o out.safetensors");
+    assert_eq!(bench.open("out.safetensors").get("w").unwrap().shape, [0, 1 << 51]);
 }

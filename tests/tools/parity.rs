@@ -110,6 +110,47 @@ fn the_global_scale_of_another_library() {
     );
 }
 
+/// What is no scale is called that, and everything else is right.
+#[test]
+fn a_global_scale_that_is_none() {
+    for global in [0.0, -3.0, f32::NAN, f32::INFINITY] {
+        let bench = bench("nvfp4", |encoded| {
+            *part(encoded, "global") = global.to_le_bytes().to_vec()
+        });
+        let done = bench.run(COMMAND);
+        let words = format!("not te: global-scale convention, stored is {global:e}, expected a positive number");
+        assert!(done.code == 100 && done.out.contains(&words), "{}", done.out);
+        assert_eq!(
+            done.out.matches(" of ").count(),
+            2,
+            "one finding, and the verdict: {}",
+            done.out
+        );
+    }
+}
+
+/// No cause is made responsible for what it explains by chance.
+#[test]
+fn codes_that_are_not_of_the_source() {
+    let unknown = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let bench = bench("nvfp4", |encoded| change(part(encoded, "data")));
+        let done = bench.run(COMMAND);
+        let words = "not te: unknown, codes no cause explains";
+        assert!(done.code == 100 && done.out.contains(words), "{what}: {}", done.out);
+    };
+    unknown("negated", &|data| data.iter_mut().for_each(|byte| *byte ^= 0x88));
+    unknown("last row first", &|data| data.reverse());
+    unknown("one row never written", &|data| data[5 * 32..6 * 32].fill(0));
+    unknown("never written", &|data| data.fill(0));
+    let bench = bench("nvfp4", |encoded| {
+        part(encoded, "data").fill(0);
+        part(encoded, "scale").fill(0);
+    });
+    let done = bench.run(COMMAND);
+    let words = "not te: division, codes are 0 where the scale is 0";
+    assert!(done.code == 100 && done.out.contains(words), "{}", done.out);
+}
+
 /// The kernels of vLLM take an approximate reciprocal: one code off is theirs, if they are who is named.
 #[test]
 fn an_approximate_kernel_may_be_a_little_off() {
@@ -162,6 +203,14 @@ fn mistakes() {
         &format!("{COMMAND} --rule tee"),
         &["unknown rule 'tee'", "did you mean 'te'?"],
     );
+    // The only tensor of a file is meant unless another is asked for.
+    bench.fails(2, &format!("{COMMAND} --tensor typo"), &["no tensor 'typo'"]);
+    for (layout, words) in [
+        ("mn_major_f32", &["got.safetensors", "scales of 4 bytes", "has 1"][..]),
+        ("blocked_128x4_m_groups", &["got.safetensors", "ends of groups"]),
+    ] {
+        bench.fails(2, &format!("{COMMAND} --layout {layout}"), words);
+    }
     bench.write("want.safetensors", &[("w", f32s(&[128, 32], &values(128 * 32)))]);
     bench.fails(
         2,

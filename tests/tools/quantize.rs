@@ -191,12 +191,27 @@ fn nan_and_infinity_do_not_vanish() {
 fn files_of_others_are_decoded() {
     let bench = Bench::new();
     let x = values(64 * 64);
-    for (names, flags) in [
-        (["w_packed", "w_scale", "w_global_scale"], "--format nvfp4"),
-        (["w", "w_scale", "w_scale_2"], "--format nvfp4"),
-        (["a", "b", "c"], "--format nvfp4 --data a --scale b --global c"),
+    // What the global scale means is told by its name, unless a rule is.
+    for (names, rule, flags) in [
+        (["w_packed", "w_scale", "w_global_scale"], "vllm", "--format nvfp4"),
+        (["w", "w_scale", "w_scale_2"], "modelopt", "--format nvfp4"),
+        (
+            ["w.qdata", "w.scale", "w.per_tensor_scale"],
+            "torchao",
+            "--format nvfp4",
+        ),
+        (["w", "w_scale", "w_scale_2"], "te", "--format nvfp4 --rule te"),
+        (["w", "w_scale", "w_scale_2"], "te", "--format e2m1/b16:e4m3(te)/t:f32"),
+        (["w", "w_scale", "w_scale_2"], "te46_mse_256", "--format nvfp4_46"),
+        (
+            ["w", "w_scale", "w_scale_2"],
+            "modelopt",
+            "--format nvfp4 --data w --scale w_scale --global w_scale_2",
+        ),
+        (["a", "b", "c"], "te", "--format nvfp4 --data a --scale b --global c"),
     ] {
-        let encoded = codec("nvfp4").unwrap().encode(&x, 64);
+        let theirs = codec(&format!("e2m1/b16:e4m3({rule})/t:f32")).unwrap();
+        let encoded = theirs.encode(&x, 64);
         let part = |name: &str| encoded.part(name);
         bench.write(
             "q.safetensors",
@@ -210,10 +225,53 @@ fn files_of_others_are_decoded() {
         );
         bench.works(&format!("dequantize q.safetensors {flags} -o back.safetensors"));
         let mut want = x.clone();
-        codec("nvfp4").unwrap().round(&mut want, 64);
+        theirs.round(&mut want, 64);
         let name = if names[0] == "a" { "a" } else { "w" };
         same(flags, &floats(&bench, "back.safetensors", name), &want);
         assert!(bench.open("back.safetensors").get("z_first").is_some());
+    }
+}
+
+/// Checkpoints of several formats are decoded one format after the other.
+#[test]
+fn what_is_left_out_stays_quantized() {
+    let bench = Bench::new();
+    let x = values(32 * 64);
+    let (nv, fp8) = (codec("nvfp4").unwrap(), codec("fp8_tensor").unwrap());
+    let (four, eight) = (nv.encode(&x, 64), fp8.encode(&x, 64));
+    bench.write(
+        "q.safetensors",
+        &[
+            ("a.data", raw(Dtype::U8, &[32, 32], four.part("data"))),
+            ("a.scale", raw(Dtype::F8_E4M3, &[32, 4], four.part("scale"))),
+            ("a.global", raw(Dtype::F32, &[1], four.part("global"))),
+            ("b.data", raw(Dtype::F8_E4M3, &[32, 64], eight.part("data"))),
+            ("b.scale", raw(Dtype::F32, &[], eight.part("scale"))),
+        ],
+    );
+    let words = &["tensor 'b.data': type F8_E4M3, expected U8"];
+    bench.fails(2, "dequantize q.safetensors --format nvfp4 -o half.safetensors", words);
+    bench.works("dequantize q.safetensors --format nvfp4 --only a -o half.safetensors");
+    bench.works("dequantize half.safetensors --format fp8_tensor -o back.safetensors");
+    for (name, codec) in [("a", nv), ("b", fp8)] {
+        let mut want = x.clone();
+        codec.round(&mut want, 64);
+        same(name, &floats(&bench, "back.safetensors", name), &want);
+    }
+
+    // What the file says of them is kept.
+    bench.write("in.safetensors", &tensors());
+    bench.works("quantize in.safetensors --format mxfp8 -o q.safetensors");
+    bench.works("dequantize q.safetensors --skip matrix -o half.safetensors");
+    assert!(bench.open("half.safetensors").get("matrix.data").is_some());
+    bench.works("dequantize half.safetensors -o back.safetensors");
+    bench.works("dequantize q.safetensors -o want.safetensors");
+    for tensor in bench.open("want.safetensors").tensors() {
+        same(
+            tensor.name,
+            &floats(&bench, "back.safetensors", tensor.name),
+            &tensor.to_f32().unwrap(),
+        );
     }
 }
 
