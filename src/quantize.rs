@@ -97,7 +97,7 @@ struct Plan {
 
 pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     let plan = Plan::new(args)?;
-    check_output(&args.output)?;
+    check_output(&args.output, &args.input)?;
     let file = TensorFile::open(&args.input)?;
     let selected = |name: &str| {
         (args.only.is_empty() || args.only.iter().any(|only| matches(only, name)))
@@ -163,7 +163,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
 }
 
 pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
-    check_output(&args.output)?;
+    check_output(&args.output, &args.input)?;
     let file = TensorFile::open(&args.input)?;
     let found = args.naming.find(&file, &args.only, &args.skip)?;
     if found.is_empty() {
@@ -324,15 +324,19 @@ fn slot(tensor: &Tensor) -> Slot {
     }
 }
 
-/// Both commands write safetensors only.
-fn check_output(path: &Path) -> Result<()> {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("safetensors") => Ok(()),
-        other => Err(Error::Usage(format!(
-            "{}: extension '{}', expected 'safetensors'",
-            path.display(),
-            other.unwrap_or_default()
-        ))),
+/// Both commands write safetensors only, and never over what they read.
+fn check_output(path: &Path, input: &Path) -> Result<()> {
+    let wrong = |what: String| Err(Error::Usage(format!("{}: {what}", path.display())));
+    let extension = path
+        .extension()
+        .and_then(|extension| extension.to_str())
+        .unwrap_or_default();
+    if extension != "safetensors" {
+        return wrong(format!("extension '{extension}', expected 'safetensors'"));
+    }
+    match (path.canonicalize(), input.canonicalize()) {
+        (Ok(output), Ok(input)) if output == input => wrong("is the input; give another --output".into()),
+        _ => Ok(()),
     }
 }
 

@@ -88,6 +88,14 @@ fn of_the_command_line() {
 }
 
 #[test]
+fn the_input_is_not_written_over() {
+    let bench = Bench::new();
+    bench.write("in.safetensors", &[("w", f32s(&[4, 64], &values(256)))]);
+    let command = "quantize in.safetensors --format mxfp8 -o ./in.safetensors";
+    bench.fails(2, command, &["in.safetensors", "is the input"]);
+}
+
+#[test]
 fn two_tensors_of_one_name() {
     let bench = Bench::new();
     let taken = [("w", f32s(&[64], &values(64))), ("w.scale", f32s(&[1, 1], &[1.0]))];
