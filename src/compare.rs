@@ -15,7 +15,7 @@ use std::time::Instant;
 use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::metrics::{Eval, METRICS, Metric};
 use crate::parity::{self, ParityArgs};
-use crate::pattern::matches;
+use crate::pattern::selects;
 use crate::tensorfile::{Tensor, TensorFile};
 use gates::Gate;
 use judge::Comparison;
@@ -149,10 +149,7 @@ struct Pairing<'a> {
 }
 
 fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Result<Pairing<'a>> {
-    let select = |name: &str| {
-        (args.only.is_empty() || args.only.iter().any(|only| matches(only, name)))
-            && !args.skip.iter().any(|skip| matches(skip, name))
-    };
+    let select = |name: &str| selects(&args.only, &args.skip, name);
     let is_npy = |file: &TensorFile| file.path().extension().is_some_and(|extension| extension == "npy");
     let mut pairing = Pairing {
         pairs: Vec::new(),

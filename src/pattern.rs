@@ -25,6 +25,12 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     reach[name.len()]
 }
 
+/// Whether a name matches one of `only`, or that is empty, and none of `skip`.
+pub fn selects(only: &[String], skip: &[String], name: &str) -> bool {
+    let any = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
+    (only.is_empty() || any(only)) && !any(skip)
+}
+
 #[cfg(test)]
 mod tests {
     use super::matches;

@@ -10,7 +10,7 @@ use crate::error::{Error, Exit, Result};
 use crate::formats::{Format, GlobalScale, Group, Scaling};
 use crate::layouts::{Layout, Placement};
 use crate::packed::{Entry, Manifest, Naming, Packed, block_format, check_layout, rows_cols, spread};
-use crate::pattern::matches;
+use crate::pattern::selects;
 use crate::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 
 /// Quantize the floating-point tensors of a file.
@@ -99,10 +99,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     let plan = Plan::new(args)?;
     check_output(&args.output, &args.input)?;
     let file = TensorFile::open(&args.input)?;
-    let selected = |name: &str| {
-        (args.only.is_empty() || args.only.iter().any(|only| matches(only, name)))
-            && !args.skip.iter().any(|skip| matches(skip, name))
-    };
+    let selected = |name: &str| selects(&args.only, &args.skip, name);
     let (mut steps, mut slots, mut manifest) = (Vec::new(), Vec::new(), Manifest::default());
     let (mut before, mut after) = (0, 0);
     let mut unfits: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -304,8 +301,7 @@ impl Plan {
 
 /// Why a tensor is not one to quantize.
 fn unfit(tensor: &Tensor) -> Option<String> {
-    let floating = matches!(tensor.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
-    if !floating {
+    if !tensor.is_floating() {
         Some(format!("{} is not f64, f32, f16 or bf16", tensor.dtype))
     } else if tensor.shape.is_empty() {
         Some("it is a single number".into())

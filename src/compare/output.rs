@@ -10,6 +10,7 @@ use super::CompareArgs;
 use super::judge::{Comparison, Side, digits};
 use crate::error::{Error, Exit, Result};
 use crate::metrics::Metric;
+use crate::record::to_json;
 
 /// Version of the JSON records.
 const SCHEMA: u32 = 1;
@@ -191,9 +192,9 @@ fn record(comparison: &Comparison) -> Value {
     let metrics = comparison
         .metrics
         .iter()
-        .map(|(metric, value)| (metric.name.into(), number(*value)));
+        .map(|(metric, value)| (metric.name.into(), to_json(*value)));
     let gates = comparison.gates.iter().map(
-        |judged| json!({ "gate": judged.gate, "value": judged.value.map_or(Value::Null, number), "pass": judged.pass }),
+        |judged| json!({ "gate": judged.gate, "value": judged.value.map_or(Value::Null, to_json), "pass": judged.pass }),
     );
     let mut record = json!({
         "type": "tensor",
@@ -206,7 +207,7 @@ fn record(comparison: &Comparison) -> Value {
         "failures": comparison.failures,
     });
     if let Some(worst) = &comparison.worst {
-        record["worst"] = json!({ "index": worst.index, "want": number(worst.want), "got": number(worst.got) });
+        record["worst"] = json!({ "index": worst.index, "want": to_json(worst.want), "got": to_json(worst.got) });
     }
     if let Some(exact) = &comparison.exact {
         record["mismatches"] = json!(exact.mismatches);
@@ -215,14 +216,4 @@ fn record(comparison: &Comparison) -> Value {
         }
     }
     record
-}
-
-/// As in stored records: JSON has no NaN and no infinities, so NaN is null and infinities are strings.
-fn number(value: f64) -> Value {
-    match value {
-        _ if value.is_finite() => json!(value),
-        _ if value.is_nan() => Value::Null,
-        _ if value > 0.0 => json!("Infinity"),
-        _ => json!("-Infinity"),
-    }
 }

@@ -6,13 +6,10 @@ mod stats;
 use std::io::Write;
 use std::path::PathBuf;
 
-use safetensors::Dtype;
-
 use crate::error::{Error, Exit, Result};
 use crate::packed::{Naming, parts, rows_cols};
-use crate::pattern::matches;
+use crate::pattern::selects;
 use crate::tensorfile::{Tensor, TensorFile};
-pub use output::number;
 pub use stats::{Against, Histogram, Stats, Worst};
 
 /// Show the codes and scales of quantized tensors: histograms, saturation, zeros, and beside their source also underflow,
@@ -66,14 +63,10 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         shown += 1;
     }
     let format = args.naming.format()?;
-    let selected = |name: &str| {
-        (args.only.is_empty() || args.only.iter().any(|only| matches(only, name)))
-            && !args.skip.iter().any(|skip| matches(skip, name))
-    };
+    let selected = |name: &str| selects(&args.only, &args.skip, name);
     let others = |tensor: &Tensor| selected(tensor.name) && !parts.contains(tensor.name);
     for tensor in file.tensors().filter(others) {
-        let floating = matches!(tensor.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
-        let Some(format) = format.filter(|_| floating && args.naming.data.is_none()) else {
+        let Some(format) = format.filter(|_| tensor.is_floating() && args.naming.data.is_none()) else {
             continue;
         };
         if tensor.bytes.is_empty() || tensor.shape.is_empty() {
@@ -114,8 +107,7 @@ pub fn values_of(source: &TensorFile, name: &str, shape: &[usize], any_name: boo
             tensor.shape
         )));
     }
-    let floating = matches!(tensor.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
-    tensor.to_f32().filter(|_| floating).ok_or_else(|| {
+    tensor.to_f32().filter(|_| tensor.is_floating()).ok_or_else(|| {
         wrong(format!(
             "tensor '{found}': type {}, expected F64, F32, F16 or BF16",
             tensor.dtype

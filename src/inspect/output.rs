@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::formats::Format;
 use crate::metrics::{Metric, measure_all};
 use crate::packed::Grid;
+use crate::record::to_json;
 
 /// Characters of the longest bar.
 const BAR: f64 = 40.0;
@@ -121,7 +122,7 @@ fn label(value: f32, binades: bool) -> String {
 fn record(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> Value {
     let histogram = |histogram: &Histogram| -> Vec<Value> {
         let bins = histogram.iter();
-        bins.map(|(value, count)| json!([number(f64::from(f32::from_bits(*value))), count]))
+        bins.map(|(value, count)| json!([to_json(f64::from(f32::from_bits(*value))), count]))
             .collect()
     };
     let mut record = json!({
@@ -139,33 +140,23 @@ fn record(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> Value 
         "nan_scales": stats.nan_scales,
         "codes": histogram(&stats.codes),
         "scales": histogram(&stats.scales),
-        "globals": stats.globals.iter().map(|global| number(f64::from(*global))).collect::<Vec<_>>(),
+        "globals": stats.globals.iter().map(|global| to_json(f64::from(*global))).collect::<Vec<_>>(),
     });
     if let Some(against) = &stats.against {
         record["underflow"] = json!(against.underflow);
         record["nonfinite"] = json!(against.nonfinite);
         for (metric, value) in shown(stats) {
-            record[metric.name] = number(value);
+            record[metric.name] = to_json(value);
         }
         let worst = against.worst.iter().map(|worst| {
             json!({
                 "block": stats.grid.place(worst.group),
-                "sqnr": number(worst.sqnr),
-                "amax": number(f64::from(worst.amax)),
-                "scale": number(f64::from(worst.scale)),
+                "sqnr": to_json(worst.sqnr),
+                "amax": to_json(f64::from(worst.amax)),
+                "scale": to_json(f64::from(worst.scale)),
             })
         });
         record["worst"] = worst.collect();
     }
     record
-}
-
-/// JSON has no NaN and no infinities: NaN is null, infinities are strings.
-pub fn number(value: f64) -> Value {
-    match value {
-        _ if value.is_finite() => json!(value),
-        _ if value.is_nan() => Value::Null,
-        _ if value > 0.0 => json!("Infinity"),
-        _ => json!("-Infinity"),
-    }
 }

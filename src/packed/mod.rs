@@ -13,7 +13,7 @@ pub use manifest::{Entry, Manifest};
 use crate::error::{Error, Result};
 use crate::formats::{Codec, Encoded, Format, Group, NVFP4_RULES, Scale, Scaling, codec};
 use crate::layouts::Layout;
-use crate::pattern::matches;
+use crate::pattern::selects;
 use crate::tensorfile::{Tensor, TensorFile};
 
 /// Of codes, of scales, of the global scale; and a rule.
@@ -129,10 +129,6 @@ impl Naming {
             let format = self.by_names(format, rule)?;
             return Ok(vec![self.packed(file, name, buffers, &manifest, format, layout)?]);
         }
-        let selected = |name: &str| {
-            (only.is_empty() || only.iter().any(|only| matches(only, name)))
-                && !skip.iter().any(|skip| matches(skip, name))
-        };
         // A file that says what is in it is taken at its word, unless a flag says more.
         let described = |name: &str| {
             let silent = manifest.tensors.is_empty() || format.is_some();
@@ -141,7 +137,7 @@ impl Naming {
         let mut found = Vec::new();
         for tensor in file.tensors() {
             if let Some((name, buffers, rule)) = recognise(file, tensor, &manifest)
-                && selected(&name)
+                && selects(only, skip, &name)
                 && described(&name)
             {
                 let format = self.by_names(format, rule)?;

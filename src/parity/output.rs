@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Candidate, Diagnosis, Finding};
 use crate::error::{Error, Result};
 use crate::formats::Format;
+use crate::record::to_json;
 
 pub fn print(
     out: &mut dyn Write,
@@ -122,7 +123,7 @@ fn record(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -
             "unit": finding.unit,
             "example": finding.example.as_ref().map(|example| json!({
                 "place": example.place,
-                "source": example.source.iter().map(|x| crate::inspect::number(f64::from(*x))).collect::<Vec<_>>(),
+                "source": example.source.iter().map(|x| to_json(f64::from(*x))).collect::<Vec<_>>(),
                 "stored": example.stored,
                 "expected": example.expected,
             })),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::kernels::TIME;
+use super::kernels::{TIME, above};
 use super::mutants::Fate;
 use super::run::Run;
 use crate::atomic::write_atomic;
@@ -132,13 +132,7 @@ impl Attestation {
 
     /// Puts these operations in the place of those in the folder's file, and keeps its others.
     pub fn write(self, folder: &Path) -> Result<PathBuf> {
-        let slug: String = self
-            .device
-            .split(',')
-            .next()
-            .unwrap_or_default()
-            .to_lowercase()
-            .replace("nvidia ", "");
+        let slug = self.device.to_lowercase().replace("nvidia ", "");
         let folder = folder.join(slug.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
         let file = folder.join(FILE);
@@ -271,12 +265,7 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
 
 /// Folder of what was verified: `experiments/results` here or in a folder above.
 fn results() -> Result<PathBuf> {
-    let here = std::env::current_dir().map_err(Error::io(".", "read"))?;
-    let found = here
-        .ancestors()
-        .map(|folder| folder.join("experiments/results"))
-        .find(|folder| folder.is_dir());
-    found.ok_or_else(|| Error::Setup("no folder experiments/results here or above".into()))
+    above("experiments/results")?.ok_or_else(|| Error::Setup("no folder experiments/results here or above".into()))
 }
 
 /// `ulplab gate --attested`: the kernels in the tree against what was verified.

@@ -158,13 +158,13 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     manifest.complete = prepared.cells.iter().all(|cell| folder.has(&cell.id));
     folder.write_manifest(&manifest)?;
     let fates = outcome?;
-    let exit = judge::finish(&folder, manifest, args.json)?;
+    let run = judge::finish(&folder, manifest, args.json)?;
     let unnoticed = mutants::print(&fates);
     if let (Some(results), Some(device)) = (&args.attest, &device) {
-        let attestation = attest::Attestation::of(&judge::open(&folder.path)?, &prepared.sources, device, &fates)?;
+        let attestation = attest::Attestation::of(&run, &prepared.sources, device, &fates)?;
         println!("{}", attestation.write(results)?.display());
     }
-    Ok(match exit {
+    Ok(match judge::exit(&run) {
         Exit::Pass if unnoticed => Exit::GateFailed,
         Exit::Pass => compiled,
         exit => exit,

@@ -1,13 +1,12 @@
 //! Programs on the cases of an operation, on whatever they run on themselves.
 
 use super::experiment::Command;
-use super::kernels::{Cells, TIME, failures, of_op, record, unknown};
+use super::kernels::{Cells, failures, of_op, records, time, unknown};
 use super::plan::Cell;
 use crate::backend::program::Program;
 use crate::error::{Error, Result};
-use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Problem};
-use crate::record::{Phase, Record};
+use crate::record::Record;
 
 /// Whether a cell is of one of the programs.
 pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
@@ -48,13 +47,6 @@ fn cell_of(all: &Cells, command: &Command, cell: &Cell, case: &Case, problem: &P
     let mut measured = checked.measured;
     measured.extend((problem.judge)(&checked.outputs));
     let right = failures(&measured).next().is_none();
-    measured.extend(us.filter(|_| right).map(|value| Measured {
-        output: TIME,
-        metric: "us_claimed",
-        value,
-        n: 1,
-        worst: None,
-    }));
-    let blank = Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name);
-    Ok(measured.into_iter().map(|measured| record(&blank, measured)).collect())
+    measured.extend(us.filter(|_| right).map(|us| time("us_claimed", us)));
+    Ok(records(cell, case, measured))
 }

@@ -46,7 +46,7 @@ impl Bench<'_> {
     /// Runs cells of one window: of text, or drawn.
     pub fn window(&self, name: &str, text: Option<Text<'_>>, cells: &[&Cell]) -> Result<()> {
         let exact = match (self.experiment.kind, text) {
-            (Kind::RoundTrip, Some(text)) => Exact::Samples(round_trip::recorded(self.experiment, text)?),
+            (Kind::RoundTrip, Some(text)) => Exact::Samples(round_trip::recorded(&self.experiment.sources, text)?),
             (Kind::RoundTrip, None) => Exact::Samples(round_trip::drawn(self.experiment, name)),
             (_, None) => Exact::Vectors(recall::drawn(self.experiment, name)),
             (_, Some(text)) => {

@@ -1,7 +1,7 @@
 //! From the cells of a run to its verdicts and reports.
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use reference::paths::deepseek_v4::SITES;
@@ -94,19 +94,13 @@ fn sites(experiment: &Experiment) -> Vec<String> {
     }
 }
 
-/// The run in a folder.
-pub fn open(path: &Path) -> Result<Run> {
-    let (folder, manifest) = Folder::open(path)?;
-    load(&folder, manifest)
-}
-
-/// Judges a complete run, writes all reports into its folder and prints the table; the exit code is the verdict.
-pub fn finish(folder: &Folder, manifest: Manifest, json: bool) -> Result<Exit> {
+/// Judges a complete run, writes all reports into its folder and prints the table; [`exit`] is the verdict.
+pub fn finish(folder: &Folder, manifest: Manifest, json: bool) -> Result<Run> {
     let run = load(folder, manifest)?;
     store::write_run(&run, &folder.path)?;
     report::write_all(&run, &folder.path)?;
     print(&run, folder, json)?;
-    Ok(exit(&run))
+    Ok(run)
 }
 
 /// Reads the cells of a run and derives everything from them. A run with missing cells is an error.
@@ -220,7 +214,8 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-fn exit(run: &Run) -> Exit {
+/// The verdict of a run.
+pub fn exit(run: &Run) -> Exit {
     if run.verdicts.iter().all(|verdict| verdict.pass) {
         Exit::Pass
     } else {

@@ -1,18 +1,19 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use reference::{Numerics, Site, Tensor};
 
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
 use super::peers::Peers;
 use super::plan::Cell;
+use super::round_trip::{Sample, recorded};
+use super::source::{Origin, Source};
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::Stopwatch;
-use crate::backend::cuda::{Device, Mutant, Plan, Source, Toolkit, Variant};
+use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
@@ -27,17 +28,19 @@ pub fn folder() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("ULPLAB_KERNELS") {
         return Ok(folder.into());
     }
+    above("kernels")?.ok_or_else(|| Error::Setup("no folder kernels/ here or above; set ULPLAB_KERNELS".into()))
+}
+
+/// The folder of that name here, or in the nearest folder above that has one.
+pub fn above(name: &str) -> Result<Option<PathBuf>> {
     let here = std::env::current_dir().map_err(Error::io(".", "read"))?;
-    let found = here
-        .ancestors()
-        .map(|folder| folder.join("kernels"))
-        .find(|folder| folder.is_dir());
-    found.ok_or_else(|| Error::Setup("no folder kernels/ here or above; set ULPLAB_KERNELS".into()))
+    let mut folders = here.ancestors().map(|folder| folder.join(name));
+    Ok(folders.find(|folder| folder.is_dir()))
 }
 
 /// Puts the variants that the experiment names and its programs in the place of recipes, and the cases of their operations
 /// in that of windows.
-pub fn fill(experiment: &mut Experiment, sources: &[Source]) -> std::result::Result<(), (String, String)> {
+pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result::Result<(), (String, String)> {
     let variants = sources.iter().flat_map(|source| {
         let variants = source.header.variants.iter();
         variants.map(|variant| (&source.op, format!("{}.{}", source.op, variant.name), &variant.doc))
@@ -70,8 +73,8 @@ pub fn fill(experiment: &mut Experiment, sources: &[Source]) -> std::result::Res
 }
 
 /// Whether there is a fault of that name, `op.mutant`.
-pub fn check_mutant(name: &str, sources: &[Source]) -> Result<()> {
-    let of = |source: &Source| -> Vec<String> {
+pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
+    let of = |source: &KernelFile| -> Vec<String> {
         let mutants = source.header.mutants.iter();
         mutants.map(|mutant| format!("{}.{}", source.op, mutant.name)).collect()
     };
@@ -85,10 +88,11 @@ pub fn check_mutant(name: &str, sources: &[Source]) -> Result<()> {
     )))
 }
 
-/// Whether an operation has a case.
-pub fn has_case(recipe: &str, case: &str) -> bool {
+/// Names of the cases of the operation that a recipe is of.
+pub fn cases_of(recipe: &str) -> HashSet<String> {
     let op = recipe.split_once('.').map_or(recipe, |(op, _)| op);
-    kernels::find(op).is_ok_and(|op| op.cases().iter().any(|other| other.name == case))
+    let cases = kernels::find(op).map_or_else(|_| Vec::new(), Op::cases);
+    cases.into_iter().map(|case| case.name).collect()
 }
 
 /// Cells of kernels, whatever runs them, and what their problems are made of.
@@ -141,7 +145,7 @@ pub fn of_op<'a>(op: &str, cells: &[&'a Cell]) -> Vec<&'a Cell> {
 /// What kernels are run with.
 pub struct Bench<'a> {
     pub cells: Cells<'a>,
-    pub sources: &'a [Source],
+    pub sources: &'a [KernelFile],
     pub device: &'a Device,
     pub toolkit: &'a Toolkit,
     /// The fault to plant, as `op.mutant`.
@@ -179,7 +183,7 @@ impl Bench<'_> {
     }
 
     /// What plants the fault, where it is one of this file's.
-    fn defines(&self, source: &Source) -> Vec<String> {
+    fn defines(&self, source: &KernelFile) -> Vec<String> {
         let named = |mutant: &&Mutant| self.mutant == Some(format!("{}.{}", source.op, mutant.name).as_str());
         source.header.mutants.iter().filter(named).map(Mutant::define).collect()
     }
@@ -193,7 +197,6 @@ impl Bench<'_> {
         problem: &Problem,
         (watch, copy): (&Stopwatch, f64),
     ) -> Result<Vec<Record>> {
-        let blank = Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name);
         let place = |error: Error| Error::Setup(format!("{}: {error}", cell.id));
         let Some(plan) = self.plan(variant, case)? else {
             return Ok(Vec::new());
@@ -209,7 +212,7 @@ impl Bench<'_> {
             }
             measured.extend(times);
         }
-        Ok(measured.into_iter().map(|measured| record(&blank, measured)).collect())
+        Ok(records(cell, case, measured))
     }
 
     /// What the checks say of a variant on a case; none where it does not take it.
@@ -270,54 +273,48 @@ fn timed(running: &Running, problem: &Problem, watch: &Stopwatch, copy: f64) -> 
         ("of_copy", problem.bytes as f64 / times.cold.median / copy),
     ];
     all.extend(times.graph.map(|graph| ("us_graph", graph.median)));
-    let measured = |(metric, value)| Measured {
+    Ok(all.into_iter().map(|(metric, value)| time(metric, value)).collect())
+}
+
+/// One of the numbers that a time gives.
+pub fn time(metric: &'static str, value: f64) -> Measured {
+    Measured {
         output: TIME,
         metric,
         value,
         n: 1,
         worst: None,
-    };
-    Ok(all.into_iter().map(measured).collect())
+    }
 }
 
 /// What was measured of a cell.
-pub fn record(blank: &Record, measured: Measured) -> Record {
-    Record {
+pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record> {
+    let blank = Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name);
+    let record = |measured: Measured| Record {
         site: measured.output.into(),
         metric: measured.metric.into(),
         value: measured.value,
         n: measured.n,
         worst: measured.worst,
         ..blank.clone()
-    }
+    };
+    measured.into_iter().map(record).collect()
 }
 
 /// What passes at the sites a pattern means when the model reads a text.
 pub fn sites(text: Text<'_>, pattern: &str) -> std::result::Result<Vec<Rows>, String> {
-    let mut collector = Collector {
-        pattern,
-        found: Vec::new(),
+    let source = Source {
+        name: pattern.into(),
+        from: Origin::Site(pattern.into()),
     };
-    text.model.run(&mut text.model.state(), text.ids, &mut collector)?;
-    if collector.found.is_empty() {
+    let found = recorded(&[source], text).map_err(|error| error.to_string())?;
+    if found.is_empty() {
         return Err(format!("'{pattern}' matches no site of the model"));
     }
-    Ok(collector.found)
-}
-
-struct Collector<'a> {
-    pattern: &'a str,
-    found: Vec<Rows>,
-}
-
-impl Numerics<f32> for Collector<'_> {
-    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
-        if matches(self.pattern, &site.to_string()) && !tensor.data.is_empty() {
-            self.found.push(Rows {
-                layer: site.layer.map(|layer| layer as u32),
-                cols: tensor.shape[1..].iter().product(),
-                values: tensor.data.clone(),
-            });
-        }
-    }
+    let rows = |sample: Sample| Rows {
+        layer: sample.layer,
+        cols: sample.cols,
+        values: sample.values,
+    };
+    Ok(found.into_iter().map(rows).collect())
 }

@@ -1,6 +1,6 @@
 //! Planted faults: whether the checks notice each of them.
 
-use super::kernels::{Bench, failures};
+use super::kernels::{Bench, failures, of_op};
 use super::plan::Cell;
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::{Mutant, Source};
@@ -45,11 +45,10 @@ impl Bench<'_> {
     /// Plants every fault in every variant that has it, in the files of which there are cells.
     pub fn mutants(&self, cells: &[&Cell]) -> Result<Vec<Fate>> {
         let mut fates = Vec::new();
-        let of = |source: &Source, cell: &Cell| cell.recipe.split_once('.').is_some_and(|(op, _)| op == source.op);
         for source in self
             .sources
             .iter()
-            .filter(|source| cells.iter().any(|cell| of(source, cell)))
+            .filter(|source| !of_op(&source.op, cells).is_empty())
         {
             for mutant in &source.header.mutants {
                 fates.extend(self.fates(source, mutant)?);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::kernels::TIME;
+use super::kernels::time;
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::OPS;
 use crate::kernels::judge::Measured;
@@ -85,13 +85,7 @@ impl Peers {
         let peer = peer
             .into_iter()
             .flat_map(move |peer| [("us_peer", peer.us_cold), ("times_peer", peer.us_cold / us_cold)]);
-        peer.map(|(metric, value)| Measured {
-            output: TIME,
-            metric,
-            value,
-            n: 1,
-            worst: None,
-        })
+        peer.map(|(metric, value)| time(metric, value))
     }
 
     /// Their names, by `op/case`.

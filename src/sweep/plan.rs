@@ -1,10 +1,10 @@
 //! The cells of an experiment.
 
 use crate::error::{Error, Result};
-use crate::pattern::matches;
+use crate::pattern::{matches, selects};
 use crate::record::Phase;
 use crate::sweep::experiment::{Experiment, Kind};
-use crate::sweep::kernels::has_case;
+use crate::sweep::kernels::cases_of;
 
 /// Name of the built-in recipe that measures the reference's own error: f32 against f64.
 pub const REFERENCE: &str = "reference";
@@ -41,14 +41,21 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
         .iter()
         .flat_map(|recipe| phases.iter().map(|&phase| (recipe.name.as_str(), phase)));
     let each: Vec<(&str, Phase)> = own.into_iter().chain(recipes).collect();
-    let windows = experiment.window_names().into_iter().enumerate();
-    windows
-        .flat_map(|(window, name)| {
-            let cell = |&(recipe, phase): &_| Cell::new(recipe, phase, window, &name);
-            let runs = |(recipe, _): &&(&str, Phase)| experiment.kind != Kind::Kernels || has_case(recipe, &name);
-            each.iter().filter(runs).map(cell).collect::<Vec<_>>()
-        })
-        .collect()
+    // Of kernels, each has the cases of its operation only.
+    let kernels = experiment.kind == Kind::Kernels;
+    let each = each
+        .into_iter()
+        .map(|(recipe, phase)| (recipe, phase, kernels.then(|| cases_of(recipe))));
+    let each: Vec<_> = each.collect();
+    let mut cells = Vec::new();
+    for (window, name) in experiment.window_names().into_iter().enumerate() {
+        for (recipe, phase, cases) in &each {
+            if cases.as_ref().is_none_or(|cases| cases.contains(&name)) {
+                cells.push(Cell::new(recipe, *phase, window, &name));
+            }
+        }
+    }
+    cells
 }
 
 /// Keeps the cells whose id matches one of `only` (all, if empty) and none of `skip`.
@@ -61,12 +68,7 @@ pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<
             )));
         }
     }
-    let wanted = |cell: &Cell| only.is_empty() || only.iter().any(|pattern| matches(pattern, &cell.id));
-    let unwanted = |cell: &Cell| skip.iter().any(|pattern| matches(pattern, &cell.id));
-    let kept: Vec<Cell> = cells
-        .into_iter()
-        .filter(|cell| wanted(cell) && !unwanted(cell))
-        .collect();
+    let kept: Vec<Cell> = cells.into_iter().filter(|cell| selects(only, skip, &cell.id)).collect();
     if kept.is_empty() {
         return Err(Error::NothingSelected("--only and --skip leave no cell".into()));
     }

@@ -42,9 +42,9 @@ pub fn drawn(experiment: &Experiment, window: &str) -> Vec<Sample> {
 }
 
 /// What passes at the sites of the sources when the reference reads a text.
-pub fn recorded(experiment: &Experiment, text: Text<'_>) -> Result<Vec<Sample>> {
+pub fn recorded(sources: &[Source], text: Text<'_>) -> Result<Vec<Sample>> {
     let mut collector = Collector {
-        sources: &experiment.sources,
+        sources,
         samples: Vec::new(),
     };
     text.model

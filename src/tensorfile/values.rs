@@ -32,6 +32,11 @@ macro_rules! decode {
 }
 
 impl<'a> Tensor<'a> {
+    /// Whether it is f64, f32, f16 or bf16: numbers that were not quantized.
+    pub fn is_floating(&self) -> bool {
+        matches!(self.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+    }
+
     pub fn kind(&self) -> Kind {
         match self.dtype {
             Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2 => Kind::Real,
