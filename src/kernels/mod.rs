@@ -118,7 +118,7 @@ pub struct Problem {
     pub scalars: Vec<(&'static str, Scalar)>,
     /// Bytes that must move at least: each input read once, each output written once.
     pub bytes: u64,
-    /// Floating-point operations, where they matter for the time.
+    /// Operations of products of matrices, where there are any.
     pub flops: u64,
     pub judge: Judge,
 }

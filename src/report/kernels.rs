@@ -12,6 +12,7 @@ use super::overview::Column;
 use super::recipes::Candidate;
 use crate::record::{Phase::Local, Record};
 use crate::sweep::kernels::TIME;
+use crate::sweep::run::Run;
 use crate::sweep::summary::Summary;
 
 /// All summaries of a metric, one for each output.
@@ -111,67 +112,99 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
         id: "times",
         title: "Times",
         intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
-                back to back, graph as one of many launches in a graph. The share is of the copy bandwidth of the same run, \
+                back to back, graph as one of many launches in a graph, rotated the same on other memory each time, none of it in \
+                that cache. Shares are of the copy bandwidth of the same run, \
                 by the bytes that must move. Kernels are timed only where nothing was wrong with them. What a program claims is \
                 its own figure. A peer is the fastest of other people's code timed on the case on the same kind of card, and × \
                 peer how many times as fast as it the kernel is, cold.",
         figures: vec![Figure {
-            markup: times(run),
-            caption: String::new(),
+            markup: markup(run.run),
+            caption: run.run.manifest.ceilings.map_or(String::new(), |ceilings| format!("In this run: {ceilings}.")),
             size: Size::Whole,
         }],
     }]
 }
 
-fn times(run: &Summarized) -> String {
-    let records: Vec<&Record> = run.run.records.iter().filter(|record| record.site == TIME).collect();
-    let peers = &run.run.manifest.peers;
-    let claims = records.iter().any(|record| record.metric == "us_claimed");
-    let of =
-        |tag: &str, cells: &[String]| -> String { cells.iter().map(|cell| format!("<{tag}>{cell}</{tag}>")).collect() };
-    let mut rows = String::new();
+/// What a row of times says, and how its values are written.
+const TIMES: &[(&str, &str, fn(f64) -> String)] = &[
+    ("hot µs", "us_hot", number::bytes),
+    ("graph µs", "us_graph", number::bytes),
+    ("rotated µs", "us_rotated", number::bytes),
+    ("MB", "megabytes", number::bytes),
+    ("of copy", "of_copy", number::share),
+    ("of copy, rotated", "of_copy_rotated", number::share),
+    ("of matmul", "of_matmul", number::share),
+    ("claimed µs", "us_claimed", number::bytes),
+    ("peer µs", "us_peer", number::bytes),
+    ("× peer", "times_peer", number::error),
+];
+
+/// Heads and rows of the table of all timed cells, with the columns that any of them has.
+fn table(run: &Run) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let records: Vec<&Record> = run.records.iter().filter(|record| record.site == TIME).collect();
+    let columns = TIMES
+        .iter()
+        .filter(|(_, metric, _)| records.iter().any(|record| record.metric == *metric));
+    let columns: Vec<_> = columns.collect();
     // A cell has one of the two.
     let timed = |record: &&&Record| ["us_cold", "us_claimed"].contains(&record.metric.as_str());
     let mut firsts: Vec<&Record> = records.iter().filter(timed).copied().collect();
     // Operation by operation, their cases and the variants of a case in the run's order.
     let op = |record: &Record| record.recipe.split('.').next().unwrap_or_default().to_string();
     firsts.sort_by_cached_key(|record| op(record));
-    for first in firsts {
+    let row = |first: &Record| {
         let value = |metric: &str| {
-            let found = records
-                .iter()
-                .find(|record| record.cell == first.cell && record.metric == metric);
-            found.map(|record| record.value)
+            let of_cell = |record: &&&Record| record.cell == first.cell && record.metric == metric;
+            records.iter().find(of_cell).map(|record| record.value)
         };
-        let text = |metric| value(metric).map_or("—".into(), number::bytes);
-        let [mut cold, low, high] = ["us_cold", "us_cold_p10", "us_cold_p90"].map(text);
+        let text = |metric, show: fn(f64) -> String| value(metric).map_or("—".into(), show);
+        let [mut cold, low, high] = ["us_cold", "us_cold_p10", "us_cold_p90"].map(|metric| text(metric, number::bytes));
         if first.metric == "us_cold" {
             let _ = write!(cold, " ({low}–{high})");
         }
-        let mut cells = vec![
-            escape(&first.recipe).to_string(),
-            escape(&first.window).to_string(),
-            cold,
-        ];
-        cells.extend(["us_hot", "us_graph", "megabytes"].map(text));
-        cells.push(value("of_copy").map_or("—".into(), number::share));
-        if claims {
-            cells.push(text("us_claimed"));
+        let mut cells = vec![first.recipe.clone(), first.window.clone(), cold];
+        cells.extend(columns.iter().map(|(_, metric, show)| text(metric, *show)));
+        if !run.manifest.peers.is_empty() {
+            let peer = run.manifest.peers.get(&format!("{}/{}", op(first), first.window));
+            cells.push(peer.map_or("—".into(), Clone::clone));
         }
-        if !peers.is_empty() {
-            let peer = peers.get(&format!("{}/{}", op(first), first.window));
-            cells.push(peer.map_or("—".into(), |name| escape(name).to_string()));
-            cells.push(value("times_peer").map_or("—".into(), number::error));
-        }
-        let _ = write!(rows, "<tr>{}</tr>", of("td", &cells));
-    }
+        cells
+    };
+    let rows = firsts.into_iter().map(row).collect();
+    let mut heads = vec!["kernel", "case", "cold µs"];
+    heads.extend(columns.iter().map(|(head, ..)| *head));
+    heads.extend((!run.manifest.peers.is_empty()).then_some("peer"));
+    (heads, rows)
+}
+
+/// The table of all timed cells for a terminal, and what its shares are of.
+pub fn times(run: &Run) -> String {
+    let (heads, rows) = table(run);
     if rows.is_empty() {
-        return rows;
+        return "nothing was timed\n".into();
     }
-    let heads = ["kernel", "case", "cold µs", "hot µs", "graph µs", "MB", "of copy"].into_iter();
-    let heads = heads.chain(claims.then_some("claimed µs"));
-    let beside: &[&str] = if peers.is_empty() { &[] } else { &["peer", "× peer"] };
-    let heads: Vec<String> = heads.chain(beside.iter().copied()).map(String::from).collect();
+    let mut text = comfy_table::Table::new();
+    text.load_preset(comfy_table::presets::NOTHING);
+    text.set_header(heads);
+    text.add_rows(rows);
+    let lines = text.to_string();
+    let mut lines: Vec<&str> = lines.lines().map(str::trim_end).collect();
+    let ceilings = run.manifest.ceilings.map(|ceilings| format!("{}: {ceilings}", run.manifest.device));
+    lines.extend(ceilings.as_deref());
+    lines.join("\n") + "\n"
+}
+
+fn markup(run: &Run) -> String {
+    let (heads, rows) = table(run);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let of = |tag: &str, cells: &[String]| -> String {
+        let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escape(cell));
+        cells.iter().map(cell).collect()
+    };
+    let heads: Vec<String> = heads.into_iter().map(String::from).collect();
+    let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>", of("td", row))).collect();
     format!(
         "<table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table>",
         of("th", &heads)

@@ -26,6 +26,7 @@ use index::Index;
 use overview::Overview;
 use recipes::{Candidate, Gate, Group};
 use verdicts::Check;
+pub use kernels::times;
 pub use verdicts::{Outcome, Tally};
 
 /// A way to show a run.

@@ -22,17 +22,19 @@ use super::plan::{Cell, Partition, plan, select};
 use super::ready::Ready;
 use super::run::{Manifest, RecipeInfo};
 use super::store;
+use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
 use crate::kernels::Data;
 use crate::record::Record;
+use crate::report;
 
 /// Set by the signal handler; running cells are finished, no new one is begun.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Run an experiment: plan, measure, gate, report.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct SweepArgs {
     /// The experiment file.
     pub experiment: PathBuf,
@@ -70,6 +72,9 @@ pub struct SweepArgs {
     /// does the latter too.
     #[arg(long, value_enum, default_value = "cuda")]
     pub device: OnDevice,
+    /// Of kernels: only cases whose time is taken, and a table of the times.
+    #[arg(long)]
+    pub timed: bool,
     /// Of kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
     #[arg(long, value_name = "OP.MUTANT")]
     pub mutant: Option<String>,
@@ -120,6 +125,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         return Ok(Exit::Pass);
     }
     let device = match (prepared.experiment.kind, args.device) {
+        (Kind::Kernels, OnDevice::Cuda) if args.timed => Some(Ok(Device::open()?)),
         (Kind::Kernels, OnDevice::Cuda) => Some(Device::open()),
         (Kind::Kernels, OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
         _ => None,
@@ -145,6 +151,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     };
     if let Some(device) = &device {
         prepared.manifest.device = device.describe();
+        prepared.manifest.ceilings = Some(Stopwatch::new(device)?.ceilings()?);
         prepared
             .peers
             .as_ref()
@@ -159,6 +166,9 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     folder.write_manifest(&manifest)?;
     let fates = outcome?;
     let run = judge::finish(&folder, manifest, args.json)?;
+    if args.timed && !args.json {
+        print!("\n{}", report::times(&run));
+    }
     let unnoticed = mutants::print(&fates);
     if let (Some(results), Some(device)) = (&args.attest, &device) {
         let attestation = attest::Attestation::of(&run, &prepared.sources, device, &fates)?;
@@ -203,10 +213,19 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
     judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
-    let cells = select(plan(&experiment), &args.only, &args.skip)?;
+    let mut planned = plan(&experiment);
+    if args.timed {
+        let timed = kernels::timed();
+        planned.retain(|cell| {
+            let case = experiment.cases.get(cell.window);
+            case.is_some_and(|case| timed.iter().any(|(op, name)| *op == cell.kernel().0 && name == case))
+        });
+    }
+    let cells = select(planned, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
-    if peers.is_some() && experiment.kind != Kind::Kernels {
-        return Err(Error::Usage("--peers: only kernels have peers".into()));
+    if experiment.kind != Kind::Kernels && (peers.is_some() || args.timed) {
+        let option = if args.timed { "--timed" } else { "--peers" };
+        return Err(Error::Usage(format!("{option} is for kernels only")));
     }
     let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready, peers.as_ref())?;
     Ok(Prepared {
@@ -272,6 +291,7 @@ fn manifest(
         cells: cells.iter().map(|cell| cell.id.clone()).collect(),
         recipes,
         peers: peers.map(Peers::names).unwrap_or_default(),
+        ceilings: None,
         complete: false,
     })
 }
@@ -408,6 +428,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
             cells,
             sources: &prepared.sources,
             device,
+            ceilings: prepared.manifest.ceilings,
             toolkit: &Toolkit::open()?,
             mutant: args.mutant.as_deref(),
             peers: prepared.peers.as_ref(),

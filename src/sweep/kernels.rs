@@ -12,7 +12,7 @@ use super::round_trip::{Sample, recorded};
 use super::source::{Origin, Source};
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
-use crate::backend::cuda::time::Stopwatch;
+use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
@@ -95,6 +95,16 @@ pub fn cases_of(recipe: &str) -> HashSet<String> {
     cases.into_iter().map(|case| case.name).collect()
 }
 
+/// All cases whose time is taken: operation and case.
+pub fn timed() -> HashSet<(&'static str, String)> {
+    let timed = |op: &&'static dyn Op| {
+        let name = op.name();
+        let cases = op.cases().into_iter().filter(|case| case.timed);
+        cases.map(move |case| (name, case.name))
+    };
+    kernels::OPS.iter().flat_map(timed).collect()
+}
+
 /// Cells of kernels, whatever runs them, and what their problems are made of.
 pub struct Cells<'a> {
     pub experiment: &'a Experiment,
@@ -138,8 +148,7 @@ impl Cells<'_> {
 
 /// The cells of an operation.
 pub fn of_op<'a>(op: &str, cells: &[&'a Cell]) -> Vec<&'a Cell> {
-    let here = |cell: &&Cell| cell.recipe.split_once('.').is_some_and(|(other, _)| op == other);
-    cells.iter().copied().filter(here).collect()
+    cells.iter().copied().filter(|cell| cell.kernel().0 == op).collect()
 }
 
 /// What kernels are run with.
@@ -147,6 +156,8 @@ pub struct Bench<'a> {
     pub cells: Cells<'a>,
     pub sources: &'a [KernelFile],
     pub device: &'a Device,
+    /// What times are shares of.
+    pub ceilings: Option<Ceilings>,
     pub toolkit: &'a Toolkit,
     /// The fault to plant, as `op.mutant`.
     pub mutant: Option<&'a str>,
@@ -158,7 +169,6 @@ impl Bench<'_> {
     /// Runs cells, operation by operation.
     pub fn run(&self, cells: &[&Cell]) -> Result<()> {
         let watch = Stopwatch::new(self.device)?;
-        let copy = watch.copy_bandwidth()?;
         for source in self.sources {
             let here = of_op(&source.op, cells);
             if here.is_empty() {
@@ -168,9 +178,9 @@ impl Bench<'_> {
             let module = Module::load(&cubin.bytes)?;
             let op = kernels::find(&source.op).map_err(Error::Usage)?;
             self.cells.each(op, &here, |cell, case, problem| {
-                let variant = cell.recipe.split_once('.').and_then(|(_, name)| source.variant(name));
+                let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
-                let records = self.cell(cell, variant, &module, case, problem, (&watch, copy));
+                let records = self.cell(cell, variant, &module, case, problem, &watch);
                 // A launch that is refused leaves the device as it was; one that went astray does not.
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
@@ -195,7 +205,7 @@ impl Bench<'_> {
         module: &Module,
         case: &Case,
         problem: &Problem,
-        (watch, copy): (&Stopwatch, f64),
+        watch: &Stopwatch,
     ) -> Result<Vec<Record>> {
         let place = |error: Error| Error::Setup(format!("{}: {error}", cell.id));
         let Some(plan) = self.plan(variant, case)? else {
@@ -204,15 +214,42 @@ impl Bench<'_> {
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
         let mut measured = check(&running, variant, problem).map_err(place)?;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
-            let times = timed(&running, problem, watch, copy).map_err(place)?;
+            let times = self.timed(&running, problem, watch).map_err(place)?;
             let cold = times.iter().find(|time| time.metric == "us_cold");
-            let op = cell.recipe.split('.').next().unwrap_or_default();
             if let (Some(peers), Some(cold)) = (self.peers, cold) {
-                measured.extend(peers.beside(op, &case.name, cold.value));
+                measured.extend(peers.beside(cell.kernel().0, &case.name, cold.value));
             }
             measured.extend(times);
         }
         Ok(records(cell, case, measured))
+    }
+
+    fn timed(&self, running: &Running, problem: &Problem, watch: &Stopwatch) -> Result<Vec<Measured>> {
+        let times = running.time(watch)?;
+        let rotated = times.rotated.map(|rotated| rotated.median);
+        let share = |us: f64| {
+            let copy = self.ceilings.map(|ceilings| ceilings.copy_gb_s * 1e3);
+            copy.map(|copy| problem.bytes as f64 / us / copy)
+        };
+        let flops = |us: f64| {
+            let rate = self.ceilings.and_then(|ceilings| ceilings.matmul_tflop_s);
+            let rate = rate.filter(|_| problem.flops > 0);
+            rate.map(|rate| problem.flops as f64 / us / (rate * 1e6))
+        };
+        let all = [
+            ("us_cold", Some(times.cold.median)),
+            ("us_cold_p10", Some(times.cold.p10)),
+            ("us_cold_p90", Some(times.cold.p90)),
+            ("us_hot", Some(times.hot.median)),
+            ("us_graph", times.graph.map(|graph| graph.median)),
+            ("us_rotated", rotated),
+            ("megabytes", Some(problem.bytes as f64 / 1e6)),
+            ("of_copy", share(times.cold.median)),
+            ("of_copy_rotated", rotated.and_then(share)),
+            ("of_matmul", flops(times.cold.median)),
+        ];
+        let measured = all.into_iter();
+        Ok(measured.filter_map(|(metric, value)| Some(time(metric, value?))).collect())
     }
 
     /// What the checks say of a variant on a case; none where it does not take it.
@@ -259,21 +296,6 @@ pub fn unknown(cell: &Cell, case: &Case, site: &str) -> Record {
         metric: "violations".into(),
         ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
     }
-}
-
-fn timed(running: &Running, problem: &Problem, watch: &Stopwatch, copy: f64) -> Result<Vec<Measured>> {
-    let times = watch.time(&|| running.launch())?;
-    let megabytes = problem.bytes as f64 / 1e6;
-    let mut all = vec![
-        ("us_cold", times.cold.median),
-        ("us_cold_p10", times.cold.p10),
-        ("us_cold_p90", times.cold.p90),
-        ("us_hot", times.hot.median),
-        ("megabytes", megabytes),
-        ("of_copy", problem.bytes as f64 / times.cold.median / copy),
-    ];
-    all.extend(times.graph.map(|graph| ("us_graph", graph.median)));
-    Ok(all.into_iter().map(|(metric, value)| time(metric, value)).collect())
 }
 
 /// One of the numbers that a time gives.

@@ -30,6 +30,11 @@ impl Cell {
             id,
         }
     }
+
+    /// Of a kernel: its operation and its variant.
+    pub fn kernel(&self) -> (&str, &str) {
+        self.recipe.split_once('.').unwrap_or((&self.recipe, ""))
+    }
 }
 
 /// All cells, window by window: of a model the reference's own error first, then every recipe in every phase.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::experiment::Experiment;
 use super::summary::Summary;
+use crate::backend::cuda::time::Ceilings;
 use crate::gate::Verdict;
 use crate::record::Record;
 
@@ -34,6 +35,9 @@ pub struct Manifest {
     /// Of kernels: by `op/case`, whose time `us_peer` is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, String>,
+    /// Of kernels: what their times are shares of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceilings: Option<Ceilings>,
     /// Whether every cell is there. A run that was interrupted or killed says false.
     pub complete: bool,
 }

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::device::{Argument, Device, Function, Memory, Module};
 use super::plan::{Plan, Step};
+use super::time::{Spread, Stopwatch, Times};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
@@ -14,11 +15,21 @@ const GUARD_BYTE: u8 = 0xc3;
 /// What outputs hold before the first and the second run. As numbers they are neither zero nor NaN.
 const POISONS: [u8; 2] = [0xa5, 0x5a];
 
+/// Most copies of a problem that are made to time it.
+const MOST_SETS: usize = 128;
+
 /// A problem on the device, ready to be run.
 pub struct Running<'a> {
     device: &'a Device,
     problem: &'a Problem,
+    case: &'a Case,
     plan: &'a Plan,
+    functions: Vec<Function>,
+    set: Set<'a>,
+}
+
+/// Memory of everything a run reads and writes, and the launches on it.
+struct Set<'a> {
     buffers: Vec<Memory>,
     scratch: Vec<Memory>,
     launches: Vec<(Function, &'a Step, Vec<Argument>)>,
@@ -32,50 +43,69 @@ pub struct Checked {
 }
 
 impl<'a> Running<'a> {
-    pub fn new(device: &'a Device, module: &Module, case: &Case, problem: &'a Problem, plan: &'a Plan) -> Result<Self> {
-        let guarded = |len: usize| {
-            let memory = device.memory(len + 2 * GUARD)?;
-            device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
-            Ok(memory)
+    pub fn new(
+        device: &'a Device,
+        module: &Module,
+        case: &'a Case,
+        problem: &'a Problem,
+        plan: &'a Plan,
+    ) -> Result<Self> {
+        let function = |step: &Step| {
+            let function = module.function(&step.entry)?;
+            device.prepare(function, &step.shape)?;
+            Ok(function)
+        };
+        let set = Set {
+            buffers: Vec::new(),
+            scratch: Vec::new(),
+            launches: Vec::new(),
         };
         let mut running = Self {
             device,
             problem,
+            case,
             plan,
-            buffers: problem
-                .buffers
-                .iter()
-                .map(|buffer| guarded(buffer.size()))
-                .collect::<Result<_>>()?,
-            scratch: plan
-                .scratch
-                .iter()
-                .map(|(_, bytes, _)| guarded(*bytes))
-                .collect::<Result<_>>()?,
-            launches: Vec::new(),
+            functions: plan.steps.iter().map(function).collect::<Result<_>>()?,
+            set,
         };
-        for step in &plan.steps {
-            let function = module.function(&step.entry)?;
-            device.prepare(function, &step.shape)?;
-            let arguments = step.arguments.iter().map(|name| running.argument(name, case));
-            let arguments = arguments.collect::<Result<Vec<_>>>()?;
-            running.launches.push((function, step, arguments));
-        }
-        for (buffer, memory) in problem.buffers.iter().zip(&running.buffers) {
+        running.set = running.set()?;
+        for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
             device.write(memory, GUARD, &buffer.bytes)?;
         }
         Ok(running)
     }
 
-    fn argument(&self, name: &str, case: &Case) -> Result<Argument> {
+    /// Memory between guard bands, and launches with its addresses.
+    fn set(&self) -> Result<Set<'a>> {
+        let guarded = |len: usize| {
+            let memory = self.device.memory(len + 2 * GUARD)?;
+            self.device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
+            Ok(memory)
+        };
+        let buffers = self.problem.buffers.iter().map(|buffer| guarded(buffer.size()));
+        let scratch = self.plan.scratch.iter().map(|(_, bytes, _)| guarded(*bytes));
+        let mut set = Set {
+            buffers: buffers.collect::<Result<_>>()?,
+            scratch: scratch.collect::<Result<_>>()?,
+            launches: Vec::new(),
+        };
+        for (step, function) in self.plan.steps.iter().zip(&self.functions) {
+            let arguments = step.arguments.iter().map(|name| self.argument(name, &set));
+            let arguments = arguments.collect::<Result<_>>()?;
+            set.launches.push((*function, step, arguments));
+        }
+        Ok(set)
+    }
+
+    fn argument(&self, name: &str, set: &Set) -> Result<Argument> {
         let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
         let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
         let scratch = self.plan.scratch.iter().position(|(scratch, ..)| scratch == name);
         let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
-        let dim = case.dims.iter().find(|(dim, _)| *dim == name);
+        let dim = self.case.dims.iter().find(|(dim, _)| *dim == name);
         match (buffer, scratch, scalar, dim) {
-            (Some(at), ..) => Ok(address(&self.buffers[at])),
-            (_, Some(at), ..) => Ok(address(&self.scratch[at])),
+            (Some(at), ..) => Ok(address(&set.buffers[at])),
+            (_, Some(at), ..) => Ok(address(&set.scratch[at])),
             (_, _, Some((_, scalar)), _) => Ok(match *scalar {
                 Scalar::I32(value) => Argument::Narrow(value.cast_unsigned()),
                 Scalar::I64(value) => Argument::Wide(value.cast_unsigned()),
@@ -93,17 +123,48 @@ impl<'a> Running<'a> {
 
     /// Puts all launches into the stream.
     pub fn launch(&self) -> Result<()> {
-        for ((_, bytes, zero), memory) in self.plan.scratch.iter().zip(&self.scratch) {
+        self.launch_on(&self.set)
+    }
+
+    fn launch_on(&self, set: &Set) -> Result<()> {
+        for ((_, bytes, zero), memory) in self.plan.scratch.iter().zip(&set.scratch) {
             if *zero {
                 self.device.fill(memory, GUARD, *bytes, 0)?;
             }
         }
-        for (function, step, arguments) in &self.launches {
+        for (function, step, arguments) in &set.launches {
             self.device.launch(*function, &step.shape, arguments)?;
         }
         Ok(())
     }
 
+    /// How long it takes.
+    pub fn time(&self, watch: &Stopwatch) -> Result<Times> {
+        let mut times = watch.time(&|| self.launch())?;
+        times.rotated = self.rotated(watch)?;
+        Ok(times)
+    }
+
+    /// On so many copies of all memory, one after the other, that none of it is in the second-level cache when its turn
+    /// comes; none where that would take too many.
+    fn rotated(&self, watch: &Stopwatch) -> Result<Option<Spread>> {
+        let bytes: usize = self.set.buffers.iter().map(|memory| memory.len - 2 * GUARD).sum();
+        let sets = (3 * self.device.l2).div_ceil(bytes.max(1));
+        if sets > MOST_SETS {
+            return Ok(None);
+        }
+        let more = (1..sets).map(|_| {
+            let set = self.set()?;
+            for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
+                self.device.copy(from, to, from.len)?;
+            }
+            Ok(set)
+        });
+        let more = more.collect::<Result<Vec<_>>>()?;
+        let works = std::iter::once(&self.set).chain(&more);
+        let works: Vec<_> = works.map(|set| move || self.launch_on(set)).collect();
+        watch.replayed(&works)
+    }
     /// Runs twice, poisoned differently, and looks at every byte around and in the buffers.
     pub fn check(&self, deterministic: bool) -> Result<Checked> {
         let first = self.poisoned(POISONS[0])?;
@@ -119,14 +180,14 @@ impl<'a> Running<'a> {
 
     fn poisoned(&self, poison: u8) -> Result<Outputs> {
         let device = self.device;
-        for (buffer, memory) in self.problem.buffers.iter().zip(&self.buffers) {
+        for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
             match buffer.role {
                 Role::In => {}
                 Role::Out => device.fill(memory, GUARD, buffer.size(), poison)?,
                 Role::InOut => device.write(memory, GUARD, &buffer.bytes)?,
             }
         }
-        for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.scratch) {
+        for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
             device.fill(memory, GUARD, *bytes, poison)?;
         }
         self.launch()?;
@@ -134,7 +195,7 @@ impl<'a> Running<'a> {
             .problem
             .buffers
             .iter()
-            .zip(&self.buffers)
+            .zip(&self.set.buffers)
             .filter(|(buffer, _)| buffer.role != Role::In);
         let read = |(buffer, memory): (&Buffer, &Memory)| Ok((buffer.name, device.read(memory, GUARD, buffer.size())?));
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
@@ -143,7 +204,7 @@ impl<'a> Running<'a> {
     /// Bytes around buffers that changed.
     fn guards(&self) -> Result<Measured> {
         let (mut changed, mut all) = (0, 0);
-        for memory in self.buffers.iter().chain(&self.scratch) {
+        for memory in self.set.buffers.iter().chain(&self.set.scratch) {
             for at in [0, memory.len - GUARD] {
                 let band = self.device.read(memory, at, GUARD)?;
                 changed += band.iter().filter(|byte| **byte != GUARD_BYTE).count();
@@ -156,7 +217,7 @@ impl<'a> Running<'a> {
     /// Bytes of inputs that changed.
     fn inputs(&self) -> Result<Measured> {
         let (mut changed, mut all) = (0, 0);
-        for (buffer, memory) in self.problem.buffers.iter().zip(&self.buffers) {
+        for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
             if buffer.role == Role::In {
                 changed += differing(&buffer.bytes, &self.device.read(memory, GUARD, buffer.bytes.len())?);
                 all += buffer.bytes.len();

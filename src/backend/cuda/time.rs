@@ -1,9 +1,12 @@
 //! How long work takes: with the second-level cache flushed, back to back, and replayed as a graph.
 
 use cudarc::driver::{result, sys};
+use serde::{Deserialize, Serialize};
 
 use super::device::{Device, Memory, cuda};
+use super::matmul::Matmul;
 use crate::error::Result;
+use crate::kernels::Data;
 
 /// Microseconds of one repetition.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +41,27 @@ pub struct Times {
     pub hot: Spread,
     /// Launches of one graph, divided by their number; none where a launch cannot be captured.
     pub graph: Option<Spread>,
+    /// The same, each on other memory, none of which is in the second-level cache when its turn comes.
+    pub rotated: Option<Spread>,
+}
+
+/// Rates of a device in one run, which others are shares of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceilings {
+    /// Read and written by a copy on the device, 10⁹ bytes a second.
+    pub copy_gb_s: f64,
+    /// Of a large product of bf16 matrices, 10¹² operations a second; none where there is no cuBLASLt.
+    pub matmul_tflop_s: Option<f64>,
+}
+
+impl std::fmt::Display for Ceilings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "copy {:.0} GB/s", self.copy_gb_s)?;
+        match self.matmul_tflop_s {
+            Some(rate) => write!(f, ", bf16 matrix product {rate:.0} TFLOP/s"),
+            None => write!(f, ", no cuBLASLt to multiply matrices with"),
+        }
+    }
 }
 
 /// Times work on a device, with what is needed for that.
@@ -51,6 +75,16 @@ pub struct Stopwatch<'a> {
 /// Most time spent on one of the three ways, in microseconds, and most and fewest repetitions.
 const BUDGET: f64 = 60_000.0;
 const REPETITIONS: (usize, usize) = (20, 200);
+
+/// Repetitions of what takes so many microseconds.
+fn repetitions(each: f64) -> usize {
+    ((BUDGET / each.max(0.5)) as usize).clamp(REPETITIONS.0, REPETITIONS.1)
+}
+
+/// How often what takes so many microseconds is done between two events, so that these do not count.
+fn batch(each: f64) -> usize {
+    ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
+}
 
 impl<'a> Stopwatch<'a> {
     pub fn new(device: &'a Device) -> Result<Self> {
@@ -93,28 +127,38 @@ impl<'a> Stopwatch<'a> {
         work()?;
         self.device.wait()?;
         let estimate = self.once(work)?;
-        let repetitions = |each: f64| ((BUDGET / each.max(0.5)) as usize).clamp(REPETITIONS.0, REPETITIONS.1);
         let cold = (0..repetitions(estimate + 40.0)).map(|_| {
             self.device.fill(&self.flush, 0, self.flush.len, 1)?;
             self.once(work)
         });
         let cold = Spread::of(cold.collect::<Result<_>>()?);
-        // So many launches a repetition that the events do not count.
-        let batch = ((200.0 / estimate.max(1.0)).ceil() as usize).clamp(1, 50);
+        let batch = batch(estimate);
         let many = || (0..batch).try_for_each(|_| work());
         let per = |whole: f64| whole / batch as f64;
         let hot = (0..repetitions(estimate * batch as f64)).map(|_| self.once(many).map(per));
         let hot = Spread::of(hot.collect::<Result<_>>()?);
-        let graph = match self.capture(&many)? {
-            None => None,
-            Some(graph) => {
-                graph.launch(self.device)?;
-                let replays = (0..repetitions(cold.median * batch as f64))
-                    .map(|_| self.once(|| graph.launch(self.device)).map(per));
-                Some(Spread::of(replays.collect::<Result<_>>()?))
-            }
+        Ok(Times {
+            cold,
+            hot,
+            graph: self.replayed(&[work])?,
+            rotated: None,
+        })
+    }
+
+    /// Times works in turn, as launches of one graph, divided by their number; none where that is not possible.
+    pub fn replayed(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Spread>> {
+        let all = || works.iter().try_for_each(|work| work());
+        all()?;
+        self.device.wait()?;
+        let estimate = self.once(all)?;
+        let turns = batch(estimate);
+        let Some(graph) = self.capture(&|| (0..turns).try_for_each(|_| all()))? else {
+            return Ok(None);
         };
-        Ok(Times { cold, hot, graph })
+        graph.launch(self.device)?;
+        let per = |whole: f64| whole / (turns * works.len()) as f64;
+        let replays = (0..repetitions(estimate * turns as f64)).map(|_| self.once(|| graph.launch(self.device)).map(per));
+        Ok(Some(Spread::of(replays.collect::<Result<_>>()?)))
     }
 
     /// The work as a graph; none where it cannot be one.
@@ -140,8 +184,38 @@ impl<'a> Stopwatch<'a> {
         }
     }
 
+    /// What nothing on this device is faster than.
+    pub fn ceilings(&self) -> Result<Ceilings> {
+        Ok(Ceilings {
+            copy_gb_s: self.copy_bandwidth()? / 1e3,
+            matmul_tflop_s: self.matmul_rate()?.map(|rate| rate / 1e6),
+        })
+    }
+
+    /// Operations per microsecond of a product of bf16 matrices of N(0, 1) by cuBLASLt, 8192³; none without cuBLASLt.
+    fn matmul_rate(&self) -> Result<Option<f64>> {
+        const SIZE: usize = 8192;
+        let Some(matmul) = Matmul::new(self.device, [SIZE; 3])? else {
+            return Ok(None);
+        };
+        let nothing = |_: &str| Err(String::new());
+        let data = Data::new(0, &nothing);
+        let memory = |purpose: &str| {
+            let values = data.normal(purpose, SIZE * SIZE).into_iter();
+            let bytes: Vec<u8> = values.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect();
+            let memory = self.device.memory(bytes.len())?;
+            self.device.write(&memory, 0, &bytes)?;
+            Ok(memory)
+        };
+        let (a, b, d) = (memory("a")?, memory("b")?, self.device.memory(2 * SIZE * SIZE)?);
+        matmul.launch(&a, &b, &d)?;
+        let times = (0..12).map(|_| self.once(|| matmul.launch(&a, &b, &d)));
+        let time = Spread::of(times.collect::<Result<_>>()?).median;
+        Ok(Some(2.0 * (SIZE as f64).powi(3) / time))
+    }
+
     /// Bytes per microsecond of a copy on the device, read and written, of 4 GiB or what there is room for.
-    pub fn copy_bandwidth(&self) -> Result<f64> {
+    fn copy_bandwidth(&self) -> Result<f64> {
         let (free, _) = cuda("cuMemGetInfo", result::mem_get_info())?;
         let len = (4 << 30).min(free / 4);
         let (from, to) = (self.device.memory(len)?, self.device.memory(len)?);

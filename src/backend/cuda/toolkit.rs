@@ -64,22 +64,15 @@ impl Toolkit {
 
     /// None where there is no compiler or no headers.
     fn open_at(folder: &Path) -> std::result::Result<Option<Self>, String> {
-        let library = |stem: &str| {
-            let folders = ["lib64", "lib", "lib/x86_64-linux-gnu"].map(|name| folder.join(name));
-            folders.iter().find_map(|folder| newest(folder, stem))
-        };
+        let library = |stem: &str| library_in(folder, stem);
         let Some(nvrtc) = library("libnvrtc.so") else {
             return Ok(None);
         };
         if !folder.join("include/cuda_bf16.h").is_file() {
             return Err("NVRTC is there, include/cuda_bf16.h is not".into());
         }
-        let load = |path: &Path| {
-            // SAFETY: loading NVIDIA's libraries runs no code of ours and none that touches our state.
-            unsafe { libloading::os::unix::Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
-                .map(Library::from)
-                .map_err(|error| error.to_string())
-        };
+        // SAFETY: loading NVIDIA's libraries runs no code of ours and none that touches our state.
+        let load = |path: &Path| unsafe { load(path) };
         let builtins = library("libnvrtc-builtins.so").map(|path| load(&path)).transpose()?;
         let nvrtc = load(&nvrtc)?;
         let mut version = (0, 0);
@@ -206,6 +199,28 @@ type Call<'a, F> = libloading::Symbol<'a, F>;
 
 const RTLD_NOW: c_int = 2;
 const RTLD_GLOBAL: c_int = 0x100;
+
+/// Loads a library, for all that ask for it by its name later.
+///
+/// # Safety
+/// What the library does when it is loaded must be harmless.
+pub unsafe fn load(path: &Path) -> std::result::Result<Library, String> {
+    // SAFETY: the caller's.
+    unsafe { libloading::os::unix::Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
+        .map(Library::from)
+        .map_err(|error| error.to_string())
+}
+
+/// A library of the first toolkit that has it.
+pub fn library(stem: &str) -> Option<PathBuf> {
+    places().iter().find_map(|folder| library_in(folder, stem))
+}
+
+/// A library of a toolkit.
+fn library_in(folder: &Path, stem: &str) -> Option<PathBuf> {
+    let folders = ["lib64", "lib", "lib/x86_64-linux-gnu"].map(|name| folder.join(name));
+    folders.iter().find_map(|folder| newest(folder, stem))
+}
 
 /// The library of the highest version in a folder.
 fn newest(folder: &Path, stem: &str) -> Option<PathBuf> {

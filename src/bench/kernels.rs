@@ -1,0 +1,42 @@
+//! `ulplab bench kernels`: how long the kernels take on the GPU that is here.
+
+use std::path::PathBuf;
+
+use crate::error::{Error, Exit, Result};
+use crate::sweep::command::{self, SweepArgs};
+use crate::sweep::kernels::above;
+
+/// Time the kernels on the GPU that is here, each once it has been found right: µs, bytes, shares of a copy, beside peers.
+/// The same as `ulplab sweep experiments/kernels.toml --timed`: the records are kept in runs/.
+#[derive(Debug, clap::Args)]
+pub struct KernelsArgs {
+    /// Only cells whose id (op.variant/local/case) matches, e.g. 'rope.*/**'.
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+    /// No cells whose id matches.
+    #[arg(long, value_name = "GLOB")]
+    skip: Vec<String>,
+    /// Set times of other people's code beside, as experiments/peers/kernels.py writes them.
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+    /// Folder of the run [default: runs/kernels/<time>].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the cells that would be timed, and time none.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &KernelsArgs) -> Result<Exit> {
+    let missing = || Error::Setup("no folder experiments/ here or above".into());
+    command::run(&SweepArgs {
+        experiment: above("experiments")?.ok_or_else(missing)?.join("kernels.toml"),
+        timed: true,
+        only: args.only.clone(),
+        skip: args.skip.clone(),
+        peers: args.peers.clone(),
+        out: args.out.clone(),
+        dry_run: args.dry_run,
+        ..SweepArgs::default()
+    })
+}
