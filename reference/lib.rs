@@ -4,11 +4,13 @@
 //! tensor on its way implements [`Numerics`] and is called at every named [`Site`].
 
 pub mod numerics;
+pub mod operations;
 pub mod ops;
 pub mod paths;
 pub mod real;
 pub mod tensor;
 
 pub use numerics::{Choice, Numerics, Plain, Role, Site, SiteInfo, SiteKind};
+pub use operations::Operations;
 pub use real::Real;
 pub use tensor::Tensor;

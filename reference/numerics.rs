@@ -2,11 +2,11 @@
 //!
 //! A path calls [`Numerics::site`] at each named place of its data flow. [`Plain`] leaves everything alone and makes the
 //! path the reference; the lab's implementation rounds tensors to a format, records them, or replaces them by the
-//! reference's own values (teacher forcing). One source of each path therefore serves all of these.
+//! reference's own values (teacher forcing). [`Numerics::operations`] lets other code stand in for whole operations. One source of each path therefore serves all of these.
 
 use std::fmt;
 
-use crate::{Real, Tensor};
+use crate::{Operations, Real, Tensor};
 
 /// In which role a tensor is read. DeepSeek-V4 reads one KV vector both as key and as value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +105,11 @@ pub trait Numerics<T: Real> {
     /// two copies, instead of once as [`Role::Both`]. Must answer alike for all rows of a site in one run.
     fn splits(&self, _site: &Site) -> bool {
         false
+    }
+
+    /// What computes the operations; the reference's own code where nobody stands in.
+    fn operations(&self) -> &dyn Operations<T> {
+        &Plain
     }
 }
 

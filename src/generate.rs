@@ -149,13 +149,13 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
 }
 
 /// Feeds the prompt at once, then one token at a time.
-fn generate(model: &Model<f32>, mut rounding: &Rounding, args: &GenerateArgs) -> Result<Vec<u8>> {
+fn generate(model: &Model<f32>, rounding: &Rounding, args: &GenerateArgs) -> Result<Vec<u8>> {
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let mut state = model.state();
     let mut fed: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
     let mut text = Vec::with_capacity(args.tokens);
     while text.len() < args.tokens {
-        let logits = model.run(&mut state, &fed, &mut rounding).map_err(Error::Reference)?;
+        let logits = rounding.run(model, &mut state, &fed, &mut { rounding })?;
         let draw: f64 = StandardUniform.sample(&mut rng);
         let next = pick(logits.row(logits.rows() - 1), args.temperature, draw);
         text.push(next);

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::BLOCK;
 use super::linear::{Linear, multiply};
 use crate::real::vectorized;
-use crate::{Choice, Real, Tensor};
+use crate::{Choice, Operations, Real, Tensor};
 
 /// One expert's weights; the shared expert is one too.
 #[derive(Clone, Debug)]
@@ -29,29 +29,33 @@ pub struct Experts<T> {
 
 impl<T: Real> Expert<T> {
     /// Rows of x through the expert; `weights` has one factor per row, none means 1.
-    fn apply(&self, x: &[T], weights: Option<&[T]>, limit: T) -> Vec<T> {
+    fn apply(&self, x: &[T], weights: Option<&[T]>, limit: T, operations: &dyn Operations<T>) -> Vec<T> {
         let (dim, inner) = (self.gate_up.weight.cols(), self.down.weight.cols());
         let rows = x.len() / dim;
         let mut gate_up = vec![T::ZERO; rows * 2 * inner];
         multiply(x, &self.gate_up.weight.data, dim, &mut gate_up);
-        let mut hidden = vec![T::ZERO; rows * inner];
-        vectorized!({
-            for (row, (hidden, gate_up)) in hidden
-                .chunks_exact_mut(inner)
-                .zip(gate_up.chunks_exact(2 * inner))
-                .enumerate()
-            {
-                let weight = weights.map_or(T::ONE, |weights| weights[row]);
-                let (gate, up) = gate_up.split_at(inner);
-                for ((hidden, &gate), &up) in hidden.iter_mut().zip(gate).zip(up) {
-                    *hidden = swiglu(gate, up, limit) * weight;
-                }
-            }
-        });
+        let mut hidden = operations.swiglu(&gate_up, inner, limit);
+        for (hidden, &weight) in hidden.chunks_exact_mut(inner).zip(weights.into_iter().flatten()) {
+            hidden.iter_mut().for_each(|hidden| *hidden *= weight);
+        }
         let mut y = vec![T::ZERO; rows * dim];
         multiply(&hidden, &self.down.weight.data, inner, &mut y);
         y
     }
+}
+
+/// [`swiglu`] of rows [gate, up] of `2·inner`: rows of `inner`.
+pub fn swiglu_rows<T: Real>(gate_up: &[T], inner: usize, limit: T) -> Vec<T> {
+    let mut hidden = vec![T::ZERO; gate_up.len() / 2];
+    vectorized!({
+        for (hidden, gate_up) in hidden.chunks_exact_mut(inner).zip(gate_up.chunks_exact(2 * inner)) {
+            let (gate, up) = gate_up.split_at(inner);
+            for ((hidden, &gate), &up) in hidden.iter_mut().zip(gate).zip(up) {
+                *hidden = swiglu(gate, up, limit);
+            }
+        }
+    });
+    hidden
 }
 
 /// silu(min(g, c)) · clamp(u, −c, c). Comparisons let NaN through, which `min` and `max` would drop.
@@ -65,7 +69,13 @@ pub fn swiglu<T: Real>(gate: T, up: T, limit: T) -> T {
 
 impl<T: Real> Experts<T> {
     /// `[tokens, dim]` → shared expert + Σ over the selected, weighted.
-    pub fn apply(&self, x: &Tensor<T>, choice: &Choice<T>, weights: &Tensor<T>) -> Tensor<T> {
+    pub fn apply(
+        &self,
+        x: &Tensor<T>,
+        choice: &Choice<T>,
+        weights: &Tensor<T>,
+        operations: &dyn Operations<T>,
+    ) -> Tensor<T> {
         let dim = x.cols();
         let mut out = Tensor::full([x.rows(), dim], T::ZERO);
         out.data
@@ -88,15 +98,14 @@ impl<T: Real> Experts<T> {
                         continue;
                     }
                     let gathered = sent.iter().map(|&row| x.row(row)).collect::<Vec<_>>().concat();
-                    let y = expert.apply(&gathered, Some(&factors), self.limit);
+                    let y = expert.apply(&gathered, Some(&factors), self.limit, operations);
                     for (&row, y) in sent.iter().zip(y.chunks_exact(dim)) {
                         let out = &mut out[(row - first) * dim..][..dim];
                         out.iter_mut().zip(y).for_each(|(out, &y)| *out += y);
                     }
                 }
-                let shared = self
-                    .shared
-                    .apply(&x.data[first * dim..(first + rows) * dim], None, self.limit);
+                let x = &x.data[first * dim..(first + rows) * dim];
+                let shared = self.shared.apply(x, None, self.limit, operations);
                 out.iter_mut().zip(&shared).for_each(|(out, &y)| *out += y);
             });
         out

@@ -68,6 +68,12 @@ impl<T: Real> Rope<T> {
         }
     }
 
+    /// Pairs (cos φ, sin φ) at a position that the table reaches.
+    pub fn turns(&self, position: usize) -> &[(T, T)] {
+        let pairs = self.frequencies.len();
+        &self.table[position * pairs..(position + 1) * pairs]
+    }
+
     /// Turns the last r channels of every row in place; row i of `x` is at position `position(i / rows_per_token)`, and
     /// every row is one head of `cols` channels. `inverse` turns back.
     pub fn apply(&self, x: &mut Tensor<T>, heads: usize, position: impl Fn(usize) -> usize + Sync, inverse: bool) {
@@ -80,8 +86,7 @@ impl<T: Real> Rope<T> {
             .for_each(|(block, rows)| {
                 for (row, x) in rows.chunks_exact_mut(cols).enumerate() {
                     let position = position(block * BLOCK + row / heads);
-                    let turns = &self.table[position * pairs..(position + 1) * pairs];
-                    for (pair, &(cos, sin)) in x[cols - 2 * pairs..].chunks_exact_mut(2).zip(turns) {
+                    for (pair, &(cos, sin)) in x[cols - 2 * pairs..].chunks_exact_mut(2).zip(self.turns(position)) {
                         let (even, odd, sin) = (pair[0], pair[1], sign * sin);
                         pair[0] = even * cos - odd * sin;
                         pair[1] = odd * cos + even * sin;

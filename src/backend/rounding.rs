@@ -8,13 +8,15 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
-use reference::paths::deepseek_v4::Config;
-use reference::{Numerics, Role, Site, SiteInfo, SiteKind, Tensor};
+use reference::paths::deepseek_v4::{Config, Model, State};
+use reference::{Numerics, Operations, Plain, Role, Site, SiteInfo, SiteKind, Tensor};
 
-use crate::error::did_you_mean;
-use crate::formats::{Codec, RECORDS, codec, hadamard};
+use crate::error::{Error, did_you_mean};
+use crate::formats::{Codec, RECORDS, Record, codec, hadamard};
+use crate::kernels::call::StandIn;
 use crate::pattern::matches;
 use crate::sweep::experiment::{self, Recipe, Segment};
+use crate::sweep::stand_in::stand_in;
 
 /// A recipe resolved against a model: codecs found, layers parsed, patterns known to match.
 #[derive(Clone)]
@@ -23,6 +25,8 @@ pub struct Rounding {
     /// Replace rounding errors by noise of their energy, drawn from this seed.
     noise: Option<u64>,
     rope_dims: usize,
+    /// What stands in for operations.
+    stand_in: Option<Arc<StandIn>>,
 }
 
 #[derive(Clone)]
@@ -30,7 +34,7 @@ struct Round {
     at: String,
     codec: Arc<dyn Codec>,
     /// A record has a place for every channel: it is encoded whole, whatever is used of it.
-    record: bool,
+    record: Option<&'static Record>,
     segment: Option<Segment>,
     role: Option<Role>,
     layers: Option<Vec<usize>>,
@@ -44,6 +48,7 @@ impl Rounding {
             rounds: Vec::new(),
             noise: None,
             rope_dims: 0,
+            stand_in: None,
         }
     }
 
@@ -76,7 +81,31 @@ impl Rounding {
             rounds,
             noise,
             rope_dims: config.qk_rope_head_dim,
+            stand_in: stand_in(recipe)?.map(Arc::new),
         })
+    }
+
+    /// What computes the model's operations.
+    pub fn operations(&self) -> &dyn Operations<f32> {
+        match &self.stand_in {
+            Some(stand_in) => &**stand_in,
+            None => &Plain,
+        }
+    }
+
+    /// Runs the model by the recipe's kernels, called at the sites of `numerics`; an error where one of them failed.
+    pub fn run(
+        &self,
+        model: &Model<f32>,
+        state: &mut State<f32>,
+        ids: &[u32],
+        numerics: &mut dyn Numerics<f32>,
+    ) -> crate::Result<Tensor<f32>> {
+        let logits = model.run(state, ids, numerics).map_err(Error::Reference)?;
+        match self.stand_in.as_ref().and_then(|stand_in| stand_in.failure()) {
+            Some(why) => Err(Error::Setup(why)),
+            None => Ok(logits),
+        }
     }
 
     /// Whether a tensor read in two roles must be passed once per role.
@@ -96,11 +125,20 @@ impl Rounding {
         }
         let exact = self.noise.map(|seed| (seed, tensor.data.clone()));
         for round in self.at(site).filter(|round| round.reads(site.role)) {
-            round.apply(tensor, self.rope_dims);
+            if !self.stored(round, tensor) {
+                round.apply(tensor, self.rope_dims);
+            }
         }
         if let Some((seed, exact)) = exact {
             self.replace_by_noise(seed, site, &exact, tensor);
         }
+    }
+
+    /// Has kernels write a whole record and read it again, where that is asked for.
+    fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
+        let record = round.record.filter(|_| round.segment.is_none() && !round.hadamard);
+        let kernels = self.stand_in.as_ref().zip(record);
+        kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
 
     /// Bytes the recipe stores one row of a site in; `None` where it is no storage format (one role only, noise).
@@ -111,7 +149,7 @@ impl Rounding {
             match round.segment {
                 _ if self.noise.is_some() || round.role.is_some() => return None,
                 None => return Some(round.codec.bytes_per_row(cols)),
-                Some(_) if round.record => return None,
+                Some(_) if round.record.is_some() => return None,
                 Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - self.rope_dims)),
                 Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(self.rope_dims)),
             }
@@ -199,6 +237,10 @@ impl Numerics<f32> for &Rounding {
     fn splits(&self, site: &Site) -> bool {
         Rounding::splits(self, site)
     }
+
+    fn operations(&self) -> &dyn Operations<f32> {
+        Rounding::operations(self)
+    }
 }
 
 /// Writes `exact` + Gaussian noise whose energy equals that of `rounded − exact`, over `rounded`.
@@ -265,7 +307,7 @@ impl Round {
         let resolved = Self {
             at: round.at.clone(),
             codec,
-            record: RECORDS.iter().any(|record| record.name == round.format),
+            record: RECORDS.iter().copied().find(|record| record.name == round.format),
             segment: round.segment,
             role: round.role.map(|role| match role {
                 experiment::Role::Key => Role::Key,
@@ -340,7 +382,7 @@ impl Round {
         };
         // A record is encoded whole and only the segment of it is used; a format is applied to the segment alone.
         let segment = segment.range(cols, rope_dims);
-        if self.record {
+        if self.record.is_some() {
             let mut whole = tensor.data.clone();
             self.codec.round(&mut whole, cols);
             for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(whole.chunks_exact(cols)) {

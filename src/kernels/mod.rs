@@ -5,6 +5,7 @@
 //! `.cu` alone.
 
 mod blocks;
+pub mod call;
 pub mod data;
 mod dequantize;
 pub mod judge;

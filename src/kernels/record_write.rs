@@ -18,7 +18,7 @@ use crate::formats::{Format, Group, PAGE, Place, RECORDS, Record, Scaling, codec
 pub struct RecordWrite;
 
 /// Channels that are turned, the last ones.
-const ROPE: usize = 64;
+pub(super) const ROPE: usize = 64;
 /// Positions in the table of cosines and sines.
 const POSITIONS: usize = 20480;
 const EPS: f32 = 1e-6;

@@ -145,20 +145,21 @@ impl Experiment {
 
     fn check_recipe(&self, recipe: &Recipe) -> Result<(), Wrong> {
         let name = &recipe.name;
-        let [rounds, format, noise] = [
+        let [rounds, kernels, format, noise] = [
             !recipe.rounds.is_empty(),
+            !recipe.kernels.is_empty(),
             recipe.format.is_some(),
             recipe.score_noise.is_some(),
         ];
         let suits = match self.kind {
             Kind::Model => !format && !noise,
-            Kind::RoundTrip => format && !rounds && !noise && !recipe.noise,
-            Kind::Recall => !format && rounds != noise,
+            Kind::RoundTrip => format && !rounds && !kernels && !noise && !recipe.noise,
+            Kind::Recall => !format && !kernels && rounds != noise,
             Kind::Kernels => true,
         };
         if !suits {
             let needs = match self.kind {
-                Kind::Model => "'round' only",
+                Kind::Model => "'round' and 'kernels' only",
                 Kind::RoundTrip => "'format' only",
                 Kind::Recall => "either 'round' or 'score_noise'",
                 Kind::Kernels => "nothing",

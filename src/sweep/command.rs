@@ -149,6 +149,9 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
             None
         }
     };
+    if prepared.experiment.kernels_stand_in() {
+        prepared.manifest.device = Device::open()?.describe();
+    }
     if let Some(device) = &device {
         prepared.manifest.device = device.describe();
         prepared.manifest.ceilings = Some(Stopwatch::new(device)?.ceilings()?);
@@ -255,6 +258,11 @@ fn manifest(
     let mut data = Vec::new();
     for name in experiment.model.as_deref().into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
+    }
+    if experiment.kernels_stand_in() {
+        for source in KernelFile::read_all(&kernels::folder()?)? {
+            data.push((source.path.display().to_string(), source.digest().to_hex().to_string()));
+        }
     }
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
     let commit = commit(&args.experiment);

@@ -109,10 +109,7 @@ fn candidate<W: Real + Into<f64>>(
     blank: Record,
 ) -> Result<Vec<Record>> {
     let mut probe = Probe::new(rounding, want, blank.phase, blank);
-    let logits = text
-        .model
-        .run(&mut text.model.state(), text.ids, &mut probe)
-        .map_err(Error::Reference)?;
+    let logits = rounding.run(text.model, &mut text.model.state(), text.ids, &mut probe)?;
     Ok(probe.finish(&logits, text.ids))
 }
 

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::source::Source;
+use crate::kernels::call::Type;
 use crate::record::Phase;
 
 /// A question, and what to run to answer it.
@@ -96,6 +97,12 @@ pub struct Recipe {
     pub noise: bool,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
+    /// Kernels that stand in for operations of the model, as `op.variant`; of an operation's the first that takes the sizes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<String>,
+    /// Type of the tensors that these read and write.
+    #[serde(default, skip_serializing_if = "Type::is_f32")]
+    pub dtype: Type,
     /// Round trip: what numbers are stored in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
@@ -211,6 +218,11 @@ impl Experiment {
         }
         let draws = (1..=self.draws).map(|draw| format!("draw-{draw}"));
         draws.chain(self.windows.iter().map(Window::name)).collect()
+    }
+
+    /// Whether there are recipes of which kernels compute operations of the model.
+    pub fn kernels_stand_in(&self) -> bool {
+        self.recipes.iter().any(|recipe| !recipe.kernels.is_empty())
     }
 
     /// The phases records are made in.

@@ -20,5 +20,6 @@ pub mod recall;
 pub mod round_trip;
 pub mod run;
 pub mod source;
+pub mod stand_in;
 pub mod store;
 pub mod summary;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use reference::{Choice, Numerics, Real, Role, Site, Tensor};
+use reference::{Choice, Numerics, Operations, Real, Role, Site, Tensor};
 
 use crate::backend::rounding::Rounding;
 use crate::metrics::{self, Evidence, Gain, Logits, Metric, Pair, Threshold};
@@ -251,6 +251,10 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
 
     fn splits(&self, site: &Site) -> bool {
         self.rounding.splits(site)
+    }
+
+    fn operations(&self) -> &dyn Operations<f32> {
+        self.rounding.operations()
     }
 }
 

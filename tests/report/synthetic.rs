@@ -189,6 +189,7 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             cells,
             recipes: specs.iter().map(info).collect(),
             peers: BTreeMap::new(),
+            ceilings: None,
             complete: true,
         },
         records,

@@ -9,7 +9,6 @@ use crate::ops::attention::{KeyRows, attend};
 use crate::ops::experts::Experts;
 use crate::ops::hyper_connection::HyperConnection;
 use crate::ops::linear::{Linear, Product};
-use crate::ops::rmsnorm::rmsnorm;
 use crate::ops::rope::Rope;
 use crate::ops::router::{Selection, select, sqrt_softplus, weights};
 use crate::ops::{BLOCK, indexer};
@@ -79,6 +78,15 @@ impl<T: Real> Context<'_, T> {
         }
     }
 
+    fn rmsnorm(&self, x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
+        self.numerics.operations().rmsnorm(x, weight, eps);
+    }
+
+    /// Token i of the rows is at `position(i)`.
+    fn rope(&self, x: &mut Tensor<T>, heads: usize, position: &(dyn Fn(usize) -> usize + Sync), inverse: bool) {
+        self.numerics.operations().rope(self.rope, x, heads, position, inverse);
+    }
+
     fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
         self.numerics.site(&self.at(name, self.start), tensor);
     }
@@ -114,15 +122,15 @@ impl<T: Real> Layer<T> {
     pub fn forward(&self, x: &mut Tensor<T>, state: &mut LayerState<T>, cx: &mut Context<'_, T>) {
         cx.pass(INPUT, x);
 
-        let (mut input, mixing) = self.attention_mixer.pre(x);
-        rmsnorm(&mut input, Some(&self.attention_norm), self.eps);
+        let operations = cx.numerics.operations();
+        let (mut input, mixing) = operations.mhc_pre(&self.attention_mixer, x, &self.attention_norm, self.eps);
         cx.pass(ATTENTION_INPUT, &mut input);
         let mut output = self.attention(&input, state, cx);
         cx.pass(ATTENTION_OUTPUT, &mut output);
         self.attention_mixer.post(x, &output, &mixing);
 
-        let (mut input, mixing) = self.moe_mixer.pre(x);
-        rmsnorm(&mut input, Some(&self.moe_norm), self.eps);
+        let operations = cx.numerics.operations();
+        let (mut input, mixing) = operations.mhc_pre(&self.moe_mixer, x, &self.moe_norm, self.eps);
         cx.pass(MOE_INPUT, &mut input);
         let mut output = self.moe(&input, cx);
         cx.pass(MOE_OUTPUT, &mut output);
@@ -135,16 +143,16 @@ impl<T: Real> Layer<T> {
         let (tokens, start, dim, heads) = (x.rows(), cx.start, self.kv_norm.len(), self.sinks.len());
 
         let mut low = self.query_down.apply(x);
-        rmsnorm(&mut low, Some(&self.query_norm), self.eps);
+        cx.rmsnorm(&mut low, Some(&self.query_norm), self.eps);
         let mut query = self.query_up.apply(&low);
         query.shape = vec![tokens, heads, dim];
-        rmsnorm(&mut query, None, self.eps);
-        cx.rope.apply(&mut query, heads, |token| start + token, false);
+        cx.rmsnorm(&mut query, None, self.eps);
+        cx.rope(&mut query, heads, &|token| start + token, false);
         cx.pass(QUERY, &mut query);
 
         let mut kv = self.kv.apply(x);
-        rmsnorm(&mut kv, Some(&self.kv_norm), self.eps);
-        cx.rope.apply(&mut kv, 1, |token| start + token, false);
+        cx.rmsnorm(&mut kv, Some(&self.kv_norm), self.eps);
+        cx.rope(&mut kv, 1, &|token| start + token, false);
         let values = cx.pass_kv(WINDOW, start, &mut kv);
         state.window.push(kv, values);
 
@@ -157,7 +165,7 @@ impl<T: Real> Layer<T> {
         let choice = self.index(x, &low, state, cx);
         let mut mixed = self.attend(&query, choice.as_ref(), state, cx);
         state.forget(self.window);
-        cx.rope.apply(&mut mixed, heads, |token| start + token, true);
+        cx.rope(&mut mixed, heads, &|token| start + token, true);
         cx.pass(HEADS, &mut mixed);
         self.project(&mixed)
     }
@@ -178,7 +186,7 @@ impl<T: Real> Layer<T> {
         let dim = indexer.compressor.norm.len();
         let mut query = indexer.query_up.apply(low);
         query.shape = vec![tokens, heads, dim];
-        cx.rope.apply(&mut query, heads, |token| start + token, false);
+        cx.rope(&mut query, heads, &|token| start + token, false);
         cx.pass(INDEX_QUERY, &mut query);
         if let Some((first, mut keys)) = indexer.compressor.compress(x, index, cx, self.eps) {
             cx.numerics.site(&cx.at(INDEX_KEY, first), &mut keys);
@@ -287,7 +295,7 @@ impl<T: Real> Layer<T> {
             cx.numerics.choice(&cx.at(ROUTER, cx.start), &mut choice);
         }
         let weights = weights(&sigma, &choice, self.router_scale);
-        self.experts.apply(x, &choice, &weights)
+        self.experts.apply(x, &choice, &weights, cx.numerics.operations())
     }
 }
 
@@ -321,8 +329,8 @@ impl<T: Real> Compressor<T> {
         if entries.rows() == 0 {
             return None;
         }
-        rmsnorm(&mut entries, Some(&self.norm), eps);
-        cx.rope.apply(&mut entries, 1, |entry| (first + entry) * rate, false);
+        cx.rmsnorm(&mut entries, Some(&self.norm), eps);
+        cx.rope(&mut entries, 1, &|entry| (first + entry) * rate, false);
         Some((first, entries))
     }
 }

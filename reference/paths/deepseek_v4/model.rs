@@ -7,7 +7,6 @@ use super::state::{Cache, Compressed, LayerState, State};
 use crate::ops::experts::{Expert, Experts};
 use crate::ops::hyper_connection::{HyperConnection, HyperHead};
 use crate::ops::linear::Linear;
-use crate::ops::rmsnorm::rmsnorm;
 use crate::ops::rope::Rope;
 use crate::ops::router::Selection;
 use crate::paths::Weights;
@@ -133,7 +132,8 @@ impl<T: Real> Model<T> {
             );
         }
         let mut hidden = self.head_mixer.apply(&x);
-        rmsnorm(&mut hidden, Some(&self.norm), T::from_f64(self.config.rms_norm_eps));
+        let eps = T::from_f64(self.config.rms_norm_eps);
+        numerics.operations().rmsnorm(&mut hidden, Some(&self.norm), eps);
         let mut logits = self.head.apply(&hidden);
         numerics.site(
             &Site {

@@ -3,7 +3,7 @@
 use reference::ops::experts::{Expert, Experts};
 use reference::ops::linear::Linear;
 use reference::ops::router::{Selection, select, sqrt_softplus, weights};
-use reference::{Choice, Real, Tensor};
+use reference::{Choice, Plain, Real, Tensor};
 
 use super::models::*;
 use super::support::*;
@@ -145,7 +145,7 @@ fn routed_and_shared_experts() {
         let input = activation(layer, "post_attention_layernorm.out");
         let (choice, weights) = routed(layer);
         let mut experts = experts(layer, 1.0);
-        let got = experts.apply(input, &choice, &weights);
+        let got = experts.apply(input, &choice, &weights, &Plain);
         agrees(
             &format!("layer {layer} experts"),
             &got.data,
@@ -156,12 +156,12 @@ fn routed_and_shared_experts() {
             indices: vec![-1; choice.indices.len()],
             ..choice.clone()
         };
-        let shared = experts.apply(input, &none, &weights);
+        let shared = experts.apply(input, &none, &weights, &Plain);
         let want = activation(layer, "mlp.shared_experts.out");
         agrees(&format!("layer {layer} shared expert"), &shared.data, &want.data);
 
         experts.shared.down.weight.data.fill(0.0);
-        let routed = experts.apply(input, &choice, &weights);
+        let routed = experts.apply(input, &choice, &weights, &Plain);
         let want = activation(layer, "mlp.experts.out");
         agrees(&format!("layer {layer} routed experts"), &routed.data, &want.data);
     }

@@ -1,6 +1,6 @@
 //! Plausible mistakes, each made on purpose through the public operations: all are far outside the tolerances.
 
-use reference::Tensor;
+use reference::{Plain, Tensor};
 use reference::ops::router::weights;
 use reference::paths::deepseek_v4::LayerType;
 
@@ -182,7 +182,7 @@ fn router_and_experts_otherwise() {
             caught("biased weights", &weights(&biased, &choice, 1.5).data, &right.data);
         }
         caught("γ left out", &weights(&sigma(layer), &choice, 1.0).data, &right.data);
-        let unclamped = experts(layer, f32::INFINITY).apply(input, &choice, &right);
+        let unclamped = experts(layer, f32::INFINITY).apply(input, &choice, &right, &Plain);
         caught("no clamp", &unclamped.data, want);
     }
 }

@@ -237,7 +237,7 @@ fn an_overruled_router_is_obeyed() {
         scores: sigma.clone(),
     };
     let weights = reference::ops::router::weights(&sigma, &choice, 1.5);
-    let want = experts(LAYER, 1.0).apply(input, &choice, &weights);
+    let want = experts(LAYER, 1.0).apply(input, &choice, &weights, &Plain);
     agrees("experts", &watch.tensor("layers.3.moe.output").data, &want.data);
 }
 

@@ -7,6 +7,7 @@ pub mod header;
 pub mod matmul;
 pub mod plan;
 pub mod run;
+pub mod runner;
 pub mod time;
 pub mod toolkit;
 

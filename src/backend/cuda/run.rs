@@ -167,7 +167,7 @@ impl<'a> Running<'a> {
     }
     /// Runs twice, poisoned differently, and looks at every byte around and in the buffers.
     pub fn check(&self, deterministic: bool) -> Result<Checked> {
-        let first = self.poisoned(POISONS[0])?;
+        let first = self.outputs()?;
         let mut measured = vec![self.guards()?, self.inputs()?];
         if deterministic {
             measured.push(rerun(&first, &self.poisoned(POISONS[1])?));
@@ -176,6 +176,11 @@ impl<'a> Running<'a> {
             outputs: first,
             measured,
         })
+    }
+
+    /// What one run leaves in the buffers that it writes.
+    pub fn outputs(&self) -> Result<Outputs> {
+        self.poisoned(POISONS[0])
     }
 
     fn poisoned(&self, poison: u8) -> Result<Outputs> {

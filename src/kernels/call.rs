@@ -1,0 +1,309 @@
+//! Operations of the reference as calls of kernels, which stand in for them.
+
+use reference::ops::hyper_connection::{HyperConnection, Mixing};
+use reference::ops::rope::Rope;
+use reference::{Operations, Plain, Tensor};
+use safetensors::Dtype;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::data::{bf16_bytes, f32_bytes, floats};
+use super::record_write::ROPE;
+use super::{Buffer, Case, Inputs, Outputs, Problem, Scalar};
+use crate::formats::{PAGE, Record};
+
+/// The operations of a model that there are kernels for; the last two are what a cache does with a record.
+pub const CALLED: [&str; 6] = ["mhc_pre", "rmsnorm", "rope", "swiglu", "record_write", "record_read"];
+
+/// Type of the tensors that kernels read and write; a model's weights for norms and mixing are f32 in both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Type {
+    #[default]
+    F32,
+    Bf16,
+}
+
+/// An operation on given numbers.
+pub struct Call {
+    pub op: &'static str,
+    pub case: Case,
+    /// Judges nothing.
+    pub problem: Problem,
+}
+
+/// Runs calls.
+pub trait Runner: Send + Sync {
+    /// Whether calls of the operation are for it.
+    fn takes(&self, op: &str) -> bool;
+
+    fn run(&self, call: Call) -> Result<Outputs, String>;
+}
+
+/// Stands in for the operations that a runner takes. The first failure is kept, and everything after it is the reference's:
+/// who has run a model with this asks for [`StandIn::failure`] then.
+pub struct StandIn {
+    runner: Box<dyn Runner>,
+    dtype: Type,
+    failure: std::sync::Mutex<Option<String>>,
+}
+
+impl Type {
+    pub fn is_f32(&self) -> bool {
+        *self == Self::F32
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+
+    fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::Bf16 => Dtype::BF16,
+        }
+    }
+
+    fn bytes(self, values: &[f32]) -> Vec<u8> {
+        match self {
+            Self::F32 => f32_bytes(values),
+            Self::Bf16 => bf16_bytes(values),
+        }
+    }
+}
+
+fn f32s(name: &'static str, values: &[f32], shape: &[usize]) -> Buffer {
+    Buffer::input(name, Dtype::F32, shape, f32_bytes(values))
+}
+
+/// The numbers of an output.
+fn values(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
+    floats(outputs.get(name), size).into_iter().map(|x| x as f32).collect()
+}
+
+impl Call {
+    fn new(
+        op: &'static str,
+        keys: &[(&'static str, &str)],
+        dims: &[(&'static str, usize)],
+        buffers: Vec<Buffer>,
+        scalars: &[(&'static str, f32)],
+    ) -> Self {
+        let scalars = scalars.iter().map(|(name, value)| (*name, Scalar::F32(*value)));
+        Self {
+            op,
+            case: Case {
+                name: "call".into(),
+                keys: keys.iter().map(|(key, value)| (*key, value.to_string())).collect(),
+                dims: dims.iter().map(|(dim, size)| (*dim, *size as i64)).collect(),
+                inputs: Inputs::Random,
+                timed: false,
+            },
+            problem: Problem {
+                buffers,
+                scalars: scalars.collect(),
+                bytes: 0,
+                flops: 0,
+                judge: Box::new(|_| Vec::new()),
+            },
+        }
+    }
+}
+
+impl StandIn {
+    pub fn new(runner: Box<dyn Runner>, dtype: Type) -> Self {
+        Self {
+            runner,
+            dtype,
+            failure: std::sync::Mutex::default(),
+        }
+    }
+
+    /// What went wrong first.
+    pub fn failure(&self) -> Option<String> {
+        self.kept().clone()
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Outputs of the call, if the runner takes its operation and has not failed.
+    fn run(&self, op: &'static str, call: impl FnOnce() -> Call) -> Option<Outputs> {
+        if !self.runner.takes(op) || self.kept().is_some() {
+            return None;
+        }
+        match self.runner.run(call()) {
+            Ok(outputs) => Some(outputs),
+            Err(why) => {
+                self.kept().get_or_insert(format!("{op}: {why}"));
+                None
+            }
+        }
+    }
+}
+
+impl StandIn {
+    /// Writes rows `[rows, record.dim]` into pages of a cache, as bf16 and in order, and reads them again; whether that was
+    /// for the runner to do.
+    pub fn store(&self, record: &Record, x: &mut [f32]) -> bool {
+        if !["record_write", "record_read"].iter().all(|op| self.runner.takes(op)) {
+            return false;
+        }
+        let rows = x.len() / record.dim;
+        let page_shape = [rows.div_ceil(PAGE), record.page_stride(PAGE)];
+        let slots = || {
+            let slots = (0..rows as i64).flat_map(i64::to_le_bytes).collect();
+            Buffer::input("slots", Dtype::I64, &[rows], slots)
+        };
+        let dims = [("T", rows), ("C", record.dim), ("slot_bytes", 8)];
+        let write = || {
+            let buffers = vec![
+                Buffer::input("x", Dtype::BF16, &[rows, record.dim], bf16_bytes(x)),
+                // Of the normed form only.
+                f32s("weight", &vec![1.0; record.dim], &[record.dim]),
+                Buffer::input("positions", Dtype::I64, &[rows], vec![0; 8 * rows]),
+                f32s("cos_sin", &[1.0, 0.0].repeat(ROPE / 2), &[1, ROPE / 2, 2]),
+                slots(),
+                Buffer::in_place("pages", Dtype::U8, &page_shape, vec![0; page_shape.iter().product()]),
+            ];
+            let keys = [("record", record.name), ("form", "raw")];
+            Call::new("record_write", &keys, &dims, buffers, &[("eps", 0.0)])
+        };
+        let written = self.run("record_write", write);
+        let read = written.and_then(|written| {
+            self.run("record_read", || {
+                let buffers = vec![
+                    Buffer::input("pages", Dtype::U8, &page_shape, written.get("pages").to_vec()),
+                    slots(),
+                    Buffer::output("out", Dtype::F32, &[rows, record.dim]),
+                ];
+                let dims = [&dims[..], &[("out_bytes", 4)]].concat();
+                Call::new("record_read", &[("record", record.name), ("out", "f32")], &dims, buffers, &[])
+            })
+        });
+        if let Some(read) = &read {
+            x.copy_from_slice(&values(read, "out", 4));
+        }
+        read.is_some()
+    }
+}
+
+impl Operations<f32> for StandIn {
+    fn rmsnorm(&self, x: &mut Tensor<f32>, weight: Option<&[f32]>, eps: f32) {
+        let (cols, dtype) = (x.cols(), self.dtype);
+        let rows = x.data.len() / cols;
+        let call = || {
+            let weight = weight.map_or_else(|| vec![1.0; cols], <[f32]>::to_vec);
+            let buffers = vec![
+                Buffer::input("x", dtype.dtype(), &[rows, cols], dtype.bytes(&x.data)),
+                f32s("weight", &weight, &[cols]),
+                Buffer::output("y", dtype.dtype(), &[rows, cols]),
+            ];
+            let dims = [("T", rows), ("C", cols), ("S", dtype.size())];
+            Call::new("rmsnorm", &[("dtype", dtype.name())], &dims, buffers, &[("eps", eps)])
+        };
+        match self.run("rmsnorm", call) {
+            Some(outputs) => x.data = values(&outputs, "y", dtype.size()),
+            None => Plain.rmsnorm(x, weight, eps),
+        }
+    }
+
+    fn rope(
+        &self,
+        rope: &Rope<f32>,
+        x: &mut Tensor<f32>,
+        heads: usize,
+        position: &(dyn Fn(usize) -> usize + Sync),
+        inverse: bool,
+    ) {
+        let (channels, dtype) = (x.cols(), self.dtype);
+        let tokens = x.data.len() / (heads * channels);
+        let call = || {
+            let turns = (0..tokens).flat_map(|token| rope.turns(position(token)).iter().copied());
+            let (cos, sin): (Vec<f32>, Vec<f32>) = turns.unzip();
+            let pairs = cos.len() / tokens;
+            let shape = [tokens, heads, channels];
+            let buffers = vec![
+                Buffer::in_place("x", dtype.dtype(), &shape, dtype.bytes(&x.data)),
+                f32s("cos", &cos, &[tokens, pairs]),
+                f32s("sin", &sin, &[tokens, pairs]),
+            ];
+            let keys = [
+                ("dtype", dtype.name()),
+                ("direction", if inverse { "inverse" } else { "forward" }),
+            ];
+            let dims = [
+                ("T", tokens),
+                ("H", heads),
+                ("D", channels),
+                ("R", 2 * pairs),
+                ("size", dtype.size()),
+            ];
+            Call::new("rope", &keys, &dims, buffers, &[])
+        };
+        match self.run("rope", call) {
+            Some(outputs) => x.data = values(&outputs, "x", dtype.size()),
+            None => Plain.rope(rope, x, heads, position, inverse),
+        }
+    }
+
+    /// Streams and the normed input are bf16, whatever the type of the others.
+    fn mhc_pre(
+        &self,
+        mixer: &HyperConnection<f32>,
+        x: &Tensor<f32>,
+        weight: &[f32],
+        eps: f32,
+    ) -> (Tensor<f32>, Mixing<f32>) {
+        let (tokens, streams, channels) = (x.shape[0], mixer.streams, x.cols());
+        let call = || {
+            let buffers = vec![
+                Buffer::input("x", Dtype::BF16, &x.shape, bf16_bytes(&x.data)),
+                f32s("fn", &mixer.projection.weight.data, &mixer.projection.weight.shape),
+                f32s("base", &mixer.base, &[mixer.base.len()]),
+                f32s("scale", &mixer.scale, &[3]),
+                f32s("weight", weight, &[channels]),
+                Buffer::output("y", Dtype::BF16, &[tokens, channels]),
+                Buffer::output("post", Dtype::F32, &[tokens, streams]),
+                Buffer::output("comb", Dtype::F32, &[tokens, streams, streams]),
+            ];
+            let scalars = [("norm_eps", mixer.norm_eps), ("eps", mixer.eps)];
+            Call::new("mhc_pre", &[], &[("T", tokens), ("C", channels)], buffers, &scalars)
+        };
+        let Some(outputs) = self.run("mhc_pre", call) else {
+            return Plain.mhc_pre(mixer, x, weight, eps);
+        };
+        let mixing = Mixing {
+            post: Tensor::new([tokens, streams], values(&outputs, "post", 4)),
+            comb: Tensor::new([tokens, streams, streams], values(&outputs, "comb", 4)),
+        };
+        (Tensor::new([tokens, channels], values(&outputs, "y", 2)), mixing)
+    }
+
+    fn swiglu(&self, gate_up: &[f32], inner: usize, limit: f32) -> Vec<f32> {
+        let (rows, dtype) = (gate_up.len() / (2 * inner), self.dtype);
+        let call = || {
+            let buffers = vec![
+                Buffer::input("gate_up", dtype.dtype(), &[rows, 2 * inner], dtype.bytes(gate_up)),
+                Buffer::output("y", dtype.dtype(), &[rows, inner]),
+            ];
+            let dims = [("T", rows), ("C", inner)];
+            Call::new("swiglu", &[("dtype", dtype.name())], &dims, buffers, &[("limit", limit)])
+        };
+        match self.run("swiglu", call) {
+            Some(outputs) => values(&outputs, "y", dtype.size()),
+            None => Plain.swiglu(gate_up, inner, limit),
+        }
+    }
+}
