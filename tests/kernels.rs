@@ -12,6 +12,8 @@ mod rope;
 mod rows;
 #[path = "kernels/scale_layout.rs"]
 mod scale_layout;
+#[path = "kernels/stand_in.rs"]
+mod stand_in;
 #[path = "kernels/state_transpose.rs"]
 mod state_transpose;
 
@@ -23,6 +25,16 @@ use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::kernels::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
 use ulplab::sweep::execute::Text;
 use ulplab::sweep::kernels::sites;
+
+fn datasets() -> Manifest {
+    Manifest::open(Some(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets"))).unwrap()
+}
+
+/// The model of 61 layers.
+fn mini() -> Model<f32> {
+    let mut checkpoint = Checkpoint::open(&datasets().checkpoint("dsv4-mini").unwrap()).unwrap();
+    Model::load(checkpoint.config.clone(), &mut checkpoint).unwrap()
+}
 
 /// Every case with inputs that need no model and are not timed, and its problem.
 fn problems(op: &str) -> Vec<(Case, Problem)> {
@@ -84,6 +96,19 @@ fn accepts_only(case: &Case, problem: &Problem, outputs: &[(&'static str, Vec<u8
     }
 }
 
+/// What launches name is a buffer, scratch, a scalar or a size.
+fn arguments_are_there(case: &Case, problem: &Problem, plan: &Plan) {
+    for step in &plan.steps {
+        let missing = step.arguments.iter().find(|name| {
+            !problem.buffers.iter().any(|buffer| buffer.name == **name)
+                && !problem.scalars.iter().any(|(scalar, _)| scalar == name)
+                && !case.dims.iter().any(|(dim, _)| dim == name)
+                && !plan.scratch.iter().any(|(scratch, ..)| scratch == *name)
+        });
+        assert_eq!(missing, None, "{}: {}", case.name, step.entry);
+    }
+}
+
 /// A program finds sizes, keys and scalars by their names, beside `op`, `case` and `outputs`.
 fn named_apart(case: &Case, problem: &Problem) {
     let dims = case.dims.iter().map(|(name, _)| *name);
@@ -111,10 +136,8 @@ fn cases_have_names_of_their_own() {
 /// launch, and the arguments of its launches are there.
 #[test]
 fn cases_and_headers_fit() {
-    let datasets = Manifest::open(Some(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets"))).unwrap();
-    let mut checkpoint = Checkpoint::open(&datasets.checkpoint("dsv4-mini").unwrap()).unwrap();
-    let model: Model<f32> = Model::load(checkpoint.config.clone(), &mut checkpoint).unwrap();
-    let ids: Vec<u32> = datasets
+    let model = mini();
+    let ids: Vec<u32> = datasets()
         .text("alice", 4096, 512)
         .unwrap()
         .into_iter()
@@ -157,14 +180,8 @@ fn cases_and_headers_fit() {
                 .unwrap_or_else(|why| panic!("{} {}: {why}", source.op, case.name));
             named_apart(&case, &problem);
             for plan in plans.into_iter().flatten() {
+                arguments_are_there(&case, &problem, &plan);
                 for step in &plan.steps {
-                    let missing = step.arguments.iter().find(|name| {
-                        !problem.buffers.iter().any(|buffer| buffer.name == **name)
-                            && !problem.scalars.iter().any(|(scalar, _)| scalar == name)
-                            && !case.dims.iter().any(|(dim, _)| dim == name)
-                            && !plan.scratch.iter().any(|(scratch, ..)| scratch == *name)
-                    });
-                    assert_eq!(missing, None, "{} {}: {}", source.op, case.name, step.entry);
                     assert!(
                         source.text.contains(step.entry.split('_').next().unwrap()),
                         "{}",

@@ -163,8 +163,11 @@ impl Rounding {
 
     /// Bytes of one cached vector, and bytes the growing caches of all layers take per token of context (the window cache
     /// does not grow and is not counted). The vector is the KV vector, or the indexer's key where the recipe rounds no KV
-    /// vector; there is none unless all layers store it alike.
+    /// vector; there is none unless all layers store it alike, and where the recipe rounds nothing.
     pub fn cache_bytes(&self, config: &Config) -> (Option<f64>, Option<f64>) {
+        if self.rounds.is_empty() {
+            return (None, None);
+        }
         let (mut vectors, mut keys, mut per_token) = (Vec::new(), Vec::new(), Some(0.0));
         let mut rounds_vectors = false;
         for layer in 0..config.num_hidden_layers {

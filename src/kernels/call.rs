@@ -189,7 +189,13 @@ impl StandIn {
                     Buffer::output("out", Dtype::F32, &[rows, record.dim]),
                 ];
                 let dims = [&dims[..], &[("out_bytes", 4)]].concat();
-                Call::new("record_read", &[("record", record.name), ("out", "f32")], &dims, buffers, &[])
+                Call::new(
+                    "record_read",
+                    &[("record", record.name), ("out", "f32")],
+                    &dims,
+                    buffers,
+                    &[],
+                )
             })
         });
         if let Some(read) = &read {
@@ -299,7 +305,13 @@ impl Operations<f32> for StandIn {
                 Buffer::output("y", dtype.dtype(), &[rows, inner]),
             ];
             let dims = [("T", rows), ("C", inner)];
-            Call::new("swiglu", &[("dtype", dtype.name())], &dims, buffers, &[("limit", limit)])
+            Call::new(
+                "swiglu",
+                &[("dtype", dtype.name())],
+                &dims,
+                buffers,
+                &[("limit", limit)],
+            )
         };
         match self.run("swiglu", call) {
             Some(outputs) => values(&outputs, "y", dtype.size()),

@@ -119,14 +119,19 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
                 peer how many times as fast as it the kernel is, cold.",
         figures: vec![Figure {
             markup: markup(run.run),
-            caption: run.run.manifest.ceilings.map_or(String::new(), |ceilings| format!("In this run: {ceilings}.")),
+            caption: run
+                .run
+                .manifest
+                .ceilings
+                .map_or(String::new(), |ceilings| format!("In this run: {ceilings}.")),
             size: Size::Whole,
         }],
     }]
 }
 
-/// What a row of times says, and how its values are written.
-const TIMES: &[(&str, &str, fn(f64) -> String)] = &[
+/// What a row of times says besides the cold time: head, metric, how it is written.
+type Quantities = [(&'static str, &'static str, fn(f64) -> String)];
+const TIMES: &Quantities = &[
     ("hot µs", "us_hot", number::bytes),
     ("graph µs", "us_graph", number::bytes),
     ("rotated µs", "us_rotated", number::bytes),
@@ -189,7 +194,10 @@ pub fn times(run: &Run) -> String {
     text.add_rows(rows);
     let lines = text.to_string();
     let mut lines: Vec<&str> = lines.lines().map(str::trim_end).collect();
-    let ceilings = run.manifest.ceilings.map(|ceilings| format!("{}: {ceilings}", run.manifest.device));
+    let ceilings = run
+        .manifest
+        .ceilings
+        .map(|ceilings| format!("{}: {ceilings}", run.manifest.device));
     lines.extend(ceilings.as_deref());
     lines.join("\n") + "\n"
 }

@@ -23,10 +23,10 @@ use crate::sweep::run::Run;
 use crate::{Error, Result};
 
 use index::Index;
+pub use kernels::times;
 use overview::Overview;
 use recipes::{Candidate, Gate, Group};
 use verdicts::Check;
-pub use kernels::times;
 pub use verdicts::{Outcome, Tally};
 
 /// A way to show a run.

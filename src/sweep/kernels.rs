@@ -249,7 +249,9 @@ impl Bench<'_> {
             ("of_matmul", flops(times.cold.median)),
         ];
         let measured = all.into_iter();
-        Ok(measured.filter_map(|(metric, value)| Some(time(metric, value?))).collect())
+        Ok(measured
+            .filter_map(|(metric, value)| Some(time(metric, value?)))
+            .collect())
     }
 
     /// What the checks say of a variant on a case; none where it does not take it.

@@ -19,7 +19,9 @@ pub fn stand_in(recipe: &Recipe) -> Result<Option<StandIn>, (String, String)> {
         let (op, variant) = name.split_once('.').unwrap_or((name, ""));
         let of = |source: &Source| {
             let variants = source.header.variants.iter();
-            variants.map(|variant| format!("{}.{}", source.op, variant.name)).collect::<Vec<_>>()
+            variants
+                .map(|variant| format!("{}.{}", source.op, variant.name))
+                .collect::<Vec<_>>()
         };
         let usable = || files.iter().filter(|source| CALLED.contains(&source.op.as_str()));
         let source = usable().find(|source| source.op == op);

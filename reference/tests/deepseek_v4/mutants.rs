@@ -1,8 +1,8 @@
 //! Plausible mistakes, each made on purpose through the public operations: all are far outside the tolerances.
 
-use reference::{Plain, Tensor};
 use reference::ops::router::weights;
 use reference::paths::deepseek_v4::LayerType;
+use reference::{Plain, Tensor};
 
 use super::blocks::{attention, in_window, mixer, mixing, reads};
 use super::models::*;

@@ -73,9 +73,8 @@ impl<'a> Matmul<'a> {
                 (&raw const WORKSPACE).cast(),
                 size_of_val(&WORKSPACE),
             );
-            let found = set.and_then(|()| {
-                result::get_matmul_algo_heuristic(self.handle, self.product, b, a, d, d, preference)
-            });
+            let found =
+                set.and_then(|()| result::get_matmul_algo_heuristic(self.handle, self.product, b, a, d, d, preference));
             lt(
                 "cublasLtMatmulPreferenceDestroy",
                 result::destroy_matmul_pref(preference),

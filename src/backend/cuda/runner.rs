@@ -96,7 +96,16 @@ impl<'a> Ready<'a> {
             }
         }
         let names: Vec<&str> = chosen.variants.iter().map(|variant| variant.name.as_str()).collect();
-        let sizes: Vec<String> = call.case.dims.iter().map(|(dim, size)| format!("{dim} = {size}")).collect();
-        Err(Error::Usage(format!("{} does not take {}", names.join(", "), sizes.join(", "))))
+        let sizes: Vec<String> = call
+            .case
+            .dims
+            .iter()
+            .map(|(dim, size)| format!("{dim} = {size}"))
+            .collect();
+        Err(Error::Usage(format!(
+            "{} does not take {}",
+            names.join(", "),
+            sizes.join(", ")
+        )))
     }
 }

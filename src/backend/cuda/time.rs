@@ -157,7 +157,8 @@ impl<'a> Stopwatch<'a> {
         };
         graph.launch(self.device)?;
         let per = |whole: f64| whole / (turns * works.len()) as f64;
-        let replays = (0..repetitions(estimate * turns as f64)).map(|_| self.once(|| graph.launch(self.device)).map(per));
+        let replays =
+            (0..repetitions(estimate * turns as f64)).map(|_| self.once(|| graph.launch(self.device)).map(per));
         Ok(Some(Spread::of(replays.collect::<Result<_>>()?)))
     }
 
