@@ -1,5 +1,8 @@
 //! Operations of the reference as calls of kernels, which stand in for them.
 
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use reference::ops::hyper_connection::{HyperConnection, Mixing};
 use reference::ops::rope::Rope;
 use reference::{Operations, Plain, Tensor};
@@ -34,8 +37,8 @@ pub struct Call {
 
 /// Runs calls.
 pub trait Runner: Send + Sync {
-    /// Whether calls of the operation are for it.
-    fn takes(&self, op: &str) -> bool;
+    /// The operations of which calls are for it.
+    fn ops(&self) -> &[String];
 
     fn run(&self, call: Call) -> Result<Outputs, String>;
 }
@@ -45,7 +48,15 @@ pub trait Runner: Send + Sync {
 pub struct StandIn {
     runner: Box<dyn Runner>,
     dtype: Type,
-    failure: std::sync::Mutex<Option<String>>,
+    seen: Mutex<Seen>,
+}
+
+/// What became of the calls.
+#[derive(Default)]
+struct Seen {
+    answered: HashSet<&'static str>,
+    /// What went wrong first.
+    failure: Option<String>,
 }
 
 impl Type {
@@ -125,28 +136,38 @@ impl StandIn {
         Self {
             runner,
             dtype,
-            failure: std::sync::Mutex::default(),
+            seen: Mutex::default(),
         }
     }
 
-    /// What went wrong first.
+    /// What went wrong first, or an operation that the runner was never asked for.
     pub fn failure(&self) -> Option<String> {
-        self.kept().clone()
+        let seen = self.seen();
+        let unused = self.runner.ops().iter().find(|op| !seen.answered.contains(op.as_str()));
+        let unused = || unused.map(|op| format!("{op}: kernels are named for it, but the model never called it"));
+        seen.failure.clone().or_else(unused)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn takes(&self, op: &str) -> bool {
+        self.runner.ops().iter().any(|other| other == op)
     }
 
     /// Outputs of the call, if the runner takes its operation and has not failed.
     fn run(&self, op: &'static str, call: impl FnOnce() -> Call) -> Option<Outputs> {
-        if !self.runner.takes(op) || self.kept().is_some() {
+        if !self.takes(op) || self.seen().failure.is_some() {
             return None;
         }
         match self.runner.run(call()) {
-            Ok(outputs) => Some(outputs),
+            Ok(outputs) => {
+                self.seen().answered.insert(op);
+                Some(outputs)
+            }
             Err(why) => {
-                self.kept().get_or_insert(format!("{op}: {why}"));
+                self.seen().failure.get_or_insert(format!("{op}: {why}"));
                 None
             }
         }
@@ -157,7 +178,7 @@ impl StandIn {
     /// Writes rows `[rows, record.dim]` into pages of a cache, as bf16 and in order, and reads them again; whether that was
     /// for the runner to do.
     pub fn store(&self, record: &Record, x: &mut [f32]) -> bool {
-        if !["record_write", "record_read"].iter().all(|op| self.runner.takes(op)) {
+        if !["record_write", "record_read"].iter().all(|op| self.takes(op)) {
             return false;
         }
         let rows = x.len() / record.dim;

@@ -35,6 +35,7 @@ impl Op for SwiGlu {
             cases.push(case(Inputs::Random, "random", 37, 3072, false));
             cases.push(case(Inputs::Random, "random", 7, 333, false));
             cases.push(case(Inputs::Edges, "edges", 208, 512, false));
+            cases.push(case(Inputs::Site("layers.*.moe.gate_up"), "model", 61 * 64, 48, false));
             if dtype == "bf16" {
                 for rows in [1, 128, 8192] {
                     cases.push(case(Inputs::Random, "timed", rows, 3072, true));

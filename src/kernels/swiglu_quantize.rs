@@ -37,6 +37,7 @@ impl Op for SwiGluQuantize {
                 cases.push(case(Inputs::Random, "random", 37, 3072, false));
                 cases.push(case(Inputs::Random, "random", 7, 328, false));
                 cases.push(case(Inputs::Edges, "edges", 208, 512, false));
+                cases.push(case(Inputs::Site("layers.*.moe.gate_up"), "model", 61 * 64, 48, false));
                 if dtype == "bf16" && ["fp8_b128_f32", "fp8_b128", "mxfp8", NVFP4].contains(&blocks.key) {
                     for rows in [1, 128, 8192] {
                         cases.push(case(Inputs::Random, "timed", rows, 3072, true));

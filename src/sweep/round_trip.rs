@@ -72,6 +72,11 @@ impl Numerics<f32> for Collector<'_> {
             }
         }
     }
+
+    fn wants(&self, site: &Site) -> bool {
+        let named = |source: &Source| matches!(&source.from, Origin::Site(at) if at.ends_with(site.name) && matches(at, &site.to_string()));
+        self.sources.iter().any(named)
+    }
 }
 
 /// Measures one format on the samples of a window; `rival` is the one it is set against.

@@ -24,15 +24,14 @@ struct Cpu {
     fault: bool,
     /// Fails at this operation.
     fails: &'static str,
-    /// Operations that are for it; all if empty.
-    takes: Vec<&'static str>,
+    ops: Vec<String>,
     calls: Arc<Mutex<Vec<Call>>>,
     written: Arc<Mutex<Option<Encoded>>>,
 }
 
 impl Runner for Cpu {
-    fn takes(&self, op: &str) -> bool {
-        self.takes.is_empty() || self.takes.contains(&op)
+    fn ops(&self) -> &[String] {
+        &self.ops
     }
 
     fn run(&self, call: Call) -> Result<Outputs, String> {
@@ -97,6 +96,13 @@ impl Runner for Cpu {
 }
 
 impl Cpu {
+    fn of(ops: &[&str]) -> Self {
+        Self {
+            ops: ops.iter().map(ToString::to_string).collect(),
+            ..Self::default()
+        }
+    }
+
     fn turned(&self, call: &Call) -> Vec<f32> {
         let [heads, channels, r] = ["H", "D", "R"].map(|name| call.case.dim(name));
         let [mut x, mut cos, mut sin] = ["x", "cos", "sin"].map(|name| values(&call.problem, name));
@@ -143,10 +149,7 @@ fn what_stands_in_is_what_the_model_computes_with() {
     let model = mini();
     let want = logits(&model, &mut Plain);
     for op in ["rmsnorm", "rope", "swiglu"] {
-        let cpu = Cpu {
-            takes: vec![op],
-            ..Cpu::default()
-        };
+        let cpu = Cpu::of(&[op]);
         let exact = StandIn::new(Box::new(cpu.clone()), Type::F32);
         assert_eq!(logits(&model, &mut With(&exact)), want, "{op}");
         let calls = std::mem::take(&mut *cpu.calls.lock().unwrap());
@@ -160,12 +163,12 @@ fn what_stands_in_is_what_the_model_computes_with() {
         assert!((1e-4..0.05).contains(&error), "{op} in bf16: {error}");
     }
     // Streams are bf16 here in any case.
-    let mixed = StandIn::new(Box::new(Cpu::default()), Type::F32);
+    let mixed = StandIn::new(Box::new(Cpu::of(&CALLED)), Type::F32);
     let error = relative(&logits(&model, &mut With(&mixed)), &want);
     assert!((1e-4..0.05).contains(&error), "{error}");
     let wrong = Cpu {
         fault: true,
-        ..Cpu::default()
+        ..Cpu::of(&["rope"])
     };
     let error = relative(
         &logits(&model, &mut With(&StandIn::new(Box::new(wrong), Type::F32))),
@@ -179,12 +182,19 @@ fn a_failure_is_kept_and_the_reference_goes_on() {
     let model = mini();
     let cpu = Cpu {
         fails: "rope",
-        takes: vec!["rope", "swiglu"],
-        ..Cpu::default()
+        ..Cpu::of(&["rope", "swiglu"])
     };
     let stand_in = StandIn::new(Box::new(cpu), Type::F32);
     assert_eq!(logits(&model, &mut With(&stand_in)), logits(&model, &mut Plain));
     assert_eq!(stand_in.failure().unwrap(), "rope: no such card");
+
+    let idle = StandIn::new(Box::new(Cpu::of(&["rope", "record_read"])), Type::F32);
+    logits(&model, &mut With(&idle));
+    let failure = idle.failure().unwrap();
+    assert_eq!(
+        failure,
+        "record_read: kernels are named for it, but the model never called it"
+    );
 }
 
 #[test]
@@ -193,22 +203,20 @@ fn records_are_stored_as_the_codec_stores_bf16() {
         let value = |i: usize| ((i * 7919) % 2003) as f32 / 500.0 - 2.0;
         let x: Vec<f32> = (0..70 * record.dim).map(value).collect();
         let (mut got, mut want) = (x.clone(), x);
-        assert!(StandIn::new(Box::new(Cpu::default()), Type::F32).store(record, &mut got));
+        let both = Cpu::of(&["record_write", "record_read"]);
+        assert!(StandIn::new(Box::new(both), Type::F32).store(record, &mut got));
         round_to_bf16(&mut want);
         codec(record.name).unwrap().round(&mut want, record.dim);
         assert_eq!(got, want, "{}", record.name);
-        let none = Cpu {
-            takes: vec!["record_write"],
-            ..Cpu::default()
-        };
-        assert!(!StandIn::new(Box::new(none), Type::F32).store(record, &mut got));
+        let one = Cpu::of(&["record_write"]);
+        assert!(!StandIn::new(Box::new(one), Type::F32).store(record, &mut got));
     }
 }
 
 /// Every variant finds in a call what its launches name.
 #[test]
 fn calls_have_what_variants_take() {
-    let cpu = Cpu::default();
+    let cpu = Cpu::of(&CALLED);
     let model = mini();
     for dtype in [Type::F32, Type::Bf16] {
         let stand_in = StandIn::new(Box::new(cpu.clone()), dtype);

@@ -295,6 +295,9 @@ impl<T: Real> Layer<T> {
             cx.numerics.choice(&cx.at(ROUTER, cx.start), &mut choice);
         }
         let weights = weights(&sigma, &choice, self.router_scale);
+        if cx.numerics.wants(&cx.at(GATE_UP, cx.start)) {
+            cx.pass(GATE_UP, &mut self.experts.shared.gate_up.apply(x));
+        }
         self.experts.apply(x, &choice, &weights, cx.numerics.operations())
     }
 }

@@ -16,6 +16,7 @@ pub const HEADS: &str = "attention.heads";
 pub const ATTENTION_OUTPUT: &str = "attention.output";
 pub const MOE_INPUT: &str = "moe.input";
 pub const ROUTER: &str = "moe.router";
+pub const GATE_UP: &str = "moe.gate_up";
 pub const MOE_OUTPUT: &str = "moe.output";
 pub const OUTPUT: &str = "output";
 pub const LOGITS: &str = "logits";
@@ -105,6 +106,12 @@ pub const SITES: &[SiteInfo] = &[
         "[T, num_experts_per_tok]",
         "experts a learned router selects",
     ),
+    layered(
+        GATE_UP,
+        SiteKind::Watch,
+        "[T, 2 · moe_intermediate_size]",
+        "the shared expert's two projections, before the activation",
+    ),
     layered(MOE_OUTPUT, SiteKind::Tensor, "[T, hidden_size]", "sum of the experts"),
     layered(
         OUTPUT,
@@ -140,6 +147,7 @@ impl Config {
             QUERY | WINDOW | COMPRESSED | HEADS => self.head_dim,
             INDEX_QUERY | INDEX_KEY => self.index_head_dim,
             MASS => self.index_topk,
+            GATE_UP => 2 * self.moe_intermediate_size,
             LOGITS => self.vocab_size,
             _ => self.hidden_size,
         }

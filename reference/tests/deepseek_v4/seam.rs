@@ -60,6 +60,7 @@ fn shape(config: &Config, words: &str, tokens: usize, entries: usize) -> Vec<usi
         "index_topk" => config.index_topk,
         "num_experts_per_tok" => config.num_experts_per_tok,
         "vocab_size" => config.vocab_size,
+        "2 · moe_intermediate_size" => 2 * config.moe_intermediate_size,
         other => panic!("{other} is no word of the configuration"),
     };
     words.trim_matches(['[', ']']).split(", ").map(number).collect()

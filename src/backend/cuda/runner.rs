@@ -41,8 +41,8 @@ impl Worker {
 }
 
 impl Runner for Worker {
-    fn takes(&self, op: &str) -> bool {
-        self.ops.iter().any(|other| other == op)
+    fn ops(&self) -> &[String] {
+        &self.ops
     }
 
     fn run(&self, call: Call) -> std::result::Result<Outputs, String> {
