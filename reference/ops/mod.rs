@@ -6,6 +6,7 @@ pub mod experts;
 pub mod hyper_connection;
 pub mod indexer;
 pub mod linear;
+pub mod linear_attention;
 pub mod rmsnorm;
 pub mod rope;
 pub mod router;
