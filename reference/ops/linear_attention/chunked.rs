@@ -21,10 +21,6 @@ use crate::Real;
 use crate::ops::linear::Product;
 use crate::real::vectorized;
 
-/// Log decays below this are taken for it: its exponential is 0 in f64 too, and sums stay small, so that a difference that
-/// does not reach across such a decay keeps its last places. Also takes −∞, whose differences are NaN.
-pub const FORGOTTEN: f64 = -750.0;
-
 /// The chunked form.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunked<P = Exact> {
@@ -85,7 +81,7 @@ impl<'a, T: Real, P: Policy<T>> Chunk<'a, T, P> {
         let mut sums = Vec::with_capacity(rows * width);
         for g in head.decay[first * width..][..rows * width].chunks_exact(width) {
             for (sum, &g) in sum.iter_mut().zip(g) {
-                *sum = form.policy.add_decay(*sum, g.into().max(FORGOTTEN));
+                *sum = form.policy.add_decay(*sum, g.into());
             }
             sums.extend_from_slice(&sum);
         }

@@ -34,8 +34,8 @@ pub(super) fn inverse<T: Real>(a: &[T], size: usize, inversion: Inversion, polic
         // The blocks to the left: X_rc = −X_rr Σ_m A_rm X_mc, all columns c < r at once.
         if first > 0 {
             let above: Vec<T> = (0..first).flat_map(|row| &x[row * size..][..first]).copied().collect();
-            let sum = product(block(a, 0..first), above, [rows, first, first], policy);
-            let left = product(diagonal.clone(), sum, [rows, rows, first], policy);
+            let sum = product(block(a, 0..first), above, [rows, first, first], false, policy);
+            let left = product(diagonal.clone(), sum, [rows, rows, first], true, policy);
             for (row, left) in left.chunks_exact(first).enumerate() {
                 let to = &mut x[(first + row) * size..][..first];
                 to.iter_mut().zip(left).for_each(|(x, &left)| *x = -left);
@@ -73,20 +73,28 @@ fn neumann<T: Real>(a: &[T], n: usize, policy: &impl Policy<T>) -> Vec<T> {
     let mut x = plus_one(&power, -T::ONE);
     let mut reached = 2;
     while reached < n {
-        power = product(power.clone(), power, [n; 3], policy);
-        x = product(x, plus_one(&power, T::ONE), [n; 3], policy);
+        power = product(power.clone(), power, [n; 3], true, policy);
+        x = product(x, plus_one(&power, T::ONE), [n; 3], true, policy);
         reached *= 2;
     }
     x
 }
 
-/// `[m, k]` · `[k, n]`, operands rounded.
-fn product<T: Real>(mut x: Vec<T>, mut y: Vec<T>, [m, k, n]: [usize; 3], policy: &impl Policy<T>) -> Vec<T> {
+/// x `[m, k]` · y `[k, n]`, operands rounded. Of a `lower` triangular x, nothing above the diagonal is multiplied: it would
+/// carry NaN of later rows back.
+fn product<T: Real>(
+    mut x: Vec<T>,
+    mut y: Vec<T>,
+    [m, k, n]: [usize; 3],
+    lower: bool,
+    policy: &impl Policy<T>,
+) -> Vec<T> {
     policy.round(Intermediate::InverseOperand, &mut x, k);
     policy.round(Intermediate::InverseOperand, &mut y, n);
     let mut sum = vec![T::ZERO; m * n];
     vectorized!({
-        for (sum, x) in sum.chunks_exact_mut(n).zip(x.chunks_exact(k)) {
+        for (i, (sum, x)) in sum.chunks_exact_mut(n).zip(x.chunks_exact(k)).enumerate() {
+            let x = if lower { &x[..=i] } else { x };
             for (&x, y) in x.iter().zip(y.chunks_exact(n)) {
                 sum.iter_mut().zip(y).for_each(|(sum, &y)| *sum += x * y);
             }

@@ -24,11 +24,11 @@ mod state;
 
 use rayon::prelude::*;
 
-pub use chunked::{Chunked, FORGOTTEN};
+pub use chunked::Chunked;
 pub use gate::{Gate, L2_EPS, beta, l2_normalize};
 pub use inputs::{Decay, Head, Inputs};
 pub use inverse::{BLOCK, Inversion};
-pub use policy::{Exact, Intermediate, Policy};
+pub use policy::{Exact, FORGOTTEN, Intermediate, Policy};
 pub use recurrent::{Recurrent, Store, Token, Unrounded};
 pub use state::{Kv, Layout, State, Vk};
 

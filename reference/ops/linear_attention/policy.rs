@@ -69,6 +69,10 @@ impl Intermediate {
     ];
 }
 
+/// Log decays below this are taken for it: its exponential is 0 in f64 too, and sums stay small, so that a difference that
+/// does not reach across such a decay keeps its last places. Also takes −∞, whose differences are NaN.
+pub const FORGOTTEN: f64 = -750.0;
+
 /// What becomes of the intermediates of [`Chunked`](super::Chunked); every default leaves them alone.
 pub trait Policy<T>: Sync {
     /// Rounds an intermediate, a row-major matrix of `cols` columns, in place.
@@ -76,7 +80,7 @@ pub trait Policy<T>: Sync {
 
     /// The sum of a chunk's log decays, extended by one: G_i of G_{i−1} and g_i.
     fn add_decay(&self, sum: f64, decay: f64) -> f64 {
-        sum + decay
+        sum + decay.max(FORGOTTEN)
     }
 }
 

@@ -91,7 +91,7 @@ fn both_layouts() {
         let mut state = State::<f64, Vk>::new(file.get("h0_vk").clone()).expect("a state");
         let kv: State<f64, Kv> = state.turned();
         assert_eq!(kv.tensor(), file.get("h0_kv"));
-        case.run_in(&RECURRENT, &mut state).expect("a good case");
+        case.run_in(&RECURRENT, &mut state, None).expect("a good case");
         let off = farthest(&state.tensor().data, &file.get("ht_vk_fla_f32").data);
         within(name, off / top(&state.tensor().data), bound(&case, U32));
     }

@@ -137,10 +137,12 @@ impl Case {
         }
     }
 
+    /// In slots of a pool; the states of the case are not read.
     pub fn run_in<T: Real, L: Layout>(
         &self,
         form: &impl Form<T>,
-        state: &mut State<T, L>,
+        pool: &mut State<T, L>,
+        slots: Option<&[i64]>,
     ) -> Result<Tensor<T>, String> {
         let (q, k, v) = (cast(&self.q), cast(&self.k), cast(&self.v));
         let beta = self.beta.as_ref().map(cast);
@@ -169,12 +171,12 @@ impl Case {
             beta: beta.as_ref(),
             scale: T::from_f64(self.scale),
         };
-        forward(&inputs, form, state, None)
+        forward(&inputs, form, pool, slots)
     }
 
     pub fn run<T: Real>(&self, form: &impl Form<T>) -> Outcome<T> {
         let mut state = State::<T, Kv>::new(cast(&self.state)).expect("a state");
-        let o = self.run_in(form, &mut state).expect("a good case");
+        let o = self.run_in(form, &mut state, None).expect("a good case");
         Outcome {
             o,
             state: state.tensor().clone(),
