@@ -1,5 +1,7 @@
 //! What comes in: packed sequences of q, k, v, log decays and β.
 
+use std::cmp::Ordering;
+
 use crate::{Real, Tensor};
 
 /// Log decays g ≤ 0; −∞ forgets everything.
@@ -79,8 +81,8 @@ impl<T: Real> Inputs<'_, T> {
             Decay::Constant(g) if g.len() == value_heads => Ok(g),
             Decay::Constant(g) => Err(format!("{} constant decays for {value_heads} value heads", g.len())),
         }?;
-        // NaN is not at most 0 either.
-        if let Some(at) = decay.iter().position(|&g| !(g <= T::ZERO)) {
+        let not_at_most_0 = |g: &T| g.partial_cmp(&T::ZERO).is_none_or(Ordering::is_gt);
+        if let Some(at) = decay.iter().position(not_at_most_0) {
             return Err(format!("log decay {at} is {:?}, expected at most 0", decay[at]));
         }
         let bounds = self.cu_seqlens;

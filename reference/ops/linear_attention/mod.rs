@@ -29,7 +29,7 @@ pub use gate::{Gate, L2_EPS, beta, l2_normalize};
 pub use inputs::{Decay, Head, Inputs};
 pub use inverse::{BLOCK, Inversion};
 pub use policy::{Exact, FORGOTTEN, Intermediate, Policy};
-pub use recurrent::{Recurrent, Store, Token, Unrounded};
+pub use recurrent::Recurrent;
 pub use state::{Kv, Layout, State, Vk};
 
 use crate::{Real, Tensor};

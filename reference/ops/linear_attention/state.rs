@@ -63,10 +63,21 @@ fn transposed<T: Real>(matrix: &mut [T], rows: usize, cols: usize, work: impl Fn
     matrix.copy_from_slice(&transpose(&turned, cols, rows));
 }
 
-/// `[rows, cols]` → `[cols, rows]`.
-pub(super) fn transpose<T: Copy>(matrix: &[T], rows: usize, cols: usize) -> Vec<T> {
-    let column = |col: usize| matrix[col..].iter().step_by(cols).take(rows);
-    (0..cols).flat_map(column).copied().collect()
+/// `[rows, cols]` → `[cols, rows]`, in tiles whose rows fit the cache both ways.
+pub(super) fn transpose<T: Real>(matrix: &[T], rows: usize, cols: usize) -> Vec<T> {
+    const TILE: usize = 16;
+    let mut turned = vec![T::ZERO; rows * cols];
+    for first_row in (0..rows).step_by(TILE) {
+        let last_row = rows.min(first_row + TILE);
+        for first_col in (0..cols).step_by(TILE) {
+            for col in first_col..cols.min(first_col + TILE) {
+                let to = &mut turned[col * rows + first_row..col * rows + last_row];
+                let from = matrix[first_row * cols + col..].iter().step_by(cols);
+                to.iter_mut().zip(from).for_each(|(to, &from)| *to = from);
+            }
+        }
+    }
+    turned
 }
 
 /// States of a pool of slots, `[slots, HV]` matrices of K × V. A state of one layout does not pass for one of the other:

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use reference::ops::linear_attention::{Chunked, Intermediate, Inversion, Kv, Policy, Recurrent, State, Token, Vk};
+use reference::ops::linear_attention::{Chunked, Intermediate, Inversion, Kv, Policy, Recurrent, State, Vk};
+use reference::ops::store::Token;
 
 use super::support::*;
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use reference::ops::linear_attention::{
     Chunked, Decay, Form, Inputs, Kv, Layout, Recurrent, State, forward, l2_normalize,
 };
+use reference::ops::store::Unrounded;
 use reference::{Real, Tensor};
 use safetensors::{Dtype, SafeTensors};
 
@@ -17,11 +18,11 @@ pub const U64: f64 = f64::EPSILON / 2.0;
 /// The definition, and its one-pass form.
 pub const RECURRENT: Recurrent = Recurrent {
     one_pass: false,
-    store: reference::ops::linear_attention::Unrounded,
+    store: Unrounded,
 };
 pub const ONE_PASS: Recurrent = Recurrent {
     one_pass: true,
-    store: reference::ops::linear_attention::Unrounded,
+    store: Unrounded,
 };
 
 /// Tensors of a fixture, all as f64, which holds f32 and I32 exactly.
