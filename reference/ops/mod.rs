@@ -1,4 +1,4 @@
-//! One file per operation.
+//! One file or folder per operation.
 
 pub mod attention;
 pub mod compressor;
