@@ -171,6 +171,8 @@ proptest! {
                     prop_assert!((got.y.row(head)[t] - y(head, t)).abs() <= bound * U64, "{form:?} {head} {t}");
                 }
             }
+            let steps = case.run::<f64>(Form::Recurrent).expect("a good case");
+            prop_assert!(farthest(&got, &steps) <= bound * U64, "{form:?}");
             let single = case.run::<f32>(form).expect("a good case");
             prop_assert!(farthest(&single, &got) <= bound * U32, "{form:?}");
         }

@@ -145,6 +145,7 @@ impl<'a, T: Real, P: Policy<T>> Chunk<'a, T, P> {
             }
         };
         by_beta(&mut a, rows);
+        a.iter_mut().step_by(rows + 1).for_each(|a| *a = T::ZERO);
         let a = self.round(Intermediate::A, a, rows);
         let inverse = inverse(&a, rows, self.form.inversion, &self.form.policy);
         let inverse = self.round(Intermediate::Inverse, inverse, rows);

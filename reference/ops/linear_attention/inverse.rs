@@ -52,8 +52,8 @@ fn substitution<T: Real>(a: &[T], n: usize) -> Vec<T> {
     let mut x = vec![T::ZERO; n * n];
     for (i, a) in a.chunks_exact(n).enumerate() {
         let (above, row) = x.split_at_mut(i * n);
-        for (x, &a) in above.chunks_exact(n).zip(a) {
-            row.iter_mut().zip(x).for_each(|(row, &x)| *row = *row - a * x);
+        for (j, (x, &a)) in above.chunks_exact(n).zip(a).enumerate() {
+            row.iter_mut().zip(&x[..=j]).for_each(|(row, &x)| *row = *row - a * x);
         }
         row[i] = T::ONE;
     }

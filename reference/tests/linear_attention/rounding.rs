@@ -113,6 +113,30 @@ fn shapes_of_intermediates() {
     );
 }
 
+/// Nothing stands above the diagonal of P, and nothing on that of A, whatever the rows hold: a scale of a block is of what
+/// counts.
+#[test]
+fn triangles_are_triangles() {
+    struct Triangles;
+    impl Policy<f64> for Triangles {
+        fn round(&self, what: Intermediate, values: &mut [f64], cols: usize) {
+            let first = match what {
+                Intermediate::P | Intermediate::Inverse => 1,
+                Intermediate::A => 0,
+                _ => return,
+            };
+            for (i, row) in values.chunks_exact(cols).enumerate() {
+                assert!(row.iter().skip(i + first).all(|&x| x == 0.0), "{what:?}, row {i}");
+            }
+        }
+    }
+    for op in OPS {
+        let mut case = Random::new(op, &[40], (8, 4)).case();
+        case.k.row_mut(30).fill(f64::NAN);
+        case.run(&chunked(Triangles));
+    }
+}
+
 /// The two ways to invert a block are one in exact arithmetic.
 #[test]
 fn neumann_is_substitution() {
@@ -199,6 +223,17 @@ fn a_store_sees_its_layout() {
     };
     let (kv, vk) = run(&|_, state, _| round_to_bf16(state));
     assert_eq!(kv.turned(), vk);
+    let seen = Mutex::new(Vec::new());
+    run(&|at, state, cols| {
+        if at.token == 0 {
+            seen.lock().expect("no panic").push((state.to_vec(), cols));
+        }
+    });
+    let seen = seen.into_inner().expect("no panic");
+    let [(kv, 12), (vk, 8)] = &seen[..] else {
+        panic!("rows of V, then of K: {seen:?}");
+    };
+    assert!((0..96).all(|i| kv[i] == vk[i % 12 * 8 + i / 12]));
     // The largest of each row, and no other.
     let (kv, vk) = run(&|_, state, cols| {
         for row in state.chunks_exact_mut(cols) {
