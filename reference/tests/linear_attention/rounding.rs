@@ -113,6 +113,25 @@ fn shapes_of_intermediates() {
     );
 }
 
+/// All products read the state's operand and not the state.
+#[test]
+fn products_read_the_operand() {
+    struct Nothing;
+    impl Policy<f64> for Nothing {
+        fn round(&self, what: Intermediate, values: &mut [f64], _: usize) {
+            if what == Intermediate::StateOperand {
+                values.fill(0.0);
+            }
+        }
+    }
+    for op in OPS {
+        let case = Random::new(op, &[32], (8, 4)).case();
+        let mut fresh = case.clone();
+        fresh.state.data.fill(0.0);
+        assert_eq!(case.run(&chunked(Nothing)).o, fresh.chunked(32).o);
+    }
+}
+
 /// Nothing stands above the diagonal of P, and nothing on that of A, whatever the rows hold: a scale of a block is of what
 /// counts.
 #[test]

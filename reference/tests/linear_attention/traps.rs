@@ -108,13 +108,16 @@ fn factors_overflow_and_differences_do_not() {
 /// Where nothing is written, a state only decays, down to what f64 can still tell from 0.
 #[test]
 fn decays_alone() {
-    for gate in [-0.5, -5.0, -40.0] {
-        let mut case = constant(Op::Kda, gate).cut(0, 0..16);
+    for (first, gate) in [(-0.5, -0.5), (-5.0, -5.0), (-40.0, -40.0), (-600.0, -0.5)] {
+        let mut case = constant(Op::Gdn, gate).cut(0, 0..16);
         case.beta.as_mut().expect("the delta rule").data.fill(0.0);
+        if let Decays::Head(g) = &mut case.decay {
+            g.data[3] = first;
+        }
         for got in [case.chunked::<f64>(16), case.chunked(5), case.recurrent()] {
-            let off = |(got, before): (&f64, &f64)| (got / before / (16.0 * gate).exp() - 1.0).abs();
+            let off = |(got, before): (&f64, &f64)| (got / before / (first + 15.0 * gate).exp() - 1.0).abs();
             let error = got.state.data.iter().zip(&case.state.data).map(off).fold(0.0, f64::max);
-            within(&format!("decays of {gate}"), error, 640.0 * 4.0 * U64);
+            within(&format!("decays of {first} and {gate}"), error, 640.0 * 4.0 * U64);
         }
     }
 }
