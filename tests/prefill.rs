@@ -6,7 +6,6 @@ use rand_distr::{Distribution, StandardNormal};
 use reference::ops::linear_attention::{
     Chunked, Decay, Form, Inputs, Intermediate, Kv, L2_EPS, Recurrent, State, beta, forward, l2_normalize,
 };
-use reference::ops::store::Unrounded;
 use reference::{Real, Tensor};
 use ulplab::backend::prefill::{Narrow, PREFILLS, Prefill, prefill};
 use ulplab::formats::BF16;
@@ -106,7 +105,7 @@ fn errors_of_published_kernels() {
     ] {
         for tokens in [64, 1024] {
             let case = Case::new(tokens, channels, gate);
-            let want = case.run::<f64>(&Recurrent::<Unrounded>::default());
+            let want = case.run::<f64>(&Recurrent::DEFINITION);
             for prefill in PREFILLS {
                 let [o, state] = errors(case.run(&prefill.form()), &want);
                 println!(

@@ -23,7 +23,7 @@ pub trait Store<T>: Sync {
 }
 
 /// States are kept as they are.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Unrounded;
 
 impl<T> Store<T> for Unrounded {

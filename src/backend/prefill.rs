@@ -1,6 +1,7 @@
 //! Where published prefill kernels of linear attention round: a table of what each keeps in which dtype.
 //!
-//! What is not in the table is f32. Products are summed in f32, as tensor cores do to a few last places.
+//! What is not in the table is f32. Products are summed in f32, as tensor cores do to a few last places. A decay always
+//! goes into an operand before it is rounded; kernels of GDN, whose decay is one number, may also apply it to the sum.
 
 use reference::ops::linear_attention::Intermediate::{self, *};
 use reference::ops::linear_attention::{Chunked, Inversion, Policy};

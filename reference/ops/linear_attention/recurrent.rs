@@ -9,12 +9,26 @@ use crate::ops::store::{Store, Token, Unrounded};
 use crate::real::vectorized;
 
 /// The recurrence as it stands, the state stored after every token.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Recurrent<S = Unrounded> {
     /// Read k and q against the old state in one pass, as decode kernels do: o = scale (Sᵀq + (k·q) d), S decayed but not
     /// yet updated. The same in exact arithmetic.
     pub one_pass: bool,
     pub store: S,
+}
+
+impl Recurrent {
+    /// The definition, nothing rounded.
+    pub const DEFINITION: Self = Self {
+        one_pass: false,
+        store: Unrounded,
+    };
+
+    /// In one pass, nothing rounded.
+    pub const ONE_PASS: Self = Self {
+        one_pass: true,
+        store: Unrounded,
+    };
 }
 
 impl<T: Real, S: Store<T>> Form<T> for Recurrent<S> {

@@ -1,7 +1,7 @@
 //! Bad input is an error that says what is wrong, and changes nothing.
 
 use reference::Tensor;
-use reference::ops::linear_attention::{Chunked, Form, Kv, State, Vk};
+use reference::ops::linear_attention::{Chunked, Form, Kv, Recurrent, State, Vk};
 
 use super::support::*;
 
@@ -28,7 +28,7 @@ fn shapes() {
     let wrong = |edit: &dyn Fn(&mut Case), want: &str| {
         let mut case = good();
         edit(&mut case);
-        let got = error(&case, &RECURRENT, None);
+        let got = error(&case, &Recurrent::DEFINITION, None);
         assert!(got.starts_with(want), "{got}");
     };
     wrong(
@@ -85,7 +85,7 @@ fn decays_that_grow() {
             g.data[7] = decay;
         }
         let want = format!("log decay 7 is {shown}, expected at most 0");
-        assert_eq!(error(&case, &RECURRENT, None), want);
+        assert_eq!(error(&case, &Recurrent::DEFINITION, None), want);
         assert_eq!(error(&case, &Chunked::exact(64), None), want);
     }
     // Forgetting everything is no error.
@@ -102,21 +102,21 @@ fn sequences() {
         let mut case = good();
         case.cu_seqlens.clone_from(&bounds);
         let want = format!("cu_seqlens {bounds:?} does not rise from 0 to 6 tokens");
-        assert_eq!(error(&case, &RECURRENT, None), want);
+        assert_eq!(error(&case, &Recurrent::DEFINITION, None), want);
     }
 }
 
 #[test]
 fn slots() {
     let case = good();
-    let wrong = |slots: &[i64], want: &str| assert_eq!(error(&case, &RECURRENT, Some(slots)), want);
+    let wrong = |slots: &[i64], want: &str| assert_eq!(error(&case, &Recurrent::DEFINITION, Some(slots)), want);
     wrong(&[0], "1 slot indices for 2 sequences");
     wrong(&[0, 2], "sequence 1 has slot 2 of a pool of 2");
     wrong(&[1, 1], "sequences 0 and 1 have the same slot 1");
     let mut more = State::<f32, Vk>::zeros(3, 4, 3, 5);
-    let got = case.run_in(&RECURRENT, &mut more, None);
+    let got = case.run_in(&Recurrent::DEFINITION, &mut more, None);
     assert_eq!(got, Err("the state has 3 slots for 2 sequences, and no indices".into()));
-    assert!(case.run_in(&RECURRENT, &mut more, Some(&[-1, 2])).is_ok());
+    assert!(case.run_in(&Recurrent::DEFINITION, &mut more, Some(&[-1, 2])).is_ok());
 }
 
 /// With K ≠ V a tensor in the wrong layout is found out; with K = V only its type tells.
@@ -130,7 +130,7 @@ fn layouts() {
         ([2, 4, 3, 5], &[2, 4, 5, 3][..])
     );
     let mut mistaken = State::<f32, Vk>::new(cast(&case.state)).expect("a state");
-    let got = case.run_in(&RECURRENT, &mut mistaken, None);
+    let got = case.run_in(&Recurrent::DEFINITION, &mut mistaken, None);
     assert_eq!(
         got,
         Err("the state has [value heads, K, V] [4, 5, 3], the inputs have [4, 3, 5]".into())

@@ -1,7 +1,7 @@
 //! Against FLA's own naive form in f32 and an independent recurrence in f64.
 
 use reference::ops::linear_attention::{
-    Chunked, Decay, Form, Gate, Inputs, Kv, L2_EPS, State, Vk, beta, forward, l2_normalize,
+    Chunked, Decay, Form, Gate, Inputs, Kv, L2_EPS, Recurrent, State, Vk, beta, forward, l2_normalize,
 };
 use reference::{Real, Tensor};
 
@@ -40,14 +40,14 @@ fn agree<T: Real>(form: &impl Form<T>, name: &str, u: f64) {
 
 #[test]
 fn recurrence() {
-    agree::<f64>(&RECURRENT, "f64", U64);
-    agree::<f32>(&RECURRENT, "f32", U32);
+    agree::<f64>(&Recurrent::DEFINITION, "f64", U64);
+    agree::<f32>(&Recurrent::DEFINITION, "f32", U32);
 }
 
 #[test]
 fn one_pass() {
-    agree::<f64>(&ONE_PASS, "one pass, f64", U64);
-    agree::<f32>(&ONE_PASS, "one pass, f32", U32);
+    agree::<f64>(&Recurrent::ONE_PASS, "one pass, f64", U64);
+    agree::<f32>(&Recurrent::ONE_PASS, "one pass, f32", U32);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn flash_linear_attention() {
         );
         agrees(
             &format!("{name}, FLA"),
-            &case.run::<f32>(&RECURRENT),
+            &case.run::<f32>(&Recurrent::DEFINITION),
             &want,
             2.0 * bound(&case, U32),
         );
@@ -91,7 +91,8 @@ fn both_layouts() {
         let mut state = State::<f64, Vk>::new(file.get("h0_vk").clone()).expect("a state");
         let kv: State<f64, Kv> = state.turned();
         assert_eq!(kv.tensor(), file.get("h0_kv"));
-        case.run_in(&RECURRENT, &mut state, None).expect("a good case");
+        case.run_in(&Recurrent::DEFINITION, &mut state, None)
+            .expect("a good case");
         let off = farthest(&state.tensor().data, &file.get("ht_vk_fla_f32").data);
         within(name, off / top(&state.tensor().data), bound(&case, U32));
     }
@@ -132,7 +133,7 @@ fn pool() {
         };
         let before = file.get("pool_kv");
         let mut state = State::<f64, Kv>::new(before.clone()).expect("a state");
-        let o = forward(&inputs, &ONE_PASS, &mut state, Some(&slots)).expect("a good case");
+        let o = forward(&inputs, &Recurrent::ONE_PASS, &mut state, Some(&slots)).expect("a good case");
         let want = Outcome {
             o: Tensor::new(o.shape.clone(), get("o_f64").data.clone()),
             state: get("pool_after_kv_f64").clone(),

@@ -1,7 +1,7 @@
 //! What must not matter, and what must follow, for random cases.
 
 use proptest::prelude::*;
-use reference::ops::linear_attention::{Chunked, Form, Kv, State, Vk};
+use reference::ops::linear_attention::{Chunked, Form, Kv, Recurrent, State, Vk};
 use reference::{Real, Tensor};
 
 use super::support::*;
@@ -139,14 +139,14 @@ proptest! {
         let case = random.case();
         let want = case.recurrent::<f64>();
         prop_assert!(distance(&case, &case.recurrent::<f32>(), &want) <= bound(&case, U32));
-        prop_assert!(distance(&case, &case.run::<f32>(&ONE_PASS), &want) <= bound(&case, U32));
-        prop_assert!(distance(&case, &case.run::<f64>(&ONE_PASS), &want) <= bound(&case, U64));
+        prop_assert!(distance(&case, &case.run::<f32>(&Recurrent::ONE_PASS), &want) <= bound(&case, U32));
+        prop_assert!(distance(&case, &case.run::<f64>(&Recurrent::ONE_PASS), &want) <= bound(&case, U64));
     }
 
     #[test]
     fn sequences_do_not_meet(random in random()) {
         let case = random.case();
-        prop_assert_eq!(bits(&case.recurrent::<f32>()), bits(&one_by_one::<f32>(&case, &RECURRENT)));
+        prop_assert_eq!(bits(&case.recurrent::<f32>()), bits(&one_by_one::<f32>(&case, &Recurrent::DEFINITION)));
         prop_assert_eq!(bits(&case.chunked::<f32>(16)), bits(&one_by_one::<f32>(&case, &Chunked::exact(16))));
     }
 
@@ -195,7 +195,7 @@ proptest! {
     #[test]
     fn layouts_differ_by_a_transposition(random in random()) {
         let case = random.case();
-        prop_assert!(layouts_agree(&case, &RECURRENT) && layouts_agree(&case, &ONE_PASS));
+        prop_assert!(layouts_agree(&case, &Recurrent::DEFINITION) && layouts_agree(&case, &Recurrent::ONE_PASS));
         prop_assert!(layouts_agree(&case, &Chunked::exact(16)));
     }
 
@@ -218,7 +218,7 @@ proptest! {
     fn nothing_to_do_changes_nothing(random in random()) {
         let mut case = Random { gate: 0.0, op: Op::Kda, ..random }.case();
         case.beta.as_mut().expect("the delta rule").data.fill(0.0);
-        for got in [case.recurrent::<f32>(), case.run(&ONE_PASS), case.chunked(16)] {
+        for got in [case.recurrent::<f32>(), case.run(&Recurrent::ONE_PASS), case.chunked(16)] {
             prop_assert_eq!(got.state, cast(&case.state));
         }
     }
@@ -239,7 +239,7 @@ proptest! {
             before.data[at..at + size].copy_from_slice(&case.state.data[n * size..][..size]);
         }
         let mut state = State::<f64, Kv>::new(before.clone()).expect("a state");
-        let o = case.run_in(&RECURRENT, &mut state, Some(&slots)).expect("a good case");
+        let o = case.run_in(&Recurrent::DEFINITION, &mut state, Some(&slots)).expect("a good case");
         let want = case.recurrent::<f64>();
         for (n, &slot) in slots.iter().enumerate() {
             let o = span(&o, case.cu_seqlens[n]..case.cu_seqlens[n + 1]);

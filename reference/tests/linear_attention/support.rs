@@ -7,23 +7,12 @@ use std::path::Path;
 use reference::ops::linear_attention::{
     Chunked, Decay, Form, Inputs, Kv, Layout, Recurrent, State, forward, l2_normalize,
 };
-use reference::ops::store::Unrounded;
 use reference::{Real, Tensor};
 use safetensors::{Dtype, SafeTensors};
 
 /// Unit roundoffs of f32 and f64.
 pub const U32: f64 = 1.0 / (1 << 24) as f64;
 pub const U64: f64 = f64::EPSILON / 2.0;
-
-/// The definition, and its one-pass form.
-pub const RECURRENT: Recurrent = Recurrent {
-    one_pass: false,
-    store: Unrounded,
-};
-pub const ONE_PASS: Recurrent = Recurrent {
-    one_pass: true,
-    store: Unrounded,
-};
 
 /// Tensors of a fixture, all as f64, which holds f32 and I32 exactly.
 pub struct File(BTreeMap<String, Tensor<f64>>, serde_json::Value);
@@ -185,7 +174,7 @@ impl Case {
     }
 
     pub fn recurrent<T: Real>(&self) -> Outcome<T> {
-        self.run(&RECURRENT)
+        self.run(&Recurrent::DEFINITION)
     }
 
     pub fn chunked<T: Real>(&self, chunk: usize) -> Outcome<T> {
