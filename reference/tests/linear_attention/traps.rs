@@ -122,6 +122,25 @@ fn decays_alone() {
     }
 }
 
+/// A decay near 1 is rounded by up to half a place of f32, which acts for as long as the state remembers: at each of 1/|g|
+/// tokens step by step, once in 64 in chunks.
+#[test]
+fn slow_decays() {
+    for gate in [-1e-3f32, -3e-4, -1e-4] {
+        let mut case = Random::new(Op::SimpleGla, &[4096], (16, 16)).case();
+        case.decay = Decays::Constant(vec![gate.into()]);
+        let want = case.recurrent::<f64>();
+        let half = U32 / 2.0 / f64::from(-gate);
+        for (what, got, rounded) in [
+            ("step by step", case.recurrent::<f32>(), half),
+            ("in chunks", case.chunked(64), half / 64.0),
+        ] {
+            let error = relative(&got.o.data, &want.o.data);
+            within(&format!("decay of {gate}, {what}"), error, rounded + 16.0 * U32);
+        }
+    }
+}
+
 /// With β near 2 and the same key again and again, the delta rule turns the state over at every token.
 #[test]
 fn negative_eigenvalues() {
