@@ -1,14 +1,17 @@
-//! One file per operation.
+//! One file or folder per operation.
 
 pub mod attention;
 pub mod compressor;
+pub mod diagonal_ssm;
 pub mod experts;
 pub mod hyper_connection;
 pub mod indexer;
 pub mod linear;
+pub mod linear_attention;
 pub mod rmsnorm;
 pub mod rope;
 pub mod router;
+pub mod store;
 pub mod top_k;
 
 /// Rows worked on as one piece. Work is always cut here, however many threads there are, so results do not depend on them.

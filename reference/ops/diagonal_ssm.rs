@@ -1,0 +1,195 @@
+//! Diagonal state-space model: of a head with N states and one channel,
+//!
+//! ```text
+//! x_t = a ⊙ x_{t−1} + b u_t        y_t = Σ_n c_n x_{t,n}
+//! ```
+//!
+//! Near |a| = 1 a state remembers 1 / (1 − |a|) steps of rounding errors, and an error of a^T, which acts at every chunk, as
+//! many: powers are therefore computed in f64 and rounded once.
+
+use rayon::prelude::*;
+
+use super::linear::dot;
+use super::store::{Store, Token};
+use crate::real::vectorized;
+use crate::{Real, Tensor};
+
+/// Parameters, each `[heads, N]`.
+#[derive(Clone, Copy, Debug)]
+pub struct DiagonalSsm<'a, T> {
+    pub a: &'a Tensor<T>,
+    pub b: &'a Tensor<T>,
+    pub c: &'a Tensor<T>,
+}
+
+/// a, b and c of one head.
+type Head<'a, T> = [&'a [T]; 3];
+
+impl<T: Real> DiagonalSsm<'_, T> {
+    /// Step by step. Takes u `[heads, S]` and the states `[heads, N]`, which go on to those after the last step; gives
+    /// y `[heads, S]`. The state is stored after each step.
+    pub fn recurrent(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: &impl Store<T>) -> Result<Tensor<T>, String> {
+        self.heads(u, state, |head, [a, b, c], u, x, y| {
+            for (token, (&u, y)) in u.iter().zip(y).enumerate() {
+                vectorized!({
+                    for ((x, &a), &b) in x.iter_mut().zip(a).zip(b) {
+                        *x = a * *x + b * u;
+                    }
+                    *y = dot(c, x);
+                });
+                keep(store, head, token, x);
+            }
+            Ok(())
+        })
+    }
+
+    /// The same with b folded into c: x' = x / b, so that x'_t = a x'_{t−1} + u_t and y = Σ (c b) x'. It is x' that is
+    /// stored. A state that is not 0 where b is 0 has no x' and is an error.
+    pub fn folded(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: &impl Store<T>) -> Result<Tensor<T>, String> {
+        self.heads(u, state, |head, [a, b, c], u, x, y| {
+            if let Some(n) = (0..x.len()).find(|&n| b[n] == T::ZERO && x[n] != T::ZERO) {
+                return Err(format!("head {head}, state {n}: b is 0 and the state {:?}", x[n]));
+            }
+            let weight: Vec<T> = c.iter().zip(b).map(|(&c, &b)| c * b).collect();
+            let fold = |(x, &b): (&mut T, &T)| *x = if b == T::ZERO { *x } else { *x / b };
+            x.iter_mut().zip(b).for_each(fold);
+            for (token, (&u, y)) in u.iter().zip(y).enumerate() {
+                vectorized!({
+                    x.iter_mut().zip(a).for_each(|(x, &a)| *x = a * *x + u);
+                    *y = dot(&weight, x);
+                });
+                keep(store, head, token, x);
+            }
+            x.iter_mut().zip(b).for_each(|(x, &b)| *x *= b);
+            Ok(())
+        })
+    }
+
+    /// The same by chunks of T steps. With K_j = Σ_n c b aʲ and x the state before the chunk:
+    ///
+    /// ```text
+    /// y_t = Σ_{s≤t} K_{t−s} u_s + Σ_n c a^{t+1} x       x ← a^T x + Σ_s b a^{T−1−s} u_s
+    /// ```
+    pub fn chunked(&self, u: &Tensor<T>, state: &mut Tensor<T>, chunk: usize) -> Result<Tensor<T>, String> {
+        if chunk == 0 {
+            return Err("chunks of 0 steps".into());
+        }
+        self.heads(u, state, |_, head, u, x, y| {
+            let powers = Powers::new(head, chunk);
+            for (u, y) in u.chunks(chunk).zip(y.chunks_mut(chunk)) {
+                powers.step(u, x, y);
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs every head on its rows of u, the states and y; the states change only if all succeed.
+    fn heads(
+        &self,
+        u: &Tensor<T>,
+        state: &mut Tensor<T>,
+        run: impl Fn(usize, Head<'_, T>, &[T], &mut [T], &mut [T]) -> Result<(), String> + Sync,
+    ) -> Result<Tensor<T>, String> {
+        let (&[heads, states], &[rows, steps]) = (&self.a.shape[..], &u.shape[..]) else {
+            let shapes = (&self.a.shape, &u.shape);
+            return Err(format!(
+                "a has shape {:?}, expected [heads, N]; u has {:?}, expected [heads, S]",
+                shapes.0, shapes.1
+            ));
+        };
+        for (what, shape) in [("b", &self.b.shape), ("c", &self.c.shape), ("the state", &state.shape)] {
+            if *shape != self.a.shape {
+                return Err(format!("{what} has shape {shape:?}, expected {:?}", self.a.shape));
+            }
+        }
+        if rows != heads || states == 0 {
+            return Err(format!(
+                "a has shape {:?} and u {:?}: one row each for every head",
+                self.a.shape, u.shape
+            ));
+        }
+        let run = |head: usize| {
+            let (mut x, mut y) = (state.row(head).to_vec(), vec![T::ZERO; steps]);
+            let parameters = [self.a, self.b, self.c].map(|of| of.row(head));
+            run(head, parameters, u.row(head), &mut x, &mut y)?;
+            Ok((x, y))
+        };
+        let (x, y): (Vec<_>, Vec<_>) = (0..heads)
+            .into_par_iter()
+            .map(run)
+            .collect::<Result<Vec<_>, String>>()?
+            .into_iter()
+            .unzip();
+        state.data = x.concat();
+        Ok(Tensor::new([heads, steps], y.concat()))
+    }
+}
+
+fn keep<T: Real>(store: &impl Store<T>, head: usize, token: usize, x: &mut [T]) {
+    if !store.is_exact() {
+        let at = Token {
+            sequence: 0,
+            head,
+            token,
+        };
+        let states = x.len();
+        store.store(at, x, states);
+    }
+}
+
+/// What a chunk of one head multiplies by, computed in f64.
+struct Powers<T> {
+    states: usize,
+    /// K_j = Σ_n c b aʲ, `[chunk]`.
+    kernel: Vec<T>,
+    /// b aʲ, `[chunk, N]`.
+    input: Vec<T>,
+    /// c a^{j+1}, `[chunk, N]`.
+    output: Vec<T>,
+    /// a^{j+1}, `[chunk, N]`.
+    decay: Vec<T>,
+}
+
+impl<T: Real> Powers<T> {
+    fn new([a, b, c]: Head<'_, T>, chunk: usize) -> Self {
+        let [a, b, c] = [a, b, c].map(|of| of.iter().map(|&x| x.into()).collect::<Vec<f64>>());
+        let mut power = vec![1.0; a.len()];
+        let mut powers = Self {
+            states: a.len(),
+            kernel: Vec::new(),
+            input: Vec::new(),
+            output: Vec::new(),
+            decay: Vec::new(),
+        };
+        for _ in 0..chunk {
+            let kernel = (0..a.len()).map(|n| c[n] * b[n] * power[n]).sum();
+            powers.kernel.push(T::from_f64(kernel));
+            powers.input.extend((0..a.len()).map(|n| T::from_f64(b[n] * power[n])));
+            power.iter_mut().zip(&a).for_each(|(power, a)| *power *= a);
+            powers.output.extend((0..a.len()).map(|n| T::from_f64(c[n] * power[n])));
+            powers.decay.extend(power.iter().map(|&power| T::from_f64(power)));
+        }
+        powers
+    }
+
+    /// One chunk, or the shorter last one: u and y have its steps.
+    fn step(&self, u: &[T], x: &mut [T], y: &mut [T]) {
+        let steps = u.len();
+        vectorized!({
+            for (y, output) in y.iter_mut().zip(self.output.chunks_exact(self.states)) {
+                *y = dot(output, x);
+            }
+            for (s, &u) in u.iter().enumerate() {
+                y[s..].iter_mut().zip(&self.kernel).for_each(|(y, &k)| *y += k * u);
+            }
+            let decay = &self.decay[(steps - 1) * self.states..];
+            x.iter_mut().zip(decay).for_each(|(x, &decay)| *x *= decay);
+            for (&u, input) in u
+                .iter()
+                .zip(self.input[..steps * self.states].chunks_exact(self.states).rev())
+            {
+                x.iter_mut().zip(input).for_each(|(x, &input)| *x += input * u);
+            }
+        });
+    }
+}

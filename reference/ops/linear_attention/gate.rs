@@ -1,0 +1,113 @@
+//! What models make their inputs of: log decays of raw gates, β of logits, normalised q and k.
+
+use rayon::prelude::*;
+
+use crate::ops::BLOCK;
+use crate::ops::linear::dot;
+use crate::real::vectorized;
+use crate::{Real, Tensor};
+
+/// A raw gate x `[tokens, HV]` or `[tokens, HV, K]`. `a_log` is `[HV]`, `dt_bias` one for each channel of a token.
+#[derive(Clone, Copy, Debug)]
+pub enum Gate<'a, T> {
+    /// g = −exp(a_log) · softplus(x + dt_bias), softplus(x) = ln(1 + eˣ), or x beyond 20.
+    Softplus {
+        x: &'a Tensor<T>,
+        a_log: &'a [T],
+        dt_bias: Option<&'a [T]>,
+    },
+    /// g = bound · sigmoid(exp(a_log) · (x + dt_bias)), which lies between `bound` < 0 and 0; without `a_log` the factor is 1.
+    LowerBound {
+        x: &'a Tensor<T>,
+        a_log: Option<&'a [T]>,
+        dt_bias: Option<&'a [T]>,
+        bound: T,
+    },
+}
+
+impl<T: Real> Gate<'_, T> {
+    /// The log decays, shaped like x.
+    pub fn log_decay(&self) -> Result<Tensor<T>, String> {
+        match *self {
+            Self::Softplus { x, a_log, dt_bias } => map(x, Some(a_log), dt_bias, |x, factor| -(factor * softplus(x))),
+            Self::LowerBound { bound, .. } if !(bound < T::ZERO && bound > T::NEG_INFINITY) => Err(format!(
+                "the lower bound of gates is {bound:?}, expected below 0 and finite"
+            )),
+            Self::LowerBound {
+                x,
+                a_log,
+                dt_bias,
+                bound,
+            } => map(x, a_log, dt_bias, |x, factor| bound * (factor * x).sigmoid()),
+        }
+    }
+}
+
+/// `gate(x + dt_bias, exp(a_log))` everywhere.
+fn map<T: Real>(
+    x: &Tensor<T>,
+    a_log: Option<&[T]>,
+    dt_bias: Option<&[T]>,
+    gate: impl Fn(T, T) -> T + Sync,
+) -> Result<Tensor<T>, String> {
+    let (heads, channels) = match x.shape[..] {
+        [_, heads] if heads > 0 => (heads, 1),
+        [_, heads, channels] if heads * channels > 0 => (heads, channels),
+        _ => {
+            return Err(format!(
+                "the raw gate has shape {:?}, expected [tokens, HV] or [tokens, HV, K]",
+                x.shape
+            ));
+        }
+    };
+    let factors: Vec<T> = match a_log {
+        Some(a_log) if a_log.len() != heads => return Err(format!("{} a_log for {heads} value heads", a_log.len())),
+        Some(a_log) => a_log.iter().map(|a| a.exp()).collect(),
+        None => vec![T::ONE; heads],
+    };
+    let width = heads * channels;
+    if let Some(bias) = dt_bias.filter(|bias| bias.len() != width) {
+        return Err(format!(
+            "{} dt_bias for {heads} value heads of {channels} gates",
+            bias.len()
+        ));
+    }
+    let mut g = x.clone();
+    g.data.par_chunks_mut(width).for_each(|token| {
+        for (i, g) in token.iter_mut().enumerate() {
+            let x = dt_bias.map_or(*g, |bias| *g + bias[i]);
+            *g = gate(x, factors[i / channels]);
+        }
+    });
+    Ok(g)
+}
+
+/// ln(1 + eˣ), and x beyond 20 as everywhere: 2·10⁻⁹ less.
+fn softplus<T: Real>(x: T) -> T {
+    if x > T::from_f64(20.0) { x } else { x.exp().ln_1p() }
+}
+
+/// β = sigmoid(logit), or twice that, which lets eigenvalues of the state's transition be negative.
+pub fn beta<T: Real>(logits: &Tensor<T>, negative_eigenvalues: bool) -> Tensor<T> {
+    let most = T::from_f64(if negative_eigenvalues { 2.0 } else { 1.0 });
+    Tensor::new(
+        logits.shape.clone(),
+        logits.data.iter().map(|x| most * x.sigmoid()).collect(),
+    )
+}
+
+/// ε of [`l2_normalize`] in every published kernel.
+pub const L2_EPS: f64 = 1e-6;
+
+/// x / √(Σ x² + ε) for every row: q and k before the scale. Rows of zeros stay zeros.
+pub fn l2_normalize<T: Real>(x: &mut Tensor<T>, eps: T) {
+    let cols = x.cols();
+    x.data.par_chunks_mut(BLOCK * cols).for_each(|block| {
+        vectorized!({
+            for row in block.chunks_exact_mut(cols) {
+                let norm = (dot(row, row) + eps).sqrt();
+                row.iter_mut().for_each(|x| *x = *x / norm);
+            }
+        });
+    });
+}

@@ -1,0 +1,137 @@
+//! (I + A)⁻¹ of a strictly lower triangular A, by blocks.
+
+use super::policy::{Intermediate, Policy};
+use crate::Real;
+use crate::real::vectorized;
+
+/// Rows of a diagonal block; beyond it, blocks are merged by products.
+pub const BLOCK: usize = 16;
+
+/// How diagonal blocks are inverted. Both are exact in exact arithmetic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inversion {
+    /// Row by row: x_i = e_i − Σ_{j<i} A_ij x_j.
+    #[default]
+    Substitution,
+    /// (I − A)(I + A²)(I + A⁴)(I + A⁸), since A¹⁶ = 0.
+    Neumann,
+}
+
+/// X = (I + A)⁻¹ `[size, size]`. What stands in A on and above the diagonal is not read.
+pub(super) fn inverse<T: Real>(a: &[T], size: usize, inversion: Inversion, policy: &impl Policy<T>) -> Vec<T> {
+    let mut x = vec![T::ZERO; size * size];
+    for first in (0..size).step_by(BLOCK) {
+        let rows = BLOCK.min(size - first);
+        let block = |from: &[T], columns: std::ops::Range<usize>| -> Vec<T> {
+            let row = |row: usize| &from[(first + row) * size..][columns.clone()];
+            (0..rows).flat_map(row).copied().collect()
+        };
+        let diagonal = block(a, first..first + rows);
+        let diagonal = match inversion {
+            Inversion::Substitution => substitution(&diagonal, rows),
+            Inversion::Neumann => neumann(&diagonal, rows, policy),
+        };
+        // The blocks to the left: X_rc = −X_rr Σ_m A_rm X_mc, all columns c < r at once.
+        if first > 0 {
+            let above: Vec<T> = (0..first).flat_map(|row| &x[row * size..][..first]).copied().collect();
+            let sum = product(block(a, 0..first), above, [rows, first, first], false, policy);
+            let left = product(diagonal.clone(), sum, [rows, rows, first], true, policy);
+            for (row, left) in left.chunks_exact(first).enumerate() {
+                let to = &mut x[(first + row) * size..][..first];
+                to.iter_mut().zip(left).for_each(|(x, &left)| *x = -left);
+            }
+        }
+        for (row, values) in diagonal.chunks_exact(rows).enumerate() {
+            x[(first + row) * size + first..][..rows].copy_from_slice(values);
+        }
+    }
+    x
+}
+
+fn substitution<T: Real>(a: &[T], n: usize) -> Vec<T> {
+    let mut x = vec![T::ZERO; n * n];
+    for (i, a) in a.chunks_exact(n).enumerate() {
+        let (above, row) = x.split_at_mut(i * n);
+        for (j, (x, &a)) in above.chunks_exact(n).zip(a).enumerate() {
+            row.iter_mut().zip(&x[..=j]).for_each(|(row, &x)| *row = *row - a * x);
+        }
+        row[i] = T::ONE;
+    }
+    x
+}
+
+fn neumann<T: Real>(a: &[T], n: usize, policy: &impl Policy<T>) -> Vec<T> {
+    let mut power = vec![T::ZERO; n * n];
+    for (i, (power, a)) in power.chunks_exact_mut(n).zip(a.chunks_exact(n)).enumerate() {
+        power[..i].copy_from_slice(&a[..i]);
+    }
+    let plus_one = |power: &[T], sign: T| {
+        let mut sum: Vec<T> = power.iter().map(|&p| sign * p).collect();
+        sum.iter_mut().step_by(n + 1).for_each(|x| *x += T::ONE);
+        sum
+    };
+    let mut x = plus_one(&power, -T::ONE);
+    let mut reached = 2;
+    while reached < n {
+        power = product(power.clone(), power, [n; 3], true, policy);
+        x = product(x, plus_one(&power, T::ONE), [n; 3], true, policy);
+        reached *= 2;
+    }
+    x
+}
+
+/// x `[m, k]` · y `[k, n]`, operands rounded. Of a `lower` triangular x, nothing above the diagonal is multiplied: it would
+/// carry NaN of later rows back.
+fn product<T: Real>(
+    mut x: Vec<T>,
+    mut y: Vec<T>,
+    [m, k, n]: [usize; 3],
+    lower: bool,
+    policy: &impl Policy<T>,
+) -> Vec<T> {
+    policy.round(Intermediate::InverseOperand, &mut x, k);
+    policy.round(Intermediate::InverseOperand, &mut y, n);
+    let mut sum = vec![T::ZERO; m * n];
+    vectorized!({
+        for (i, (sum, x)) in sum.chunks_exact_mut(n).zip(x.chunks_exact(k)).enumerate() {
+            let x = if lower { &x[..=i] } else { x };
+            for (&x, y) in x.iter().zip(y.chunks_exact(n)) {
+                sum.iter_mut().zip(y).for_each(|(sum, &y)| *sum += x * y);
+            }
+        }
+    });
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::Exact;
+    use super::*;
+
+    #[test]
+    fn times_the_matrix_is_one() {
+        for size in [1, 2, 15, 16, 17, 32, 40, 64] {
+            // NaN on and above the diagonal: not read.
+            let entry = |i: usize, j: usize| match j < i {
+                true => ((i * 7 + j * 13) as f64).sin() * 0.4,
+                false => f64::NAN,
+            };
+            let a: Vec<f64> = (0..size * size).map(|at| entry(at / size, at % size)).collect();
+            for inversion in [Inversion::Substitution, Inversion::Neumann] {
+                let x = inverse(&a, size, inversion, &Exact);
+                let largest = x.iter().fold(1.0, |top: f64, x| top.max(x.abs()));
+                for i in 0..size {
+                    for j in 0..size {
+                        let sum = x[i * size + j] + (0..i).map(|m| a[i * size + m] * x[m * size + j]).sum::<f64>();
+                        let one = f64::from(u8::from(i == j));
+                        assert!(
+                            (sum - one).abs() <= 64.0 * f64::EPSILON * largest * size as f64,
+                            "{size} {i} {j}"
+                        );
+                        assert!(j <= i || x[i * size + j] == 0.0);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Products of the rows of a chunk, decayed from one row to the other.
+//!
+//! Exponents are differences of sums of decays, taken between rows so that none is positive, whatever the decays:
+//! exp(G_i) · exp(−G_j) would overflow.
+
+use super::inverse::BLOCK;
+use super::policy::{Intermediate, Policy};
+use crate::Real;
+use crate::ops::linear::multiply;
+use crate::real::vectorized;
+
+/// Sums G of a chunk's log decays, the first included, `[L, width]` in f64, whose rounding is an absolute error of exponents.
+pub(super) struct Sums {
+    pub sums: Vec<f64>,
+    /// 1 or K.
+    pub width: usize,
+}
+
+impl Sums {
+    pub fn row(&self, row: usize) -> &[f64] {
+        &self.sums[row * self.width..][..self.width]
+    }
+
+    pub fn last(&self) -> &[f64] {
+        &self.sums[self.sums.len() - self.width..]
+    }
+
+    /// Multiplies row i of `rows` by exp(`exponent`(G_i, c)) of every channel c, from row `first` of the chunk on.
+    pub fn decay<T: Real>(&self, rows: &mut [T], cols: usize, first: usize, exponent: impl Fn(f64, usize) -> f64) {
+        let mut factors = vec![T::ZERO; self.width];
+        for (row, sums) in rows
+            .chunks_exact_mut(cols)
+            .zip(self.sums[first * self.width..].chunks_exact(self.width))
+        {
+            vectorized!({
+                for (c, (factor, &sum)) in factors.iter_mut().zip(sums).enumerate() {
+                    *factor = T::from_f64(exponent(sum, c));
+                }
+                T::exp_all(&mut factors);
+                scale(row, &factors);
+            });
+        }
+    }
+}
+
+/// Multiplies a row by one factor, or by one for each element.
+#[inline(always)]
+pub(super) fn scale<T: Real>(row: &mut [T], factors: &[T]) {
+    match *factors {
+        [factor] => row.iter_mut().for_each(|x| *x *= factor),
+        _ => row.iter_mut().zip(factors).for_each(|(x, &factor)| *x *= factor),
+    }
+}
+
+/// Σ_c x_ic k_jc exp(G_i − G_j)(c) for j ≤ i and 0 above, `[L, L]`, with q and with k as x.
+pub(super) fn scores<T: Real>(q: &[T], k: &[T], cols: usize, sums: &Sums, policy: &impl Policy<T>) -> [Vec<T>; 2] {
+    if sums.width == 1 {
+        of_heads([q, k], k, cols, &sums.sums, policy)
+    } else {
+        of_channels([q, k], k, cols, sums, policy)
+    }
+}
+
+/// One decay for all channels comes out of the sum.
+fn of_heads<T: Real>(x: [&[T]; 2], k: &[T], cols: usize, sums: &[f64], policy: &impl Policy<T>) -> [Vec<T>; 2] {
+    let size = sums.len();
+    let k = rounded(k.to_vec(), cols, policy);
+    let mut scores = x.map(|x| {
+        let mut product = vec![T::ZERO; size * size];
+        multiply(&rounded(x.to_vec(), cols, policy), &k, cols, &mut product);
+        product
+    });
+    let mut factors = vec![T::ZERO; size];
+    vectorized!({
+        for (i, &sum) in sums.iter().enumerate() {
+            let factors = &mut factors[..=i];
+            for (factor, &other) in factors.iter_mut().zip(sums) {
+                *factor = T::from_f64(sum - other);
+            }
+            T::exp_all(factors);
+            for scores in &mut scores {
+                let (read, after) = scores[i * size..][..size].split_at_mut(i + 1);
+                read.iter_mut().zip(&*factors).for_each(|(x, &factor)| *x *= factor);
+                // Set, not multiplied by 0: later rows may hold NaN.
+                after.fill(T::ZERO);
+            }
+        }
+    });
+    scores
+}
+
+/// Block by block: left of the diagonal block both operands decay towards its first row, and their product is one of
+/// matrices; within it the two would need opposite signs, and every pair of rows is taken by itself.
+fn of_channels<T: Real>(x: [&[T]; 2], k: &[T], cols: usize, sums: &Sums, policy: &impl Policy<T>) -> [Vec<T>; 2] {
+    let size = k.len() / cols;
+    let mut scores = x.map(|_| vec![T::ZERO; size * size]);
+    for first in (0..size).step_by(BLOCK) {
+        let rows = BLOCK.min(size - first);
+        if first > 0 {
+            let anchor = sums.row(first);
+            let mut before = k[..first * cols].to_vec();
+            sums.decay(&mut before, cols, 0, |sum, c| anchor[c] - sum);
+            let before = rounded(before, cols, policy);
+            for (scores, x) in scores.iter_mut().zip(x) {
+                let mut x = x[first * cols..][..rows * cols].to_vec();
+                sums.decay(&mut x, cols, first, |sum, c| sum - anchor[c]);
+                let mut product = vec![T::ZERO; rows * first];
+                multiply(&rounded(x, cols, policy), &before, cols, &mut product);
+                for (row, product) in product.chunks_exact(first).enumerate() {
+                    scores[(first + row) * size..][..first].copy_from_slice(product);
+                }
+            }
+        }
+        for i in first..first + rows {
+            for j in first..=i {
+                let (from, to) = (sums.row(j), sums.row(i));
+                let mut decayed = k[j * cols..][..cols].to_vec();
+                sums.decay(&mut decayed, cols, j, |_, c| to[c] - from[c]);
+                let decayed = rounded(decayed, cols, policy);
+                for (scores, x) in scores.iter_mut().zip(x) {
+                    let x = rounded(x[i * cols..][..cols].to_vec(), cols, policy);
+                    multiply(&x, &decayed, cols, &mut scores[i * size + j..][..1]);
+                }
+            }
+        }
+    }
+    scores
+}
+
+fn rounded<T: Real>(mut rows: Vec<T>, cols: usize, policy: &impl Policy<T>) -> Vec<T> {
+    policy.round(Intermediate::ScoreOperand, &mut rows, cols);
+    rows
+}
