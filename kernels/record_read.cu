@@ -19,6 +19,66 @@ grid = ["ceil(T * C * out_bytes / 16, 512)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
+[[variant]]
+name = "rows4"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_rows4_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
+[[variant]]
+name = "rows4s"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_rows4s_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
+[[variant]]
+name = "rows2"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_rows2_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 512)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
+[[variant]]
+name = "rows2s"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_rows2s_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 512)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
+[[variant]]
+name = "rows1"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_rows1_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 256)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
+[[variant]]
+name = "rows8"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_rows8_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 2048)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
 [[mutant]]
 name = "nibbles_swapped"
 doc = "of two 4-bit codes the first is taken from the high nibble"
@@ -137,6 +197,145 @@ __device__ __forceinline__ void record_read(const u8 *pages, const void *slots, 
     }
 }
 
+// ---- rows
+
+constexpr u32 NONE = ~0u;
+
+// Four codes E2M1 as pairs of bf16: bytes of the eight magnitudes, looked up by code.
+__device__ __forceinline__ uint2 e2m1_pairs(u32 magnitudes, u32 signs) {
+    const u32 high = __byte_perm(0x3f3f3f00, 0x40404040, magnitudes) | __byte_perm(0x8000, 0, signs);
+    const u32 low = __byte_perm(0xc0800000, 0xc0804000, magnitudes);
+    return make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
+}
+
+__device__ __forceinline__ u32 times_bf16x2(u32 x, u32 y) {
+    u32 out;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(x), "r"(y));
+    return out;
+}
+
+__device__ __forceinline__ void pairs_of(E2m1, const u32 *words, float scale, u32 (&out)[4]) {
+#ifdef MUTANT_NIBBLES_SWAPPED
+    const u32 codes = (words[0] & 0x0f0f0f0f) << 4 | (words[0] >> 4 & 0x0f0f0f0f);
+#else
+    const u32 codes = words[0];
+#endif
+    const u32 sizes = codes & 0x77777777, signs = codes >> 3 & 0x11111111, both = to_bf16x2(scale, scale);
+    const uint2 low = e2m1_pairs(sizes, signs), high = e2m1_pairs(sizes >> 16, signs >> 16);
+    out[0] = times_bf16x2(low.x, both), out[1] = times_bf16x2(low.y, both);
+    out[2] = times_bf16x2(high.x, both), out[3] = times_bf16x2(high.y, both);
+}
+
+__device__ __forceinline__ void pairs_of(E4m3, const u32 *words, float scale, u32 (&out)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float first, second;
+        E4m3::decode2(words[i / 2] >> i % 2 * 16, first, second);
+        out[i] = to_bf16x2(first * scale, second * scale);
+    }
+}
+
+template <class R, int N> __device__ __forceinline__ uint4 decoded(bf16, const Raw<R, N> &raw, float scale) {
+    u32 out[4];
+    pairs_of(typename R::Element(), raw.words, scale, out);
+    return make_uint4(out[0], out[1], out[2], out[3]);
+}
+template <class R, int N> __device__ __forceinline__ uint4 decoded(float, const Raw<R, N> &raw, float scale) {
+    float x[4];
+    values(typename R::Element(), raw.words, 0, x[0], x[1]);
+    values(typename R::Element(), raw.words, 2, x[2], x[3]);
+    return make_uint4(__float_as_uint(x[0] * scale), __float_as_uint(x[1] * scale), __float_as_uint(x[2] * scale),
+                      __float_as_uint(x[3] * scale));
+}
+
+__device__ __forceinline__ uint4 widened(bf16, const u32 *words) {
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+__device__ __forceinline__ uint4 widened(float, const u32 *words) {
+    return make_uint4(words[0] << 16, words[0] & 0xffff0000, words[1] << 16, words[1] & 0xffff0000);
+}
+
+template <int STREAM> __device__ __forceinline__ void put(uint4 *to, uint4 x) {
+    if (STREAM) __stcs(to, x);
+    else *to = x;
+}
+
+// TOKENS tokens of a warp, or of half a warp, whose slots are loaded at once, then all their bytes.
+template <class R, class T, int TOKENS, int STREAM>
+__device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
+    constexpr int N = 16 / sizeof(T), RUNS = R::DIM / N, LANES = RUNS < 32 ? RUNS : 32, EACH = RUNS / LANES, SIDES = 32 / LANES;
+    constexpr int STRIDE = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
+    constexpr int CODE_BYTES = N * R::Element::bits / 8;
+    typedef typename R::Stored Stored;
+    const int lane = threadIdx.x % 32, run = lane % LANES, side = lane / LANES;
+    const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * (TOKENS * SIDES);
+    u32 mine = NONE;
+    if (lane < TOKENS * SIDES && first + lane < tokens) {
+        const long long slot = slot_of(slots, slot_bytes, first + lane);
+        mine = slot < 0 ? NONE : (u32)slot;
+#ifdef MUTANT_SKIPPED_READ
+        mine = slot < 0 ? 0 : mine;
+#endif
+    }
+    const u8 *codes = pages + run * CODE_BYTES;
+    const u8 *halves = pages + R::BF16 + 2 * (run * N - R::CODED);
+    const Stored *scales = (const Stored *)(pages + (R::TAIL ? PAGE * R::ROW : 0) + R::SCALES) + run * N / R::BLOCK;
+
+    u32 slot[TOKENS];
+    Raw<R, N> raw[TOKENS][EACH];
+#pragma unroll
+    for (int i = 0; i < TOKENS; i++) {
+        slot[i] = __shfl_sync(~0u, mine, i * SIDES + side);
+        if (slot[i] == NONE)
+            continue;
+        const u64 page = (u64)(slot[i] / PAGE) * STRIDE;
+        const u64 row = page + slot[i] % PAGE * R::ROW;
+#ifdef MUTANT_SCALES_OF_FIRST_SLOT
+        const u64 tail = page;
+#else
+        const u64 tail = page + slot[i] % PAGE * (R::TAIL ? R::TAIL : R::ROW);
+#endif
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            if ((e * LANES + run) * N < R::CODED) {
+                load<CODE_BYTES>(raw[i][e].words, codes + row + e * LANES * CODE_BYTES);
+                raw[i][e].scale = __ldg((const Stored *)((const u8 *)scales + tail) + e * LANES * N / R::BLOCK);
+            } else {
+                load<2 * N>(raw[i][e].words, halves + row + 2 * e * LANES * N);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < TOKENS; i++) {
+        const int token = first + i * SIDES + side;
+        if (token >= tokens)
+            break;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            uint4 x = make_uint4(0, 0, 0, 0);
+            if (slot[i] != NONE) {
+                if ((e * LANES + run) * N < R::CODED) {
+                    float scale = R::Rule::decode(raw[i][e].scale, {});
+#ifdef MUTANT_TINY_SCALE_FLUSHED
+                    scale = scale < 0x1p-126f ? 0 : scale;
+#endif
+                    x = decoded(T(), raw[i][e], scale);
+                } else {
+                    x = widened(T(), raw[i][e].words);
+                }
+            }
+            put<STREAM>((uint4 *)out + (size_t)token * RUNS + e * LANES + run, x);
+        }
+    }
+}
+
+#define ROWS(NAME, TOKENS, STREAM, BLOCKS, RECORD, TNAME, TYPE)                                                        \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##NAME##_##RECORD##_##TNAME(                  \
+        const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens,              \
+        int slot_bytes) {                                                                                              \
+        rows<RECORD, TYPE, TOKENS, STREAM>(pages, slots, out, tokens, slot_bytes);                                     \
+    }
+
 #define ENTRY(VARIANT, RECORD, NAME, TYPE, COUNT)                                                                      \
     extern "C" __global__ void __launch_bounds__(256, 8) record_read_##VARIANT##_##RECORD##_##NAME(                       \
         const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens,              \
@@ -147,5 +346,17 @@ __device__ __forceinline__ void record_read(const u8 *pages, const void *slots, 
     ENTRY(simple, RECORD, bf16, bf16, 1)                                                                               \
     ENTRY(simple, RECORD, f32, float, 1)                                                                               \
     ENTRY(twice, RECORD, bf16, bf16, 2)                                                                                \
-    ENTRY(twice, RECORD, f32, float, 2)
+    ENTRY(twice, RECORD, f32, float, 2) \
+    ROWS(rows4, 4, 0, 4, RECORD, bf16, bf16) \
+    ROWS(rows4, 4, 0, 4, RECORD, f32, float) \
+    ROWS(rows4s, 4, 1, 4, RECORD, bf16, bf16) \
+    ROWS(rows4s, 4, 1, 4, RECORD, f32, float) \
+    ROWS(rows2, 2, 0, 6, RECORD, bf16, bf16) \
+    ROWS(rows2, 2, 0, 6, RECORD, f32, float) \
+    ROWS(rows2s, 2, 1, 6, RECORD, bf16, bf16) \
+    ROWS(rows2s, 2, 1, 6, RECORD, f32, float) \
+    ROWS(rows1, 1, 0, 8, RECORD, bf16, bf16) \
+    ROWS(rows1, 1, 0, 8, RECORD, f32, float) \
+    ROWS(rows8, 8, 0, 2, RECORD, bf16, bf16) \
+    ROWS(rows8, 8, 0, 2, RECORD, f32, float)
 FOR_ALL_RECORDS(ENTRIES)

@@ -31,6 +31,204 @@ grid = ["ceil(W, 128)", "ceil(H, 128) + row_groups"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
+[[variant]]
+name = "k100t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k100t_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k110t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k110t_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k111t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k111t_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k110f"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k110f_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k101t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k101t_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k200t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k200t_{groups}"
+grid = ["ceil(W, 256)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k210t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k210t_{groups}"
+grid = ["ceil(W, 256)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k211t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k211t_{groups}"
+grid = ["ceil(W, 256)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k210f"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k210f_{groups}"
+grid = ["ceil(W, 256)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "k201t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_k201t_{groups}"
+grid = ["ceil(W, 256)", "ceil(H, 128)"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "m00f"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_m00f_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 512)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "m00t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_m00t_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 512)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "m10f"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_m10f_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 512)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "m10t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_m10t_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 512)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "m11t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_m11t_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 512)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "m01t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_m01t_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 512)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "mh10t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_mh10t_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["W"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "mh00t"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_mh00t_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["W"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
 [[mutant]]
 name = "rows_in_order"
 doc = "rows 4i … 4i + 3 side by side in a tile, not i, i + 32, i + 64 and i + 96"
@@ -141,7 +339,7 @@ __device__ int sum_up_to_lane(int x) {
 // Zeros from byte `at` of y on, a share of them for each thread.
 __device__ void clear_tail(u8* y, size_t at, int bytes) {
 #ifndef MUTANT_TAIL_KEPT
-    int threads = gridDim.x * gridDim.y * 128, thread = (blockIdx.y * gridDim.x + blockIdx.x) * 128 + threadIdx.x;
+    int threads = gridDim.x * gridDim.y * blockDim.x, thread = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
     for (at += thread * 4; at < bytes; at += threads * 4) *reinterpret_cast<u32*>(y + at) = 0;
 #endif
 }
@@ -307,6 +505,129 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
     clear_tail(y, size_t(used) * all.down() * 512, bytes);
 }
 
+
+// ---- pieces
+
+template <int LOAD> __device__ __forceinline__ uint4 get(const u8* from) {
+    uint4 out;
+    if (LOAD == 1) return load_once((const uint4*)from);
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w) : "l"(from));
+    return out;
+}
+template <int STORE> __device__ __forceinline__ void put(u8* to, uint4 x) {
+    if (STORE == 0) *(uint4*)to = x;
+    else __stcs((uint4*)to, x);
+}
+
+// A block's 128 rows × `CHUNKS` × 128 columns; a thread has 16 columns of each of four rows.
+template <Groups GROUPS, int CHUNKS, int LOAD, int STORE, bool EAGER>
+__device__ __forceinline__ void column_pieces(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+    int lane = threadIdx.x % 8, q = threadIdx.x / 8, top = blockIdx.y * 128 + q;
+    int col0 = blockIdx.x * 128 * CHUNKS, col = col0 + lane * 16, next = min(col0 + 128 * CHUNKS, W);
+    uint4 piece[CHUNKS][4];
+    u32 after[4] = {};
+    Part all = {0, H, 0, W};
+    const u8* from = x + size_t(top) * W + col;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            piece[c][i] = uint4{0, 0, 0, 0};
+            if (has_row(all, top + i * 32) && col + c * 128 < W) piece[c][i] = get<LOAD>(from + size_t(i * 32) * W + c * 128);
+        }
+    auto load_after = [&] {
+        if (lane == 7 && next < W)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (has_row(all, top + i * 32)) after[i] = __ldg((const u32*)(from + size_t(i * 32) * W + CHUNKS * 128 - 112));
+    };
+    if (GROUPS == k && EAGER) load_after();
+    auto give = [&](int begin, int end, size_t tiles) {
+        int skip = (begin - col) & 3, bits = skip * 8;
+        if (bits) {
+            if (!EAGER) load_after();
+        }
+        u8* to = y + q * 16;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            u32 words[4][5];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                words[i][0] = piece[c][i].x, words[i][1] = piece[c][i].y, words[i][2] = piece[c][i].z, words[i][3] = piece[c][i].w;
+                if (bits) {
+                    words[i][4] = __shfl_down_sync(~0u, piece[c][i].x, 1, 8);
+                    u32 far = c + 1 < CHUNKS ? __shfl_sync(~0u, piece[c + 1 < CHUNKS ? c + 1 : c][i].x, 0, 8) : after[i];
+                    if (lane == 7) words[i][4] = far;
+#pragma unroll
+                    for (int j = 0; j < 4; j++) words[i][j] = __funnelshift_r(words[i][j], words[i][j + 1], bits);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int at = col + c * 128 + j * 4 + skip, count = end - at;
+                if (at < begin || count <= 0) continue;
+                u32 mask = count < 4 ? (1u << 8 * count) - 1 : ~0u;
+#ifdef MUTANT_PADDING_KEPT
+                mask = ~0u;
+#endif
+                put<STORE>(to + (tiles + (at - begin) / 4) * 512,
+                           uint4{words[0][j] & mask, words[1][j] & mask, words[2][j] & mask, words[3][j] & mask});
+            }
+        }
+    };
+    if (GROUPS == plain) {
+        give(0, W, size_t(blockIdx.y) * all.across());
+        clear_tail(y, size_t(all.down()) * all.across() * 512, bytes);
+        return;
+    }
+    int used = 0;
+    for (int g0 = 0; g0 < G; g0 += 32) {
+        Groups32 groups(ends, g0, G, 4, used);
+        bool here = groups.begin < next && groups.end > col0 && groups.begin < groups.end;
+        for (u32 left = __ballot_sync(~0u, here); left; left &= left - 1) {
+            Groups32 group = groups.of(__ffs(left) - 1);
+            Part part = {0, H, group.begin, group.end};
+            give(group.begin, group.end, size_t(group.start) * part.down() + size_t(blockIdx.y) * part.across());
+        }
+    }
+    clear_tail(y, size_t(used) * all.down() * 512, bytes);
+}
+
+template <int LOAD, int STORE, bool PREFETCH>
+__device__ __forceinline__ void row_pieces(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+    int tile = blockIdx.y, used = 0, down = 0, row1 = 0, top = 0;
+    if (PREFETCH && threadIdx.x == 0 && tile * 128 < H)
+        asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(x + size_t(tile) * 128 * W), "r"(min(H - tile * 128, 128) * W), "l"(let_go()));
+    for (int g0 = 0; g0 < G; g0 += 32) {
+        int before = used;
+        Groups32 groups(ends, g0, G, 128, used);
+        if (tile < before || tile >= used) continue;
+        u32 upto = __ballot_sync(~0u, groups.start <= tile && groups.begin < groups.end);
+        groups = groups.of(31 - __clz(upto));
+        top = groups.begin + (tile - groups.start) * 128, row1 = groups.end;
+    }
+    Part part = {0, row1, 0, W};
+    int chunks = W / 16;
+    if (tile < used)
+        for (int at = threadIdx.x; at < 32 * chunks; at += blockDim.x) {
+            int chunk = at / 8 % chunks, q = at / 8 / chunks * 8 + at % 8;
+            const u8* from = x + size_t(top + q) * W + chunk * 16;
+            uint4 rows[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                rows[i] = uint4{0, 0, 0, 0};
+                if (has_row(part, top + q + i * 32)) rows[i] = get<LOAD>(from + size_t(i * 32) * W);
+            }
+            u8* to = y + (size_t(tile) * part.across() + chunk * 4) * 512 + q * 16;
+            put<STORE>(to, uint4{rows[0].x, rows[1].x, rows[2].x, rows[3].x});
+            put<STORE>(to + 512, uint4{rows[0].y, rows[1].y, rows[2].y, rows[3].y});
+            put<STORE>(to + 1024, uint4{rows[0].z, rows[1].z, rows[2].z, rows[3].z});
+            put<STORE>(to + 1536, uint4{rows[0].w, rows[1].w, rows[2].w, rows[3].w});
+        }
+    clear_tail(y, size_t(used) * part.across() * 512, bytes);
+}
+
 #define ENTRY(variant, groups, threads, ...)                                                                           \
     extern "C" __global__ void __launch_bounds__(threads) scale_layout_##variant##_##groups(                           \
         const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {                                         \
@@ -322,3 +643,31 @@ ENTRY(staged, k, 128, columns<false>)
 ENTRY(first, plain, 128, staged<plain, true>)
 ENTRY(first, m, 128, staged<m, true>)
 ENTRY(first, k, 128, columns<true>)
+ENTRY(k100t, k, 256, column_pieces<k, 1, 0, 0, true>)
+ENTRY(k100t, plain, 256, column_pieces<plain, 1, 0, 0, true>)
+ENTRY(k110t, k, 256, column_pieces<k, 1, 1, 0, true>)
+ENTRY(k110t, plain, 256, column_pieces<plain, 1, 1, 0, true>)
+ENTRY(k111t, k, 256, column_pieces<k, 1, 1, 1, true>)
+ENTRY(k111t, plain, 256, column_pieces<plain, 1, 1, 1, true>)
+ENTRY(k110f, k, 256, column_pieces<k, 1, 1, 0, false>)
+ENTRY(k110f, plain, 256, column_pieces<plain, 1, 1, 0, false>)
+ENTRY(k101t, k, 256, column_pieces<k, 1, 0, 1, true>)
+ENTRY(k101t, plain, 256, column_pieces<plain, 1, 0, 1, true>)
+ENTRY(k200t, k, 256, column_pieces<k, 2, 0, 0, true>)
+ENTRY(k200t, plain, 256, column_pieces<plain, 2, 0, 0, true>)
+ENTRY(k210t, k, 256, column_pieces<k, 2, 1, 0, true>)
+ENTRY(k210t, plain, 256, column_pieces<plain, 2, 1, 0, true>)
+ENTRY(k211t, k, 256, column_pieces<k, 2, 1, 1, true>)
+ENTRY(k211t, plain, 256, column_pieces<plain, 2, 1, 1, true>)
+ENTRY(k210f, k, 256, column_pieces<k, 2, 1, 0, false>)
+ENTRY(k210f, plain, 256, column_pieces<plain, 2, 1, 0, false>)
+ENTRY(k201t, k, 256, column_pieces<k, 2, 0, 1, true>)
+ENTRY(k201t, plain, 256, column_pieces<plain, 2, 0, 1, true>)
+ENTRY(m00f, m, 512, row_pieces<0, 0, false>)
+ENTRY(m00t, m, 512, row_pieces<0, 0, true>)
+ENTRY(m10f, m, 512, row_pieces<1, 0, false>)
+ENTRY(m10t, m, 512, row_pieces<1, 0, true>)
+ENTRY(m11t, m, 512, row_pieces<1, 1, true>)
+ENTRY(m01t, m, 512, row_pieces<0, 1, true>)
+ENTRY(mh10t, m, 256, row_pieces<1, 0, true>)
+ENTRY(mh00t, m, 256, row_pieces<0, 0, true>)
