@@ -29,6 +29,56 @@ grid = ["ceil(T * C / 8, 256)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
+[[variant]]
+name = "rows4"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_rows4_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "rows3"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_rows3_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 3 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "rows5"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_rows5_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 5 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "rows4x2"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_rows4x2_{record}_{form}"
+grid = ["ceil(T * min(C / 8, 32), 512)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "rows4x4"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_rows4x4_{record}_{form}"
+grid = ["ceil(T * min(C / 8, 32), 1024)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
 [[mutant]]
 name = "nan_dropped"
 doc = "largest magnitudes by fmaxf, which drops NaN"
@@ -374,6 +424,239 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
     *(typename R::Element::Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x);
 }
 
+// ---- rows
+
+constexpr u32 NONE = ~0u;
+
+// Whether elements are multiplied by a power of two, exactly so in bf16.
+template <class Rule> constexpr bool SHIFTS = !DIVIDES<Rule>;
+template <> constexpr bool SHIFTS<Flashinfer> = false;
+
+__device__ __forceinline__ u32 times_bf16x2(u32 x, u32 y) {
+    u32 out;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(x), "r"(y));
+    return out;
+}
+
+// Of two pairs the larger magnitudes, with some sign; NaN is larger than any.
+__device__ __forceinline__ u32 larger_bf16x2(u32 x, u32 y) {
+    u32 out;
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(x), "r"(y));
+    return out;
+}
+
+// The quotient to the last bit, as above; the sign of a zero is kept.
+template <class R> struct Quotient {
+    u32 lift;
+    float factor, inverse;
+
+    __device__ __forceinline__ explicit Quotient(float by) {
+        if constexpr (DIVIDES<typename R::Rule>) {
+            const bool small = by < 0x1p-60f;
+            lift = small ? 0x5f805f80 : 0x3f803f80; // 2^64 or 1
+            factor = small ? by * 0x1p64f : by;
+            inverse = __frcp_rn(factor);
+        } else {
+            lift = to_bf16x2(by, by);
+            factor = by;
+        }
+    }
+
+    __device__ __forceinline__ void of(const u32 (&halves)[4], float (&x)[8]) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const u32 both = SHIFTS<typename R::Rule> || DIVIDES<typename R::Rule> ? times_bf16x2(halves[i], lift) : halves[i];
+            x[2 * i] = __uint_as_float(both << 16), x[2 * i + 1] = __uint_as_float(both & 0xffff0000);
+        }
+        if constexpr (SHIFTS<typename R::Rule>)
+            return;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if constexpr (DIVIDES<typename R::Rule>) {
+                const float near = x[i] * inverse;
+                x[i] = fmaf(fmaf(near, factor, -x[i]), -inverse, near);
+            } else {
+                x[i] *= factor;
+            }
+            if constexpr (CLEARS_ZERO<typename R::Rule>)
+                x[i] += 0.0f;
+        }
+    }
+};
+
+// Keeps an offset in registers, where the compiler would work it out again at every use.
+__device__ __forceinline__ u64 kept(u64 offset) {
+    asm volatile("" : "+l"(offset));
+    return offset;
+}
+
+// A warp, or half of one, has tokens in a row. Their slots and positions are loaded at once; the next token's channels and
+// angles are on their way while one is worked on.
+template <class R, bool NORMED> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
+    constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, SIDES = 32 / LANES;
+    constexpr int STRIDE = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
+    constexpr int BITS = R::Element::bits, SHARE = R::BLOCK / 8;
+    typedef typename R::Stored Stored;
+    // What a token's padding is made of: codes or scales of channels that are not coded.
+    constexpr bool PADS_CODES = R::ZEROS > 0 && R::TAIL == 0 && R::ZERO == R::CODED * BITS / 8 && R::ZERO < R::SCALES;
+    constexpr bool PADS_SCALES = R::ZEROS > 0 && !PADS_CODES;
+    static_assert(CHUNKS <= SHARE && CHUNKS <= 2, "a lane works out the scale of one of its pieces");
+
+    const int lane = threadIdx.x % LANES, side = threadIdx.x % 32 / LANES, chunk = lane % CHUNKS;
+    const int warps = gridDim.x * (blockDim.x / 32), warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const int each = (in.tokens + warps * SIDES - 1) / (warps * SIDES) * SIDES;
+    const int pair = ((CHUNKS - 1) * LANES + lane) * 4 - (R::DIM - ROPE) / 2;
+    const int last = min((warp + 1) * each, in.tokens);
+    // Where the pieces are stored in slot 0.
+    u64 places[CHUNKS];
+    bool coded[CHUNKS];
+    for (int c = 0; c < CHUNKS; c++) {
+        const int channel = (c * LANES + lane) * 8;
+        coded[c] = channel < R::CODED;
+        places[c] = kept(coded[c] ? channel * BITS / 8 : R::BF16 + 2 * (channel - R::CODED));
+    }
+    const int block = (chunk * LANES + lane) / SHARE;
+    const u64 scales = kept((R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + block * sizeof(Stored));
+#ifdef MUTANT_PADDING_NOT_ZEROED
+    const bool scales_stored = lane % SHARE < CHUNKS && block * R::BLOCK < R::CODED;
+#else
+    const bool scales_stored = lane % SHARE < CHUNKS && (block * R::BLOCK < R::CODED || PADS_SCALES);
+#endif
+
+    for (int first = warp * each; first < last; first += 32) {
+        const int mine = first + threadIdx.x % 32;
+        u32 my_slot = NONE, my_position = 0;
+        Eight<bf16> next[CHUNKS];
+        float2 turns[4];
+        const auto fetch = [&](int step) {
+            const int token = first + step * SIDES + side;
+            for (int c = 0; c < CHUNKS; c++)
+                if (token < last)
+                    next[c].load(in.x + (size_t)token * R::DIM, c * LANES + lane);
+        };
+        const auto fetch_turns = [&](int step) {
+            if constexpr (NORMED) {
+                const u32 position = __shfl_sync(~0u, my_position, step * SIDES + side);
+                if (pair >= 0)
+                    for (int i = 0; i < 4; i += 2)
+                        *(float4 *)&turns[i] = __ldg((const float4 *)(turns_of(in.cos_sin, position) + pair + i));
+            }
+        };
+        fetch(0);
+        if (mine < last) {
+            const long long slot = in.slot(mine);
+            my_slot = slot < 0 ? NONE : (u32)slot;
+            if constexpr (NORMED)
+                my_position = in.positions[mine];
+        }
+        fetch_turns(0);
+        const int steps = (min(32, last - first) + SIDES - 1) / SIDES;
+#pragma unroll 1
+        for (int step = 0; step < steps; step++) {
+            const u32 slot = __shfl_sync(~0u, my_slot, step * SIDES + side);
+            const bool written = slot != NONE;
+            const u64 page = (u64)(slot / PAGE) * STRIDE;
+            const u64 row = page + slot % PAGE * R::ROW, tail = page + slot % PAGE * (R::TAIL ? R::TAIL : R::ROW);
+            u32 half[CHUNKS][4];
+            if constexpr (NORMED) {
+                float x[CHUNKS][8], sum = 0;
+                for (int c = 0; c < CHUNKS; c++)
+                    next[c].unpack(x[c]);
+                if (step + 1 < steps)
+                    fetch(step + 1);
+                for (int c = 0; c < CHUNKS; c++)
+                    for (int i = 0; i < 8; i++)
+                        sum = fmaf(x[c][i], x[c][i], sum);
+                for (int distance = LANES / 2; distance > 0; distance /= 2)
+                    sum += __shfl_xor_sync(~0u, sum, distance);
+                const float scale = rsqrtf(sum / R::DIM + in.eps);
+                for (int c = 0; c < CHUNKS; c++)
+                    for (int i = 0; i < 8; i += 4) {
+                        const float4 weight = __ldg((const float4 *)(in.weight + (c * LANES + lane) * 8 + i));
+                        x[c][i] *= scale * weight.x, x[c][i + 1] *= scale * weight.y;
+                        x[c][i + 2] *= scale * weight.z, x[c][i + 3] *= scale * weight.w;
+                    }
+                if (pair >= 0)
+                    for (int i = 0; i < 4; i++) {
+                        float *both = &x[CHUNKS - 1][2 * i];
+                        const float2 pair = turned(make_float2(both[0], both[1]), turns[i]);
+                        both[0] = pair.x, both[1] = pair.y;
+                    }
+                if (step + 1 < steps)
+                    fetch_turns(step + 1);
+                for (int c = 0; c < CHUNKS; c++)
+                    for (int i = 0; i < 4; i++)
+                        half[c][i] = to_bf16x2(x[c][2 * i], x[c][2 * i + 1]);
+            } else {
+                for (int c = 0; c < CHUNKS; c++)
+                    for (int i = 0; i < 4; i++)
+                        half[c][i] = next[c].word[i];
+                if (step + 1 < steps)
+                    fetch(step + 1);
+            }
+
+            float factor[CHUNKS];
+            Stored scale;
+            if constexpr (R::CODED > 0) {
+                // Largest magnitudes of blocks, those of the first piece in the low half.
+                u32 largest[CHUNKS];
+                for (int c = 0; c < CHUNKS; c++) {
+                    const u32 two = larger_bf16x2(larger_bf16x2(half[c][0], half[c][1]), larger_bf16x2(half[c][2], half[c][3]));
+                    largest[c] = (c * LANES + lane) * 8 < R::CODED ? two & 0x7fff7fff : 0;
+                }
+                u32 both = __vmaxu2(__byte_perm(largest[0], largest[CHUNKS - 1], 0x5410),
+                                    __byte_perm(largest[0], largest[CHUNKS - 1], 0x7632));
+#ifdef MUTANT_SCALE_OF_PART
+                both = __shfl_sync(~0u, both, 0, SHARE);
+#else
+#pragma unroll
+                for (int distance = SHARE / 2; distance > 0; distance /= 2)
+                    both = __vmaxu2(both, __shfl_xor_sync(~0u, both, distance));
+#endif
+                const u32 amax = CHUNKS == 1 || chunk ? both & 0xffff0000 : both << 16;
+                scale = R::Rule::template scale<typename R::Element>(amax, {});
+                const float by = R::Rule::factor(scale, {});
+                factor[0] = by;
+                if constexpr (CHUNKS == 2) {
+                    const float other = __shfl_xor_sync(~0u, by, 1);
+                    factor[0] = chunk ? other : by, factor[1] = chunk ? by : other;
+                }
+            }
+            if (!written)
+                continue;
+            if (scales_stored)
+                *(Stored *)(pages + (scales + tail)) = PADS_SCALES && block * R::BLOCK >= R::CODED ? 0 : scale;
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                typedef typename R::Element::Codes Codes;
+                Codes encoded = {};
+                if constexpr (R::CODED > 0) {
+                    float x[8];
+                    Quotient<R>(factor[c]).of(half[c], x);
+                    encoded = R::Element::encode8(x);
+                }
+                u8 *to = pages + (places[c] + row);
+                if (coded[c])
+                    *(Codes *)to = encoded;
+                if (!coded[c])
+                    *(uint4 *)to = make_uint4(half[c][0], half[c][1], half[c][2], half[c][3]);
+#ifndef MUTANT_PADDING_NOT_ZEROED
+                if (PADS_CODES && !coded[c])
+                    *(Codes *)(pages + row + (c * LANES + lane) * BITS) = Codes{};
+#endif
+            }
+        }
+    }
+}
+
+#define ROWS(NAME, BLOCKS, RECORD, FORM, NORMED)                                                                       \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_write_##NAME##_##RECORD##_##FORM(                  \
+        const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,         \
+        const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens,         \
+        int slot_bytes, float eps) {                                                                                   \
+        rows<RECORD, NORMED>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages);                  \
+    }
+
 #define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 4) record_write_##VARIANT##_##RECORD##_##FORM(                  \
         const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,         \
@@ -387,5 +670,15 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
     ENTRY(warps, RECORD, raw, false, 256)                                                                              \
     ENTRY(warps, RECORD, normed, true, 256)                                                                            \
     ENTRY(eights, RECORD, raw, false, 256)                                                                             \
-    ENTRY(eights, RECORD, normed, true, 256)
+    ENTRY(eights, RECORD, normed, true, 256) \
+    ROWS(rows4, 4, RECORD, raw, false) \
+    ROWS(rows4, 4, RECORD, normed, true) \
+    ROWS(rows3, 3, RECORD, raw, false) \
+    ROWS(rows3, 3, RECORD, normed, true) \
+    ROWS(rows5, 5, RECORD, raw, false) \
+    ROWS(rows5, 5, RECORD, normed, true) \
+    ROWS(rows4x2, 4, RECORD, raw, false) \
+    ROWS(rows4x2, 4, RECORD, normed, true) \
+    ROWS(rows4x4, 4, RECORD, raw, false) \
+    ROWS(rows4x4, 4, RECORD, normed, true)
 FOR_ALL_RECORDS(ENTRIES)
