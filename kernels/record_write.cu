@@ -165,7 +165,7 @@ __device__ __forceinline__ float2 turned(float2 x, float2 turn) {
 #ifdef MUTANT_COS_SIN_SWAPPED
     turn = make_float2(turn.y, turn.x);
 #endif
-    return make_float2(x.x * turn.x - x.y * turn.y, x.y * turn.x + x.x * turn.y);
+    return make_float2(fmaf(x.x, turn.x, -(x.y * turn.y)), fmaf(x.y, turn.x, x.x * turn.y));
 }
 
 // Angles of a position: ROPE/2 pairs of cosine and sine.
@@ -445,44 +445,103 @@ __device__ __forceinline__ u32 larger_bf16x2(u32 x, u32 y) {
     return out;
 }
 
-// The quotient to the last bit, as above; the sign of a zero is kept.
-template <class R> struct Quotient {
-    u32 lift;
-    float factor, inverse;
-
-    __device__ __forceinline__ explicit Quotient(float by) {
-        if constexpr (DIVIDES<typename R::Rule>) {
-            const bool small = by < 0x1p-60f;
-            lift = small ? 0x5f805f80 : 0x3f803f80; // 2^64 or 1
-            factor = small ? by * 0x1p64f : by;
-            inverse = __frcp_rn(factor);
-        } else {
-            lift = to_bf16x2(by, by);
-            factor = by;
-        }
+// Pairs of halves, bf16 or f16: the integers from `one` on, a power of two, are a unit apart.
+template <bool BF16> struct Pairs {
+    static __device__ __forceinline__ u32 fma(u32 x, u32 y, u32 z) {
+        u32 out;
+        if (BF16)
+            asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(x), "r"(y), "r"(z));
+        else
+            asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(x), "r"(y), "r"(z));
+        return out;
     }
 
-    __device__ __forceinline__ void of(const u32 (&halves)[4], float (&x)[8]) const {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const u32 both = SHIFTS<typename R::Rule> || DIVIDES<typename R::Rule> ? times_bf16x2(halves[i], lift) : halves[i];
-            x[2 * i] = __uint_as_float(both << 16), x[2 * i + 1] = __uint_as_float(both & 0xffff0000);
-        }
-        if constexpr (SHIFTS<typename R::Rule>)
-            return;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if constexpr (DIVIDES<typename R::Rule>) {
-                const float near = x[i] * inverse;
-                x[i] = fmaf(fmaf(near, factor, -x[i]), -inverse, near);
-            } else {
-                x[i] *= factor;
-            }
-            if constexpr (CLEARS_ZERO<typename R::Rule>)
-                x[i] += 0.0f;
-        }
+    // Magnitudes, at most 6; that of NaN is 6.
+    static __device__ __forceinline__ u32 clamped(u32 x) {
+        u32 out;
+        if (BF16)
+            asm("min.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(x & 0x7fff7fff), "r"(0x40c040c0));
+        else
+            asm("min.f16x2 %0, %1, %2;" : "=r"(out) : "r"(x & 0x7fff7fff), "r"(0x46004600));
+        return out;
+    }
+
+    // E2M1 codes in bits 0 to 3 and 16 to 19, by the three sums of `E2m1::magnitude`.
+    static __device__ __forceinline__ u32 e2m1(u32 x) {
+        const u32 size = clamped(x), one = BF16 ? 0x3f803f80 : 0x3c003c00, step = BF16 ? 0x00800080 : 0x04000400;
+        const u32 integers = BF16 ? 0x43004300 : 0x64006400;
+        const u32 fine = fma(size, one + step, integers), middle = fma(size, one, integers + 0x00020002);
+        const u32 coarse = fma(size, one - step, integers + 0x00040004);
+        return (__vminu2(__vminu2(fine, middle), coarse) & 0x00070007) | (x >> 12 & 0x00080008);
+    }
+
+    static __device__ __forceinline__ u32 e2m1_8(const u32 (&x)[4]) {
+        const u32 low = e2m1(x[0]) | e2m1(x[1]) << 8, high = e2m1(x[2]) | e2m1(x[3]) << 8;
+        return __byte_perm(low | low >> 12, high | high >> 12, 0x5410);
     }
 };
+
+__device__ __forceinline__ u32 to_f16x2(float low, float high) {
+    u32 out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+
+__device__ __forceinline__ void unpack(const u32 (&pairs)[4], float (&x)[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        x[2 * i] = __uint_as_float(pairs[i] << 16), x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000);
+}
+
+// Codes of eight numbers in a block of which the elements are multiplied or divided by `by`.
+template <class R> __device__ __forceinline__ typename R::Element::Codes codes_of(const u32 (&halves)[4], float by) {
+    typedef typename R::Rule Rule;
+    constexpr bool FOUR = R::Element::bits == 4;
+    float x[8];
+    if constexpr (SHIFTS<Rule>) {
+        const u32 factor = to_bf16x2(by, by);
+        u32 scaled[4];
+        for (int i = 0; i < 4; i++)
+            scaled[i] = times_bf16x2(halves[i], factor);
+        if constexpr (FOUR)
+            return Pairs<true>::e2m1_8(scaled);
+        else {
+            unpack(scaled, x);
+            return R::Element::encode8(x);
+        }
+    } else if constexpr (FOUR && DIVIDES<Rule>) {
+        // 8 bits over 4 bits are a tie of E2M1 or further than 2^-9 from one, so f16 decides rightly, whatever the last bits
+        // of the quotient.
+        float inverse;
+        asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(by));
+        u32 quotients[4];
+        unpack(halves, x);
+        for (int i = 0; i < 8; i++)
+            x[i] = CLEARS_ZERO<Rule> ? fmaf(x[i], inverse, 0.0f) : x[i] * inverse;
+        for (int i = 0; i < 4; i++)
+            quotients[i] = to_f16x2(x[2 * i], x[2 * i + 1]);
+        return Pairs<false>::e2m1_8(quotients);
+    } else if constexpr (DIVIDES<Rule>) {
+        // As `Factor` does; the sign of a zero is kept on the way.
+        const bool small = by < 0x1p-60f;
+        const u32 lift = small ? 0x5f805f80 : 0x3f803f80; // 2^64 or 1
+        const float factor = small ? by * 0x1p64f : by, inverse = __frcp_rn(factor);
+        u32 lifted[4];
+        for (int i = 0; i < 4; i++)
+            lifted[i] = times_bf16x2(halves[i], lift);
+        unpack(lifted, x);
+        for (int i = 0; i < 8; i++) {
+            const float near = x[i] * inverse;
+            x[i] = fmaf(fmaf(near, factor, -x[i]), -inverse, near);
+        }
+        return R::Element::encode8(x);
+    } else {
+        unpack(halves, x);
+        for (int i = 0; i < 8; i++)
+            x[i] *= by;
+        return R::Element::encode8(x);
+    }
+}
 
 // Keeps an offset in registers, where the compiler would work it out again at every use.
 __device__ __forceinline__ u64 kept(u64 offset) {
@@ -631,9 +690,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
                 typedef typename R::Element::Codes Codes;
                 Codes encoded = {};
                 if constexpr (R::CODED > 0) {
-                    float x[8];
-                    Quotient<R>(factor[c]).of(half[c], x);
-                    encoded = R::Element::encode8(x);
+                    encoded = codes_of<R>(half[c], factor[c]);
                 }
                 u8 *to = pages + (places[c] + row);
                 if (coded[c])
