@@ -20,62 +20,72 @@ block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "rows4"
+name = "r4"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_read_rows4_{record}_{out}"
+entry = "record_read_r4_{record}_{out}"
 grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "rows4s"
+name = "r4k"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_read_rows4s_{record}_{out}"
+entry = "record_read_r4k_{record}_{out}"
 grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "rows2"
+name = "r4e"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_read_rows2_{record}_{out}"
-grid = ["ceil(T * min(C * out_bytes / 16, 32), 512)"]
+entry = "record_read_r4e_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "rows2s"
+name = "r8"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_read_rows2s_{record}_{out}"
-grid = ["ceil(T * min(C * out_bytes / 16, 32), 512)"]
-block = [256]
-args = ["pages", "slots", "out", "T", "slot_bytes"]
-
-[[variant]]
-name = "rows1"
-doc = "candidate"
-
-[[variant.launch]]
-entry = "record_read_rows1_{record}_{out}"
-grid = ["ceil(T * min(C * out_bytes / 16, 32), 256)"]
-block = [256]
-args = ["pages", "slots", "out", "T", "slot_bytes"]
-
-[[variant]]
-name = "rows8"
-doc = "candidate"
-
-[[variant.launch]]
-entry = "record_read_rows8_{record}_{out}"
+entry = "record_read_r8_{record}_{out}"
 grid = ["ceil(T * min(C * out_bytes / 16, 32), 2048)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
+[[variant]]
+name = "r8b3"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_r8b3_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 2048)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
+[[variant]]
+name = "r6"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_r6_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 1536)"]
+block = [256]
+args = ["pages", "slots", "out", "T", "slot_bytes"]
+
+[[variant]]
+name = "r4b3"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_read_r4b3_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
@@ -255,13 +265,28 @@ __device__ __forceinline__ uint4 widened(float, const u32 *words) {
     return make_uint4(words[0] << 16, words[0] & 0xffff0000, words[1] << 16, words[1] & 0xffff0000);
 }
 
+template <int BYTES, bool HINT> __device__ __forceinline__ void load_h(u32 *words, const u8 *from, u64 policy) {
+    if constexpr (!HINT) load<BYTES>(words, from);
+    else if constexpr (BYTES == 2) { u16 h; asm volatile("ld.global.nc.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(h) : "l"(from), "l"(policy)); words[0] = h; }
+    else if constexpr (BYTES == 4) asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(words[0]) : "l"(from), "l"(policy));
+    else if constexpr (BYTES == 8) asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;" : "=r"(words[0]), "=r"(words[1]) : "l"(from), "l"(policy));
+    else asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(from), "l"(policy));
+}
+template <bool HINT> __device__ __forceinline__ void scale_h(u8 &s, const u8 *from) {
+    if constexpr (!HINT) s = __ldg(from);
+    else { u32 x; asm volatile("ld.global.nc.L2::cache_hint.u8 %0, [%1], %2;" : "=r"(x) : "l"(from), "l"(keep())); s = x; }
+}
+template <bool HINT> __device__ __forceinline__ void scale_h(float &s, const float *from) {
+    s = __ldg(from);
+}
+
 template <int STREAM> __device__ __forceinline__ void put(uint4 *to, uint4 x) {
     if (STREAM) __stcs(to, x);
     else *to = x;
 }
 
 // TOKENS tokens of a warp, or of half a warp, whose slots are loaded at once, then all their bytes.
-template <class R, class T, int TOKENS, int STREAM>
+template <class R, class T, int TOKENS, int STREAM, int HINT>
 __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
     constexpr int N = 16 / sizeof(T), RUNS = R::DIM / N, LANES = RUNS < 32 ? RUNS : 32, EACH = RUNS / LANES, SIDES = 32 / LANES;
     constexpr int STRIDE = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
@@ -298,10 +323,10 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             if ((e * LANES + run) * N < R::CODED) {
-                load<CODE_BYTES>(raw[i][e].words, codes + row + e * LANES * CODE_BYTES);
-                raw[i][e].scale = __ldg((const Stored *)((const u8 *)scales + tail) + e * LANES * N / R::BLOCK);
+                load_h<CODE_BYTES, HINT >= 2>(raw[i][e].words, codes + row + e * LANES * CODE_BYTES, let_go());
+                scale_h<(HINT & 1) && (R::TAIL > 0)>(raw[i][e].scale, (const Stored *)((const u8 *)scales + tail) + e * LANES * N / R::BLOCK);
             } else {
-                load<2 * N>(raw[i][e].words, halves + row + 2 * e * LANES * N);
+                load_h<2 * N, HINT >= 2>(raw[i][e].words, halves + row + 2 * e * LANES * N, let_go());
             }
         }
     }
@@ -329,11 +354,11 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     }
 }
 
-#define ROWS(NAME, TOKENS, STREAM, BLOCKS, RECORD, TNAME, TYPE)                                                        \
+#define ROWS(NAME, TOKENS, STREAM, HINT, BLOCKS, RECORD, TNAME, TYPE)                                                  \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##NAME##_##RECORD##_##TNAME(                  \
         const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens,              \
         int slot_bytes) {                                                                                              \
-        rows<RECORD, TYPE, TOKENS, STREAM>(pages, slots, out, tokens, slot_bytes);                                     \
+        rows<RECORD, TYPE, TOKENS, STREAM, HINT>(pages, slots, out, tokens, slot_bytes);                               \
     }
 
 #define ENTRY(VARIANT, RECORD, NAME, TYPE, COUNT)                                                                      \
@@ -347,16 +372,18 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     ENTRY(simple, RECORD, f32, float, 1)                                                                               \
     ENTRY(twice, RECORD, bf16, bf16, 2)                                                                                \
     ENTRY(twice, RECORD, f32, float, 2) \
-    ROWS(rows4, 4, 0, 4, RECORD, bf16, bf16) \
-    ROWS(rows4, 4, 0, 4, RECORD, f32, float) \
-    ROWS(rows4s, 4, 1, 4, RECORD, bf16, bf16) \
-    ROWS(rows4s, 4, 1, 4, RECORD, f32, float) \
-    ROWS(rows2, 2, 0, 6, RECORD, bf16, bf16) \
-    ROWS(rows2, 2, 0, 6, RECORD, f32, float) \
-    ROWS(rows2s, 2, 1, 6, RECORD, bf16, bf16) \
-    ROWS(rows2s, 2, 1, 6, RECORD, f32, float) \
-    ROWS(rows1, 1, 0, 8, RECORD, bf16, bf16) \
-    ROWS(rows1, 1, 0, 8, RECORD, f32, float) \
-    ROWS(rows8, 8, 0, 2, RECORD, bf16, bf16) \
-    ROWS(rows8, 8, 0, 2, RECORD, f32, float)
+    ROWS(r4, 4, 0, 0, 4, RECORD, bf16, bf16) \
+    ROWS(r4, 4, 0, 0, 4, RECORD, f32, float) \
+    ROWS(r4k, 4, 0, 1, 4, RECORD, bf16, bf16) \
+    ROWS(r4k, 4, 0, 1, 4, RECORD, f32, float) \
+    ROWS(r4e, 4, 0, 3, 4, RECORD, bf16, bf16) \
+    ROWS(r4e, 4, 0, 3, 4, RECORD, f32, float) \
+    ROWS(r8, 8, 0, 0, 2, RECORD, bf16, bf16) \
+    ROWS(r8, 8, 0, 0, 2, RECORD, f32, float) \
+    ROWS(r8b3, 8, 0, 0, 3, RECORD, bf16, bf16) \
+    ROWS(r8b3, 8, 0, 0, 3, RECORD, f32, float) \
+    ROWS(r6, 6, 0, 0, 3, RECORD, bf16, bf16) \
+    ROWS(r6, 6, 0, 0, 3, RECORD, f32, float) \
+    ROWS(r4b3, 4, 0, 0, 3, RECORD, bf16, bf16) \
+    ROWS(r4b3, 4, 0, 0, 3, RECORD, f32, float)
 FOR_ALL_RECORDS(ENTRIES)

@@ -30,52 +30,72 @@ block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "rows4"
+name = "r44"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_rows4_{record}_{form}"
+entry = "record_write_r44_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "rows3"
+name = "r44k"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_rows3_{record}_{form}"
+entry = "record_write_r44k_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "r44n"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_r44n_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "r42"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_r42_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "r34h"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_r34h_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 3 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "rows5"
+name = "r43"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_rows5_{record}_{form}"
+entry = "record_write_r43_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "r54"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_r54_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 5 * sms)"]
-block = [256]
-args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
-
-[[variant]]
-name = "rows4x2"
-doc = "candidate"
-
-[[variant.launch]]
-entry = "record_write_rows4x2_{record}_{form}"
-grid = ["ceil(T * min(C / 8, 32), 512)"]
-block = [256]
-args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
-
-[[variant]]
-name = "rows4x4"
-doc = "candidate"
-
-[[variant.launch]]
-entry = "record_write_rows4x4_{record}_{form}"
-grid = ["ceil(T * min(C / 8, 32), 1024)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
@@ -549,10 +569,16 @@ __device__ __forceinline__ u64 kept(u64 offset) {
     return offset;
 }
 
-// A warp, or half of one, has tokens in a row. Their slots and positions are loaded at once; the next token's channels and
-// angles are on their way while one is worked on.
-template <class R, bool NORMED> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
-    constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, SIDES = 32 / LANES;
+template <bool ONCE> __device__ __forceinline__ void copy_16(uint4 *to, const void *from) {
+    if (ONCE)
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "l"(let_go()));
+    else
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
+}
+
+// STAGES tokens of a warp, or twice as many of its halves, are on their way to shared memory.
+template <class R, bool NORMED, int STAGES, int KEEP, bool HELD> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
+    constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, SIDES = 32 / LANES, SET = 32 / SIDES;
     constexpr int STRIDE = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
     constexpr int BITS = R::Element::bits, SHARE = R::BLOCK / 8;
     typedef typename R::Stored Stored;
@@ -560,12 +586,12 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
     constexpr bool PADS_CODES = R::ZEROS > 0 && R::TAIL == 0 && R::ZERO == R::CODED * BITS / 8 && R::ZERO < R::SCALES;
     constexpr bool PADS_SCALES = R::ZEROS > 0 && !PADS_CODES;
     static_assert(CHUNKS <= SHARE && CHUNKS <= 2, "a lane works out the scale of one of its pieces");
+    constexpr int TURNING = ROPE / 8; // lanes
+    __shared__ uint4 room[8][STAGES][CHUNKS * 32 + (NORMED ? 2 * TURNING * SIDES : 0)];
 
     const int lane = threadIdx.x % LANES, side = threadIdx.x % 32 / LANES, chunk = lane % CHUNKS;
     const int warps = gridDim.x * (blockDim.x / 32), warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    const int each = (in.tokens + warps * SIDES - 1) / (warps * SIDES) * SIDES;
-    const int pair = ((CHUNKS - 1) * LANES + lane) * 4 - (R::DIM - ROPE) / 2;
-    const int last = min((warp + 1) * each, in.tokens);
+    const int turning = lane - (LANES - TURNING);
     // Where the pieces are stored in slot 0.
     u64 places[CHUNKS];
     bool coded[CHUNKS];
@@ -581,35 +607,49 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
 #else
     const bool scales_stored = lane % SHARE < CHUNKS && (block * R::BLOCK < R::CODED || PADS_SCALES);
 #endif
+    uint4(*stages)[CHUNKS * 32 + (NORMED ? 2 * TURNING * SIDES : 0)] = room[threadIdx.x / 32];
+    float4 held[HELD && NORMED ? CHUNKS * 2 : 1];
+    if constexpr (HELD && NORMED)
+        for (int c = 0; c < CHUNKS; c++)
+            for (int i = 0; i < 2; i++)
+                held[c * 2 + i] = __ldg((const float4 *)(in.weight + (c * LANES + lane) * 8) + i);
 
-    for (int first = warp * each; first < last; first += 32) {
-        const int mine = first + threadIdx.x % 32;
+    const int units = (in.tokens + SIDES - 1) / SIDES;
+    for (int first = warp; first < units; first += SET * warps) {
+        const int steps = min(SET, (units - first + warps - 1) / warps);
         u32 my_slot = NONE, my_position = 0;
-        Eight<bf16> next[CHUNKS];
-        float2 turns[4];
         const auto fetch = [&](int step) {
-            const int token = first + step * SIDES + side;
-            for (int c = 0; c < CHUNKS; c++)
-                if (token < last)
-                    next[c].load(in.x + (size_t)token * R::DIM, c * LANES + lane);
+            const int token = (first + step * warps) * SIDES + side;
+            if (token < in.tokens)
+                for (int c = 0; c < CHUNKS; c++)
+                    copy_16<true>(&stages[step % STAGES][c * 32 + threadIdx.x % 32],
+                                  (const uint4 *)in.x + (size_t)token * (R::DIM / 8) + c * LANES + lane);
         };
         const auto fetch_turns = [&](int step) {
             if constexpr (NORMED) {
-                const u32 position = __shfl_sync(~0u, my_position, step * SIDES + side);
-                if (pair >= 0)
-                    for (int i = 0; i < 4; i += 2)
-                        *(float4 *)&turns[i] = __ldg((const float4 *)(turns_of(in.cos_sin, position) + pair + i));
+                if (step < steps) {
+                    const u32 position = __shfl_sync(~0u, my_position, step * SIDES + side);
+                    if (turning >= 0)
+                        for (int i = 0; i < 2; i++)
+                            copy_16<false>(&stages[step % STAGES][CHUNKS * 32 + (side * TURNING + turning) * 2 + i],
+                                           (const uint4 *)turns_of(in.cos_sin, position) + turning * 2 + i);
+                }
             }
+            asm volatile("cp.async.commit_group;" ::: "memory");
         };
-        fetch(0);
-        if (mine < last) {
+#pragma unroll 1
+        for (int s = 0; s < STAGES; s++)
+            fetch(s);
+        const int mine = (first + (int)(threadIdx.x % 32) / SIDES * warps) * SIDES + threadIdx.x % SIDES;
+        if (mine < in.tokens) {
             const long long slot = in.slot(mine);
             my_slot = slot < 0 ? NONE : (u32)slot;
             if constexpr (NORMED)
                 my_position = in.positions[mine];
         }
-        fetch_turns(0);
-        const int steps = (min(32, last - first) + SIDES - 1) / SIDES;
+#pragma unroll 1
+        for (int s = 0; s < STAGES; s++)
+            fetch_turns(s);
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
             const u32 slot = __shfl_sync(~0u, my_slot, step * SIDES + side);
@@ -617,12 +657,15 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
             const u64 page = (u64)(slot / PAGE) * STRIDE;
             const u64 row = page + slot % PAGE * R::ROW, tail = page + slot % PAGE * (R::TAIL ? R::TAIL : R::ROW);
             u32 half[CHUNKS][4];
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+            for (int c = 0; c < CHUNKS; c++) {
+                const uint4 piece = stages[step % STAGES][c * 32 + threadIdx.x % 32];
+                half[c][0] = piece.x, half[c][1] = piece.y, half[c][2] = piece.z, half[c][3] = piece.w;
+            }
             if constexpr (NORMED) {
                 float x[CHUNKS][8], sum = 0;
                 for (int c = 0; c < CHUNKS; c++)
-                    next[c].unpack(x[c]);
-                if (step + 1 < steps)
-                    fetch(step + 1);
+                    unpack(half[c], x[c]);
                 for (int c = 0; c < CHUNKS; c++)
                     for (int i = 0; i < 8; i++)
                         sum = fmaf(x[c][i], x[c][i], sum);
@@ -631,28 +674,29 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
                 const float scale = rsqrtf(sum / R::DIM + in.eps);
                 for (int c = 0; c < CHUNKS; c++)
                     for (int i = 0; i < 8; i += 4) {
-                        const float4 weight = __ldg((const float4 *)(in.weight + (c * LANES + lane) * 8 + i));
+                        const float4 weight = HELD ? held[c * 2 + i / 4] : __ldg((const float4 *)(in.weight + (c * LANES + lane) * 8 + i));
                         x[c][i] *= scale * weight.x, x[c][i + 1] *= scale * weight.y;
                         x[c][i + 2] *= scale * weight.z, x[c][i + 3] *= scale * weight.w;
                     }
-                if (pair >= 0)
-                    for (int i = 0; i < 4; i++) {
-                        float *both = &x[CHUNKS - 1][2 * i];
-                        const float2 pair = turned(make_float2(both[0], both[1]), turns[i]);
-                        both[0] = pair.x, both[1] = pair.y;
+                if (turning >= 0)
+                    for (int i = 0; i < 2; i++) {
+                        const float4 turns = *(float4 *)&stages[step % STAGES][CHUNKS * 32 + (side * TURNING + turning) * 2 + i];
+                        float *four = &x[CHUNKS - 1][4 * i];
+                        const float2 one = turned(make_float2(four[0], four[1]), make_float2(turns.x, turns.y));
+                        const float2 two = turned(make_float2(four[2], four[3]), make_float2(turns.z, turns.w));
+                        four[0] = one.x, four[1] = one.y, four[2] = two.x, four[3] = two.y;
                     }
-                if (step + 1 < steps)
-                    fetch_turns(step + 1);
                 for (int c = 0; c < CHUNKS; c++)
                     for (int i = 0; i < 4; i++)
                         half[c][i] = to_bf16x2(x[c][2 * i], x[c][2 * i + 1]);
             } else {
+                // So that NaN has the bits that arithmetic gives it.
                 for (int c = 0; c < CHUNKS; c++)
                     for (int i = 0; i < 4; i++)
-                        half[c][i] = next[c].word[i];
-                if (step + 1 < steps)
-                    fetch(step + 1);
+                        half[c][i] = times_bf16x2(half[c][i], 0x3f803f80);
             }
+            fetch(step + STAGES);
+            fetch_turns(step + STAGES);
 
             float factor[CHUNKS];
             Stored scale;
@@ -681,17 +725,24 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
                     factor[0] = chunk ? other : by, factor[1] = chunk ? by : other;
                 }
             }
-            if (!written)
+            if (!written || KEEP == 9)
                 continue;
-            if (scales_stored)
-                *(Stored *)(pages + (scales + tail)) = PADS_SCALES && block * R::BLOCK >= R::CODED ? 0 : scale;
+            if (scales_stored && KEEP != 2) {
+                const Stored value = PADS_SCALES && block * R::BLOCK >= R::CODED ? 0 : scale;
+                if (KEEP == 1 && R::TAIL) {
+                    if constexpr (sizeof(Stored) == 1)
+                        asm volatile("st.global.L2::cache_hint.u8 [%0], %1, %2;" ::"l"(pages + (scales + tail)), "r"((u32)value), "l"(keep()) : "memory");
+                    else
+                        asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(pages + (scales + tail)), "f"((float)value), "l"(keep()) : "memory");
+                } else
+                    *(Stored *)(pages + (scales + tail)) = value;
+            }
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) {
                 typedef typename R::Element::Codes Codes;
                 Codes encoded = {};
-                if constexpr (R::CODED > 0) {
+                if constexpr (R::CODED > 0)
                     encoded = codes_of<R>(half[c], factor[c]);
-                }
                 u8 *to = pages + (places[c] + row);
                 if (coded[c])
                     *(Codes *)to = encoded;
@@ -706,12 +757,12 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
     }
 }
 
-#define ROWS(NAME, BLOCKS, RECORD, FORM, NORMED)                                                                       \
+#define ROWS(NAME, BLOCKS, STAGES, KEEP, HELD, RECORD, FORM, NORMED)                                                   \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_write_##NAME##_##RECORD##_##FORM(                  \
         const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,         \
         const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens,         \
         int slot_bytes, float eps) {                                                                                   \
-        rows<RECORD, NORMED>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages);                  \
+        rows<RECORD, NORMED, STAGES, KEEP, HELD>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages); \
     }
 
 #define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
@@ -728,14 +779,18 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
     ENTRY(warps, RECORD, normed, true, 256)                                                                            \
     ENTRY(eights, RECORD, raw, false, 256)                                                                             \
     ENTRY(eights, RECORD, normed, true, 256) \
-    ROWS(rows4, 4, RECORD, raw, false) \
-    ROWS(rows4, 4, RECORD, normed, true) \
-    ROWS(rows3, 3, RECORD, raw, false) \
-    ROWS(rows3, 3, RECORD, normed, true) \
-    ROWS(rows5, 5, RECORD, raw, false) \
-    ROWS(rows5, 5, RECORD, normed, true) \
-    ROWS(rows4x2, 4, RECORD, raw, false) \
-    ROWS(rows4x2, 4, RECORD, normed, true) \
-    ROWS(rows4x4, 4, RECORD, raw, false) \
-    ROWS(rows4x4, 4, RECORD, normed, true)
+    ROWS(r44, 4, 4, 0, false, RECORD, raw, false) \
+    ROWS(r44, 4, 4, 0, false, RECORD, normed, true) \
+    ROWS(r44k, 4, 4, 1, false, RECORD, raw, false) \
+    ROWS(r44k, 4, 4, 1, false, RECORD, normed, true) \
+    ROWS(r44n, 4, 4, 2, false, RECORD, raw, false) \
+    ROWS(r44n, 4, 4, 2, false, RECORD, normed, true) \
+    ROWS(r42, 4, 2, 0, false, RECORD, raw, false) \
+    ROWS(r42, 4, 2, 0, false, RECORD, normed, true) \
+    ROWS(r34h, 3, 4, 0, true, RECORD, raw, false) \
+    ROWS(r34h, 3, 4, 0, true, RECORD, normed, true) \
+    ROWS(r43, 4, 3, 0, false, RECORD, raw, false) \
+    ROWS(r43, 4, 3, 0, false, RECORD, normed, true) \
+    ROWS(r54, 5, 4, 0, false, RECORD, raw, false) \
+    ROWS(r54, 5, 4, 0, false, RECORD, normed, true)
 FOR_ALL_RECORDS(ENTRIES)
