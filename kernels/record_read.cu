@@ -20,72 +20,42 @@ block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "r4"
+name = "t4"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_read_r4_{record}_{out}"
+entry = "record_read_t4_{record}_{out}"
 grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "r4k"
+name = "t4s"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_read_r4k_{record}_{out}"
+entry = "record_read_t4s_{record}_{out}"
 grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "r4e"
+name = "t8"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_read_r4e_{record}_{out}"
-grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
-block = [256]
-args = ["pages", "slots", "out", "T", "slot_bytes"]
-
-[[variant]]
-name = "r8"
-doc = "candidate"
-
-[[variant.launch]]
-entry = "record_read_r8_{record}_{out}"
+entry = "record_read_t8_{record}_{out}"
 grid = ["ceil(T * min(C * out_bytes / 16, 32), 2048)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "r8b3"
+name = "t2"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_read_r8b3_{record}_{out}"
-grid = ["ceil(T * min(C * out_bytes / 16, 32), 2048)"]
-block = [256]
-args = ["pages", "slots", "out", "T", "slot_bytes"]
-
-[[variant]]
-name = "r6"
-doc = "candidate"
-
-[[variant.launch]]
-entry = "record_read_r6_{record}_{out}"
-grid = ["ceil(T * min(C * out_bytes / 16, 32), 1536)"]
-block = [256]
-args = ["pages", "slots", "out", "T", "slot_bytes"]
-
-[[variant]]
-name = "r4b3"
-doc = "candidate"
-
-[[variant.launch]]
-entry = "record_read_r4b3_{record}_{out}"
-grid = ["ceil(T * min(C * out_bytes / 16, 32), 1024)"]
+entry = "record_read_t2_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 512)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
@@ -372,18 +342,12 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     ENTRY(simple, RECORD, f32, float, 1)                                                                               \
     ENTRY(twice, RECORD, bf16, bf16, 2)                                                                                \
     ENTRY(twice, RECORD, f32, float, 2) \
-    ROWS(r4, 4, 0, 0, 4, RECORD, bf16, bf16) \
-    ROWS(r4, 4, 0, 0, 4, RECORD, f32, float) \
-    ROWS(r4k, 4, 0, 1, 4, RECORD, bf16, bf16) \
-    ROWS(r4k, 4, 0, 1, 4, RECORD, f32, float) \
-    ROWS(r4e, 4, 0, 3, 4, RECORD, bf16, bf16) \
-    ROWS(r4e, 4, 0, 3, 4, RECORD, f32, float) \
-    ROWS(r8, 8, 0, 0, 2, RECORD, bf16, bf16) \
-    ROWS(r8, 8, 0, 0, 2, RECORD, f32, float) \
-    ROWS(r8b3, 8, 0, 0, 3, RECORD, bf16, bf16) \
-    ROWS(r8b3, 8, 0, 0, 3, RECORD, f32, float) \
-    ROWS(r6, 6, 0, 0, 3, RECORD, bf16, bf16) \
-    ROWS(r6, 6, 0, 0, 3, RECORD, f32, float) \
-    ROWS(r4b3, 4, 0, 0, 3, RECORD, bf16, bf16) \
-    ROWS(r4b3, 4, 0, 0, 3, RECORD, f32, float)
+    ROWS(t4, 4, 0, 2, 4, RECORD, bf16, bf16) \
+    ROWS(t4, 4, 0, 2, 4, RECORD, f32, float) \
+    ROWS(t4s, 4, 1, 2, 4, RECORD, bf16, bf16) \
+    ROWS(t4s, 4, 1, 2, 4, RECORD, f32, float) \
+    ROWS(t8, 8, 0, 2, 2, RECORD, bf16, bf16) \
+    ROWS(t8, 8, 0, 2, 2, RECORD, f32, float) \
+    ROWS(t2, 2, 0, 2, 6, RECORD, bf16, bf16) \
+    ROWS(t2, 2, 0, 2, 6, RECORD, f32, float)
 FOR_ALL_RECORDS(ENTRIES)

@@ -30,72 +30,82 @@ block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "r44"
+name = "s44k"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_r44_{record}_{form}"
+entry = "record_write_s44k_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "r44k"
+name = "s42k"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_r44k_{record}_{form}"
+entry = "record_write_s42k_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "r44n"
+name = "s43k"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_r44n_{record}_{form}"
+entry = "record_write_s43k_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "r42"
+name = "s42"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_r42_{record}_{form}"
+entry = "record_write_s42_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "r34h"
+name = "s34k"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_r34h_{record}_{form}"
+entry = "record_write_s34k_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 3 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "r43"
+name = "s33k"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_r43_{record}_{form}"
+entry = "record_write_s33k_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 3 * sms)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "r42k"
+doc = "candidate"
+
+[[variant.launch]]
+entry = "record_write_r42k_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "r54"
+name = "s41k"
 doc = "candidate"
 
 [[variant.launch]]
-entry = "record_write_r54_{record}_{form}"
-grid = ["min(ceil(T * min(C / 8, 32), 256), 5 * sms)"]
+entry = "record_write_s41k_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
@@ -577,7 +587,7 @@ template <bool ONCE> __device__ __forceinline__ void copy_16(uint4 *to, const vo
 }
 
 // STAGES tokens of a warp, or twice as many of its halves, are on their way to shared memory.
-template <class R, bool NORMED, int STAGES, int KEEP, bool HELD> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
+template <class R, bool NORMED, int STAGES, int KEEP, bool HELD, bool EARLY> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
     constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, SIDES = 32 / LANES, SET = 32 / SIDES;
     constexpr int STRIDE = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
     constexpr int BITS = R::Element::bits, SHARE = R::BLOCK / 8;
@@ -637,9 +647,10 @@ template <class R, bool NORMED, int STAGES, int KEEP, bool HELD> __device__ __fo
             }
             asm volatile("cp.async.commit_group;" ::: "memory");
         };
+        if constexpr (!EARLY)
 #pragma unroll 1
-        for (int s = 0; s < STAGES; s++)
-            fetch(s);
+            for (int s = 0; s < STAGES; s++)
+                fetch(s);
         const int mine = (first + (int)(threadIdx.x % 32) / SIDES * warps) * SIDES + threadIdx.x % SIDES;
         if (mine < in.tokens) {
             const long long slot = in.slot(mine);
@@ -647,6 +658,10 @@ template <class R, bool NORMED, int STAGES, int KEEP, bool HELD> __device__ __fo
             if constexpr (NORMED)
                 my_position = in.positions[mine];
         }
+        if constexpr (EARLY)
+#pragma unroll 1
+            for (int s = 0; s < STAGES; s++)
+                fetch(s);
 #pragma unroll 1
         for (int s = 0; s < STAGES; s++)
             fetch_turns(s);
@@ -757,12 +772,12 @@ template <class R, bool NORMED, int STAGES, int KEEP, bool HELD> __device__ __fo
     }
 }
 
-#define ROWS(NAME, BLOCKS, STAGES, KEEP, HELD, RECORD, FORM, NORMED)                                                   \
+#define ROWS(NAME, BLOCKS, STAGES, KEEP, HELD, EARLY, RECORD, FORM, NORMED)                                                   \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_write_##NAME##_##RECORD##_##FORM(                  \
         const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,         \
         const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens,         \
         int slot_bytes, float eps) {                                                                                   \
-        rows<RECORD, NORMED, STAGES, KEEP, HELD>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages); \
+        rows<RECORD, NORMED, STAGES, KEEP, HELD, EARLY>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages); \
     }
 
 #define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
@@ -779,18 +794,20 @@ template <class R, bool NORMED, int STAGES, int KEEP, bool HELD> __device__ __fo
     ENTRY(warps, RECORD, normed, true, 256)                                                                            \
     ENTRY(eights, RECORD, raw, false, 256)                                                                             \
     ENTRY(eights, RECORD, normed, true, 256) \
-    ROWS(r44, 4, 4, 0, false, RECORD, raw, false) \
-    ROWS(r44, 4, 4, 0, false, RECORD, normed, true) \
-    ROWS(r44k, 4, 4, 1, false, RECORD, raw, false) \
-    ROWS(r44k, 4, 4, 1, false, RECORD, normed, true) \
-    ROWS(r44n, 4, 4, 2, false, RECORD, raw, false) \
-    ROWS(r44n, 4, 4, 2, false, RECORD, normed, true) \
-    ROWS(r42, 4, 2, 0, false, RECORD, raw, false) \
-    ROWS(r42, 4, 2, 0, false, RECORD, normed, true) \
-    ROWS(r34h, 3, 4, 0, true, RECORD, raw, false) \
-    ROWS(r34h, 3, 4, 0, true, RECORD, normed, true) \
-    ROWS(r43, 4, 3, 0, false, RECORD, raw, false) \
-    ROWS(r43, 4, 3, 0, false, RECORD, normed, true) \
-    ROWS(r54, 5, 4, 0, false, RECORD, raw, false) \
-    ROWS(r54, 5, 4, 0, false, RECORD, normed, true)
+    ROWS(s44k, 4, 4, 1, false, true, RECORD, raw, false) \
+    ROWS(s44k, 4, 4, 1, false, true, RECORD, normed, true) \
+    ROWS(s42k, 4, 2, 1, false, true, RECORD, raw, false) \
+    ROWS(s42k, 4, 2, 1, false, true, RECORD, normed, true) \
+    ROWS(s43k, 4, 3, 1, false, true, RECORD, raw, false) \
+    ROWS(s43k, 4, 3, 1, false, true, RECORD, normed, true) \
+    ROWS(s42, 4, 2, 0, false, true, RECORD, raw, false) \
+    ROWS(s42, 4, 2, 0, false, true, RECORD, normed, true) \
+    ROWS(s34k, 3, 4, 1, true, true, RECORD, raw, false) \
+    ROWS(s34k, 3, 4, 1, true, true, RECORD, normed, true) \
+    ROWS(s33k, 3, 3, 1, false, true, RECORD, raw, false) \
+    ROWS(s33k, 3, 3, 1, false, true, RECORD, normed, true) \
+    ROWS(r42k, 4, 2, 1, false, false, RECORD, raw, false) \
+    ROWS(r42k, 4, 2, 1, false, false, RECORD, normed, true) \
+    ROWS(s41k, 4, 1, 1, false, true, RECORD, raw, false) \
+    ROWS(s41k, 4, 1, 1, false, true, RECORD, normed, true)
 FOR_ALL_RECORDS(ENTRIES)

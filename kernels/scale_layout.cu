@@ -32,329 +32,180 @@ block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "eager"
+name = "d128a"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_eager_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128)"]
-block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c200t"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c200t_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128) * 1"]
-block = [256]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c200f"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c200f_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128) * 1"]
-block = [256]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c210t"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c210t_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128) * 1"]
-block = [256]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c210f"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c210f_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128) * 1"]
-block = [256]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c201t"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c201t_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128) * 1"]
-block = [256]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c100t"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c100t_{groups}"
+entry = "scale_layout_d128a_{groups}"
 grid = ["ceil(W, 128)", "ceil(H, 128) * 2"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "c100f"
+name = "d128b"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_c100f_{groups}"
+entry = "scale_layout_d128b_{groups}"
 grid = ["ceil(W, 128)", "ceil(H, 128) * 2"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "c110t"
+name = "d128c"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_c110t_{groups}"
+entry = "scale_layout_d128c_{groups}"
 grid = ["ceil(W, 128)", "ceil(H, 128) * 2"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "c110f"
+name = "d128d"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_c110f_{groups}"
+entry = "scale_layout_d128d_{groups}"
 grid = ["ceil(W, 128)", "ceil(H, 128) * 2"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "c101t"
+name = "d128e"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_c101t_{groups}"
+entry = "scale_layout_d128e_{groups}"
 grid = ["ceil(W, 128)", "ceil(H, 128) * 2"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "m1"
+name = "d128s"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_d128s_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128) * 2"]
+block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "d64a"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_d64a_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128) * 4"]
+block = [64]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "d64b"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_d64b_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128) * 4"]
+block = [64]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "d256a"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_d256a_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128) * 1"]
+block = [256]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "d128g"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_d128g_{groups}"
+grid = ["ceil(W, 128)", "ceil(H, 128) * 2"]
+block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "n1"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups > 0"]
 
 [[variant.launch]]
-entry = "scale_layout_m1_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
-block = ["min(2 * W, 512)"]
-
+entry = "scale_layout_n1_{groups}"
+grid = ["ceil(2 * W, min(W, 256))", "ceil(H, 128) + row_groups"]
+block = ["min(W, 256)"]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "m1b"
+name = "n0"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups > 0"]
 
 [[variant.launch]]
-entry = "scale_layout_m1b_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
+entry = "scale_layout_n0_{groups}"
+grid = ["ceil(2 * W, min(W, 256))", "ceil(H, 128) + row_groups"]
+block = ["min(W, 256)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "n1p"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_n1p_{groups}"
+grid = ["ceil(2 * W, min(W, 256))", "ceil(H, 128) + row_groups"]
+block = ["min(W, 256)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "n6"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_n6_{groups}"
+grid = ["ceil(2 * W, min(W, 256))", "ceil(H, 128) + row_groups"]
+block = ["min(W, 256)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "n448"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_n448_{groups}"
+grid = ["ceil(2 * W, min(2 * W, 448))", "ceil(H, 128) + row_groups"]
 block = ["min(2 * W, 448)"]
-
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "m2"
+name = "n112"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups > 0"]
 
 [[variant.launch]]
-entry = "scale_layout_m2_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
-block = ["min(W, 256)"]
-
+entry = "scale_layout_n112_{groups}"
+grid = ["ceil(2 * W, min(W / 2, 128))", "ceil(H, 128) + row_groups"]
+block = ["min(W / 2, 128)"]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "m2b"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups > 0"]
-
-[[variant.launch]]
-entry = "scale_layout_m2b_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
-block = ["min(W, 256)"]
-
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "mt"
-doc = "candidate"
-needs = ["W % 16 == 0 && W <= 1024", "row_groups > 0"]
-
-[[variant.launch]]
-entry = "scale_layout_mt_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
-block = ["min(W, 256)"]
-shared = "128 * W"
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "mt0"
-doc = "candidate"
-needs = ["W % 16 == 0 && W <= 1024", "row_groups > 0"]
-
-[[variant.launch]]
-entry = "scale_layout_mt0_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
-block = ["min(W, 256)"]
-shared = "128 * W"
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "probe100"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe100"
-grid = ["ceil(bytes, 4096)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe110"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe110"
-grid = ["ceil(bytes, 4096)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe101"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe101"
-grid = ["ceil(bytes, 4096)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe200"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe200"
-grid = ["ceil(bytes, 8192)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe210"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe210"
-grid = ["ceil(bytes, 8192)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe201"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe201"
-grid = ["ceil(bytes, 8192)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe400"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe400"
-grid = ["ceil(bytes, 16384)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe410"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe410"
-grid = ["ceil(bytes, 16384)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe401"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe401"
-grid = ["ceil(bytes, 16384)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe800"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe800"
-grid = ["ceil(bytes, 32768)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe810"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe810"
-grid = ["ceil(bytes, 32768)"]
-block = [256]
-args = ["x", "y", "bytes"]
-
-[[variant]]
-name = "probe801"
-doc = "probe"
-needs = ["W % 16 == 0", "row_groups == 0", "col_groups == 0", "bytes == H * W", "bytes % 32768 == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_probe801"
-grid = ["ceil(bytes, 32768)"]
-block = [256]
-args = ["x", "y", "bytes"]
 
 [[mutant]]
 name = "rows_in_order"
@@ -464,7 +315,7 @@ __device__ int sum_up_to_lane(int x) {
 }
 
 // Zeros from byte `at` of y on, a share of them for each thread.
-__device__ void clear_tail(u8* y, size_t at, int bytes) {
+__device__ void clear_tail(u8* y, int at, int bytes) {
 #ifndef MUTANT_TAIL_KEPT
     int threads = gridDim.x * gridDim.y * blockDim.x, thread = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
     for (at += thread * 4; at < bytes; at += threads * 4) *reinterpret_cast<u32*>(y + at) = 0;
@@ -653,59 +504,54 @@ template <int STORE> __device__ __forceinline__ void put(u8* to, uint4 x) {
 }
 
 // 128 columns of a block; a thread has 16 of them of each of four rows.
-template <Groups GROUPS, int THREADS, int LOAD, int STORE, bool EAGER>
+template <Groups GROUPS, int THREADS, int LOAD, int STORE, int EAGER>
 __device__ __forceinline__ void column_pieces(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     constexpr int PARTS = 256 / THREADS;
     int lane = threadIdx.x % 32, chunk = lane % 8, tile = blockIdx.y / PARTS;
     int q = blockIdx.y % PARTS * (THREADS / 8) + threadIdx.x / 8, top = tile * 128 + q;
     int col0 = blockIdx.x * 128, col = col0 + chunk * 16, next = min(col0 + 128, W);
-    uint4 piece[4];
-    u32 after = 0;
+    u32 piece[4][5];
     Part all = {0, H, 0, W};
-    const u8* from = x + size_t(top) * W + col;
+    const u8* from = x + top * W + col;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        piece[i] = uint4{0, 0, 0, 0};
-        if (has_row(all, top + i * 32) && col < W) piece[i] = get<LOAD>(from + size_t(i * 32) * W);
+        uint4 words = {0, 0, 0, 0};
+        if (has_row(all, top + i * 32) && col < W) words = get<LOAD>(from + i * 32 * W);
+        piece[i][0] = words.x, piece[i][1] = words.y, piece[i][2] = words.z, piece[i][3] = words.w, piece[i][4] = 0;
     }
     // The four bytes that follow the 128 in each of the warp's 16 rows: row lane / 4 × 32, lane % 4.
+    u32 after = 0;
     auto load_after = [&] {
         int row = top - lane / 8 + lane % 4 + lane / 4 * 32;
-        if (lane < 16 && next < W && has_row(all, row)) after = __ldg((const u32*)(x + size_t(row) * W + next));
+        if (lane < 16 && next < W && has_row(all, row)) after = __ldg((const u32*)(x + row * W + next));
     };
     if (GROUPS == k && EAGER) load_after();
-    auto give = [&](int begin, int end, size_t tiles) {
+    auto give = [&](int begin, int end, int tiles) {
         int skip = (begin - col) & 3, bits = skip * 8;
-        u32 words[4][5];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            words[i][0] = piece[i].x, words[i][1] = piece[i].y, words[i][2] = piece[i].z, words[i][3] = piece[i].w;
         if (GROUPS == k && bits) {
-            if (!EAGER) load_after();
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                u32 near = __shfl_down_sync(~0u, piece[i].x, 1, 8), far = __shfl_sync(~0u, after, i * 4 + lane / 8);
-                words[i][4] = chunk == 7 ? far : near;
-#pragma unroll
-                for (int j = 0; j < 4; j++) words[i][j] = __funnelshift_r(words[i][j], words[i][j + 1], bits);
+                u32 near = __shfl_down_sync(~0u, piece[i][0], 1, 8), far = __shfl_sync(~0u, after, i * 4 + lane / 8);
+                piece[i][4] = chunk == 7 ? far : near;
             }
         }
-        u8* to = y + q * 16;
+        int at = col + skip;
+        u8* to = y + (tiles * 512 + (at - begin) * 128 + q * 16);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            int at = col + j * 4 + skip, count = end - at;
-            if (at < begin || count <= 0) continue;
+            int count = end - at - j * 4;
+            if (at + j * 4 < begin || count <= 0) continue;
             u32 mask = count < 4 ? (1u << 8 * count) - 1 : ~0u;
 #ifdef MUTANT_PADDING_KEPT
             mask = ~0u;
 #endif
-            put<STORE>(to + (tiles + (at - begin) / 4) * 512,
-                       uint4{words[0][j] & mask, words[1][j] & mask, words[2][j] & mask, words[3][j] & mask});
+            auto word = [&](int i) { return (GROUPS == k ? __funnelshift_r(piece[i][j], piece[i][j + 1], bits) : piece[i][j]) & mask; };
+            put<STORE>(to + j * 512, uint4{word(0), word(1), word(2), word(3)});
         }
     };
     if (GROUPS == plain) {
-        give(0, W, size_t(tile) * all.across());
-        clear_tail(y, size_t(all.down()) * all.across() * 512, bytes);
+        give(0, W, tile * all.across());
+        clear_tail(y, all.down() * all.across() * 512, bytes);
         return;
     }
     int used = 0;
@@ -713,20 +559,22 @@ __device__ __forceinline__ void column_pieces(const u8* x, const int* ends, u8* 
     for (int g0 = 0; g0 < G; g0 += 32) {
         Groups32 groups(ends, g0, G, 4, used);
         bool here = groups.begin < next && groups.end > col0 && groups.begin < groups.end;
+        if (!EAGER && __any_sync(~0u, here && groups.end > next && (next - groups.begin) % 4)) load_after();
+#pragma unroll 1
         for (u32 left = __ballot_sync(~0u, here); left; left &= left - 1) {
             Groups32 group = groups.of(__ffs(left) - 1);
             Part part = {0, H, group.begin, group.end};
-            give(group.begin, group.end, size_t(group.start) * part.down() + size_t(tile) * part.across());
+            give(group.begin, group.end, group.start * part.down() + tile * part.across());
         }
     }
-    clear_tail(y, size_t(used) * all.down() * 512, bytes);
+    clear_tail(y, used * all.down() * 512, bytes);
 }
 
-template <int LOAD, int STORE, int KIND>
+template <int LOAD, int STORE>
 __device__ __forceinline__ void row_pieces(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     int tile = blockIdx.y, used = 0, row1 = 0, top = 0;
-    if (threadIdx.x == 0 && tile * 128 < H)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x + size_t(tile) * 128 * W), "r"(min(H - tile * 128, 128) * W));
+    if (threadIdx.x == 0 && blockIdx.x == 0 && tile * 128 < H)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x + tile * 128 * W), "r"(min(H - tile * 128, 128) * W));
 #pragma unroll 1
     for (int g0 = 0; g0 < G; g0 += 32) {
         int before = used;
@@ -737,72 +585,23 @@ __device__ __forceinline__ void row_pieces(const u8* x, const int* ends, u8* y, 
         top = groups.begin + (tile - groups.start) * 128, row1 = groups.end;
     }
     Part part = {0, row1, 0, W};
-    int chunks = W / 16;
-    if (KIND == 2) {
-        extern __shared__ uint4 stage[];
-        __shared__ u64 arrival;
-        if (tile < used) {
-            if (threadIdx.x == 0) {
-                arrival_init(&arrival);
-                copy_to_shared(stage, x + size_t(top) * W, min(row1 - top, 128) * W, &arrival);
-            }
-            __syncthreads();
-            arrival_wait(&arrival, 0);
-            for (int at = threadIdx.x; at < 32 * chunks; at += blockDim.x) {
-                int chunk = at / 8 % chunks, q = at / 8 / chunks * 8 + at % 8;
-                uint4 rows[4];
+    int chunks = W / 16, at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (tile < used && at < 32 * chunks) {
+        int chunk = at / 8 % chunks, q = at / 8 / chunks * 8 + at % 8;
+        const u8* from = x + (top + q) * W + chunk * 16;
+        uint4 rows[4];
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    rows[i] = uint4{0, 0, 0, 0};
-                    if (has_row(part, top + q + i * 32)) rows[i] = stage[(q + i * 32) * chunks + chunk];
-                }
-                u8* to = y + (size_t(tile) * part.across() + chunk * 4) * 512 + q * 16;
-                put<STORE>(to, uint4{rows[0].x, rows[1].x, rows[2].x, rows[3].x});
-                put<STORE>(to + 512, uint4{rows[0].y, rows[1].y, rows[2].y, rows[3].y});
-                put<STORE>(to + 1024, uint4{rows[0].z, rows[1].z, rows[2].z, rows[3].z});
-                put<STORE>(to + 1536, uint4{rows[0].w, rows[1].w, rows[2].w, rows[3].w});
-            }
+        for (int i = 0; i < 4; i++) {
+            rows[i] = uint4{0, 0, 0, 0};
+            if (has_row(part, top + q + i * 32)) rows[i] = get<LOAD>(from + i * 32 * W);
         }
-    } else if (tile < used) {
-        // KIND 1: two pieces at a time.
-        constexpr int N = KIND == 1 ? 2 : 1;
-#pragma unroll 1
-        for (int first = threadIdx.x; first < 32 * chunks; first += N * blockDim.x) {
-            uint4 rows[N][4];
-            int chunk[N], q[N];
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                int at = first + n * blockDim.x;
-                chunk[n] = at / 8 % chunks, q[n] = at / 8 / chunks * 8 + at % 8;
-                const u8* from = x + size_t(top + q[n]) * W + chunk[n] * 16;
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    rows[n][i] = uint4{0, 0, 0, 0};
-                    if (has_row(part, top + q[n] + i * 32) && at < 32 * chunks) rows[n][i] = get<LOAD>(from + size_t(i * 32) * W);
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                if (first + n * blockDim.x >= 32 * chunks) continue;
-                u8* to = y + (size_t(tile) * part.across() + chunk[n] * 4) * 512 + q[n] * 16;
-                put<STORE>(to, uint4{rows[n][0].x, rows[n][1].x, rows[n][2].x, rows[n][3].x});
-                put<STORE>(to + 512, uint4{rows[n][0].y, rows[n][1].y, rows[n][2].y, rows[n][3].y});
-                put<STORE>(to + 1024, uint4{rows[n][0].z, rows[n][1].z, rows[n][2].z, rows[n][3].z});
-                put<STORE>(to + 1536, uint4{rows[n][0].w, rows[n][1].w, rows[n][2].w, rows[n][3].w});
-            }
-        }
+        u8* to = y + ((tile * part.across() + chunk * 4) * 512 + q * 16);
+        put<STORE>(to, uint4{rows[0].x, rows[1].x, rows[2].x, rows[3].x});
+        put<STORE>(to + 512, uint4{rows[0].y, rows[1].y, rows[2].y, rows[3].y});
+        put<STORE>(to + 1024, uint4{rows[0].z, rows[1].z, rows[2].z, rows[3].z});
+        put<STORE>(to + 1536, uint4{rows[0].w, rows[1].w, rows[2].w, rows[3].w});
     }
-    clear_tail(y, size_t(used) * part.across() * 512, bytes);
-}
-
-// Probe: a copy.
-template <int N, int LOAD, int STORE> __device__ __forceinline__ void copied(const u8* x, u8* y, int bytes) {
-    int first = blockIdx.x * (N * 256) + threadIdx.x;
-    uint4 piece[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) piece[i] = get<LOAD>(x + size_t(first + i * 256) * 16);
-#pragma unroll
-    for (int i = 0; i < N; i++) put<STORE>(y + size_t(first + i * 256) * 16, piece[i]);
+    clear_tail(y, used * part.across() * 512, bytes);
 }
 
 #define ENTRY(variant, groups, threads, ...)                                                                           \
@@ -826,43 +625,29 @@ ENTRY(staged, k, 128, columns<false, false>)
 ENTRY(first, plain, 128, staged<plain, true>)
 ENTRY(first, m, 128, staged<m, true>)
 ENTRY(first, k, 128, columns<true, false>)
-ENTRY(eager, k, 128, columns<false, true>)
-ENTRY(eager, plain, 128, staged<plain, false>)
-ENTRY(c200t, k, 256, column_pieces<k, 256, 0, 0, true>)
-ENTRY(c200t, plain, 256, column_pieces<plain, 256, 0, 0, true>)
-ENTRY(c200f, k, 256, column_pieces<k, 256, 0, 0, false>)
-ENTRY(c200f, plain, 256, column_pieces<plain, 256, 0, 0, false>)
-ENTRY(c210t, k, 256, column_pieces<k, 256, 1, 0, true>)
-ENTRY(c210t, plain, 256, column_pieces<plain, 256, 1, 0, true>)
-ENTRY(c210f, k, 256, column_pieces<k, 256, 1, 0, false>)
-ENTRY(c210f, plain, 256, column_pieces<plain, 256, 1, 0, false>)
-ENTRY(c201t, k, 256, column_pieces<k, 256, 0, 1, true>)
-ENTRY(c201t, plain, 256, column_pieces<plain, 256, 0, 1, true>)
-ENTRY(c100t, k, 128, column_pieces<k, 128, 0, 0, true>)
-ENTRY(c100t, plain, 128, column_pieces<plain, 128, 0, 0, true>)
-ENTRY(c100f, k, 128, column_pieces<k, 128, 0, 0, false>)
-ENTRY(c100f, plain, 128, column_pieces<plain, 128, 0, 0, false>)
-ENTRY(c110t, k, 128, column_pieces<k, 128, 1, 0, true>)
-ENTRY(c110t, plain, 128, column_pieces<plain, 128, 1, 0, true>)
-ENTRY(c110f, k, 128, column_pieces<k, 128, 1, 0, false>)
-ENTRY(c110f, plain, 128, column_pieces<plain, 128, 1, 0, false>)
-ENTRY(c101t, k, 128, column_pieces<k, 128, 0, 1, true>)
-ENTRY(c101t, plain, 128, column_pieces<plain, 128, 0, 1, true>)
-ENTRY2(m1, m, (512), row_pieces<0, 1, 0>)
-ENTRY2(m1b, m, (448, 4), row_pieces<0, 1, 0>)
-ENTRY2(m2, m, (256), row_pieces<0, 1, 1>)
-ENTRY2(m2b, m, (256, 5), row_pieces<0, 1, 1>)
-ENTRY2(mt, m, (256), row_pieces<0, 1, 2>)
-ENTRY2(mt0, m, (256), row_pieces<0, 0, 2>)
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe100(const u8* x, u8* y, int bytes) { copied<1, 0, 0>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe110(const u8* x, u8* y, int bytes) { copied<1, 1, 0>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe101(const u8* x, u8* y, int bytes) { copied<1, 0, 1>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe200(const u8* x, u8* y, int bytes) { copied<2, 0, 0>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe210(const u8* x, u8* y, int bytes) { copied<2, 1, 0>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe201(const u8* x, u8* y, int bytes) { copied<2, 0, 1>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe400(const u8* x, u8* y, int bytes) { copied<4, 0, 0>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe410(const u8* x, u8* y, int bytes) { copied<4, 1, 0>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe401(const u8* x, u8* y, int bytes) { copied<4, 0, 1>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe800(const u8* x, u8* y, int bytes) { copied<8, 0, 0>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe810(const u8* x, u8* y, int bytes) { copied<8, 1, 0>(x, y, bytes); }
-extern "C" __global__ void __launch_bounds__(256) scale_layout_probe801(const u8* x, u8* y, int bytes) { copied<8, 0, 1>(x, y, bytes); }
+ENTRY2(d128a, k, (128, 12), column_pieces<k, 128, 1, 0, 0>)
+ENTRY2(d128a, plain, (128, 12), column_pieces<plain, 128, 1, 0, 0>)
+ENTRY2(d128b, k, (128, 16), column_pieces<k, 128, 1, 0, 0>)
+ENTRY2(d128b, plain, (128, 16), column_pieces<plain, 128, 1, 0, 0>)
+ENTRY2(d128c, k, (128, 12), column_pieces<k, 128, 0, 0, 0>)
+ENTRY2(d128c, plain, (128, 12), column_pieces<plain, 128, 0, 0, 0>)
+ENTRY2(d128d, k, (128, 12), column_pieces<k, 128, 1, 0, 1>)
+ENTRY2(d128d, plain, (128, 12), column_pieces<plain, 128, 1, 0, 1>)
+ENTRY2(d128e, k, (128, 16), column_pieces<k, 128, 1, 0, 1>)
+ENTRY2(d128e, plain, (128, 16), column_pieces<plain, 128, 1, 0, 1>)
+ENTRY2(d128s, k, (128, 12), column_pieces<k, 128, 1, 1, 0>)
+ENTRY2(d128s, plain, (128, 12), column_pieces<plain, 128, 1, 1, 0>)
+ENTRY2(d64a, k, (64, 24), column_pieces<k, 64, 1, 0, 0>)
+ENTRY2(d64a, plain, (64, 24), column_pieces<plain, 64, 1, 0, 0>)
+ENTRY2(d64b, k, (64, 32), column_pieces<k, 64, 1, 0, 0>)
+ENTRY2(d64b, plain, (64, 32), column_pieces<plain, 64, 1, 0, 0>)
+ENTRY2(d128g, k, (128, 10), column_pieces<k, 128, 1, 0, 0>)
+ENTRY2(d128g, plain, (128, 10), column_pieces<plain, 128, 1, 0, 0>)
+ENTRY2(d256a, k, (256, 6), column_pieces<k, 256, 1, 0, 0>)
+ENTRY2(d256a, plain, (256, 6), column_pieces<plain, 256, 1, 0, 0>)
+ENTRY2(n1, m, (256, 8), row_pieces<1, 1>)
+ENTRY2(n0, m, (256, 8), row_pieces<1, 0>)
+ENTRY2(n1p, m, (256, 8), row_pieces<0, 1>)
+ENTRY2(n6, m, (256, 6), row_pieces<1, 1>)
+ENTRY2(n448, m, (448, 3), row_pieces<1, 1>)
+ENTRY2(n112, m, (128, 16), row_pieces<1, 1>)
