@@ -652,16 +652,18 @@ template <class R, bool NORMED, int STAGES, int KEEP, bool HELD, bool EARLY> __d
             for (int s = 0; s < STAGES; s++)
                 fetch(s);
         const int mine = (first + (int)(threadIdx.x % 32) / SIDES * warps) * SIDES + threadIdx.x % SIDES;
+        long long slot = -1, position = 0;
         if (mine < in.tokens) {
-            const long long slot = in.slot(mine);
-            my_slot = slot < 0 ? NONE : (u32)slot;
+            slot = in.slot(mine);
             if constexpr (NORMED)
-                my_position = in.positions[mine];
+                position = in.positions[mine];
         }
         if constexpr (EARLY)
 #pragma unroll 1
             for (int s = 0; s < STAGES; s++)
                 fetch(s);
+        my_slot = slot < 0 ? NONE : (u32)slot;
+        my_position = position;
 #pragma unroll 1
         for (int s = 0; s < STAGES; s++)
             fetch_turns(s);
