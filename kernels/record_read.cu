@@ -19,16 +19,6 @@ grid = ["ceil(T * min(C * out_bytes / 16, 32), 512 * out_bytes)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
-[[variant]]
-name = "rowsc"
-doc = "a warp, or half of one, for a token; those of 4 or 8 tokens are loaded together, after their slots"
-
-[[variant.launch]]
-entry = "record_read_rowsc_{record}_{out}"
-grid = ["ceil(T * min(C * out_bytes / 16, 32), 512 * out_bytes)"]
-block = [256]
-args = ["pages", "slots", "out", "T", "slot_bytes"]
-
 [[mutant]]
 name = "nibbles_swapped"
 doc = "of two 4-bit codes the first is taken from the high nibble"
@@ -53,22 +43,22 @@ template <class R, int N> struct Raw {
     typename R::Stored scale;
 };
 
-template <int BYTES, bool CS> __device__ __forceinline__ void load(u32 *words, const u8 *from) {
+template <int BYTES> __device__ __forceinline__ void load(u32 *words, const u8 *from) {
     if constexpr (BYTES == 2)
-        words[0] = (CS ? __ldcs((const u16 *)from) : __ldg((const u16 *)from));
+        words[0] = __ldg((const u16 *)from);
     else if constexpr (BYTES == 4)
-        words[0] = (CS ? __ldcs((const u32 *)from) : __ldg((const u32 *)from));
+        words[0] = __ldg((const u32 *)from);
     else if constexpr (BYTES == 8)
-        *(uint2 *)words = (CS ? __ldcs((const uint2 *)from) : __ldg((const uint2 *)from));
+        *(uint2 *)words = __ldg((const uint2 *)from);
     else
-        *(uint4 *)words = (CS ? __ldcs((const uint4 *)from) : __ldg((const uint4 *)from));
+        *(uint4 *)words = __ldg((const uint4 *)from);
 }
 
-template <class R, int N, bool CS> __device__ __forceinline__ Raw<R, N> fetch(const u8 *pages, u64 slot, int channel) {
+template <class R, int N> __device__ __forceinline__ Raw<R, N> fetch(const u8 *pages, u64 slot, int channel) {
     Raw<R, N> raw;
     const auto [row, tail] = token_at<R>(pages, slot);
     if (channel >= R::CODED) {
-        load<2 * N, CS>(raw.words, row + R::BF16 + 2 * (channel - R::CODED));
+        load<2 * N>(raw.words, row + R::BF16 + 2 * (channel - R::CODED));
         return raw;
     }
 #ifdef MUTANT_SCALES_OF_FIRST_SLOT
@@ -76,7 +66,7 @@ template <class R, int N, bool CS> __device__ __forceinline__ Raw<R, N> fetch(co
 #else
     const u8 *scales = tail + R::SCALES;
 #endif
-    load<N * R::Element::bits / 8, CS>(raw.words, row + channel * R::Element::bits / 8);
+    load<N * R::Element::bits / 8>(raw.words, row + channel * R::Element::bits / 8);
     raw.scale = __ldg((const typename R::Stored *)scales + channel / R::BLOCK);
     return raw;
 }
@@ -138,7 +128,7 @@ __device__ __forceinline__ void simple(const u8 *pages, const void *slots, T *ou
 #endif
     float x[N] = {};
     if (slot >= 0)
-        decode<R>(fetch<R, N, false>(pages, slot, channel), channel, x);
+        decode<R>(fetch<R, N>(pages, slot, channel), channel, x);
     store(out + run * N, x);
 }
 
@@ -194,7 +184,7 @@ __device__ __forceinline__ uint4 widened(float, const u32 *words) {
 }
 
 // LANES lanes have a token, TOKENS one after the other, of which everything is loaded before any of it is used.
-template <class R, class T, bool CS>
+template <class R, class T>
 __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
     constexpr int N = 16 / sizeof(T), RUNS = R::DIM / N, LANES = RUNS < 32 ? RUNS : 32, EACH = RUNS / LANES;
     constexpr int TOKENS = 2 * sizeof(T), SIDES = 32 / LANES, CODE_BYTES = N * R::Element::bits / 8;
@@ -208,6 +198,9 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     my_slot = my_slot == NO_SLOT ? 0 : my_slot;
 #endif
 
+    // Where a lane's codes, or numbers of bf16, and scales are in slot 0.
+    const u8 *codes = pages + run * CODE_BYTES, *halves = pages + R::BF16 + 2 * (run * N - R::CODED);
+    const u8 *scales = pages + (R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + run * N / R::BLOCK * sizeof(Stored);
     bool there[TOKENS];
     Raw<R, N> raw[TOKENS][EACH];
 #pragma unroll
@@ -216,9 +209,21 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
         there[i] = slot != NO_SLOT;
         if (!there[i])
             continue;
+        const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;
+#ifdef MUTANT_SCALES_OF_FIRST_SLOT
+        const u64 tail = page;
+#else
+        const u64 tail = page + slot % PAGE * (R::TAIL ? R::TAIL : R::ROW);
+#endif
 #pragma unroll
-        for (int e = 0; e < EACH; e++)
-            raw[i][e] = fetch<R, N, CS>(pages, slot, (e * LANES + run) * N);
+        for (int e = 0; e < EACH; e++) {
+            if ((e * LANES + run) * N < R::CODED) {
+                load<CODE_BYTES>(raw[i][e].words, codes + row + e * LANES * CODE_BYTES);
+                raw[i][e].scale = __ldg((const Stored *)(scales + tail) + e * LANES * N / R::BLOCK);
+            } else {
+                load<2 * N>(raw[i][e].words, halves + row + 2 * e * LANES * N);
+            }
+        }
     }
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) {
@@ -237,17 +242,15 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     }
 }
 
-#define ENTRY(VARIANT, RECORD, NAME, TYPE, BLOCKS, ...)                                                                     \
+#define ENTRY(VARIANT, RECORD, NAME, TYPE, BLOCKS)                                                                     \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##VARIANT##_##RECORD##_##NAME(                  \
         const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens,              \
         int slot_bytes) {                                                                                              \
-        __VA_ARGS__(pages, slots, out, tokens, slot_bytes);                                                  \
+        VARIANT<RECORD, TYPE>(pages, slots, out, tokens, slot_bytes);                                                  \
     }
-#define ENTRIES(RECORD) \
-    ENTRY(simple, RECORD, bf16, bf16, 8, simple<RECORD, bf16>) \
-    ENTRY(simple, RECORD, f32, float, 8, simple<RECORD, float>) \
-    ENTRY(rows, RECORD, bf16, bf16, 4, rows<RECORD, bf16, false>) \
-    ENTRY(rows, RECORD, f32, float, 2, rows<RECORD, float, false>) \
-    ENTRY(rowsc, RECORD, bf16, bf16, 4, rows<RECORD, bf16, true>) \
-    ENTRY(rowsc, RECORD, f32, float, 2, rows<RECORD, float, true>)
+#define ENTRIES(RECORD)                                                                                                \
+    ENTRY(simple, RECORD, bf16, bf16, 8)                                                                               \
+    ENTRY(simple, RECORD, f32, float, 8)                                                                               \
+    ENTRY(rows, RECORD, bf16, bf16, 4)                                                                                 \
+    ENTRY(rows, RECORD, f32, float, 2)
 FOR_ALL_RECORDS(ENTRIES)
