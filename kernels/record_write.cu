@@ -20,21 +20,11 @@ block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "u2"
+name = "rows"
 doc = "a warp, or half of one, for a token at a time; those to come are on their way to shared memory: many tokens"
 
 [[variant.launch]]
-entry = "record_write_u2_{record}_{form}"
-grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
-block = [256]
-args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
-
-[[variant]]
-name = "u3"
-doc = "a warp, or half of one, for a token at a time; those to come are on their way to shared memory: many tokens"
-
-[[variant.launch]]
-entry = "record_write_u3_{record}_{form}"
+entry = "record_write_rows_{record}_{form}"
 grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
@@ -284,9 +274,9 @@ template <class Stored> __device__ __forceinline__ void store_scale(u8 *to, Stor
 }
 
 // LANES lanes have a token, each 8 channels of CHUNKS pieces of it; a lane reads what it has copied to shared memory itself.
-template <class R, bool NORMED, int STAGES> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
+template <class R, bool NORMED> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
     constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, SIDES = 32 / LANES;
-    constexpr int STEPS = 32 / SIDES, TURNING = ROPE / 8, BITS = R::Element::bits, SHARE = R::BLOCK / 8;
+    constexpr int STAGES = NORMED ? 2 : 3, STEPS = 32 / SIDES, TURNING = ROPE / 8, BITS = R::Element::bits, SHARE = R::BLOCK / 8;
     typedef typename R::Stored Stored;
     typedef typename R::Element::Codes Codes;
     // The padding of a token is in the place of codes or scales of channels that are not coded.
@@ -441,20 +431,18 @@ template <class R, bool NORMED, int STAGES> __device__ __forceinline__ void rows
     }
 }
 
-#define ENTRY(VARIANT, RECORD, FORM, THREADS, ...)                                                                  \
+#define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 4) record_write_##VARIANT##_##RECORD##_##FORM(                  \
         const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,         \
         const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens,         \
         int slot_bytes, float eps) {                                                                                   \
-        __VA_ARGS__({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages);               \
+        VARIANT<RECORD, NORMED>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages);               \
     }
-#define ENTRIES(RECORD) \
-    ENTRY(simple, RECORD, raw, RECORD::DIM / 2, simple<RECORD, false>) \
-    ENTRY(simple, RECORD, normed, RECORD::DIM / 2, simple<RECORD, true>) \
-    ENTRY(eights, RECORD, raw, 256, eights<RECORD, false>) \
-    ENTRY(eights, RECORD, normed, 256, eights<RECORD, true>) \
-    ENTRY(u2, RECORD, raw, 256, rows<RECORD, false, 2>) \
-    ENTRY(u2, RECORD, normed, 256, rows<RECORD, true, 2>) \
-    ENTRY(u3, RECORD, raw, 256, rows<RECORD, false, 3>) \
-    ENTRY(u3, RECORD, normed, 256, rows<RECORD, true, 3>)
+#define ENTRIES(RECORD)                                                                                                \
+    ENTRY(simple, RECORD, raw, false, RECORD::DIM / 2)                                                                 \
+    ENTRY(simple, RECORD, normed, true, RECORD::DIM / 2)                                                               \
+    ENTRY(eights, RECORD, raw, false, 256)                                                                             \
+    ENTRY(eights, RECORD, normed, true, 256)                                                                           \
+    ENTRY(rows, RECORD, raw, false, 256)                                                                               \
+    ENTRY(rows, RECORD, normed, true, 256)
 FOR_ALL_RECORDS(ENTRIES)

@@ -10,80 +10,113 @@ block = [256]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "pa"
+name = "qa"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_pa_{groups}"
+entry = "scale_layout_qa_{groups}"
 grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "pb"
+name = "qb"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_pb_{groups}"
+entry = "scale_layout_qb_{groups}"
 grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "pc"
+name = "qc"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_pc_{groups}"
+entry = "scale_layout_qc_{groups}"
 grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "pd"
+name = "qd"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_pd_{groups}"
+entry = "scale_layout_qd_{groups}"
 grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "pe"
+name = "qe"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_pe_{groups}"
+entry = "scale_layout_qe_{groups}"
 grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "mx"
+name = "qf"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups == 0"]
+
+[[variant.launch]]
+entry = "scale_layout_qf_{groups}"
+grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
+block = [128]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "na"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups > 0"]
 
 [[variant.launch]]
-entry = "scale_layout_mx_{groups}"
+entry = "scale_layout_na_{groups}"
 grid = [1, "ceil(H, 128) + row_groups"]
 block = ["min(2 * W, 448)"]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "my"
+name = "nb"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups > 0"]
 
 [[variant.launch]]
-entry = "scale_layout_my_{groups}"
+entry = "scale_layout_nb_{groups}"
 grid = [1, "ceil(H, 128) + row_groups"]
 block = ["min(2 * W, 448)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "nc"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_nc_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 448)"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+
+[[variant]]
+name = "nd"
+doc = "candidate"
+needs = ["W % 16 == 0", "row_groups > 0"]
+
+[[variant.launch]]
+entry = "scale_layout_nd_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 512)"]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[mutant]]
@@ -231,13 +264,19 @@ struct Groups32 {
 // ---- pieces: a thread reads 16 columns of four rows, i, i + 32, i + 64 and i + 96, which are 16 bytes of each of four
 // tiles.
 
-__device__ __forceinline__ uint4 load(const u8* from) {
+template <int LOAD> __device__ __forceinline__ uint4 load(const u8* from) {
+    if (LOAD == 0) return __ldg(reinterpret_cast<const uint4*>(from));
+    if (LOAD == 1) return load_once(reinterpret_cast<const uint4*>(from));
     return __ldcs(reinterpret_cast<const uint4*>(from));
+}
+template <int STORE> __device__ __forceinline__ void put(uint4* to, uint4 x) {
+    if (STORE == 0) *to = x;
+    else store_once(to, x);
 }
 
 // 128 columns of half the rows of a tile. Blocks are cut as x is, not as groups are. If a tile begins in these columns and
 // ends after them, the four bytes after them are loaded too.
-template <Groups GROUPS, bool FIRST, bool PREFETCH>
+template <Groups GROUPS, bool FIRST, bool PREFETCH, int LOAD, int STORE>
 __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     int lane = threadIdx.x % 32, chunk = lane % 8, tile = blockIdx.y / 2;
     int q = blockIdx.y % 2 * 16 + threadIdx.x / 8, top = tile * 128 + q;
@@ -261,7 +300,7 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint4 piece = {0, 0, 0, 0};
-        if (has_row(all, top + i * 32) && col < W) piece = load(from + i * 32 * W);
+        if (has_row(all, top + i * 32) && col < W) piece = load<LOAD>(from + i * 32 * W);
         words[i][0] = piece.x, words[i][1] = piece.y, words[i][2] = piece.z, words[i][3] = piece.w, words[i][4] = 0;
     }
     if (GROUPS == k && !FIRST) look();
@@ -290,7 +329,7 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
             mask = ~0u;
 #endif
             auto word = [&](int i) { return __funnelshift_r(words[i][j], words[i][j + 1], bits) & mask; };
-            *reinterpret_cast<uint4*>(to + j * 512) = {word(0), word(1), word(2), word(3)};
+            put<STORE>(reinterpret_cast<uint4*>(to + j * 512), uint4{word(0), word(1), word(2), word(3)});
         }
     };
     int used = 0;
@@ -310,7 +349,7 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
 }
 
 // The rows of a tile, which begin where the group does: on their way to L2 from where they are without padding before.
-template <bool ONCE> __device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+template <int LOAD, int STORE> __device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     int tile = blockIdx.y, used = 0, top = 0, across = ceil(W, 4), chunks = W / 16;
     Part part = {};
     if (threadIdx.x == 0 && tile * 128 < H)
@@ -334,13 +373,13 @@ template <bool ONCE> __device__ __forceinline__ void rows(const u8* x, const int
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             piece[i] = uint4{0, 0, 0, 0};
-            if (has_row(part, top + q + i * 32)) piece[i] = ONCE ? load(from + i * 32 * W) : __ldg((const uint4*)(from + i * 32 * W));
+            if (has_row(part, top + q + i * 32)) piece[i] = load<LOAD>(from + i * 32 * W);
         }
         uint4* to = reinterpret_cast<uint4*>(y + (tile * across + chunk * 4) * 512) + q;
-        store_once(to, uint4{piece[0].x, piece[1].x, piece[2].x, piece[3].x});
-        store_once(to + 32, uint4{piece[0].y, piece[1].y, piece[2].y, piece[3].y});
-        store_once(to + 64, uint4{piece[0].z, piece[1].z, piece[2].z, piece[3].z});
-        store_once(to + 96, uint4{piece[0].w, piece[1].w, piece[2].w, piece[3].w});
+        put<STORE>(to, uint4{piece[0].x, piece[1].x, piece[2].x, piece[3].x});
+        put<STORE>(to + 32, uint4{piece[0].y, piece[1].y, piece[2].y, piece[3].y});
+        put<STORE>(to + 64, uint4{piece[0].z, piece[1].z, piece[2].z, piece[3].z});
+        put<STORE>(to + 96, uint4{piece[0].w, piece[1].w, piece[2].w, piece[3].w});
     }
     clear_tail(y, used * across * 512, bytes);
 }
@@ -354,15 +393,19 @@ template <bool ONCE> __device__ __forceinline__ void rows(const u8* x, const int
 ENTRY(simple, plain, (256), simple<plain>)
 ENTRY(simple, m, (256), simple<m>)
 ENTRY(simple, k, (256), simple<k>)
-ENTRY(pa, plain, (128), columns<plain, true, true>)
-ENTRY(pa, k, (128), columns<k, true, true>)
-ENTRY(pb, plain, (128), columns<plain, true, false>)
-ENTRY(pb, k, (128), columns<k, true, false>)
-ENTRY(pc, plain, (128), columns<plain, false, false>)
-ENTRY(pc, k, (128), columns<k, false, false>)
-ENTRY(pd, plain, (128, 10), columns<plain, true, true>)
-ENTRY(pd, k, (128, 10), columns<k, true, true>)
-ENTRY(pe, plain, (128, 10), columns<plain, false, false>)
-ENTRY(pe, k, (128, 10), columns<k, false, false>)
-ENTRY(mx, m, (448), rows<true>)
-ENTRY(my, m, (448), rows<false>)
+ENTRY(qa, plain, (128), columns<plain, true, true, 0, 0>)
+ENTRY(qa, k, (128), columns<k, true, true, 0, 0>)
+ENTRY(qb, plain, (128), columns<plain, true, true, 0, 1>)
+ENTRY(qb, k, (128), columns<k, true, true, 0, 1>)
+ENTRY(qc, plain, (128), columns<plain, false, false, 0, 0>)
+ENTRY(qc, k, (128), columns<k, false, false, 0, 0>)
+ENTRY(qd, plain, (128), columns<plain, true, true, 1, 0>)
+ENTRY(qd, k, (128), columns<k, true, true, 1, 0>)
+ENTRY(qe, plain, (128), columns<plain, true, false, 0, 0>)
+ENTRY(qe, k, (128), columns<k, true, false, 0, 0>)
+ENTRY(qf, plain, (128, 10), columns<plain, true, true, 0, 0>)
+ENTRY(qf, k, (128, 10), columns<k, true, true, 0, 0>)
+ENTRY(na, m, (448), rows<0, 1>)
+ENTRY(nb, m, (448), rows<0, 0>)
+ENTRY(nc, m, (448, 3), rows<0, 1>)
+ENTRY(nd, m, (512), rows<0, 1>)
