@@ -320,7 +320,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
         }
         const auto fetch = [&](int step) {
             const int token = (first + step * warps) * SIDES + side;
-            if (token < in.tokens)
+            if (step < steps && token < in.tokens)
                 for (int c = 0; c < CHUNKS; c++)
                     copy_16<true>(&stages[step % STAGES][c * 32 + threadIdx.x % 32],
                                   (const uint4 *)in.x + (size_t)token * (R::DIM / 8) + c * LANES + lane);

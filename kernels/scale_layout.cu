@@ -10,113 +10,69 @@ block = [256]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "qa"
+name = "c11"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_qa_{groups}"
+entry = "scale_layout_c11_{groups}"
 grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "qb"
+name = "c12"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_qb_{groups}"
-grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
+entry = "scale_layout_c12_{groups}"
+grid = ["ceil(W, 256)", "4 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "qc"
+name = "c14"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_qc_{groups}"
-grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
+entry = "scale_layout_c14_{groups}"
+grid = ["ceil(W, 512)", "8 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "qd"
+name = "c22"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_qd_{groups}"
-grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
-block = [128]
+entry = "scale_layout_c22_{groups}"
+grid = ["ceil(W, 256)", "2 * ceil(H, 128)"]
+block = [256]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "qe"
+name = "c24"
 doc = "candidate"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_qe_{groups}"
-grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
-block = [128]
+entry = "scale_layout_c24_{groups}"
+grid = ["ceil(W, 512)", "4 * ceil(H, 128)"]
+block = [256]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "qf"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_qf_{groups}"
-grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
-block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "na"
-doc = "candidate"
+name = "rows"
+doc = "the same for groups of rows: a block for the tiles of 128 rows, which come to L2 while their group is looked up"
 needs = ["W % 16 == 0", "row_groups > 0"]
 
 [[variant.launch]]
-entry = "scale_layout_na_{groups}"
+entry = "scale_layout_rows_{groups}"
 grid = [1, "ceil(H, 128) + row_groups"]
 block = ["min(2 * W, 448)"]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "nb"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups > 0"]
-
-[[variant.launch]]
-entry = "scale_layout_nb_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
-block = ["min(2 * W, 448)"]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "nc"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups > 0"]
-
-[[variant.launch]]
-entry = "scale_layout_nc_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
-block = ["min(2 * W, 448)"]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "nd"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups > 0"]
-
-[[variant.launch]]
-entry = "scale_layout_nd_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
-block = ["min(2 * W, 512)"]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[mutant]]
@@ -261,65 +217,50 @@ struct Groups32 {
     }
 };
 
-// ---- pieces: a thread reads 16 columns of four rows, i, i + 32, i + 64 and i + 96, which are 16 bytes of each of four
-// tiles.
-
-template <int LOAD> __device__ __forceinline__ uint4 load(const u8* from) {
-    if (LOAD == 0) return __ldg(reinterpret_cast<const uint4*>(from));
-    if (LOAD == 1) return load_once(reinterpret_cast<const uint4*>(from));
-    return __ldcs(reinterpret_cast<const uint4*>(from));
-}
-template <int STORE> __device__ __forceinline__ void put(uint4* to, uint4 x) {
-    if (STORE == 0) *to = x;
-    else store_once(to, x);
-}
-
-// 128 columns of half the rows of a tile. Blocks are cut as x is, not as groups are. If a tile begins in these columns and
-// ends after them, the four bytes after them are loaded too.
-template <Groups GROUPS, bool FIRST, bool PREFETCH, int LOAD, int STORE>
+// Warps side by side have 128 columns each, of some of the rows of their tiles. Blocks are cut as x is, not as groups are.
+template <Groups GROUPS, int THREADS, int SIDE>
 __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
-    int lane = threadIdx.x % 32, chunk = lane % 8, tile = blockIdx.y / 2;
-    int q = blockIdx.y % 2 * 16 + threadIdx.x / 8, top = tile * 128 + q;
-    int col0 = blockIdx.x * 128, col = col0 + chunk * 16, next = min(col0 + 128, W);
+    constexpr int ROWS = THREADS / 8 / SIDE; // warps side by side; rows of each 32
+    int lane = threadIdx.x % 32, chunk = lane % 8, warp = threadIdx.x / 32, tile = blockIdx.y / (32 / ROWS);
+    int q0 = blockIdx.y % (32 / ROWS) * ROWS, q = q0 + warp / SIDE * 4 + lane / 8, top = tile * 128 + q;
+    int first = blockIdx.x * (SIDE * 128) + warp % SIDE * 128, col = first + chunk * 16, next = min(first + 128, W);
     Part all = {0, H, 0, W};
-    if (PREFETCH && threadIdx.x < 64) {
-        int row = tile * 128 + blockIdx.y % 2 * 16 + threadIdx.x % 16 + threadIdx.x / 16 * 32;
-        if (row < H) asm volatile("prefetch.global.L2 [%0];" ::"l"(x + row * W + col0));
-    }
+    // All lines of the block come to L2 while groups are looked up: one for each of half the threads.
+    int line = threadIdx.x / SIDE, ahead = tile * 128 + q0 + line % ROWS + line / ROWS * 32;
+    int ahead_col = (blockIdx.x * SIDE + threadIdx.x % SIDE) * 128;
+    if (line < 4 * ROWS && ahead < H && ahead_col < W)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(x + ahead * W + ahead_col));
+
+    // Whether a tile begins in these columns and ends after them.
     bool cut = false;
-    auto look = [&] {
-        for (int g = lane; g < G; g += 32) {
-            int begin = g > 0 ? ends[g - 1] : 0;
-            cut |= begin < next && ends[g] > next && (next - begin) % 4;
-        }
-        cut = __any_sync(~0u, cut);
-    };
-    if (GROUPS == k && FIRST) look();
-    u32 words[4][5], after = 0;
+    for (int g = lane; GROUPS == k && g < G; g += 32) {
+        int begin = g > 0 ? ends[g - 1] : 0;
+        cut |= begin < next && ends[g] > next && (next - begin) % 4;
+    }
+    cut = __any_sync(~0u, cut);
+
+    u32 words[4][5];
     const u8* from = x + top * W + col;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint4 piece = {0, 0, 0, 0};
-        if (has_row(all, top + i * 32) && col < W) piece = load<LOAD>(from + i * 32 * W);
-        words[i][0] = piece.x, words[i][1] = piece.y, words[i][2] = piece.z, words[i][3] = piece.w, words[i][4] = 0;
+        if (has_row(all, top + i * 32) && col < W) piece = __ldg(reinterpret_cast<const uint4*>(from + i * 32 * W));
+        words[i][0] = piece.x, words[i][1] = piece.y, words[i][2] = piece.z, words[i][3] = piece.w;
     }
-    if (GROUPS == k && !FIRST) look();
-    if (GROUPS == k && cut) {
-        // Of the warp's 16 rows, one for each lane.
-        int row = top - lane / 8 + lane % 4 + lane / 4 * 32;
-        if (lane < 16 && has_row(all, row)) after = *reinterpret_cast<const u32*>(x + row * W + next);
+    // The word after those: the neighbour's, or what comes after the columns, of which half the lanes load one for each
+    // row of the warp.
+    u32 after = 0;
+    int row = top - lane / 8 + lane % 4 + lane / 4 * 32;
+    if (cut && lane < 16 && has_row(all, row)) after = __ldg(reinterpret_cast<const u32*>(x + row * W + next));
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u32 near = __shfl_down_sync(~0u, words[i][0], 1, 8), far = __shfl_sync(~0u, after, i * 4 + lane / 8);
-            words[i][4] = chunk == 7 ? far : near;
-        }
-    } else if (GROUPS == k) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) words[i][4] = __shfl_down_sync(~0u, words[i][0], 1, 8);
+    for (int i = 0; i < 4; i++) {
+        u32 near = __shfl_down_sync(~0u, words[i][0], 1, 8), far = __shfl_sync(~0u, after, i * 4 + lane / 8);
+        words[i][4] = chunk == 7 ? far : near;
     }
-    // Those that are of columns `begin` to `end`, which have their first tile of these rows at `tiles`.
+
+    // To the tiles of columns `begin` to `end`; the first of these rows is number `tiles`.
     auto give = [&](int begin, int end, int tiles) {
-        int skipped = begin - col & 3, bits = skipped * 8, at = col + skipped;
+        int skipped = (begin - col) & 3, at = col + skipped;
         u8* to = y + (tiles * 512 + (at - begin) * 128 + q * 16);
 #pragma unroll
         for (int j = 0; j < 4; j++, at += 4) {
@@ -328,16 +269,19 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
 #ifdef MUTANT_PADDING_KEPT
             mask = ~0u;
 #endif
-            auto word = [&](int i) { return __funnelshift_r(words[i][j], words[i][j + 1], bits) & mask; };
-            put<STORE>(reinterpret_cast<uint4*>(to + j * 512), uint4{word(0), word(1), word(2), word(3)});
+            auto word = [&](int i) { return __funnelshift_r(words[i][j], words[i][j + 1], skipped * 8) & mask; };
+            *reinterpret_cast<uint4*>(to + j * 512) = {word(0), word(1), word(2), word(3)};
         }
     };
     int used = 0;
-    if (GROUPS == plain) give(0, W, tile * (used = all.across()));
+    if (GROUPS == plain) {
+        used = all.across();
+        give(0, W, tile * used);
+    }
 #pragma unroll 1
     for (int g0 = 0; GROUPS == k && g0 < G; g0 += 32) {
         Groups32 groups(ends, g0, G, 4, used);
-        bool here = groups.begin < next && groups.end > col0 && groups.begin < groups.end;
+        bool here = groups.begin < next && groups.end > first && groups.begin < groups.end;
 #pragma unroll 1
         for (u32 left = __ballot_sync(~0u, here); left; left &= left - 1) {
             Groups32 group = groups.of(__ffs(left) - 1);
@@ -348,12 +292,13 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
     clear_tail(y, used * all.down() * 512, bytes);
 }
 
-// The rows of a tile, which begin where the group does: on their way to L2 from where they are without padding before.
-template <int LOAD, int STORE> __device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+// The tiles of 128 rows.
+__device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
     int tile = blockIdx.y, used = 0, top = 0, across = ceil(W, 4), chunks = W / 16;
-    Part part = {};
+    // Padding before is not counted yet, so these are rows of this block or of one close by.
     if (threadIdx.x == 0 && tile * 128 < H)
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x + tile * 128 * W), "r"(min(H - tile * 128, 128) * W));
+    Part part = {};
 #pragma unroll 1
     for (int g0 = 0; g0 < G; g0 += 32) {
         int before = used;
@@ -366,46 +311,41 @@ template <int LOAD, int STORE> __device__ __forceinline__ void rows(const u8* x,
     }
 #pragma unroll 1
     for (int at = threadIdx.x; tile < used && at < 32 * chunks; at += blockDim.x) {
-        // 8 rows, then the next 16 columns of them.
+        // 16 columns of 8 rows, then the next 16 of them.
         int chunk = at / 8 % chunks, q = at / 8 / chunks * 8 + at % 8;
         const u8* from = x + (top + q) * W + chunk * 16;
         uint4 piece[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             piece[i] = uint4{0, 0, 0, 0};
-            if (has_row(part, top + q + i * 32)) piece[i] = load<LOAD>(from + i * 32 * W);
+            if (has_row(part, top + q + i * 32)) piece[i] = __ldg(reinterpret_cast<const uint4*>(from + i * 32 * W));
         }
         uint4* to = reinterpret_cast<uint4*>(y + (tile * across + chunk * 4) * 512) + q;
-        put<STORE>(to, uint4{piece[0].x, piece[1].x, piece[2].x, piece[3].x});
-        put<STORE>(to + 32, uint4{piece[0].y, piece[1].y, piece[2].y, piece[3].y});
-        put<STORE>(to + 64, uint4{piece[0].z, piece[1].z, piece[2].z, piece[3].z});
-        put<STORE>(to + 96, uint4{piece[0].w, piece[1].w, piece[2].w, piece[3].w});
+        to[0] = {piece[0].x, piece[1].x, piece[2].x, piece[3].x};
+        to[32] = {piece[0].y, piece[1].y, piece[2].y, piece[3].y};
+        to[64] = {piece[0].z, piece[1].z, piece[2].z, piece[3].z};
+        to[96] = {piece[0].w, piece[1].w, piece[2].w, piece[3].w};
     }
     clear_tail(y, used * across * 512, bytes);
 }
 
 #define ENTRY(variant, groups, threads, ...)                                                                           \
-    extern "C" __global__ void __launch_bounds__ threads scale_layout_##variant##_##groups(                           \
+    extern "C" __global__ void __launch_bounds__(threads) scale_layout_##variant##_##groups(                           \
         const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {                                         \
         __VA_ARGS__(x, ends, y, H, W, G, bytes);                                                                       \
     }
 
-ENTRY(simple, plain, (256), simple<plain>)
-ENTRY(simple, m, (256), simple<m>)
-ENTRY(simple, k, (256), simple<k>)
-ENTRY(qa, plain, (128), columns<plain, true, true, 0, 0>)
-ENTRY(qa, k, (128), columns<k, true, true, 0, 0>)
-ENTRY(qb, plain, (128), columns<plain, true, true, 0, 1>)
-ENTRY(qb, k, (128), columns<k, true, true, 0, 1>)
-ENTRY(qc, plain, (128), columns<plain, false, false, 0, 0>)
-ENTRY(qc, k, (128), columns<k, false, false, 0, 0>)
-ENTRY(qd, plain, (128), columns<plain, true, true, 1, 0>)
-ENTRY(qd, k, (128), columns<k, true, true, 1, 0>)
-ENTRY(qe, plain, (128), columns<plain, true, false, 0, 0>)
-ENTRY(qe, k, (128), columns<k, true, false, 0, 0>)
-ENTRY(qf, plain, (128, 10), columns<plain, true, true, 0, 0>)
-ENTRY(qf, k, (128, 10), columns<k, true, true, 0, 0>)
-ENTRY(na, m, (448), rows<0, 1>)
-ENTRY(nb, m, (448), rows<0, 0>)
-ENTRY(nc, m, (448, 3), rows<0, 1>)
-ENTRY(nd, m, (512), rows<0, 1>)
+ENTRY(simple, plain, 256, simple<plain>)
+ENTRY(simple, m, 256, simple<m>)
+ENTRY(simple, k, 256, simple<k>)
+ENTRY(c11, plain, 128, columns<plain, 128, 1>)
+ENTRY(c11, k, 128, columns<k, 128, 1>)
+ENTRY(c12, plain, 128, columns<plain, 128, 2>)
+ENTRY(c12, k, 128, columns<k, 128, 2>)
+ENTRY(c14, plain, 128, columns<plain, 128, 4>)
+ENTRY(c14, k, 128, columns<k, 128, 4>)
+ENTRY(c22, plain, 256, columns<plain, 256, 2>)
+ENTRY(c22, k, 256, columns<k, 256, 2>)
+ENTRY(c24, plain, 256, columns<plain, 256, 4>)
+ENTRY(c24, k, 256, columns<k, 256, 4>)
+ENTRY(rows, m, 448, rows)
