@@ -43,15 +43,16 @@ template <class R, int N> struct Raw {
     typename R::Stored scale;
 };
 
+// What is read once is the first to leave L2.
 template <int BYTES> __device__ __forceinline__ void load(u32 *words, const u8 *from) {
     if constexpr (BYTES == 2)
-        words[0] = __ldg((const u16 *)from);
+        words[0] = __ldcs((const u16 *)from);
     else if constexpr (BYTES == 4)
-        words[0] = __ldg((const u32 *)from);
+        words[0] = __ldcs((const u32 *)from);
     else if constexpr (BYTES == 8)
-        *(uint2 *)words = __ldg((const uint2 *)from);
+        *(uint2 *)words = __ldcs((const uint2 *)from);
     else
-        *(uint4 *)words = __ldg((const uint4 *)from);
+        *(uint4 *)words = __ldcs((const uint4 *)from);
 }
 
 template <class R, int N> __device__ __forceinline__ Raw<R, N> fetch(const u8 *pages, u64 slot, int channel) {

@@ -10,58 +10,14 @@ block = [256]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "c11"
-doc = "candidate"
+name = "columns"
+doc = "16 bytes of four rows for each thread: their words are 16 bytes of each of four tiles"
 needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_c11_{groups}"
-grid = ["ceil(W, 128)", "2 * ceil(H, 128)"]
-block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c12"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c12_{groups}"
+entry = "scale_layout_columns_{groups}"
 grid = ["ceil(W, 256)", "4 * ceil(H, 128)"]
 block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c14"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c14_{groups}"
-grid = ["ceil(W, 512)", "8 * ceil(H, 128)"]
-block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c22"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c22_{groups}"
-grid = ["ceil(W, 256)", "2 * ceil(H, 128)"]
-block = [256]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
-
-[[variant]]
-name = "c24"
-doc = "candidate"
-needs = ["W % 16 == 0", "row_groups == 0"]
-
-[[variant.launch]]
-entry = "scale_layout_c24_{groups}"
-grid = ["ceil(W, 512)", "4 * ceil(H, 128)"]
-block = [256]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
@@ -83,6 +39,7 @@ variants = ["simple"]
 [[mutant]]
 name = "padding_kept"
 doc = "columns that pad a tile hold the scales of the next group"
+variants = ["simple", "columns"]
 
 [[mutant]]
 name = "tail_kept"
@@ -217,18 +174,17 @@ struct Groups32 {
     }
 };
 
-// Warps side by side have 128 columns each, of some of the rows of their tiles. Blocks are cut as x is, not as groups are.
-template <Groups GROUPS, int THREADS, int SIDE>
+// Two warps side by side have 128 columns each, of 8 of every 32 rows. Blocks are cut as x is, not as groups are.
+template <Groups GROUPS>
 __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
-    constexpr int ROWS = THREADS / 8 / SIDE; // warps side by side; rows of each 32
-    int lane = threadIdx.x % 32, chunk = lane % 8, warp = threadIdx.x / 32, tile = blockIdx.y / (32 / ROWS);
-    int q0 = blockIdx.y % (32 / ROWS) * ROWS, q = q0 + warp / SIDE * 4 + lane / 8, top = tile * 128 + q;
-    int first = blockIdx.x * (SIDE * 128) + warp % SIDE * 128, col = first + chunk * 16, next = min(first + 128, W);
+    int lane = threadIdx.x % 32, chunk = lane % 8, warp = threadIdx.x / 32, tile = blockIdx.y / 4;
+    int q0 = blockIdx.y % 4 * 8, q = q0 + warp / 2 * 4 + lane / 8, top = tile * 128 + q;
+    int first = blockIdx.x * 256 + warp % 2 * 128, col = first + chunk * 16, next = min(first + 128, W);
     Part all = {0, H, 0, W};
-    // All lines of the block come to L2 while groups are looked up: one for each of half the threads.
-    int line = threadIdx.x / SIDE, ahead = tile * 128 + q0 + line % ROWS + line / ROWS * 32;
-    int ahead_col = (blockIdx.x * SIDE + threadIdx.x % SIDE) * 128;
-    if (line < 4 * ROWS && ahead < H && ahead_col < W)
+    // The block's 64 lines come to L2 while groups are looked up.
+    int line = threadIdx.x / 2, ahead = tile * 128 + q0 + line % 8 + line / 8 * 32;
+    int ahead_col = blockIdx.x * 256 + threadIdx.x % 2 * 128;
+    if (line < 32 && ahead < H && ahead_col < W)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(x + ahead * W + ahead_col));
 
     // Whether a tile begins in these columns and ends after them.
@@ -338,14 +294,6 @@ __device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H,
 ENTRY(simple, plain, 256, simple<plain>)
 ENTRY(simple, m, 256, simple<m>)
 ENTRY(simple, k, 256, simple<k>)
-ENTRY(c11, plain, 128, columns<plain, 128, 1>)
-ENTRY(c11, k, 128, columns<k, 128, 1>)
-ENTRY(c12, plain, 128, columns<plain, 128, 2>)
-ENTRY(c12, k, 128, columns<k, 128, 2>)
-ENTRY(c14, plain, 128, columns<plain, 128, 4>)
-ENTRY(c14, k, 128, columns<k, 128, 4>)
-ENTRY(c22, plain, 256, columns<plain, 256, 2>)
-ENTRY(c22, k, 256, columns<k, 256, 2>)
-ENTRY(c24, plain, 256, columns<plain, 256, 4>)
-ENTRY(c24, k, 256, columns<k, 256, 4>)
+ENTRY(columns, plain, 128, columns<plain>)
+ENTRY(columns, k, 128, columns<k>)
 ENTRY(rows, m, 448, rows)
