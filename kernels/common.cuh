@@ -56,6 +56,34 @@ __device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy = let_g
     return out;
 }
 
+struct Hinted {};
+struct Cached {};
+struct Far {};
+
+__device__ __forceinline__ uint4 load_once(const uint4 *from, Hinted) {
+    uint4 out;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from));
+    return out;
+}
+
+__device__ __forceinline__ uint4 load_once(const uint4 *from, Cached) {
+    uint4 out;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from));
+    return out;
+}
+
+__device__ __forceinline__ uint4 load_once(const uint4 *from, Far) {
+    uint4 out;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from));
+    return out;
+}
+
 // Stores of what is not read again soon.
 template <class T> __device__ __forceinline__ void store_once(T *to, T value) {
     __stcs(to, value);
@@ -106,6 +134,12 @@ template <> struct Eight<bf16> {
         return larger(both << 16, both & 0xffff0000);
     }
 
+    static __device__ __forceinline__ void store_cs(bf16 *to, size_t at, const float (&x)[8]) {
+        uint4 out;
+        out.x = to_bf16x2(x[0], x[1]), out.y = to_bf16x2(x[2], x[3]);
+        out.z = to_bf16x2(x[4], x[5]), out.w = to_bf16x2(x[6], x[7]);
+        __stcs((uint4 *)to + at, out);
+    }
     static __device__ __forceinline__ void store(bf16 *to, size_t at, const float (&x)[8]) {
         uint4 out;
         out.x = to_bf16x2(x[0], x[1]), out.y = to_bf16x2(x[2], x[3]);

@@ -58,24 +58,23 @@ struct E2m1 {
     static constexpr int bits = 4;
     static constexpr float max = 6.0f, inverse = 1.0f / 6.0f;
 
-    // 2^23 plus the code of a magnitude, as bits. The code of a value is min(2x, x + 2, x/2 + 4, 7), its three binades in
-    // turn, and even codes are even integers: so three sums round as the cast does, once each, and the least is it.
-    // `fminf` makes the largest of NaN.
+    // 2^23 − 4 plus the code of a magnitude, as bits: codes are 2x, x + 2, x/2 + 4 and 7, in turn, and even codes are even
+    // integers. The sum 2^23 − 2 + x is rounded to halves until it is 2^23, and to integers from there on: the first two.
+    // The third is rounded by another sum, and the less of both is the code. `fminf` makes the largest of NaN.
+    static constexpr u32 ZERO = 0x4afffffc;
+
     static __device__ __forceinline__ u32 magnitude(float x) {
 #ifdef MUTANT_TIES_UP
         x = __uint_as_float(__float_as_uint(x) + 1);
 #endif
         const float integers = 8388608.0f, size = fminf(fabsf(x), 6.0f);
-        const u32 fine = __float_as_uint(__fmaf_rn(size, 2.0f, integers));
-        const u32 middle = __float_as_uint(__fadd_rn(size, integers + 2.0f));
-        const u32 coarse = __float_as_uint(__fmaf_rn(size, 0.5f, integers + 4.0f));
-        return min(min(fine, middle), coarse);
+        return min(__float_as_uint(__fadd_rn(size, integers - 2.0f)), __float_as_uint(__fmaf_rn(size, 0.5f, integers)));
     }
 
     // Of NaN the sign is dropped, as the machine's own cast would; arithmetic gives it none.
     static __device__ __forceinline__ u32 encode(float x) {
         const u32 sign = __float_as_uint(x) >> 31 & (x == x);
-        return (magnitude(x) & 7) | sign << 3;
+        return (magnitude(x) - ZERO) | sign << 3;
     }
 
     // Two codes, the first in the low nibble.
@@ -89,26 +88,50 @@ struct E2m1 {
 
     // Eight codes, the first in the lowest bits. NaN must be without a sign, as every arithmetic result is.
     static __device__ __forceinline__ u32 encode8(const float (&x)[8]) {
-        u32 codes = 0, even, odd;
+        u32 codes = 0;
 #pragma unroll
         for (int i = 7; i >= 0; i--)
             codes = codes * 16 + magnitude(x[i]);
-        // Upper bytes of the numbers, which begin with their signs.
-        even = __byte_perm(__byte_perm(bits_of(x[0]), bits_of(x[2]), 0x0073),
-                           __byte_perm(bits_of(x[4]), bits_of(x[6]), 0x0073), 0x5410);
-        odd = __byte_perm(__byte_perm(bits_of(x[1]), bits_of(x[3]), 0x0073),
-                          __byte_perm(bits_of(x[5]), bits_of(x[7]), 0x0073), 0x5410);
-        const u32 signs = (even >> 4 & 0x08080808) | (odd & 0x80808080);
+        // Signs, each filling a byte.
+        const u32 even = upper_bytes(signs_of(x[0], x[2]), signs_of(x[4], x[6]));
+        const u32 odd = upper_bytes(signs_of(x[1], x[3]), signs_of(x[5], x[7]));
+        const u32 signs = ((even & 0x0f0f0f0f) | (odd & 0xf0f0f0f0)) & 0x88888888;
+        // What all ZEROs have added up to, modulo 2^32.
+        codes -= ZERO * 0x11111111;
 #ifdef MUTANT_NIBBLE_ORDER
-        const u32 right = codes - 0xfb000000 + signs;
+        const u32 right = codes | signs;
         return (right >> 4 & 0x0f0f0f0f) | (right & 0x0f0f0f0f) << 4;
 #endif
-        // The powers 2^23 have added up, modulo 2^32, to this.
-        return codes - 0xfb000000 + signs;
+        return codes | signs;
     }
 
-    static __device__ __forceinline__ u32 bits_of(float x) {
-        return __float_as_uint(x);
+    // PROBE: x and factor; the machine's saturation. NaN only where factor is.
+    static __device__ __forceinline__ u32 encode8_sat(const float (&x)[8], float factor) {
+        u32 codes = 0;
+#pragma unroll
+        for (int i = 7; i >= 0; i--) {
+            const float a = fabsf(x[i]) * fabsf(factor);
+            float coarse;
+            asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(coarse) : "f"(a), "f"(__uint_as_float(0x32ffffff)), "f"(__uint_as_float(0x3f7ffffd)));
+            const int fine = __float_as_int(__fadd_rn(a, 8388606.0f));
+            codes = codes * 16 + __viaddmin_s32(fine, 0x3f7ffff9 - 0x4afffffc, __float_as_int(coarse));
+        }
+        const u32 even = upper_bytes(signs_of(x[0], x[2]), signs_of(x[4], x[6]));
+        const u32 odd = upper_bytes(signs_of(x[1], x[3]), signs_of(x[5], x[7]));
+        const u32 signs = ((even & 0x0f0f0f0f) | (odd & 0xf0f0f0f0)) & 0x88888888;
+        codes -= 0x3f7ffff9u * 0x11111111u;
+        return factor != factor ? 0x77777777 : codes | signs;
+    }
+
+    // The signs of two numbers in two bytes, each filled with one; and two such pairs in one word.
+    static __device__ __forceinline__ u32 signs_of(float a, float b) {
+        u32 out;
+        asm("prmt.b32 %0, %1, %2, 0x00fb;" : "=r"(out) : "r"(__float_as_uint(a)), "r"(__float_as_uint(b)));
+        return out;
+    }
+
+    static __device__ __forceinline__ u32 upper_bytes(u32 low, u32 high) {
+        return __byte_perm(low, high, 0x5410);
     }
 
     // By how much the first and the second code of a byte are shifted.
@@ -323,7 +346,21 @@ template <class F, int N> struct Shared {
 // N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
 // those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements. All lanes of a warp take
 // part; of those that hold a block there are all or none.
-template <class F, int N, class Get, class There>
+template <class V> __device__ __forceinline__ void put_as(V *to, V value, int how) {
+    if (how == 1)
+        __stcs(to, value);
+    else if (how == 2) {
+        const u64 p = keep();
+        if constexpr (sizeof(V) == 8) {
+            const uint2 v = *(const uint2 *)&value;
+            asm volatile("st.global.L2::cache_hint.v2.u32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(v.x), "r"(v.y), "l"(p) : "memory");
+        } else
+            asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(to), "r"(*(const u32 *)&value), "l"(p) : "memory");
+    } else
+        *to = value;
+}
+
+template <class F, int N, int HOW = 0, bool SAT = false, class Get, class There>
 __device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
                                                 typename F::Stored *scales, int at, There there) {
     typedef Shared<F, N> Share;
@@ -335,11 +372,16 @@ __device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typenam
     for (int i = 0; i < N; i++) {
         float x[8];
         get(i, x);
+        if constexpr (SAT) {
+            if (there(at + i * 32))
+                put_as(data + i * 32, F::Element::encode8_sat(x, factor[i]), HOW);
+            continue;
+        }
 #pragma unroll
         for (int k = 0; k < 8; k++)
             x[k] *= factor[i];
         if (there(at + i * 32))
-            data[i * 32] = F::Element::encode8(x);
+            put_as(data + i * 32, F::Element::encode8(x), HOW);
     }
 #pragma unroll
     for (int i = 0; i < Share::own; i++) {

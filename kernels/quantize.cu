@@ -65,6 +65,547 @@ shared = "65536"
 cooperative = true
 args = ["x", "largest", "arrived", "amax", "data", "scale", "T", "C"]
 
+[[variant]]
+name = "a_na"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_a_na_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "b_pl"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_b_pl_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "c_far"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c_far_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "d_nacs"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_d_nacs_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "e_efcs"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_e_efcs_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "f_n2na"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_f_n2na_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "g_n2b128"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_g_n2b128_{format}_{dtype}"
+grid = ["ceil(T * C * S, 4096)"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "h_n4b128"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_h_n4b128_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "i_n4b512"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_i_n4b512_{format}_{dtype}"
+grid = ["ceil(T * C * S, 32768)"]
+block = [512]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "j_n1"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_j_n1_{format}_{dtype}"
+grid = ["ceil(T * C * S, 4096)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "k_n2nacs"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_k_n2nacs_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "l_keep"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_l_keep_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "m_n2ef"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_m_n2ef_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "s4"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_s4_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "s2"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_s2_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "s4ef"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_s4ef_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "probe_ax_plain"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_plain_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "probe_ax_k32"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_k32_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "probe_ax_k48"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_k48_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "probe_ax_8x2"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_8x2_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "probe_ax_4x1"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 16384) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_4x1_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "probe_ax_16x1"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_16x1_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "probe_ax_ef"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_ef_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "probe_ax_2x8"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_2x8_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "probe_amax_old"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "sms * 3 * 4" }]
+
+[[variant.launch]]
+entry = "quantize_amax_bf16"
+grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+
+[[variant]]
+name = "t_a"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_plain_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_efcs_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_b"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_k32_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_ef_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_c"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_k32_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_efcs_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_d"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_k48_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_efcs_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_e"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_plain_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_nacs_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_f"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_k32_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_ns_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_g"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_k32_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_sat_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_h"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_8x2_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_efcs_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_i"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 16384) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_4x1_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_16k_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "t_j"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "ceil(T * C * S, 65536) * 4" }]
+
+[[variant.launch]]
+entry = "quantize_ax_2x8_bf16"
+grid = ["ceil(T * C * S, 65536)"]
+block = [256]
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_bx_efcs_bf16"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+
+[[variant]]
+name = "n8b128"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_n8b128_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "n8b256"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_n8b256_{format}_{dtype}"
+grid = ["ceil(T * C * S, 32768)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "n8b64"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_n8b64_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [64]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
 [[mutant]]
 name = "nan_dropped"
 doc = "the largest magnitude by a maximum that ignores NaN"
@@ -136,7 +677,7 @@ __device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int
 }
 
 // What they are quantized to.
-template <class F, int N, class T>
+template <class F, int HOW = 0, bool SAT = false, int N, class T>
 __device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
                                          typename F::Stored *scales, int at, int count) {
     u32 amax[N];
@@ -144,7 +685,7 @@ __device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Le
     for (int i = 0; i < N; i++)
         amax[i] = in[i].amax();
     const auto get = [&](int i, float(&x)[8]) { in[i].unpack(x); };
-    quantize_eights<F>(amax, get, level, data, scales, at, Below{count});
+    quantize_eights<F, N, HOW, SAT>(amax, get, level, data, scales, at, Below{count});
 }
 
 // N eights of each thread once, all of a thread block in one piece.
@@ -298,3 +839,115 @@ FOR_ALL_FORMATS(ENTRIES)
 
 FIND(bf16, bf16)
 FIND(f32, float)
+
+// ==== probes
+template <int N, class F, int HOW, bool SAT, class T, class... Policy>
+__device__ __forceinline__ void once_x(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
+                                     int rows, int cols, Policy... policy) {
+    const int count = rows * (cols / 8), at = blockIdx.x * N * blockDim.x + first_eight<N>();
+    Eight<T> in[N];
+    load_eights(in, x, at, count, policy...);
+    quantize<F, HOW, SAT>(in, typename F::Level(amax), data, scales, at, count);
+}
+#define X(NAME, FORMAT, N, B, MIN, HOW, SAT, ...) \
+    extern "C" __global__ void __launch_bounds__(B, MIN) quantize_##NAME##_##FORMAT##_bf16(const bf16 *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, int rows, int cols) { \
+        once_x<N, FORMAT, HOW, SAT>(x, amax, data, scale, rows, cols, ##__VA_ARGS__); }
+#define X2(NAME, N, B, MIN, HOW, ...) X(NAME, fp8_b128_f32, N, B, MIN, HOW, false, __VA_ARGS__) X(NAME, nvfp4, N, B, MIN, HOW, false, __VA_ARGS__)
+X2(a_na, 4, 256, 5, 0, Hinted{})
+X2(b_pl, 4, 256, 5, 0, Cached{})
+X2(c_far, 4, 256, 5, 0, Far{})
+X2(d_nacs, 4, 256, 5, 1, Hinted{})
+X2(e_efcs, 4, 256, 5, 1)
+X2(f_n2na, 2, 256, 8, 0, Hinted{})
+X2(g_n2b128, 2, 128, 16, 0, Hinted{})
+X2(h_n4b128, 4, 128, 10, 0, Hinted{})
+X2(i_n4b512, 4, 512, 2, 0, Hinted{})
+X2(j_n1, 1, 256, 8, 0, Hinted{})
+X2(k_n2nacs, 2, 256, 8, 1, Hinted{})
+X2(l_keep, 4, 256, 5, 2)
+X2(m_n2ef, 2, 256, 8, 0)
+X(s4, nvfp4, 4, 256, 5, 0, true, Hinted{})
+X(s2, nvfp4, 2, 256, 8, 0, true, Hinted{})
+X(s4ef, nvfp4, 4, 256, 5, 0, true, )
+
+template <int GROUPS, class F, int HOW, bool SAT, class T, class... Policy>
+__device__ __forceinline__ void groups_x(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
+                                     int rows, int cols, Policy... policy) {
+    const int count = rows * (cols / 8), at = blockIdx.x * GROUPS * 4 * blockDim.x + first_eight<GROUPS * 4>();
+    Eight<T> in[GROUPS][4];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        load_eights(in[g], x, at + g * 128, count, policy...);
+    const typename F::Level level(amax);
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        quantize<F, HOW, SAT>(in[g], level, data, scales, at + g * 128, count);
+}
+#define G(NAME, FORMAT, GROUPS, B, MIN, HOW, SAT, ...) \
+    extern "C" __global__ void __launch_bounds__(B, MIN) quantize_##NAME##_##FORMAT##_bf16(const bf16 *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, int rows, int cols) { \
+        groups_x<GROUPS, FORMAT, HOW, SAT>(x, amax, data, scale, rows, cols, ##__VA_ARGS__); }
+G(n8b128, fp8_b128_f32, 2, 128, 7, 0, false, Hinted{})
+G(n8b128, nvfp4, 2, 128, 7, 0, true, Hinted{})
+G(n8b256, fp8_b128_f32, 2, 256, 3, 0, false, Hinted{})
+G(n8b256, nvfp4, 2, 256, 3, 0, true, Hinted{})
+G(n8b64, fp8_b128_f32, 2, 64, 14, 0, false, Hinted{})
+G(n8b64, nvfp4, 2, 64, 14, 0, true, Hinted{})
+
+// Amax of TURNS pieces of N eights a thread.
+template <int N, int TURNS, class Choose> __device__ __forceinline__ void amax_x(const bf16 *x, u32 *largest, int count, Choose choose) {
+    __shared__ u32 room[32];
+    start_next();
+    const int first = blockIdx.x * TURNS * N * blockDim.x + first_eight<N>();
+    u32 found = 0;
+    Eight<bf16> now[N], next[N];
+    load_eights(now, x, first, count, choose(first));
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        if (turn + 1 < TURNS) {
+            const int at = first + (turn + 1) * N * blockDim.x;
+            load_eights(next, x, at, count, choose(at));
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            found = larger(found, now[i].amax()), now[i] = next[i];
+    }
+    found = block_max(found, room);
+    if (threadIdx.x == 0)
+        largest[blockIdx.x] = found;
+}
+// The cast, from the last piece to the first.
+template <int PER, int HOW, bool SAT, class... Policy> __device__ __forceinline__ void found_x(const bf16 *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count, bool pdl, Policy... policy) {
+    __shared__ u32 room[32];
+    const int at = (gridDim.x - 1 - blockIdx.x) * 4 * blockDim.x + first_eight<4>();
+    Eight<bf16> in[4];
+    load_eights(in, x, at, count, policy...);
+    if (pdl) wait_for_last();
+    const int many = (count + PER / 16 - 1) / (PER / 16);
+    u32 all = 0;
+    for (int i = threadIdx.x; i < many; i += blockDim.x)
+        all = larger(all, __ldcg(largest + i));
+    all = block_max(all, room);
+    const float stored = __uint_as_float(all < INFINITY_BITS ? all : NAN_BITS);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        *amax = stored;
+    quantize<nvfp4, HOW, SAT>(in, Te::Level(stored), data, scales, at, count);
+}
+struct Keeping { int from; u64 k, d; __device__ __forceinline__ Keeping(int count, int mb) : from(count - (mb << 16)), k(keep()), d(let_go()) {} __device__ __forceinline__ u64 operator()(int at) const { return at < from ? d : k; } };
+#define A(NAME, N, TURNS, MIN, CHOOSE) extern "C" __global__ void __launch_bounds__(256, MIN) quantize_##NAME##_bf16(const bf16 *x, u32 *largest, int rows, int cols) { \
+        const int count = rows * (cols / 8); amax_x<N, TURNS>(x, largest, count, CHOOSE); }
+#define B(NAME, PER, HOW, SAT, PDL, ...) extern "C" __global__ void __launch_bounds__(256, 5) quantize_##NAME##_bf16(const bf16 *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) { \
+        found_x<PER, HOW, SAT>(x, largest, amax, data, scale, rows * (cols / 8), PDL, ##__VA_ARGS__); }
+A(ax_plain, 4, 4, 4, ([](int) { return Hinted(); }))
+A(ax_k32, 4, 4, 4, (Keeping(count, 32)))
+A(ax_k48, 4, 4, 4, (Keeping(count, 48)))
+A(ax_8x2, 8, 2, 3, ([](int) { return Hinted(); }))
+A(ax_4x1, 4, 1, 8, ([](int) { return Hinted(); }))
+A(ax_16x1, 16, 1, 3, ([](int) { return Hinted(); }))
+A(ax_ef, 4, 4, 4, ([p = let_go()](int) { return p; }))
+A(ax_2x8, 2, 8, 8, ([](int) { return Hinted(); }))
+B(bx_efcs, 65536, 1, false, true)
+B(bx_ef, 65536, 0, false, true)
+B(bx_nacs, 65536, 1, false, true, Hinted{})
+B(bx_ns, 65536, 1, false, false)
+B(bx_sat, 65536, 1, true, true)
+B(bx_16k, 16384, 1, false, true)

@@ -31,6 +31,149 @@ grid = ["T"]
 block = ["ceil(C, 1024) * 32"]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
+[[variant]]
+name = "x1"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_x1_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "x2"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_x2_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "x3"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_x3_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [448]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "x4"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_x4_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [896]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "x5"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_x5_{dtype}"
+grid = ["ceil(T, 2)"]
+block = [448]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "x8"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_x8_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "x10"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_x10_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [448]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "x11"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_x11_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [448]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "y6"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_y6_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "y7"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_y7_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [448]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "y8"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_y8_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [448]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "y9"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_y9_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "y10"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_y10_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [896]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
@@ -98,3 +241,61 @@ __device__ __forceinline__ int nothing() {
 
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
+
+// ==== probes
+template <int V, class T> struct StoreCs {
+    T *y;
+    int cols;
+    template <class There>
+    __device__ __forceinline__ void operator()(int, int row, float (&product)[V][8], float inverse, There there) const {
+        T *to = y + (size_t)row * cols;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const int at = first_eight<V>() + v * 32;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                product[v][i] *= inverse;
+            if (there(at))
+                Eight<T>::store_cs(to, at, product[v]);
+        }
+    }
+};
+template <int V, class T, int HOW> struct Again {
+    T *y;
+    int cols;
+    template <class There>
+    __device__ __forceinline__ void operator()(int, int row, Eight<T> (&in)[V], const float *weight, float inverse, There there) const {
+        T *to = y + (size_t)row * cols;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const int at = first_eight<V>() + v * 32;
+            if (!there(at)) break;
+            float w[8], p[8];
+            load_weights(weight, at, w);
+            in[v].unpack(p);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                p[i] = p[i] * w[i] * inverse;
+            if (HOW) Eight<T>::store_cs(to, at, p); else Eight<T>::store(to, at, p);
+        }
+    }
+};
+#define X(NAME, V, R, B, MIN, STORE, POLICY) extern "C" __global__ void __launch_bounds__(B, MIN) \
+        rmsnorm_##NAME##_bf16(const bf16 *x, const float *weight, bf16 *y, float eps, int rows, int cols) { \
+        norm_x<V, R>(x, weight, eps, rows, cols, nothing, STORE<V, bf16>{y, cols}, POLICY); }
+#define Y(NAME, V, B, MIN, HOW, POLICY) extern "C" __global__ void __launch_bounds__(B, MIN) \
+        rmsnorm_##NAME##_bf16(const bf16 *x, const float *weight, bf16 *y, float eps, int rows, int cols) { \
+        norm_again<V>(x, weight, eps, cols, nothing, Again<V, bf16, HOW>{y, cols}, POLICY); }
+X(x1, 4, 1, 224, 5, Store, Hinted{})
+X(x2, 4, 1, 224, 5, Store, Cached{})
+X(x3, 2, 1, 448, 3, Store, Hinted{})
+X(x4, 1, 1, 896, 2, Store, Hinted{})
+X(x5, 2, 2, 448, 2, Store, Hinted{})
+X(x8, 4, 1, 224, 5, StoreCs, Hinted{})
+X(x10, 2, 1, 448, 3, StoreCs, Cached{})
+X(x11, 2, 1, 448, 4, Store, Cached{})
+Y(y6, 4, 224, 6, 0, Hinted{})
+Y(y7, 2, 448, 4, 0, Hinted{})
+Y(y8, 2, 448, 4, 0, Cached{})
+Y(y9, 4, 224, 6, 1, Hinted{})
+Y(y10, 1, 896, 2, 0, Hinted{})

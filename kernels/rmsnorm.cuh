@@ -118,3 +118,134 @@ __device__ __forceinline__ void norm_rows(const T *x, const float *weight, float
             slot = 0, parity ^= 1;
     }
 }
+
+// ==== probes
+// R rows of a thread block at a time, V eights a thread.
+template <int V, int R, class T, class Prepare, class Emit, class... Policy>
+__device__ __forceinline__ void norm_x(const T *x, const float *weight, float eps, int rows, int cols, Prepare prepare, Emit emit, Policy... policy) {
+    __shared__ float room[R][32];
+    const int count = cols / 8, first = blockIdx.x * R;
+    const Below there = {count};
+    Eight<T> in[R][V];
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const int at = first_eight<V>() + v * 32;
+        if (there(at) && first + r < rows)
+            in[r][v].load(x, (size_t)(first + r) * count + at, policy...);
+        else
+            in[r][v].zero();
+    }
+    float product[R][V][8];
+    float sum[R][2] = {};
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const int at = first_eight<V>() + v * 32;
+        float w[8] = {};
+        if (there(at))
+            load_weights(weight, at, w);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            in[r][v].unpack(product[r][v]);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                sum[r][i % 2] = __fmaf_rn(product[r][v][i], product[r][v][i], sum[r][i % 2]);
+                product[r][v][i] *= w[i];
+            }
+        }
+    }
+    const auto state = prepare();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
+    float s[R];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        s[r] = warp_sum(sum[r][0] + sum[r][1]);
+        if (lane == 0)
+            room[r][warp] = s[r];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        s[r] = warp_sum(lane < warps ? room[r][lane] : 0.0f);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        if (first + r < rows)
+            emit(state, first + r, product[r], inverse_rms(s[r], cols, eps), there);
+}
+
+// Products only after the sum.
+template <int V, class T, class Prepare, class Emit, class... Policy>
+__device__ __forceinline__ void norm_again(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit, Policy... policy) {
+    __shared__ float room[32];
+    const int count = cols / 8;
+    const Below there = {count};
+    Eight<T> in[V];
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const int at = first_eight<V>() + v * 32;
+        if (there(at))
+            in[v].load(x, (size_t)blockIdx.x * count + at, policy...);
+        else
+            in[v].zero();
+    }
+    float sum[2] = {};
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        float p[8];
+        in[v].unpack(p);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            sum[i % 2] = __fmaf_rn(p[i], p[i], sum[i % 2]);
+    }
+    const auto state = prepare();
+    const float inverse = inverse_rms(block_sum(sum[0] + sum[1], room), cols, eps);
+    emit(state, blockIdx.x, in, weight, inverse, there);
+}
+
+// norm_rows with weights in registers.
+template <int V, int SLOTS, class T, class Prepare, class Emit>
+__device__ __forceinline__ void norm_ring(const T *x, const float *weight, float eps, int rows, int cols, T *ring,
+                                          Prepare prepare, Emit emit) {
+    __shared__ float room[2][32];
+    __shared__ u64 arrival[SLOTS];
+    const int bytes = cols * sizeof(T);
+    const auto fetch = [=](int row, int slot) {
+        if (threadIdx.x == 0 && row < rows)
+            copy_to_shared(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot);
+    };
+    if (threadIdx.x == 0)
+        for (int slot = 0; slot < SLOTS; slot++)
+            arrival_init(arrival + slot);
+    __syncthreads();
+    for (int slot = 0; slot < SLOTS; slot++)
+        fetch(blockIdx.x + slot * gridDim.x, slot);
+    float w[V][8];
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        load_weights(weight, first_eight<V>() + v * 32, w[v]);
+    const auto state = prepare();
+    int turn = 0, slot = 0, parity = 0;
+    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+        arrival_wait(arrival + slot, parity);
+        float product[V][8];
+        float sum[2] = {};
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            Eight<T> in;
+            in.load_shared(ring + slot * cols, first_eight<V>() + v * 32);
+            in.unpack(product[v]);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                sum[i % 2] = __fmaf_rn(product[v][i], product[v][i], sum[i % 2]);
+                product[v][i] *= w[v][i];
+            }
+        }
+        const float all = block_sum(sum[0] + sum[1], room[turn]);
+        fetch(row + SLOTS * gridDim.x, slot);
+        emit(state, row, product, inverse_rms(all, cols, eps), All());
+        turn ^= 1, slot++;
+        if (slot == SLOTS)
+            slot = 0, parity ^= 1;
+    }
+}

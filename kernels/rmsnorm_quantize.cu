@@ -43,6 +43,188 @@ grid = ["T"]
 block = ["ceil(C, 1024) * 32"]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
+[[variant]]
+name = "x1"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x1_{format}_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x2"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x2_{format}_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x3"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x3_{format}_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [448]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x4"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x4_{format}_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [896]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x5"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x5_{format}_{dtype}"
+grid = ["ceil(T, 2)"]
+block = [448]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x6"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x6_{format}_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x7"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x7_{format}_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x8"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x8_{format}_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [224]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x9"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x9_{format}_{dtype}"
+grid = ["ceil(T, 1)"]
+block = [448]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "x10"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_x10_{format}_{dtype}"
+grid = ["ceil(T, 2)"]
+block = [448]
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "w1"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_w1_{format}_{dtype}"
+grid = ["min(T, sms * 3)"]
+block = [224]
+shared = "C * S * 4"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "w2"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_w2_{format}_{dtype}"
+grid = ["min(T, sms * 2)"]
+block = [448]
+shared = "C * S * 4"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "w3"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_w3_{format}_{dtype}"
+grid = ["min(T, sms * 3)"]
+block = [224]
+shared = "C * S * 4"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "w4"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_w4_{format}_{dtype}"
+grid = ["min(T, sms * 2)"]
+block = [448]
+shared = "C * S * 4"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "w5"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_w5_{format}_{dtype}"
+grid = ["min(T, sms * 3)"]
+block = [224]
+shared = "C * S * 4"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "w6"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_w6_{format}_{dtype}"
+grid = ["min(T, sms * 1)"]
+block = [896]
+shared = "C * S * 4"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
@@ -144,3 +326,75 @@ extern __shared__ __align__(16) u8 ring[];
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
 
 FOR_ALL_FORMATS(ENTRIES)
+
+// ==== probes
+// inverse folded into the factor (unguarded).
+template <int V, class F, bool SAT> struct CastX {
+    typename F::Codes *data;
+    typename F::Stored *scales;
+    int cols;
+    template <class There>
+    __device__ __forceinline__ void operator()(typename F::Level level, int row, float (&product)[V][8], float inverse,
+                                               There there) const {
+        typedef Shared<F, V> Share;
+        u32 largest[V];
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            largest[v] = __float_as_uint(__uint_as_float(amax_of(product[v])) * inverse);
+        float factor[V];
+        typename F::Stored scale[Share::own];
+        Share::scales(largest, level, scale, factor);
+        const int at = first_eight<V>();
+        typename F::Codes *to = data + (size_t)row * (cols / 8) + at;
+        typename F::Stored *s = scales + (size_t)row * (cols / F::width) + at / F::lanes + Share::first() * (32 / F::lanes);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const float f = factor[v] * inverse;
+            if constexpr (SAT) {
+                if (there(at + v * 32))
+                    to[v * 32] = F::Element::encode8_sat(product[v], f);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    product[v][i] *= f;
+                if (there(at + v * 32))
+                    to[v * 32] = F::Element::encode8(product[v]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < Share::own; i++)
+            if (Share::stores() && there(at + (Share::first() + i) * 32))
+                s[i * (32 / F::lanes)] = scale[i];
+    }
+};
+#define ID(...) __VA_ARGS__
+#define SIG(NAME, FORMAT, B, MIN) extern "C" __global__ void __launch_bounds__(B, MIN) rmsnorm_quantize_##NAME##_##FORMAT##_bf16( \
+        const bf16 *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows, int cols)
+#define X(NAME, FORMAT, V, R, B, MIN, CAST, POLICY) SIG(NAME, FORMAT, B, MIN) { \
+        norm_x<V, R>(x, weight, eps, rows, cols, Prepare<FORMAT>{amax}, ID CAST{data, scale, cols}, POLICY); }
+#define RING(NAME, FORMAT, V, SLOTS, B, MIN, CAST) extern "C" __global__ void __maxnreg__(V == 4 ? 96 : V == 2 ? 72 : 64) rmsnorm_quantize_##NAME##_##FORMAT##_bf16( \
+        const bf16 *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows, int cols) { \
+        norm_ring<V, SLOTS>(x, weight, eps, rows, cols, (bf16 *)ring, Prepare<FORMAT>{amax}, ID CAST{data, scale, cols}); }
+X(x1, fp8_b128_f32, 4, 1, 224, 4, (Cast<4, fp8_b128_f32>), Hinted{})
+X(x1, nvfp4, 4, 1, 224, 4, (Cast<4, nvfp4>), Hinted{})
+X(x2, fp8_b128_f32, 4, 1, 224, 4, (Cast<4, fp8_b128_f32>), Cached{})
+X(x3, fp8_b128_f32, 2, 1, 448, 3, (Cast<2, fp8_b128_f32>), Hinted{})
+X(x3, nvfp4, 2, 1, 448, 3, (Cast<2, nvfp4>), Hinted{})
+X(x4, fp8_b128_f32, 1, 1, 896, 2, (Cast<1, fp8_b128_f32>), Hinted{})
+X(x5, fp8_b128_f32, 2, 2, 448, 2, (Cast<2, fp8_b128_f32>), Hinted{})
+X(x5, nvfp4, 2, 2, 448, 2, (Cast<2, nvfp4>), Hinted{})
+X(x6, fp8_b128_f32, 4, 1, 224, 5, (Cast<4, fp8_b128_f32>), Hinted{})
+X(x6, nvfp4, 4, 1, 224, 5, (Cast<4, nvfp4>), Hinted{})
+X(x7, fp8_b128_f32, 4, 1, 224, 4, (CastX<4, fp8_b128_f32, false>), Hinted{})
+X(x7, nvfp4, 4, 1, 224, 4, (CastX<4, nvfp4, false>), Hinted{})
+X(x8, nvfp4, 4, 1, 224, 4, (CastX<4, nvfp4, true>), Hinted{})
+X(x9, nvfp4, 2, 1, 448, 3, (CastX<2, nvfp4, true>), Hinted{})
+X(x10, nvfp4, 2, 2, 448, 2, (CastX<2, nvfp4, true>), Hinted{})
+RING(w1, fp8_b128_f32, 4, 4, 224, 3, (Cast<4, fp8_b128_f32>))
+RING(w1, nvfp4, 4, 4, 224, 3, (Cast<4, nvfp4>))
+RING(w2, fp8_b128_f32, 2, 4, 448, 2, (Cast<2, fp8_b128_f32>))
+RING(w2, nvfp4, 2, 4, 448, 2, (Cast<2, nvfp4>))
+RING(w3, nvfp4, 4, 4, 224, 3, (CastX<4, nvfp4, true>))
+RING(w4, nvfp4, 2, 4, 448, 2, (CastX<2, nvfp4, true>))
+RING(w5, fp8_b128_f32, 4, 4, 224, 3, (CastX<4, fp8_b128_f32, false>))
+RING(w6, fp8_b128_f32, 1, 4, 896, 1, (CastX<1, fp8_b128_f32, false>))
