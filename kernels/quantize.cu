@@ -606,6 +606,50 @@ grid = ["ceil(T * C * S, 8192)"]
 block = [64]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
+[[variant]]
+name = "u1"
+doc = "probe"
+needs = ["FIND == 0", "T * C % 8192 == 0"]
+
+[[variant.launch]]
+entry = "quantize_u1_{format}_{dtype}"
+grid = ["T * C * S / 16384"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "u2"
+doc = "probe"
+needs = ["FIND == 0", "T * C % 8192 == 0"]
+
+[[variant.launch]]
+entry = "quantize_u2_{format}_{dtype}"
+grid = ["T * C * S / 16384"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "u3"
+doc = "probe"
+needs = ["FIND == 0", "T * C % 8192 == 0"]
+
+[[variant.launch]]
+entry = "quantize_u3_{format}_{dtype}"
+grid = ["T * C * S / 8192"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "u4"
+doc = "probe"
+needs = ["FIND == 0", "T * C % 8192 == 0"]
+
+[[variant.launch]]
+entry = "quantize_u4_{format}_{dtype}"
+grid = ["T * C * S / 8192"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
 [[mutant]]
 name = "nan_dropped"
 doc = "the largest magnitude by a maximum that ignores NaN"
@@ -892,6 +936,66 @@ G(n8b256, fp8_b128_f32, 2, 256, 3, 0, false, Hinted{})
 G(n8b256, nvfp4, 2, 256, 3, 0, true, Hinted{})
 G(n8b64, fp8_b128_f32, 2, 64, 14, 0, false, Hinted{})
 G(n8b64, nvfp4, 2, 64, 14, 0, true, Hinted{})
+
+// A piece by one bulk copy, and codes by another.
+template <int N, int B, class F, bool SAT, bool OUT> __device__ __forceinline__ void bulk_x(const bf16 *x, const float *amax, typename F::Codes *data, typename F::Stored *scales, int rows, int cols) {
+    __shared__ __align__(128) u8 in_room[N * B * 16];
+    __shared__ __align__(128) typename F::Codes out_room[OUT ? N * B : 1];
+    __shared__ u64 arrival;
+    const int first = blockIdx.x * N * B, local = first_eight<N>(), count = rows * (cols / 8);
+    if (threadIdx.x == 0) {
+        arrival_init(&arrival);
+        copy_to_shared(in_room, (const uint4 *)x + first, N * B * 16, &arrival);
+    }
+    const typename F::Level level(amax);
+    __syncthreads();
+    arrival_wait(&arrival, 0);
+    Eight<bf16> in[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        in[i].load_shared((const bf16 *)in_room, local + i * 32);
+    if (OUT) {
+        u32 top[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            top[i] = in[i].amax();
+        typedef Shared<F, N> Share;
+        float factor[N];
+        typename F::Stored scale[Share::own];
+        Share::scales(top, level, scale, factor);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float v[8];
+            in[i].unpack(v);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v[k] *= factor[i];
+            out_room[local + i * 32] = F::Element::encode8(v);
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        typename F::Stored *to = scales + (first + local) / F::lanes + Share::first() * (32 / F::lanes);
+#pragma unroll
+        for (int i = 0; i < Share::own; i++)
+            if (Share::stores())
+                to[i * (32 / F::lanes)] = scale[i];
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(data + first), "r"(shared_address(out_room)), "r"((u32)sizeof(out_room)) : "memory");
+            asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::: "memory");
+        }
+    } else
+        quantize<F, 0, SAT>(in, level, data, scales, first + local, count);
+}
+#define BULK(NAME, FORMAT, N, B, MIN, SAT, OUT) \
+    extern "C" __global__ void __launch_bounds__(B, MIN) quantize_##NAME##_##FORMAT##_bf16(const bf16 *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, int rows, int cols) { \
+        bulk_x<N, B, FORMAT, SAT, OUT>(x, amax, data, scale, rows, cols); }
+BULK(u1, fp8_b128_f32, 4, 256, 6, false, false)
+BULK(u2, fp8_b128_f32, 4, 256, 6, false, true)
+BULK(u3, fp8_b128_f32, 2, 256, 8, false, true)
+BULK(u4, fp8_b128_f32, 4, 128, 12, false, true)
+BULK(u1, nvfp4, 4, 256, 5, true, false)
+BULK(u2, nvfp4, 4, 256, 5, true, true)
+BULK(u4, nvfp4, 4, 128, 11, true, true)
 
 // Amax of TURNS pieces of N eights a thread.
 template <int N, int TURNS, class Choose> __device__ __forceinline__ void amax_x(const bf16 *x, u32 *largest, int count, Choose choose) {
