@@ -298,7 +298,7 @@ __device__ void quantize_block(int first, int end, u8 *row, typename F::Stored &
 template <class F, int N> struct Shared {
     static constexpr int exchanges = N == 1 || F::lanes == 1 ? 0 : N == 2 || F::lanes == 2 ? 1 : 2;
     static constexpr int own = N >> exchanges; // blocks whose scales a lane works out
-    static_assert(N <= 4, "at most two exchanges");
+    static_assert(N <= 8, "at most two exchanges");
 
     // The index of the first of them, and whether it is this lane that stores them.
     static __device__ __forceinline__ int first() {

@@ -174,6 +174,54 @@ grid = ["ceil(T, 1)"]
 block = [896]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
+[[variant]]
+name = "z1"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_z1_{dtype}"
+grid = ["min(ceil(T, 2), sms * 2)"]
+block = [448]
+shared = "C * S * 6"
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "z2"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_z2_{dtype}"
+grid = ["min(ceil(T, 1), sms * 3)"]
+block = [224]
+shared = "C * S * 5"
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "z3"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_z3_{dtype}"
+grid = ["min(ceil(T, 1), sms * 3)"]
+block = [448]
+shared = "C * S * 4"
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "z4"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_z4_{dtype}"
+grid = ["min(ceil(T, 1), sms * 3)"]
+block = [448]
+shared = "C * S * 4"
+args = ["x", "weight", "y", "eps", "T", "C"]
+
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
@@ -299,3 +347,32 @@ Y(y7, 2, 448, 4, 0, Hinted{})
 Y(y8, 2, 448, 4, 0, Cached{})
 Y(y9, 4, 224, 6, 1, Hinted{})
 Y(y10, 1, 896, 2, 0, Hinted{})
+
+template <int V, int R, class T, int HOW> struct StoreRows {
+    T *y;
+    int rows, cols;
+    __device__ __forceinline__ void operator()(int, int row, float (&product)[R][V][8], const float (&inverse)[R]) const {
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            T *to = y + (size_t)(row + r) * cols;
+            if (row + r < rows) {
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    product[r][v][i] *= inverse[r];
+                if (HOW) Eight<T>::store_cs(to, first_eight<V>() + v * 32, product[r][v]);
+                else Eight<T>::store(to, first_eight<V>() + v * 32, product[r][v]);
+            }
+            }
+        }
+    }
+};
+extern __shared__ __align__(16) u8 ring[];
+#define GROUPS(NAME, V, R, SLOTS, WARPS, REGS, HOW) extern "C" __global__ void __maxnreg__(REGS) rmsnorm_##NAME##_bf16( \
+        const bf16 *x, const float *weight, bf16 *y, float eps, int rows, int cols) { \
+        norm_groups<V, R, SLOTS, WARPS>(x, weight, eps, rows, cols, (bf16 *)ring, nothing, StoreRows<V, R, bf16, HOW>{y, rows, cols}); }
+GROUPS(z1, 2, 2, 3, 14, 72, 0)
+GROUPS(z2, 4, 1, 5, 7, 96, 0)
+GROUPS(z3, 2, 1, 4, 14, 48, 0)
+GROUPS(z4, 2, 1, 4, 14, 48, 1)

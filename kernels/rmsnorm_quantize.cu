@@ -225,6 +225,90 @@ block = [896]
 shared = "C * S * 4"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
+[[variant]]
+name = "v1"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_v1_{format}_{dtype}"
+grid = ["min(ceil(T, 2), sms * 2)"]
+block = [448]
+shared = "C * S * 6"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "v2"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_v2_{format}_{dtype}"
+grid = ["min(ceil(T, 2), sms * 2)"]
+block = [448]
+shared = "C * S * 6"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "v3"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_v3_{format}_{dtype}"
+grid = ["min(ceil(T, 1), sms * 3)"]
+block = [224]
+shared = "C * S * 5"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "v4"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_v4_{format}_{dtype}"
+grid = ["min(ceil(T, 1), sms * 2)"]
+block = [448]
+shared = "C * S * 6"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "v5"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_v5_{format}_{dtype}"
+grid = ["min(ceil(T, 2), sms * 2)"]
+block = [224]
+shared = "C * S * 4"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "v6"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_v6_{format}_{dtype}"
+grid = ["min(ceil(T, 2), sms * 1)"]
+block = [896]
+shared = "C * S * 6"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "v7"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_v7_{format}_{dtype}"
+grid = ["min(ceil(T, 1), sms * 3)"]
+block = [448]
+shared = "C * S * 4"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
@@ -398,3 +482,81 @@ RING(w3, nvfp4, 4, 4, 224, 3, (CastX<4, nvfp4, true>))
 RING(w4, nvfp4, 2, 4, 448, 2, (CastX<2, nvfp4, true>))
 RING(w5, fp8_b128_f32, 4, 4, 224, 3, (CastX<4, fp8_b128_f32, false>))
 RING(w6, fp8_b128_f32, 1, 4, 896, 1, (CastX<1, fp8_b128_f32, false>))
+
+// Rows together, the reciprocal root in the factor where that loses nothing.
+template <int V, int R, class F, bool SAT, bool FOLD> struct CastRows {
+    typename F::Codes *data;
+    typename F::Stored *scales;
+    int rows, cols;
+    __device__ __forceinline__ void operator()(typename F::Level level, int row, float (&product)[R][V][8], const float (&inverse)[R]) const {
+        constexpr int N = R * V;
+        typedef Shared<F, N> Share;
+        u32 largest[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            largest[i] = __float_as_uint(__uint_as_float(amax_of(product[i / V][i % V])) * inverse[i / V]);
+        float factor[N];
+        typename F::Stored scale[Share::own];
+        Share::scales(largest, level, scale, factor);
+        const int at = first_eight<V>(), across = cols / 8;
+        bool fold = FOLD;
+        if (FOLD) {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const u32 bits = __float_as_uint(factor[i] * inverse[i / V]);
+                fold &= bits - 0x00800000 < 0x7f000000;
+            }
+            fold = __all_sync(0xffffffff, fold);
+        }
+        if (fold) {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                factor[i] *= inverse[i / V];
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    product[i / V][i % V][k] *= inverse[i / V];
+        }
+        typename F::Codes *to = data + (size_t)row * across + at;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (row + i / V < rows) {
+                typename F::Codes codes;
+                if constexpr (SAT)
+                    codes = F::Element::encode8_sat(product[i / V][i % V], factor[i]);
+                else {
+#pragma unroll
+                    for (int k = 0; k < 8; k++)
+                        product[i / V][i % V][k] *= factor[i];
+                    codes = F::Element::encode8(product[i / V][i % V]);
+                }
+                to[i / V * across + i % V * 32] = codes;
+            }
+        }
+        typename F::Stored *s = scales + (size_t)row * (across / F::lanes);
+#pragma unroll
+        for (int j = 0; j < Share::own; j++) {
+            const int i = Share::first() + j;
+            if (Share::stores() && row + i / V < rows)
+                s[i / V * (across / F::lanes) + (at + i % V * 32) / F::lanes] = scale[j];
+        }
+    }
+};
+#define GROUPS(NAME, FORMAT, V, R, SLOTS, WARPS, REGS, SAT, FOLD) extern "C" __global__ void __maxnreg__(REGS) rmsnorm_quantize_##NAME##_##FORMAT##_bf16( \
+        const bf16 *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows, int cols) { \
+        norm_groups<V, R, SLOTS, WARPS>(x, weight, eps, rows, cols, (bf16 *)ring, Prepare<FORMAT>{amax}, CastRows<V, R, FORMAT, SAT, FOLD>{data, scale, rows, cols}); }
+GROUPS(v1, fp8_b128_f32, 2, 2, 3, 14, 72, false, true)
+GROUPS(v1, nvfp4, 2, 2, 3, 14, 72, true, true)
+GROUPS(v2, fp8_b128_f32, 2, 2, 3, 14, 72, false, false)
+GROUPS(v2, nvfp4, 2, 2, 3, 14, 72, true, false)
+GROUPS(v3, fp8_b128_f32, 4, 1, 5, 7, 96, false, true)
+GROUPS(v3, nvfp4, 4, 1, 5, 7, 96, true, true)
+GROUPS(v4, fp8_b128_f32, 2, 1, 6, 14, 72, false, true)
+GROUPS(v4, nvfp4, 2, 1, 6, 14, 72, true, true)
+GROUPS(v5, nvfp4, 4, 2, 2, 7, 144, true, true)
+GROUPS(v6, fp8_b128_f32, 1, 2, 3, 28, 72, false, true)
+GROUPS(v6, nvfp4, 1, 2, 3, 28, 72, true, true)
+GROUPS(v7, fp8_b128_f32, 2, 1, 4, 14, 48, false, true)
+GROUPS(v7, nvfp4, 2, 1, 4, 14, 48, true, true)
