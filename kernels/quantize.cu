@@ -650,6 +650,28 @@ grid = ["T * C * S / 8192"]
 block = [128]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
+[[variant]]
+name = "f4"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_f4_{format}_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "f2"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_f2_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [256]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
 [[mutant]]
 name = "nan_dropped"
 doc = "the largest magnitude by a maximum that ignores NaN"
@@ -721,7 +743,7 @@ __device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int
 }
 
 // What they are quantized to.
-template <class F, int HOW = 0, bool SAT = false, int N, class T>
+template <class F, int HOW = 0, bool SAT = false, bool FULL = false, int N, class T>
 __device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
                                          typename F::Stored *scales, int at, int count) {
     u32 amax[N];
@@ -729,7 +751,10 @@ __device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Le
     for (int i = 0; i < N; i++)
         amax[i] = in[i].amax();
     const auto get = [&](int i, float(&x)[8]) { in[i].unpack(x); };
-    quantize_eights<F, N, HOW, SAT>(amax, get, level, data, scales, at, Below{count});
+    if (FULL && at - (int)(threadIdx.x % 32) + N * 32 <= count)
+        quantize_eights<F, N, HOW, SAT>(amax, get, level, data, scales, at, All());
+    else
+        quantize_eights<F, N, HOW, SAT>(amax, get, level, data, scales, at, Below{count});
 }
 
 // N eights of each thread once, all of a thread block in one piece.
@@ -885,17 +910,20 @@ FIND(bf16, bf16)
 FIND(f32, float)
 
 // ==== probes
-template <int N, class F, int HOW, bool SAT, class T, class... Policy>
+template <int N, class F, int HOW, bool SAT, bool FULL = false, class T, class... Policy>
 __device__ __forceinline__ void once_x(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
                                      int rows, int cols, Policy... policy) {
     const int count = rows * (cols / 8), at = blockIdx.x * N * blockDim.x + first_eight<N>();
     Eight<T> in[N];
     load_eights(in, x, at, count, policy...);
-    quantize<F, HOW, SAT>(in, typename F::Level(amax), data, scales, at, count);
+    quantize<F, HOW, SAT, FULL>(in, typename F::Level(amax), data, scales, at, count);
 }
 #define X(NAME, FORMAT, N, B, MIN, HOW, SAT, ...) \
     extern "C" __global__ void __launch_bounds__(B, MIN) quantize_##NAME##_##FORMAT##_bf16(const bf16 *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, int rows, int cols) { \
         once_x<N, FORMAT, HOW, SAT>(x, amax, data, scale, rows, cols, ##__VA_ARGS__); }
+#define XF(NAME, FORMAT, N, B, MIN, HOW, SAT, ...) \
+    extern "C" __global__ void __launch_bounds__(B, MIN) quantize_##NAME##_##FORMAT##_bf16(const bf16 *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, int rows, int cols) { \
+        once_x<N, FORMAT, HOW, SAT, true>(x, amax, data, scale, rows, cols, ##__VA_ARGS__); }
 #define X2(NAME, N, B, MIN, HOW, ...) X(NAME, fp8_b128_f32, N, B, MIN, HOW, false, __VA_ARGS__) X(NAME, nvfp4, N, B, MIN, HOW, false, __VA_ARGS__)
 X2(a_na, 4, 256, 5, 0, Hinted{})
 X2(b_pl, 4, 256, 5, 0, Cached{})
@@ -910,6 +938,10 @@ X2(j_n1, 1, 256, 8, 0, Hinted{})
 X2(k_n2nacs, 2, 256, 8, 1, Hinted{})
 X2(l_keep, 4, 256, 5, 2)
 X2(m_n2ef, 2, 256, 8, 0)
+XF(f4, nvfp4, 4, 256, 5, 0, true, Hinted{})
+XF(f4, fp8_b128_f32, 4, 256, 5, 0, false, Hinted{})
+XF(f2, nvfp4, 2, 256, 8, 0, true, Hinted{})
+XF(f2, fp8_b128_f32, 2, 256, 8, 0, false, Hinted{})
 X(s4, nvfp4, 4, 256, 5, 0, true, Hinted{})
 X(s2, nvfp4, 2, 256, 8, 0, true, Hinted{})
 X(s4ef, nvfp4, 4, 256, 5, 0, true, )
