@@ -47,28 +47,13 @@ __device__ __forceinline__ u64 let_go() {
     return policy;
 }
 
-// Loads of what is read once: not kept in the first-level cache, nor in the second, where what is written stays instead.
-__device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy = let_go()) {
-    uint4 out;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from), "l"(policy));
-    return out;
-}
+// Loads of what is read once.
+struct Plain {};
+struct First {};
+struct FirstBoth {};
+struct Past {};
 
-struct Hinted {};
-struct Cached {};
-struct Far {};
-
-__device__ __forceinline__ uint4 load_once(const uint4 *from, Hinted) {
-    uint4 out;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from));
-    return out;
-}
-
-__device__ __forceinline__ uint4 load_once(const uint4 *from, Cached) {
+__device__ __forceinline__ uint4 load_once(const uint4 *from, Plain) {
     uint4 out;
     asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
@@ -76,12 +61,38 @@ __device__ __forceinline__ uint4 load_once(const uint4 *from, Cached) {
     return out;
 }
 
-__device__ __forceinline__ uint4 load_once(const uint4 *from, Far) {
+// With a policy of the second-level cache.
+__device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy) {
     uint4 out;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from));
+                 : "l"(from), "l"(policy));
     return out;
+}
+
+__device__ __forceinline__ uint4 load_once(const uint4 *from, First) {
+    return load_once(from, let_go());
+}
+
+__device__ __forceinline__ uint4 load_once(const uint4 *from, FirstBoth) {
+    uint4 out;
+    asm volatile("ld.global.nc.L1::evict_first.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from), "l"(let_go()));
+    return out;
+}
+
+// The way it was.
+__device__ __forceinline__ uint4 load_once(const uint4 *from, Past) {
+    uint4 out;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from), "l"(let_go()));
+    return out;
+}
+
+__device__ __forceinline__ uint4 load_once(const uint4 *from) {
+    return load_once(from, Past());
 }
 
 // Stores of what is not read again soon.
@@ -134,12 +145,6 @@ template <> struct Eight<bf16> {
         return larger(both << 16, both & 0xffff0000);
     }
 
-    static __device__ __forceinline__ void store_cs(bf16 *to, size_t at, const float (&x)[8]) {
-        uint4 out;
-        out.x = to_bf16x2(x[0], x[1]), out.y = to_bf16x2(x[2], x[3]);
-        out.z = to_bf16x2(x[4], x[5]), out.w = to_bf16x2(x[6], x[7]);
-        __stcs((uint4 *)to + at, out);
-    }
     static __device__ __forceinline__ void store(bf16 *to, size_t at, const float (&x)[8]) {
         uint4 out;
         out.x = to_bf16x2(x[0], x[1]), out.y = to_bf16x2(x[2], x[3]);
@@ -245,33 +250,32 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// The sum over a block of at most 1024 threads, known to all. `room` has 32 numbers; between two calls with the same
-// room there must be a barrier.
-__device__ __forceinline__ float block_sum(float x, float *room) {
+__device__ __forceinline__ u32 warp_max(u32 x) {
+    return __reduce_max_sync(0xffffffff, x);
+}
+
+// What `over_warp` makes of the numbers of a block of at most 1024 threads, known to all. `room` has 32 numbers; between two
+// calls with the same room there must be a barrier.
+template <class T, class OverWarp> __device__ __forceinline__ T over_block(T x, T *room, OverWarp over_warp) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    x = warp_sum(x);
+    x = over_warp(x);
     if (lane == 0)
         room[warp] = x;
     __syncthreads();
 #ifdef MUTANT_WARP_LOST
     return room[0];
 #else
-    return warp_sum(lane < warps ? room[lane] : 0.0f);
+    return over_warp(lane < warps ? room[lane] : T(0));
 #endif
 }
 
-// The same for the largest of magnitudes.
+__device__ __forceinline__ float block_sum(float x, float *room) {
+    return over_block(x, room, warp_sum);
+}
+
+// Of magnitudes.
 __device__ __forceinline__ u32 block_max(u32 x, u32 *room) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    x = __reduce_max_sync(0xffffffff, x);
-    if (lane == 0)
-        room[warp] = x;
-    __syncthreads();
-#ifdef MUTANT_WARP_LOST
-    return room[0];
-#else
-    return __reduce_max_sync(0xffffffff, lane < warps ? room[lane] : 0);
-#endif
+    return over_block(x, room, warp_max);
 }
 
 // Returns when all thread blocks of a cooperative launch have come here, and what they wrote before can be read.

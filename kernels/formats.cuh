@@ -28,6 +28,15 @@ struct E4m3 {
         return make_uint2(encode2(x[0], x[1]) | encode2(x[2], x[3]) << 16, encode2(x[4], x[5]) | encode2(x[6], x[7]) << 16);
     }
 
+    // Of products with a factor.
+    static __device__ __forceinline__ uint2 encode8(const float (&x)[8], float factor) {
+        float y[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            y[i] = x[i] * factor;
+        return encode8(y);
+    }
+
     // The values of two codes.
     static __device__ __forceinline__ void decode2(u32 codes, float &low, float &high) {
         u32 halves;
@@ -92,46 +101,51 @@ struct E2m1 {
 #pragma unroll
         for (int i = 7; i >= 0; i--)
             codes = codes * 16 + magnitude(x[i]);
-        // Signs, each filling a byte.
-        const u32 even = upper_bytes(signs_of(x[0], x[2]), signs_of(x[4], x[6]));
-        const u32 odd = upper_bytes(signs_of(x[1], x[3]), signs_of(x[5], x[7]));
-        const u32 signs = ((even & 0x0f0f0f0f) | (odd & 0xf0f0f0f0)) & 0x88888888;
-        // What all ZEROs have added up to, modulo 2^32.
-        codes -= ZERO * 0x11111111;
-#ifdef MUTANT_NIBBLE_ORDER
-        const u32 right = codes | signs;
-        return (right >> 4 & 0x0f0f0f0f) | (right & 0x0f0f0f0f) << 4;
-#endif
-        return codes | signs;
+        return with_signs(codes - ZERO * 0x11111111, x);
     }
 
-    // PROBE: x and factor; the machine's saturation. NaN only where factor is.
-    static __device__ __forceinline__ u32 encode8_sat(const float (&x)[8], float factor) {
+    // Of products with a factor that is not negative, which must be above 2^-127 where they are numbers. A sum that the
+    // machine keeps below 1, where its last bit is 2^-24, takes the place of the limit; the tie at 5, where that bit is odd,
+    // goes down as the half is a bit less.
+    static __device__ __forceinline__ u32 encode8(const float (&x)[8], float factor) {
+        if (!(factor > __uint_as_float(0x00400000))) {
+            float y[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                y[i] = x[i] * factor;
+            return encode8(y);
+        }
+        const u32 zero = 0x3f7ffff9;
         u32 codes = 0;
 #pragma unroll
         for (int i = 7; i >= 0; i--) {
-            const float a = fabsf(x[i]) * fabsf(factor);
-            float coarse;
-            asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(coarse) : "f"(a), "f"(__uint_as_float(0x32ffffff)), "f"(__uint_as_float(0x3f7ffffd)));
-            const int fine = __float_as_int(__fadd_rn(a, 8388606.0f));
-            codes = codes * 16 + __viaddmin_s32(fine, 0x3f7ffff9 - 0x4afffffc, __float_as_int(coarse));
+            float size = fabsf(x[i]) * factor, coarse;
+#ifdef MUTANT_TIES_UP
+            size = __uint_as_float(__float_as_uint(size) + 1);
+#endif
+            asm("fma.rn.sat.f32 %0, %1, 0f32FFFFFF, 0f3F7FFFFD;" : "=f"(coarse) : "f"(size));
+            codes = codes * 16 + __viaddmin_s32(__float_as_int(__fadd_rn(size, 8388606.0f)), zero - ZERO, __float_as_int(coarse));
         }
-        const u32 even = upper_bytes(signs_of(x[0], x[2]), signs_of(x[4], x[6]));
-        const u32 odd = upper_bytes(signs_of(x[1], x[3]), signs_of(x[5], x[7]));
-        const u32 signs = ((even & 0x0f0f0f0f) | (odd & 0xf0f0f0f0)) & 0x88888888;
-        codes -= 0x3f7ffff9u * 0x11111111u;
-        return factor != factor ? 0x77777777 : codes | signs;
+        return with_signs(codes - zero * 0x11111111, x);
     }
 
-    // The signs of two numbers in two bytes, each filled with one; and two such pairs in one word.
+    // Codes of magnitudes and the signs of numbers, each of which fills a byte first.
+    static __device__ __forceinline__ u32 with_signs(u32 codes, const float (&x)[8]) {
+        const u32 even = __byte_perm(signs_of(x[0], x[2]), signs_of(x[4], x[6]), 0x5410);
+        const u32 odd = __byte_perm(signs_of(x[1], x[3]), signs_of(x[5], x[7]), 0x5410);
+        codes |= (even & 0x08080808) | (odd & 0x80808080);
+#ifdef MUTANT_NIBBLE_ORDER
+        return (codes >> 4 & 0x0f0f0f0f) | (codes & 0x0f0f0f0f) << 4;
+#else
+        return codes;
+#endif
+    }
+
+    // The signs of two numbers in the two lower bytes.
     static __device__ __forceinline__ u32 signs_of(float a, float b) {
         u32 out;
         asm("prmt.b32 %0, %1, %2, 0x00fb;" : "=r"(out) : "r"(__float_as_uint(a)), "r"(__float_as_uint(b)));
         return out;
-    }
-
-    static __device__ __forceinline__ u32 upper_bytes(u32 low, u32 high) {
-        return __byte_perm(low, high, 0x5410);
     }
 
     // By how much the first and the second code of a byte are shifted.
@@ -298,7 +312,7 @@ __device__ void quantize_block(int first, int end, u8 *row, typename F::Stored &
 template <class F, int N> struct Shared {
     static constexpr int exchanges = N == 1 || F::lanes == 1 ? 0 : N == 2 || F::lanes == 2 ? 1 : 2;
     static constexpr int own = N >> exchanges; // blocks whose scales a lane works out
-    static_assert(N <= 8, "at most two exchanges");
+    static_assert(N <= 4, "at most two exchanges");
 
     // The index of the first of them, and whether it is this lane that stores them.
     static __device__ __forceinline__ int first() {
@@ -310,9 +324,9 @@ template <class F, int N> struct Shared {
         return threadIdx.x % F::lanes >> exchanges == 0;
     }
 
-    // The largest magnitudes of the lane's blocks, from those of its own eights, and their scales and the factors of all.
-    static __device__ __forceinline__ void scales(u32 (&amax)[N], typename F::Level level, typename F::Stored (&scale)[own],
-                                                  float (&factor)[N]) {
+    // The scales of the lane's blocks and their factors, the first of as many, from the largest magnitudes of its own eights.
+    static __device__ __forceinline__ void work_out(u32 (&amax)[N], typename F::Level level, typename F::Stored (&scale)[own],
+                                                    float (&factor)[N]) {
 #pragma unroll
         for (int e = 0; e < exchanges; e++) {
             const bool upper = threadIdx.x >> e & 1;
@@ -330,6 +344,10 @@ template <class F, int N> struct Shared {
             scale[i] = F::Rule::template scale<typename F::Element>(amax[i], level);
             factor[i] = F::Rule::factor(scale[i], level);
         }
+    }
+
+    // The factors of all.
+    static __device__ __forceinline__ void hand_back(float (&factor)[N]) {
 #pragma unroll
         for (int e = exchanges - 1; e >= 0; e--) {
             const bool upper = threadIdx.x >> e & 1;
@@ -344,50 +362,40 @@ template <class F, int N> struct Shared {
 };
 
 // N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
-// those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements. All lanes of a warp take
-// part; of those that hold a block there are all or none.
-template <class V> __device__ __forceinline__ void put_as(V *to, V value, int how) {
-    if (how == 1)
-        __stcs(to, value);
-    else if (how == 2) {
-        const u64 p = keep();
-        if constexpr (sizeof(V) == 8) {
-            const uint2 v = *(const uint2 *)&value;
-            asm volatile("st.global.L2::cache_hint.v2.u32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(v.x), "r"(v.y), "l"(p) : "memory");
-        } else
-            asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(to), "r"(*(const u32 *)&value), "l"(p) : "memory");
-    } else
-        *to = value;
-}
-
-template <class F, int N, int HOW = 0, bool SAT = false, class Get, class There>
+// those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements; those may lack a factor that
+// adjust(factor, n) puts into the first n. All lanes of a warp take part; of those that hold a block there are all or none.
+template <class F, int N, class Get, class There, class Adjust>
 __device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
-                                                typename F::Stored *scales, int at, There there) {
+                                                typename F::Stored *scales, int at, There there, Adjust adjust) {
     typedef Shared<F, N> Share;
     float factor[N];
     typename F::Stored scale[Share::own];
-    Share::scales(amax, level, scale, factor);
+    Share::work_out(amax, level, scale, factor);
+    adjust(factor, Share::own);
+    Share::hand_back(factor);
     data += at, scales += at / F::lanes + Share::first() * (32 / F::lanes);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float x[8];
         get(i, x);
-        if constexpr (SAT) {
-            if (there(at + i * 32))
-                put_as(data + i * 32, F::Element::encode8_sat(x, factor[i]), HOW);
-            continue;
-        }
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[k] *= factor[i];
         if (there(at + i * 32))
-            put_as(data + i * 32, F::Element::encode8(x), HOW);
+            data[i * 32] = F::Element::encode8(x, factor[i]);
     }
 #pragma unroll
     for (int i = 0; i < Share::own; i++) {
         if (Share::stores() && there(at + (Share::first() + i) * 32))
             scales[i * (32 / F::lanes)] = scale[i];
     }
+}
+
+struct AsTheyAre {
+    __device__ __forceinline__ void operator()(float *, int) const {}
+};
+
+template <class F, int N, class Get, class There>
+__device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
+                                                typename F::Stored *scales, int at, There there) {
+    quantize_eights<F>(amax, get, level, data, scales, at, there, AsTheyAre());
 }
 
 typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;

@@ -50,8 +50,8 @@ __device__ __forceinline__ float multiply(const Eight<T> (&x)[V], const float *w
 
 // One row by a thread block, `V` eights a thread. Calls emit(state, row, product, inverse, there) with all threads: y of an
 // eight is product · inverse, zeros where there is none. `prepare` makes the state once the row is on its way.
-template <int V, class T, class Prepare, class Emit>
-__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit) {
+template <int V, class T, class Prepare, class Emit, class... Policy>
+__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit, Policy... policy) {
     __shared__ float room[32];
     const int count = cols / 8;
     const Below there = {count};
@@ -60,7 +60,7 @@ __device__ __forceinline__ void norm_row(const T *x, const float *weight, float 
     for (int v = 0; v < V; v++) {
         const int at = first_eight<V>() + v * 32;
         if (there(at))
-            in[v].load(x, (size_t)blockIdx.x * count + at);
+            in[v].load(x, (size_t)blockIdx.x * count + at, policy...);
         else
             in[v].zero();
     }
@@ -119,91 +119,7 @@ __device__ __forceinline__ void norm_rows(const T *x, const float *weight, float
     }
 }
 
-// ==== probes
-// R rows of a thread block at a time, V eights a thread.
-template <int V, int R, class T, class Prepare, class Emit, class... Policy>
-__device__ __forceinline__ void norm_x(const T *x, const float *weight, float eps, int rows, int cols, Prepare prepare, Emit emit, Policy... policy) {
-    __shared__ float room[R][32];
-    const int count = cols / 8, first = blockIdx.x * R;
-    const Below there = {count};
-    Eight<T> in[R][V];
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        const int at = first_eight<V>() + v * 32;
-        if (there(at) && first + r < rows)
-            in[r][v].load(x, (size_t)(first + r) * count + at, policy...);
-        else
-            in[r][v].zero();
-    }
-    float product[R][V][8];
-    float sum[R][2] = {};
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        const int at = first_eight<V>() + v * 32;
-        float w[8] = {};
-        if (there(at))
-            load_weights(weight, at, w);
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            in[r][v].unpack(product[r][v]);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                sum[r][i % 2] = __fmaf_rn(product[r][v][i], product[r][v][i], sum[r][i % 2]);
-                product[r][v][i] *= w[i];
-            }
-        }
-    }
-    const auto state = prepare();
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    float s[R];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        s[r] = warp_sum(sum[r][0] + sum[r][1]);
-        if (lane == 0)
-            room[r][warp] = s[r];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < R; r++)
-        s[r] = warp_sum(lane < warps ? room[r][lane] : 0.0f);
-#pragma unroll
-    for (int r = 0; r < R; r++)
-        if (first + r < rows)
-            emit(state, first + r, product[r], inverse_rms(s[r], cols, eps), there);
-}
-
-// Products only after the sum.
-template <int V, class T, class Prepare, class Emit, class... Policy>
-__device__ __forceinline__ void norm_again(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit, Policy... policy) {
-    __shared__ float room[32];
-    const int count = cols / 8;
-    const Below there = {count};
-    Eight<T> in[V];
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        const int at = first_eight<V>() + v * 32;
-        if (there(at))
-            in[v].load(x, (size_t)blockIdx.x * count + at, policy...);
-        else
-            in[v].zero();
-    }
-    float sum[2] = {};
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        float p[8];
-        in[v].unpack(p);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            sum[i % 2] = __fmaf_rn(p[i], p[i], sum[i % 2]);
-    }
-    const auto state = prepare();
-    const float inverse = inverse_rms(block_sum(sum[0] + sum[1], room), cols, eps);
-    emit(state, blockIdx.x, in, weight, inverse, there);
-}
-
-// norm_rows with weights in registers.
+// ==== probes: weights in registers
 template <int V, int SLOTS, class T, class Prepare, class Emit>
 __device__ __forceinline__ void norm_ring(const T *x, const float *weight, float eps, int rows, int cols, T *ring,
                                           Prepare prepare, Emit emit) {
@@ -244,89 +160,6 @@ __device__ __forceinline__ void norm_ring(const T *x, const float *weight, float
         const float all = block_sum(sum[0] + sum[1], room[turn]);
         fetch(row + SLOTS * gridDim.x, slot);
         emit(state, row, product, inverse_rms(all, cols, eps), All());
-        turn ^= 1, slot++;
-        if (slot == SLOTS)
-            slot = 0, parity ^= 1;
-    }
-}
-
-// Sums over the warp of R numbers: lane 0 has all.
-template <int R> __device__ __forceinline__ void warp_sums(float (&x)[R]) {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-        x[r] = warp_sum(x[r]);
-}
-template <> __device__ __forceinline__ void warp_sums<2>(float (&x)[2]) {
-    const bool upper = threadIdx.x & 16;
-    float mine = upper ? x[1] : x[0];
-    const float other = upper ? x[0] : x[1];
-    mine += __shfl_xor_sync(0xffffffff, other, 16);
-#pragma unroll
-    for (int step = 8; step > 0; step /= 2)
-        mine += __shfl_xor_sync(0xffffffff, mine, step);
-    x[0] = mine; // of lanes below 16; those above have the second
-}
-
-// Groups of R rows, weights in registers.
-template <int V, int R, int SLOTS, int WARPS, class T, class Prepare, class Emit>
-__device__ __forceinline__ void norm_groups(const T *x, const float *weight, float eps, int rows, int cols, T *ring, Prepare prepare, Emit emit) {
-    __shared__ float room[2][R][WARPS];
-    __shared__ u64 arrival[SLOTS];
-    const auto fetch = [=](int group, int slot) {
-        if (threadIdx.x == 0 && group * R < rows)
-            copy_to_shared(ring + slot * R * cols, x + (size_t)group * R * cols, min(R, rows - group * R) * cols * (int)sizeof(T), arrival + slot);
-    };
-    if (threadIdx.x == 0)
-        for (int slot = 0; slot < SLOTS; slot++)
-            arrival_init(arrival + slot);
-    __syncthreads();
-    for (int slot = 0; slot < SLOTS; slot++)
-        fetch(blockIdx.x + slot * gridDim.x, slot);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float w[V][8];
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        load_weights(weight, first_eight<V>() + v * 32, w[v]);
-    const auto state = prepare();
-    int turn = 0, slot = 0, parity = 0;
-    for (int group = blockIdx.x; group * R < rows; group += gridDim.x) {
-        arrival_wait(arrival + slot, parity);
-        float product[R][V][8];
-        float sum[R];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            float s[2] = {};
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                Eight<T> in;
-                in.load_shared(ring + (slot * R + r) * cols, first_eight<V>() + v * 32);
-                in.unpack(product[r][v]);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    s[i % 2] = __fmaf_rn(product[r][v][i], product[r][v][i], s[i % 2]);
-                    product[r][v][i] *= w[v][i];
-                }
-            }
-            sum[r] = s[0] + s[1];
-        }
-        warp_sums<R>(sum);
-        if (R == 2) {
-            if (lane % 16 == 0)
-                room[turn][lane / 16][warp] = sum[0];
-        } else if (lane == 0)
-            room[turn][0][warp] = sum[0];
-        __syncthreads();
-        fetch(group + SLOTS * gridDim.x, slot);
-        float inverse[R];
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            float all = 0.0f;
-#pragma unroll
-            for (int i = 0; i < WARPS; i++)
-                all += room[turn][r][i];
-            inverse[r] = inverse_rms(all, cols, eps);
-        }
-        emit(state, group * R, product, inverse);
         turn ^= 1, slot++;
         if (slot == SLOTS)
             slot = 0, parity ^= 1;
