@@ -20,6 +20,50 @@ grid = ["min(ceil(T * C, 2048), sms * 5)"]
 block = [256]
 args = ["gate_up", "y", "limit", "T", "C"]
 
+[[variant]]
+name = "s0"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_s0_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 5)"]
+block = [256]
+args = ["gate_up", "y", "limit", "T", "C"]
+
+[[variant]]
+name = "s1"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_s1_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 5)"]
+block = [256]
+args = ["gate_up", "y", "limit", "T", "C"]
+
+[[variant]]
+name = "s2"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_s2_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 6)"]
+block = [256]
+args = ["gate_up", "y", "limit", "T", "C"]
+
+[[variant]]
+name = "s3"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_s3_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 200)"]
+block = [256]
+args = ["gate_up", "y", "limit", "T", "C"]
+
 [[mutant]]
 name = "clamp_below"
 doc = "the gate clamped from below too"
@@ -44,12 +88,12 @@ template <class T> __device__ void simple(const T *gate_up, T *y, float limit, i
     from_f32(y[at], swiglu(to_f32(gate_up[gate]), to_f32(gate_up[gate + cols]), limit));
 }
 
-template <class T> __device__ __forceinline__ void fast(const T *gate_up, T *y, float limit, int rows, int cols) {
+template <class T, class... Policy> __device__ __forceinline__ void fast(const T *gate_up, T *y, float limit, int rows, int cols, Policy... policy) {
     const auto nothing = [] { return 0; };
     swiglu_eights(gate_up, limit, rows, cols, nothing, [=](int, int at, const float(&out)[8]) {
         if (at < rows * (cols / 8))
             Eight<T>::store(y, at, out);
-    });
+    }, policy...);
 }
 
 #define ENTRIES(DTYPE, T)                                                                                              \
@@ -64,3 +108,9 @@ template <class T> __device__ __forceinline__ void fast(const T *gate_up, T *y, 
 
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
+
+// ==== probes
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s0_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s1_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, First()); }
+extern "C" __global__ void __launch_bounds__(256, 6) swiglu_s2_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s3_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, Plain()); }

@@ -20,6 +20,39 @@ grid = ["min(ceil(T * C, 2048), sms * 4)"]
 block = [256]
 args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
 
+[[variant]]
+name = "s0"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_quantize_s0_{format}_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 4)"]
+block = [256]
+args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
+
+[[variant]]
+name = "s1"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_quantize_s1_{format}_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 4)"]
+block = [256]
+args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
+
+[[variant]]
+name = "s2"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_quantize_s2_{format}_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 5)"]
+block = [256]
+args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
+
 [[mutant]]
 name = "clamp_below"
 doc = "the gate clamped from below too"
@@ -59,9 +92,9 @@ __device__ void simple(const T *gate_up, const float *amax, u8 *data, typename F
                       [=](int i) { return swiglu(to_f32(gate_up[i]), to_f32(gate_up[cols + i]), limit); });
 }
 
-template <class F, class T>
+template <class F, class T, class... Policy>
 __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typename F::Codes *data,
-                                     typename F::Stored *scales, float limit, int rows, int cols) {
+                                     typename F::Stored *scales, float limit, int rows, int cols, Policy... policy) {
     typedef typename F::Level Level;
     const auto level = [=] { return Level(amax); };
     const Below there = {rows * (cols / 8)};
@@ -73,7 +106,7 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
                 x[i] = y[i];
         };
         quantize_eights<F>(largest, get, level, data, scales, at, there);
-    });
+    }, policy...);
 }
 
 #define BOTH(FORMAT, DTYPE, T)                                                                                         \
@@ -91,3 +124,17 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
 
 FOR_ALL_FORMATS(ENTRIES)
+
+// ==== probes
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s0_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s0_fp8_b128_bf16(const bf16 *gate_up, const float *amax, fp8_b128::Codes *data, fp8_b128::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128>(gate_up, amax, data, scale, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s0_mxfp8_bf16(const bf16 *gate_up, const float *amax, mxfp8::Codes *data, mxfp8::Stored *scale, float limit, int rows, int cols) { fast<mxfp8>(gate_up, amax, data, scale, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s0_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s1_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, First()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s1_fp8_b128_bf16(const bf16 *gate_up, const float *amax, fp8_b128::Codes *data, fp8_b128::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128>(gate_up, amax, data, scale, limit, rows, cols, First()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s1_mxfp8_bf16(const bf16 *gate_up, const float *amax, mxfp8::Codes *data, mxfp8::Stored *scale, float limit, int rows, int cols) { fast<mxfp8>(gate_up, amax, data, scale, limit, rows, cols, First()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s1_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, First()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_fp8_b128_bf16(const bf16 *gate_up, const float *amax, fp8_b128::Codes *data, fp8_b128::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128>(gate_up, amax, data, scale, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_mxfp8_bf16(const bf16 *gate_up, const float *amax, mxfp8::Codes *data, mxfp8::Stored *scale, float limit, int rows, int cols) { fast<mxfp8>(gate_up, amax, data, scale, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, Plain()); }
