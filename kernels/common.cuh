@@ -47,21 +47,13 @@ __device__ __forceinline__ u64 let_go() {
     return policy;
 }
 
-// Loads of what is read once.
-struct Plain {};
-struct First {};
-struct FirstBoth {};
-struct Past {};
-
-__device__ __forceinline__ uint4 load_once(const uint4 *from, Plain) {
+// Loads of what is read once, by way of the read-only cache; with a policy of the second-level cache, or without.
+__device__ __forceinline__ uint4 load_once(const uint4 *from) {
     uint4 out;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from));
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w) : "l"(from));
     return out;
 }
 
-// With a policy of the second-level cache.
 __device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy) {
     uint4 out;
     asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -70,29 +62,15 @@ __device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy) {
     return out;
 }
 
-__device__ __forceinline__ uint4 load_once(const uint4 *from, First) {
-    return load_once(from, let_go());
+__device__ __forceinline__ u64 let_half_go() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 0.5;" : "=l"(policy));
+    return policy;
 }
-
-__device__ __forceinline__ uint4 load_once(const uint4 *from, FirstBoth) {
-    uint4 out;
-    asm volatile("ld.global.nc.L1::evict_first.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from), "l"(let_go()));
-    return out;
-}
-
-// The way it was.
-__device__ __forceinline__ uint4 load_once(const uint4 *from, Past) {
-    uint4 out;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from), "l"(let_go()));
-    return out;
-}
-
-__device__ __forceinline__ uint4 load_once(const uint4 *from) {
-    return load_once(from, Past());
+__device__ __forceinline__ u64 let_quarter_go() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 0.25;" : "=l"(policy));
+    return policy;
 }
 
 // Stores of what is not read again soon.
@@ -315,6 +293,12 @@ __device__ __forceinline__ void arrival_init(u64 *arrival) {
 }
 
 // By one thread: `bytes`, a multiple of 16, from and to multiples of 16, of what is read once.
+__device__ __forceinline__ void copy_to_shared_plain(void *to, const void *from, u32 bytes, u64 *arrival) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(arrival))
+                 : "memory");
+}
 __device__ __forceinline__ void copy_to_shared(void *to, const void *from, u32 bytes, u64 *arrival) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(

@@ -104,17 +104,9 @@ struct E2m1 {
         return with_signs(codes - ZERO * 0x11111111, x);
     }
 
-    // Of products with a factor that is not negative, which must be above 2^-127 where they are numbers. A sum that the
-    // machine keeps below 1, where its last bit is 2^-24, takes the place of the limit; the tie at 5, where that bit is odd,
-    // goes down as the half is a bit less.
+    // Of products with an ordinary factor. A sum that the machine keeps below 1, where its last bit is 2^-24, takes the place
+    // of the limit; its tie at 5, where that bit is odd, goes down as the half is a bit less.
     static __device__ __forceinline__ u32 encode8(const float (&x)[8], float factor) {
-        if (!(factor > __uint_as_float(0x00400000))) {
-            float y[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                y[i] = x[i] * factor;
-            return encode8(y);
-        }
         const u32 zero = 0x3f7ffff9;
         u32 codes = 0;
 #pragma unroll
@@ -124,7 +116,8 @@ struct E2m1 {
             size = __uint_as_float(__float_as_uint(size) + 1);
 #endif
             asm("fma.rn.sat.f32 %0, %1, 0f32FFFFFF, 0f3F7FFFFD;" : "=f"(coarse) : "f"(size));
-            codes = codes * 16 + __viaddmin_s32(__float_as_int(__fadd_rn(size, 8388606.0f)), zero - ZERO, __float_as_int(coarse));
+            const float fine = __fadd_rn(size, 8388606.0f);
+            codes = codes * 16 + __viaddmin_s32(__float_as_int(fine), zero - ZERO, __float_as_int(coarse));
         }
         return with_signs(codes - zero * 0x11111111, x);
     }
@@ -361,41 +354,61 @@ template <class F, int N> struct Shared {
     }
 };
 
-// N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
-// those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements; those may lack a factor that
-// adjust(factor, n) puts into the first n. All lanes of a warp take part; of those that hold a block there are all or none.
-template <class F, int N, class Get, class There, class Adjust>
-__device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
-                                                typename F::Stored *scales, int at, There there, Adjust adjust) {
-    typedef Shared<F, N> Share;
-    float factor[N];
-    typename F::Stored scale[Share::own];
-    Share::work_out(amax, level, scale, factor);
-    adjust(factor, Share::own);
-    Share::hand_back(factor);
-    data += at, scales += at / F::lanes + Share::first() * (32 / F::lanes);
+// Whether factors leave numbers alone that are none and are above the one under the scale of a block with such numbers: then
+// there are none, as all lanes of the warp are told.
+template <int N> __device__ __forceinline__ bool ordinary(const float (&factor)[N], int n) {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        all &= factor[i] > __uint_as_float(0x00400000);
+    return __all_sync(0xffffffff, all);
+}
+
+struct Unchanged {
+    template <int N> __device__ __forceinline__ bool operator()(float (&factor)[N], int n) const {
+        return ordinary(factor, n);
+    }
+};
+
+template <class F, bool ORDINARY, int N, class Get, class There>
+__device__ __forceinline__ void store_codes(Get get, const float (&factor)[N], typename F::Codes *data, int at, There there) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float x[8];
         get(i, x);
+        if (!ORDINARY) {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                x[k] *= factor[i];
+        }
         if (there(at + i * 32))
-            data[i * 32] = F::Element::encode8(x, factor[i]);
+            data[i * 32] = ORDINARY ? F::Element::encode8(x, factor[i]) : F::Element::encode8(x);
     }
+}
+
+// N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
+// those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements. adjust(factor, n) may change
+// the first n factors and says whether they are ordinary. All lanes of a warp take part; of those that hold a block there are
+// all or none.
+template <class F, int N, class Get, class There, class Adjust = Unchanged>
+__device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
+                                                typename F::Stored *scales, int at, There there, Adjust adjust = Adjust()) {
+    typedef Shared<F, N> Share;
+    float factor[N];
+    typename F::Stored scale[Share::own];
+    Share::work_out(amax, level, scale, factor);
+    const bool fast = adjust(factor, Share::own) || F::Element::bits == 8;
+    Share::hand_back(factor);
+    data += at, scales += at / F::lanes + Share::first() * (32 / F::lanes);
+    if (fast)
+        store_codes<F, true>(get, factor, data, at, there);
+    else
+        store_codes<F, false>(get, factor, data, at, there);
 #pragma unroll
     for (int i = 0; i < Share::own; i++) {
         if (Share::stores() && there(at + (Share::first() + i) * 32))
             scales[i * (32 / F::lanes)] = scale[i];
     }
-}
-
-struct AsTheyAre {
-    __device__ __forceinline__ void operator()(float *, int) const {}
-};
-
-template <class F, int N, class Get, class There>
-__device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
-                                                typename F::Stored *scales, int at, There there) {
-    quantize_eights<F>(amax, get, level, data, scales, at, there, AsTheyAre());
 }
 
 typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;

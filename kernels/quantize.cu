@@ -28,8 +28,8 @@ needs = ["FIND == 0", "C % W == 0"]
 
 [[variant.launch]]
 entry = "quantize_pieces_{format}_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
@@ -53,8 +53,8 @@ args = ["x", "largest", "T", "C"]
 
 [[variant.launch]]
 entry = "quantize_found_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
 programmatic = true
 args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 
@@ -62,7 +62,7 @@ args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 name = "fused"
 doc = "the same in one launch with a barrier over the grid between; the first pieces stay in shared memory"
 needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4", zero = true }, { name = "arrived", bytes = "4", zero = true }]
+scratch = [{ name = "largest", bytes = "8", zero = true }]
 
 [[variant.launch]]
 entry = "quantize_fused_{dtype}"
@@ -70,170 +70,98 @@ grid = ["min(ceil(T * C * S, 16384), sms * 5)"]
 block = [256]
 shared = "32768"
 cooperative = true
-args = ["x", "largest", "arrived", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "p0"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_p0_{format}_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "p2"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_p2_{format}_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "h0"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_h0_{format}_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "h1"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_h1_{format}_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "h2"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_h2_{format}_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "g0"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_g0_{format}_{dtype}"
-grid = ["ceil(T * C * S, 4096)"]
-block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "g1"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_g1_{format}_{dtype}"
-grid = ["ceil(T * C * S, 4096)"]
-block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "k1"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_k1_{format}_{dtype}"
-grid = ["ceil(T * C * S, 4096)"]
-block = [64]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "k0"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_k0_{format}_{dtype}"
-grid = ["ceil(T * C * S, 4096)"]
-block = [64]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "fused4"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4", zero = true }, { name = "arrived", bytes = "4", zero = true }]
-
-[[variant.launch]]
-entry = "quantize_fused4_{dtype}"
-grid = ["min(ceil(T * C * S, 16384), sms * 4)"]
-block = [256]
-shared = "49152"
-cooperative = true
-args = ["x", "largest", "arrived", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "fused10"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4", zero = true }, { name = "arrived", bytes = "4", zero = true }]
-
-[[variant.launch]]
-entry = "quantize_fused10_{dtype}"
-grid = ["min(ceil(T * C * S, 8192), sms * 10)"]
-block = [128]
-shared = "16384"
-cooperative = true
-args = ["x", "largest", "arrived", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "fused2"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4", zero = true }, { name = "arrived", bytes = "4", zero = true }]
-
-[[variant.launch]]
-entry = "quantize_fused2_{dtype}"
-grid = ["min(ceil(T * C * S, 32768), sms * 2)"]
-block = [512]
-shared = "98304"
-cooperative = true
-args = ["x", "largest", "arrived", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "two_zero"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4", zero = true }]
-
-[[variant.launch]]
-entry = "quantize_zfind_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-args = ["x", "largest", "T", "C"]
-
-[[variant.launch]]
-entry = "quantize_found_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-programmatic = true
 args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "two_plain"
+name = "c1"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c1_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "c2"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c2_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "c3"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c3_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "c5"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c5_{format}_{dtype}"
+grid = ["ceil(T * C * S, 4096)"]
+block = [64]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "c6"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c6_{format}_{dtype}"
+grid = ["ceil(T * C * S, 4096)"]
+block = [64]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "c7"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c7_{format}_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "c8"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c8_{format}_{dtype}"
+grid = ["ceil(T * C * S, 4096)"]
+block = [128]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "c9"
+doc = "probe"
+needs = ["FIND == 0", "C % W == 0"]
+
+[[variant.launch]]
+entry = "quantize_c9_{format}_{dtype}"
+grid = ["ceil(T * C * S, 2048)"]
+block = [64]
+args = ["x", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "t0"
 doc = "probe"
 needs = ["FIND == 1", "C % W == 0"]
 scratch = [{ name = "largest", bytes = "4" }]
@@ -245,7 +173,7 @@ block = [1]
 args = ["largest"]
 
 [[variant.launch]]
-entry = "quantize_pfind_{dtype}"
+entry = "quantize_find0_{dtype}"
 grid = ["ceil(T * C * S, 16384)"]
 block = [256]
 programmatic = true
@@ -253,54 +181,182 @@ args = ["x", "largest", "T", "C"]
 
 [[variant.launch]]
 entry = "quantize_found_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
 programmatic = true
 args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "f1"
+name = "t16"
 doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "4" }]
 
 [[variant.launch]]
-entry = "quantize_f1_{format}_{dtype}"
+entry = "quantize_clear_{dtype}"
+grid = [1]
+block = [1]
+args = ["largest"]
+
+[[variant.launch]]
+entry = "quantize_find16_{dtype}"
 grid = ["ceil(T * C * S, 16384)"]
 block = [256]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "f0"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
+programmatic = true
+args = ["x", "largest", "T", "C"]
 
 [[variant.launch]]
-entry = "quantize_f0_{format}_{dtype}"
+entry = "quantize_found_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "t24"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "4" }]
+
+[[variant.launch]]
+entry = "quantize_clear_{dtype}"
+grid = [1]
+block = [1]
+args = ["largest"]
+
+[[variant.launch]]
+entry = "quantize_find24_{dtype}"
 grid = ["ceil(T * C * S, 16384)"]
 block = [256]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "fh1"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
+programmatic = true
+args = ["x", "largest", "T", "C"]
 
 [[variant.launch]]
-entry = "quantize_fh1_{format}_{dtype}"
+entry = "quantize_found_{dtype}"
 grid = ["ceil(T * C * S, 8192)"]
 block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "fh0"
+name = "t40"
 doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "4" }]
 
 [[variant.launch]]
-entry = "quantize_fh0_{format}_{dtype}"
+entry = "quantize_clear_{dtype}"
+grid = [1]
+block = [1]
+args = ["largest"]
+
+[[variant.launch]]
+entry = "quantize_find40_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_found_{dtype}"
 grid = ["ceil(T * C * S, 8192)"]
 block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "t32e"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "4" }]
+
+[[variant.launch]]
+entry = "quantize_clear_{dtype}"
+grid = [1]
+block = [1]
+args = ["largest"]
+
+[[variant.launch]]
+entry = "quantize_find_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_founde_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "t24e"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "4" }]
+
+[[variant.launch]]
+entry = "quantize_clear_{dtype}"
+grid = [1]
+block = [1]
+args = ["largest"]
+
+[[variant.launch]]
+entry = "quantize_find24_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
+block = [256]
+programmatic = true
+args = ["x", "largest", "T", "C"]
+
+[[variant.launch]]
+entry = "quantize_founde_{dtype}"
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
+programmatic = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "fu16"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "8", zero = true }]
+
+[[variant.launch]]
+entry = "quantize_fu16_{dtype}"
+grid = ["min(ceil(T * C * S, 16384), sms * 5)"]
+block = [256]
+shared = "32768"
+cooperative = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "fu24"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "8", zero = true }]
+
+[[variant.launch]]
+entry = "quantize_fu24_{dtype}"
+grid = ["min(ceil(T * C * S, 16384), sms * 5)"]
+block = [256]
+shared = "32768"
+cooperative = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
+
+[[variant]]
+name = "fu2"
+doc = "probe"
+needs = ["FIND == 1", "C % W == 0"]
+scratch = [{ name = "largest", bytes = "8", zero = true }]
+
+[[variant.launch]]
+entry = "quantize_fu2_{dtype}"
+grid = ["min(ceil(T * C * S, 32768), sms * 2)"]
+block = [512]
+shared = "98304"
+cooperative = true
+args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 
 [[mutant]]
 name = "nan_dropped"
@@ -356,20 +412,21 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
 
 // N eights of a thread; zeros from `count` on.
 template <int N, class T, class... Policy>
-__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, int count, Policy... policy) {
-    if (at + (N - 1) * 32 < count) {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            into[i].load(x, at + i * 32, policy...);
-        return;
-    }
+__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, Below there, Policy... policy) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        if (at + i * 32 < count)
+        if (there(at + i * 32))
             into[i].load(x, at + i * 32, policy...);
         else
             into[i].zero();
     }
+}
+
+template <int N, class T, class... Policy>
+__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, All, Policy... policy) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        into[i].load(x, at + i * 32, policy...);
 }
 
 // What they are quantized to.
@@ -388,22 +445,33 @@ __device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Le
 template <int N, class F, class T, class... Policy>
 __device__ __forceinline__ void once(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
                                      int rows, int cols, Policy... policy) {
-    const int count = rows * (cols / 8), at = blockIdx.x * N * blockDim.x + first_eight<N>();
+    const int count = rows * (cols / 8), first = blockIdx.x * N * blockDim.x, at = first + first_eight<N>();
     Eight<T> in[N];
-    load_eights(in, x, at, count, policy...);
-    quantize<F>(in, typename F::Level(amax), data, scales, at, Below{count});
+    if (first + N * (int)blockDim.x <= count) {
+        load_eights(in, x, at, All(), policy...);
+        quantize<F>(in, typename F::Level(amax), data, scales, at, All());
+    } else {
+        load_eights(in, x, at, Below{count}, policy...);
+        quantize<F>(in, typename F::Level(amax), data, scales, at, Below{count});
+    }
 }
 
-// Bytes at the end of x that stay in the second-level cache, to be read again first.
-constexpr int KEPT = 32 << 20;
+// The number with these bits, or NaN.
+__device__ __forceinline__ float finite(u32 bits) {
+    return __uint_as_float(bits < INFINITY_BITS ? bits : NAN_BITS);
+}
 
-// N eights of each thread: the largest magnitude, into one number for all thread blocks once `ready` has returned.
-template <int N, bool KEEP = true, class T, class Ready> __device__ __forceinline__ void find(const T *x, u32 *largest, int count, Ready ready) {
+// N eights of each thread: the largest magnitude, into one number for all thread blocks once `ready` has returned. The last
+// KEPT megabytes stay in the second-level cache, to be read again first.
+template <int N, int KEPT, class T, class Ready> __device__ __forceinline__ void find(const T *x, u32 *largest, int count, Ready ready) {
     __shared__ u32 room[32];
-    const int kept = count - KEPT / (8 * (int)sizeof(T)), at = blockIdx.x * N * blockDim.x + first_eight<N>();
+    const int first = blockIdx.x * N * blockDim.x, at = first + first_eight<N>();
+    const int kept = count - (KEPT << 20) / (8 * (int)sizeof(T));
     Eight<T> in[N];
-    if (KEEP) load_eights(in, x, at, count, at < kept ? let_go() : keep());
-    else load_eights(in, x, at, count, Plain());
+    if (KEPT == 0)
+        load_eights(in, x, at, Below{count});
+    else
+        load_eights(in, x, at, Below{count}, first < kept ? let_go() : keep());
     u32 found = 0;
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -414,38 +482,41 @@ template <int N, bool KEEP = true, class T, class Ready> __device__ __forceinlin
         atomicMax(largest, found);
 }
 
-// The number with these bits, or NaN.
-__device__ __forceinline__ float finite(u32 bits) {
-    return __uint_as_float(bits < INFINITY_BITS ? bits : NAN_BITS);
-}
-
 // N eights of each thread under that magnitude, which is stored too, from the last to the first.
-template <int N, class T, class Ready>
-__device__ __forceinline__ void found(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count, Ready ready) {
-    const int at = (gridDim.x - 1 - blockIdx.x) * N * blockDim.x + first_eight<N>();
+template <int N, class T, class Ready, class... Policy>
+__device__ __forceinline__ void found(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count, Ready ready, Policy... policy) {
+    const int first = (gridDim.x - 1 - blockIdx.x) * N * blockDim.x, at = first + first_eight<N>();
+    const auto level = [=] {
+        ready();
+        const float stored = finite(__ldcg(largest));
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            *amax = stored;
+        return Te::Level(stored);
+    };
     Eight<T> in[N];
-    load_eights(in, x, at, count, let_go());
-    ready();
-    const float stored = finite(__ldcg(largest));
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        *amax = stored;
-    quantize<nvfp4>(in, Te::Level(stored), data, scales, at, Below{count});
+    if (first + N * (int)blockDim.x <= count) {
+        load_eights(in, x, at, All(), policy...);
+        quantize<nvfp4>(in, level(), data, scales, at, All());
+    } else {
+        load_eights(in, x, at, Below{count}, policy...);
+        quantize<nvfp4>(in, level(), data, scales, at, Below{count});
+    }
 }
 
 extern __shared__ __align__(16) u8 shared[];
 
 // Both by thread blocks that stay, with a barrier between. The first HELD pieces of each wait in shared memory.
-template <int N, int HELD, class T>
+template <int N, int HELD, int KEPT, class T>
 __device__ __forceinline__ void fused(const T *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scales, int count) {
     __shared__ u32 room[32];
-    const int kept = count - KEPT / (8 * (int)sizeof(T)), step = gridDim.x * N * blockDim.x;
-    const int turns = (count - (int)blockIdx.x * N * (int)blockDim.x + step - 1) / step;
+    const int kept = count - (KEPT << 20) / (8 * (int)sizeof(T)), piece = N * blockDim.x, step = gridDim.x * piece;
+    const int turns = (count - (int)blockIdx.x * piece + step - 1) / step;
     const u64 keep_it = keep(), drop_it = let_go();
     Eight<T> *held = (Eight<T> *)shared + threadIdx.x, in[N];
-    int at = blockIdx.x * N * blockDim.x + first_eight<N>();
+    int first = blockIdx.x * piece;
     u32 found = 0;
-    for (int turn = 0; turn < turns; turn++, at += step) {
-        load_eights(in, x, at, count, at < kept ? drop_it : keep_it);
+    for (int turn = 0; turn < turns; turn++, first += step) {
+        load_eights(in, x, first + first_eight<N>(), Below{count}, first < kept ? drop_it : keep_it);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             found = larger(found, in[i].amax());
@@ -458,9 +529,10 @@ __device__ __forceinline__ void fused(const T *x, u32 *largest, u32 *arrived, fl
         atomicMax(largest, found);
     Te::Level level;
     for (int turn = turns - 1; turn >= 0; turn--) {
-        at -= step;
+        first -= step;
+        const int at = first + first_eight<N>();
         if (turn >= HELD)
-            load_eights(in, x, at, count, drop_it);
+            load_eights(in, x, at, Below{count});
         else {
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -475,7 +547,10 @@ __device__ __forceinline__ void fused(const T *x, u32 *largest, u32 *arrived, fl
                 *amax = stored;
             level = Te::Level(stored);
         }
-        quantize<nvfp4>(in, level, data, scales, at, Below{count});
+        if (first + piece <= count)
+            quantize<nvfp4>(in, level, data, scales, at, All());
+        else
+            quantize<nvfp4>(in, level, data, scales, at, Below{count});
     }
 }
 
@@ -493,7 +568,7 @@ __device__ __forceinline__ void fused(const T *x, u32 *largest, u32 *arrived, fl
         simple<FORMAT>(x, amax, data, scale, rows, cols);                                                              \
     }                                                                                                                  \
     VARIANT(few, FORMAT, DTYPE, T, 256, 4, (once<1, FORMAT>))                                                          \
-    VARIANT(pieces, FORMAT, DTYPE, T, 256, 5, (once<N, FORMAT>), First())
+    VARIANT(pieces, FORMAT, DTYPE, T, 128, 10, (once<N, FORMAT>))
 
 #define ENTRIES(FORMAT) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 
@@ -507,70 +582,38 @@ FOR_ALL_FORMATS(ENTRIES)
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
         quantize_find_##DTYPE(const T *x, u32 *largest, int rows, int cols) {                                          \
         start_next();                                                                                                  \
-        find<N>(x, largest, rows * (cols / 8), [] { wait_for_last(); });                                               \
+        find<N, 32>(x, largest, rows * (cols / 8), [] { wait_for_last(); });                                           \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+    extern "C" __global__ void __launch_bounds__(128, 10)                                                              \
         quantize_found_##DTYPE(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) { \
         found<N>(x, largest, amax, data, scale, rows * (cols / 8), [] { wait_for_last(); });                           \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
-        quantize_fused_##DTYPE(const T *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scale, int rows,    \
-                               int cols) {                                                                             \
-        fused<N, 2>(x, largest, arrived, amax, data, scale, rows * (cols / 8));                                        \
+        quantize_fused_##DTYPE(const T *x, u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) {      \
+        fused<N, 2, 32>(x, largest, largest + 1, amax, data, scale, rows * (cols / 8));                                \
     }
 
 FIND(bf16, bf16, 4)
 FIND(f32, float, 2)
 
 // ==== probes
-template <int N, class F, class T, class... Policy>
-__device__ __forceinline__ void whole(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
-                                     int rows, int cols, Policy... policy) {
-    const int count = rows * (cols / 8), first = blockIdx.x * N * blockDim.x, at = first + first_eight<N>();
-    Eight<T> in[N];
-    if (first + N * blockDim.x <= count) {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            in[i].load(x, at + i * 32, policy...);
-        quantize<F>(in, typename F::Level(amax), data, scales, at, All());
-    } else {
-        load_eights(in, x, at, count, policy...);
-        quantize<F>(in, typename F::Level(amax), data, scales, at, Below{count});
-    }
-}
-#define XW(NAME, N, B, BLOCKS, POLICY) VARIANT(NAME, fp8_b128_f32, bf16, bf16, B, BLOCKS, (whole<N, fp8_b128_f32>), POLICY) VARIANT(NAME, mxfp8, bf16, bf16, B, BLOCKS, (whole<N, mxfp8>), POLICY) VARIANT(NAME, nvfp4, bf16, bf16, B, BLOCKS, (whole<N, nvfp4>), POLICY)
-XW(f1, 4, 256, 5, First())
-XW(f0, 4, 256, 5, Plain())
-XW(fh1, 4, 128, 10, First())
-XW(fh0, 4, 128, 10, Plain())
-#define X(NAME, N, B, BLOCKS, POLICY) VARIANT(NAME, fp8_b128_f32, bf16, bf16, B, BLOCKS, (once<N, fp8_b128_f32>), POLICY) VARIANT(NAME, mxfp8, bf16, bf16, B, BLOCKS, (once<N, mxfp8>), POLICY) VARIANT(NAME, nvfp4, bf16, bf16, B, BLOCKS, (once<N, nvfp4>), POLICY)
-X(p0, 4, 256, 5, Plain())
-X(p2, 4, 256, 5, FirstBoth())
-X(h0, 4, 128, 10, Plain())
-X(h1, 4, 128, 10, First())
-X(h2, 4, 128, 10, FirstBoth())
-X(g0, 2, 128, 16, Plain())
-X(g1, 2, 128, 16, First())
-X(k1, 4, 64, 20, First())
-X(k0, 4, 64, 20, Plain())
-
-    extern "C" __global__ void __launch_bounds__(256) quantize_zfind_bf16(const bf16 *x, u32 *largest, int rows, int cols) {
-        start_next();
-        find<4>(x, largest, rows * (cols / 8), [] { });
-    }
-    extern "C" __global__ void __launch_bounds__(256) quantize_pfind_bf16(const bf16 *x, u32 *largest, int rows, int cols) {
-        start_next();
-        find<4, false>(x, largest, rows * (cols / 8), [] { wait_for_last(); });
-    }
-    extern "C" __global__ void __launch_bounds__(256, 4)
-        quantize_fused4_bf16(const bf16 *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scale, int rows, int cols) {
-        fused<4, 3>(x, largest, arrived, amax, data, scale, rows * (cols / 8));
-    }
-    extern "C" __global__ void __launch_bounds__(128, 10)
-        quantize_fused10_bf16(const bf16 *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scale, int rows, int cols) {
-        fused<4, 2>(x, largest, arrived, amax, data, scale, rows * (cols / 8));
-    }
-    extern "C" __global__ void __launch_bounds__(512, 2)
-        quantize_fused2_bf16(const bf16 *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scale, int rows, int cols) {
-        fused<4, 3>(x, largest, arrived, amax, data, scale, rows * (cols / 8));
-    }
+#define X(NAME, N, B, BLOCKS, ...) VARIANT(NAME, fp8_b128_f32, bf16, bf16, B, BLOCKS, (once<N, fp8_b128_f32>), ##__VA_ARGS__) VARIANT(NAME, mxfp8, bf16, bf16, B, BLOCKS, (once<N, mxfp8>), ##__VA_ARGS__) VARIANT(NAME, nvfp4, bf16, bf16, B, BLOCKS, (once<N, nvfp4>), ##__VA_ARGS__)
+X(c1, 4, 128, 10, let_go())
+X(c2, 4, 128, 10, let_half_go())
+X(c3, 4, 128, 10, let_quarter_go())
+X(c5, 4, 64, 20)
+X(c6, 4, 64, 20, let_go())
+X(c7, 4, 128, 12)
+X(c8, 2, 128, 16)
+X(c9, 2, 64, 32)
+#define A(NAME, KEPT) extern "C" __global__ void __launch_bounds__(256) quantize_##NAME##_bf16(const bf16 *x, u32 *largest, int rows, int cols) { \
+        start_next(); find<4, KEPT>(x, largest, rows * (cols / 8), [] { wait_for_last(); }); }
+A(find0, 0) A(find16, 16) A(find24, 24) A(find40, 40)
+extern "C" __global__ void __launch_bounds__(128, 10) quantize_founde_bf16(const bf16 *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) {
+        found<4>(x, largest, amax, data, scale, rows * (cols / 8), [] { wait_for_last(); }, let_go()); }
+#define FU(NAME, HELD, KEPT, B, BLOCKS) extern "C" __global__ void __launch_bounds__(B, BLOCKS) \
+        quantize_##NAME##_bf16(const bf16 *x, u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) { \
+        fused<4, HELD, KEPT>(x, largest, largest + 1, amax, data, scale, rows * (cols / 8)); }
+FU(fu16, 2, 16, 256, 5)
+FU(fu24, 2, 24, 256, 5)
+FU(fu2, 3, 24, 512, 2)

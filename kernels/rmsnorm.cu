@@ -22,24 +22,13 @@ args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
 name = "rows"
-doc = "a thread block for each row, four eights a thread"
+doc = "a thread block for each row, two eights a thread"
 needs = ["C % 8 == 0", "C <= 8192"]
 
 [[variant.launch]]
 entry = "rmsnorm_rows_{dtype}"
 grid = ["T"]
-block = ["ceil(C, 1024) * 32"]
-args = ["x", "weight", "y", "eps", "T", "C"]
-
-[[variant]]
-name = "b0"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_b0_{dtype}"
-grid = ["T"]
-block = [448]
+block = ["ceil(C, 512) * 32"]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
@@ -50,40 +39,46 @@ needs = ["C == 7168"]
 [[variant.launch]]
 entry = "rmsnorm_b1_{dtype}"
 grid = ["T"]
-block = [448]
+block = [224]
 args = ["x", "weight", "y", "eps", "T", "C"]
-
-[[variant]]
-name = "b2"
-doc = "probe"
-needs = ["C == 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_b2_{dtype}"
 grid = ["T"]
-block = [448]
-args = ["x", "weight", "y", "eps", "T", "C"]
-
-[[variant]]
-name = "b6"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_b6_{dtype}"
-grid = ["T"]
-block = [448]
-args = ["x", "weight", "y", "eps", "T", "C"]
-
-[[variant]]
-name = "b7"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_b7_{dtype}"
-grid = ["T"]
 block = [224]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "b3"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_b3_{dtype}"
+grid = ["T"]
+block = [448]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "b4"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_b4_{dtype}"
+grid = ["T"]
+block = [896]
+args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "b5"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_b5_{dtype}"
+grid = ["T"]
+block = [448]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[mutant]]
@@ -146,20 +141,20 @@ __device__ __forceinline__ int nothing() {
         rmsnorm_wide_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
         norm_row<1>(x, weight, eps, cols, nothing, Store<1, T>{y, cols});                                          \
     } \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
+    extern "C" __global__ void __launch_bounds__(512, sizeof(T) == 2 ? 4 : 3)                                          \
         rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                         \
-        norm_row<4>(x, weight, eps, cols, nothing, Store<4, T>{y, cols});                                          \
+        norm_row<2>(x, weight, eps, cols, nothing, Store<2, T>{y, cols});                                          \
     }
 
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
 
 // ==== probes
-#define X(NAME, V, B, MIN, POLICY) extern "C" __global__ void __launch_bounds__(B, MIN) \
+#define X(NAME, V, B, MIN, ...) extern "C" __global__ void __launch_bounds__(B, MIN) \
         rmsnorm_##NAME##_bf16(const bf16 *x, const float *weight, bf16 *y, float eps, int, int cols) { \
-        norm_row<V>(x, weight, eps, cols, nothing, Store<V, bf16>{y, cols}, POLICY); }
-X(b0, 2, 448, 4, Plain())
-X(b1, 2, 448, 4, First())
-X(b2, 2, 448, 4, FirstBoth())
-X(b6, 2, 448, 4, Past())
-X(b7, 4, 224, 5, First())
+        norm_row<V>(x, weight, eps, cols, nothing, Store<V, bf16>{y, cols}, ##__VA_ARGS__); }
+X(b1, 4, 224, 5)
+X(b3, 2, 448, 4, let_quarter_go())
+X(b4, 1, 896, 2)
+extern "C" __global__ void __launch_bounds__(448, 4) rmsnorm_b5_bf16(const bf16 *x, const float *weight, bf16 *y, float eps, int, int cols) {
+        norm_eights<2>(x, weight, eps, cols, Below{cols / 8}, nothing, Store<2, bf16>{y, cols}); }

@@ -50,17 +50,16 @@ __device__ __forceinline__ float multiply(const Eight<T> (&x)[V], const float *w
 
 // One row by a thread block, `V` eights a thread. Calls emit(state, row, product, inverse, there) with all threads: y of an
 // eight is product · inverse, zeros where there is none. `prepare` makes the state once the row is on its way.
-template <int V, class T, class Prepare, class Emit, class... Policy>
-__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit, Policy... policy) {
+template <int V, class T, class There, class Prepare, class Emit, class... Policy>
+__device__ __forceinline__ void norm_eights(const T *x, const float *weight, float eps, int cols, There there, Prepare prepare,
+                                            Emit emit, Policy... policy) {
     __shared__ float room[32];
-    const int count = cols / 8;
-    const Below there = {count};
     Eight<T> in[V];
 #pragma unroll
     for (int v = 0; v < V; v++) {
         const int at = first_eight<V>() + v * 32;
         if (there(at))
-            in[v].load(x, (size_t)blockIdx.x * count + at, policy...);
+            in[v].load(x, (size_t)blockIdx.x * (cols / 8) + at, policy...);
         else
             in[v].zero();
     }
@@ -75,12 +74,20 @@ __device__ __forceinline__ void norm_row(const T *x, const float *weight, float 
     emit(state, row, product, inverse_rms(block_sum(sum, room), cols, eps), there);
 }
 
+template <int V, class T, class Prepare, class Emit, class... Policy>
+__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit, Policy... policy) {
+    if (cols == V * 8 * (int)blockDim.x)
+        norm_eights<V>(x, weight, eps, cols, All(), prepare, emit, policy...);
+    else
+        norm_eights<V>(x, weight, eps, cols, Below{cols / 8}, prepare, emit, policy...);
+}
+
 // Rows that wait in shared memory, of those that a thread block is to work on.
 constexpr int WAITING = 3;
 
 // The same of many rows by thread blocks that stay, `V` eights a thread, whose eights are exactly those of a row. Rows are
 // copied to shared memory while others are worked on; `ring` has room for WAITING of them.
-template <int V, class T, class Prepare, class Emit>
+template <int V, bool HINT = true, class T, class Prepare, class Emit>
 __device__ __forceinline__ void norm_rows(const T *x, const float *weight, float eps, int rows, int cols, T *ring,
                                           Prepare prepare, Emit emit) {
     __shared__ float room[2][32];
@@ -88,7 +95,7 @@ __device__ __forceinline__ void norm_rows(const T *x, const float *weight, float
     const int bytes = cols * sizeof(T);
     const auto fetch = [=](int row, int slot) {
         if (threadIdx.x == 0 && row < rows)
-            copy_to_shared(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot);
+            HINT ? copy_to_shared(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot) : copy_to_shared_plain(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot);
     };
     if (threadIdx.x == 0)
         for (int slot = 0; slot < WAITING; slot++)
@@ -120,7 +127,7 @@ __device__ __forceinline__ void norm_rows(const T *x, const float *weight, float
 }
 
 // ==== probes: weights in registers
-template <int V, int SLOTS, class T, class Prepare, class Emit>
+template <int V, int SLOTS, bool HINT = true, class T, class Prepare, class Emit>
 __device__ __forceinline__ void norm_ring(const T *x, const float *weight, float eps, int rows, int cols, T *ring,
                                           Prepare prepare, Emit emit) {
     __shared__ float room[2][32];
@@ -128,7 +135,7 @@ __device__ __forceinline__ void norm_ring(const T *x, const float *weight, float
     const int bytes = cols * sizeof(T);
     const auto fetch = [=](int row, int slot) {
         if (threadIdx.x == 0 && row < rows)
-            copy_to_shared(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot);
+            HINT ? copy_to_shared(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot) : copy_to_shared_plain(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot);
     };
     if (threadIdx.x == 0)
         for (int slot = 0; slot < SLOTS; slot++)

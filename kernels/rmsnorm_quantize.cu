@@ -44,80 +44,70 @@ block = ["ceil(C, 1024) * 32"]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "a0"
+name = "e0"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_a0_{format}_{dtype}"
+entry = "rmsnorm_quantize_e0_{format}_{dtype}"
 grid = ["T"]
 block = [224]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "a1"
+name = "e1"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_a1_{format}_{dtype}"
+entry = "rmsnorm_quantize_e1_{format}_{dtype}"
 grid = ["T"]
 block = [224]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "a2"
+name = "e2"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_a2_{format}_{dtype}"
+entry = "rmsnorm_quantize_e2_{format}_{dtype}"
 grid = ["T"]
 block = [224]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "a3"
+name = "e3"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_a3_{format}_{dtype}"
+entry = "rmsnorm_quantize_e3_{format}_{dtype}"
 grid = ["T"]
 block = [224]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "a4"
+name = "e4"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_a4_{format}_{dtype}"
+entry = "rmsnorm_quantize_e4_{format}_{dtype}"
 grid = ["T"]
 block = [224]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "a7"
+name = "r4"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_a7_{format}_{dtype}"
-grid = ["T"]
-block = [448]
-args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
-
-[[variant]]
-name = "a8"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_quantize_a8_{format}_{dtype}"
-grid = ["T"]
-block = [448]
+entry = "rmsnorm_quantize_r4_{format}_{dtype}"
+grid = ["min(T, sms * 4)"]
+block = [224]
+shared = "C * S * 3"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
@@ -127,6 +117,18 @@ needs = ["C == 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_quantize_r5_{format}_{dtype}"
+grid = ["min(T, sms * 5)"]
+block = [224]
+shared = "C * S * 3"
+args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
+
+[[variant]]
+name = "r5h"
+doc = "probe"
+needs = ["C == 7168"]
+
+[[variant.launch]]
+entry = "rmsnorm_quantize_r5h_{format}_{dtype}"
 grid = ["min(T, sms * 5)"]
 block = [224]
 shared = "C * S * 3"
@@ -145,15 +147,15 @@ shared = "C * S * 4"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "w6"
+name = "w4h"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_w6_{format}_{dtype}"
+entry = "rmsnorm_quantize_w4h_{format}_{dtype}"
 grid = ["min(T, sms * 2)"]
 block = [448]
-shared = "C * S * 6"
+shared = "C * S * 4"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
@@ -236,13 +238,14 @@ template <int V, class F> struct Cast {
 #pragma unroll
                 for (int i = 0; i < n; i++)
                     factor[i] = both[i];
-            } else {
-#pragma unroll
-                for (int v = 0; v < V; v++)
-#pragma unroll
-                    for (int i = 0; i < 8; i++)
-                        product[v][i] *= inverse;
+                return true;
             }
+#pragma unroll
+            for (int v = 0; v < V; v++)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    product[v][i] *= inverse;
+            return false;
         };
         const auto get = [&](int v, float(&y)[8]) {
 #pragma unroll
@@ -281,7 +284,7 @@ extern __shared__ __align__(16) u8 ring[];
         int cols) {                                                                                                    \
         norm_row<1>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols});              \
     } \
-    extern "C" __global__ void __launch_bounds__(256, 4) rmsnorm_quantize_rows_##FORMAT##_##DTYPE(                      \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 4 : 4) rmsnorm_quantize_rows_##FORMAT##_##DTYPE(                      \
         const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int, \
         int cols) {                                                                                                    \
         norm_row<4>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});              \
@@ -294,24 +297,24 @@ FOR_ALL_FORMATS(ENTRIES)
 // ==== probes
 #define SIG(NAME, FORMAT, B, MIN) extern "C" __global__ void __launch_bounds__(B, MIN) rmsnorm_quantize_##NAME##_##FORMAT##_bf16( \
         const bf16 *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows, int cols)
-#define X1(NAME, FORMAT, V, B, MIN, POLICY) SIG(NAME, FORMAT, B, MIN) { \
-        norm_row<V>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}, POLICY); }
-#define X(NAME, V, B, MIN, POLICY) X1(NAME, fp8_b128_f32, V, B, MIN, POLICY) X1(NAME, mxfp8, V, B, MIN, POLICY) X1(NAME, nvfp4, V, B, MIN, POLICY)
-#define R1(NAME, FORMAT, V, B, MIN) SIG(NAME, FORMAT, B, MIN) { \
-        norm_rows<V>(x, weight, eps, rows, cols, (bf16 *)ring, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}); }
-#define R(NAME, V, B, MIN) R1(NAME, fp8_b128_f32, V, B, MIN) R1(NAME, mxfp8, V, B, MIN) R1(NAME, nvfp4, V, B, MIN)
-#define W1(NAME, FORMAT, V, S, REGS) extern "C" __global__ void __maxnreg__(REGS) rmsnorm_quantize_##NAME##_##FORMAT##_bf16( \
+#define X1(NAME, FORMAT, V, B, MIN, ...) SIG(NAME, FORMAT, B, MIN) { \
+        norm_row<V>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}, ##__VA_ARGS__); }
+#define X(NAME, V, B, MIN, ...) X1(NAME, fp8_b128_f32, V, B, MIN, ##__VA_ARGS__) X1(NAME, mxfp8, V, B, MIN, ##__VA_ARGS__) X1(NAME, nvfp4, V, B, MIN, ##__VA_ARGS__)
+#define R1(NAME, FORMAT, V, B, MIN, HINT) SIG(NAME, FORMAT, B, MIN) { \
+        norm_rows<V, HINT>(x, weight, eps, rows, cols, (bf16 *)ring, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}); }
+#define R(NAME, V, B, MIN, HINT) R1(NAME, fp8_b128_f32, V, B, MIN, HINT) R1(NAME, mxfp8, V, B, MIN, HINT) R1(NAME, nvfp4, V, B, MIN, HINT)
+#define W1(NAME, FORMAT, V, S, REGS, HINT) extern "C" __global__ void __maxnreg__(REGS) rmsnorm_quantize_##NAME##_##FORMAT##_bf16( \
         const bf16 *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows, int cols) { \
-        norm_ring<V, S>(x, weight, eps, rows, cols, (bf16 *)ring, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}); }
-#define W(NAME, V, S, REGS) W1(NAME, fp8_b128_f32, V, S, REGS) W1(NAME, nvfp4, V, S, REGS)
-X(a0, 4, 224, 5, Plain())
-X(a1, 4, 224, 5, First())
-X(a2, 4, 224, 5, Past())
-X(a3, 4, 224, 4, First())
-X(a4, 4, 224, 4, Plain())
-X(a7, 2, 448, 4, Plain())
-X(a8, 2, 448, 3, Plain())
-R(r5, 4, 224, 5)
-W(w4, 2, 4, 72)
-W(w6, 2, 6, 72)
-W(w3, 4, 5, 96)
+        norm_ring<V, S, HINT>(x, weight, eps, rows, cols, (bf16 *)ring, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}); }
+#define W(NAME, V, S, REGS, HINT) W1(NAME, fp8_b128_f32, V, S, REGS, HINT) W1(NAME, mxfp8, V, S, REGS, HINT) W1(NAME, nvfp4, V, S, REGS, HINT)
+X(e0, 4, 224, 5)
+X(e1, 4, 224, 5, let_go())
+X(e2, 4, 224, 5, let_half_go())
+X(e3, 4, 224, 4)
+X(e4, 4, 224, 4, let_go())
+R(r4, 4, 224, 4, false)
+R(r5, 4, 224, 5, false)
+R(r5h, 4, 224, 5, true)
+W(w4, 2, 4, 72, false)
+W(w4h, 2, 4, 72, true)
+W(w3, 4, 5, 96, false)

@@ -110,7 +110,7 @@ ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
 
 // ==== probes
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s0_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, Plain()); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s1_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, First()); }
-extern "C" __global__ void __launch_bounds__(256, 6) swiglu_s2_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, Plain()); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s3_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, Plain()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s0_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s1_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, let_go()); }
+extern "C" __global__ void __launch_bounds__(256, 6) swiglu_s2_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s3_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols); }
