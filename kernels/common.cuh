@@ -47,29 +47,29 @@ __device__ __forceinline__ u64 let_go() {
     return policy;
 }
 
-// Loads of what is read once, by way of the read-only cache; with a policy of the second-level cache, or without.
-__device__ __forceinline__ uint4 load_once(const uint4 *from) {
+// Loads of what is read once, to be gone from the second-level cache first; or with no such hint, which is faster where much
+// is written too.
+__device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy = let_go()) {
     uint4 out;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w) : "l"(from));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from), "l"(policy));
     return out;
 }
 
-__device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy) {
+struct NoHint {};
+
+__device__ __forceinline__ uint4 load_once(const uint4 *from, NoHint) {
     uint4 out;
-    asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-                 : "l"(from), "l"(policy));
+                 : "l"(from));
     return out;
 }
 
 __device__ __forceinline__ u64 let_half_go() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 0.5;" : "=l"(policy));
-    return policy;
-}
-__device__ __forceinline__ u64 let_quarter_go() {
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 0.25;" : "=l"(policy));
     return policy;
 }
 
@@ -220,40 +220,45 @@ template <int LANES> __device__ __forceinline__ u32 lanes_max(u32 x) {
     return x;
 }
 
-// The sum over the warp, known to all lanes, in the same order for each.
-__device__ __forceinline__ float warp_sum(float x) {
+// The sum over each group of `LANES` neighbouring lanes, known to all of them, in the same order for each.
+template <int LANES> __device__ __forceinline__ float lanes_sum(float x) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2)
+    for (int step = LANES / 2; step > 0; step /= 2)
         x += __shfl_xor_sync(0xffffffff, x, step);
     return x;
 }
 
-__device__ __forceinline__ u32 warp_max(u32 x) {
-    return __reduce_max_sync(0xffffffff, x);
+__device__ __forceinline__ float warp_sum(float x) {
+    return lanes_sum<32>(x);
 }
 
-// What `over_warp` makes of the numbers of a block of at most 1024 threads, known to all. `room` has 32 numbers; between two
-// calls with the same room there must be a barrier.
-template <class T, class OverWarp> __device__ __forceinline__ T over_block(T x, T *room, OverWarp over_warp) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    x = over_warp(x);
+// The sum over a block of at most `WARPS` warps, known to all. `room` has as many numbers; between two calls with the same room
+// there must be a barrier.
+template <int WARPS = 32> __device__ __forceinline__ float block_sum(float x, float *room) {
+    const int lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    x = warp_sum(x);
     if (lane == 0)
-        room[warp] = x;
+        room[threadIdx.x / 32] = x;
     __syncthreads();
 #ifdef MUTANT_WARP_LOST
     return room[0];
 #else
-    return over_warp(lane < warps ? room[lane] : T(0));
+    return lanes_sum<WARPS>(lane % WARPS < warps ? room[lane % WARPS] : 0.0f);
 #endif
 }
 
-__device__ __forceinline__ float block_sum(float x, float *room) {
-    return over_block(x, room, warp_sum);
-}
-
-// Of magnitudes.
+// The same for the largest of magnitudes.
 __device__ __forceinline__ u32 block_max(u32 x, u32 *room) {
-    return over_block(x, room, warp_max);
+    const int lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    x = __reduce_max_sync(0xffffffff, x);
+    if (lane == 0)
+        room[threadIdx.x / 32] = x;
+    __syncthreads();
+#ifdef MUTANT_WARP_LOST
+    return room[0];
+#else
+    return __reduce_max_sync(0xffffffff, lane < warps ? room[lane] : 0);
+#endif
 }
 
 // Returns when all thread blocks of a cooperative launch have come here, and what they wrote before can be read.
@@ -293,12 +298,6 @@ __device__ __forceinline__ void arrival_init(u64 *arrival) {
 }
 
 // By one thread: `bytes`, a multiple of 16, from and to multiples of 16, of what is read once.
-__device__ __forceinline__ void copy_to_shared_plain(void *to, const void *from, u32 bytes, u64 *arrival) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(arrival))
-                 : "memory");
-}
 __device__ __forceinline__ void copy_to_shared(void *to, const void *from, u32 bytes, u64 *arrival) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(

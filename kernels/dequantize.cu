@@ -21,25 +21,14 @@ block = [256]
 args = ["data", "scale", "amax", "y", "T", "C"]
 
 [[variant]]
-name = "d1"
+name = "d3"
 doc = "probe"
 needs = ["C % W == 0"]
 
 [[variant.launch]]
-entry = "dequantize_d1_{format}_{dtype}"
-grid = ["ceil(T * C, 8192)"]
-block = [256]
-args = ["data", "scale", "amax", "y", "T", "C"]
-
-[[variant]]
-name = "d2"
-doc = "probe"
-needs = ["C % W == 0"]
-
-[[variant.launch]]
-entry = "dequantize_d2_{format}_{dtype}"
-grid = ["ceil(T * C, 8192)"]
-block = [256]
+entry = "dequantize_d3_{format}_{dtype}"
+grid = ["ceil(T * C, 4096)"]
+block = [128]
 args = ["data", "scale", "amax", "y", "T", "C"]
 
 [[mutant]]
@@ -79,7 +68,7 @@ __device__ void simple(const u8 *data, const typename F::Stored *scales, const f
 // Eights of a thread, all loaded before the first is worked on.
 constexpr int EIGHTS = 4;
 
-template <class F, int HOW = 0, class T>
+template <class F, class T>
 __device__ void fast(const typename F::Codes *data, const typename F::Stored *scales, const float *amax, T *y, int rows,
                      int cols) {
     const int count = rows * (cols / 8), first = blockIdx.x * EIGHTS * blockDim.x + threadIdx.x;
@@ -89,7 +78,7 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
     for (int i = 0; i < EIGHTS; i++) {
         const int at = first + i * blockDim.x;
         if (at < count) {
-            codes[i] = HOW == 1 ? __ldg(data + at) : HOW == 2 ? *(data + at) : __ldcs(data + at);
+            codes[i] = __ldg(data + at);
             scale[i] = __ldg(scales + BLOCK(at / F::lanes));
         }
     }
@@ -124,9 +113,6 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
 FOR_ALL_FORMATS(ENTRIES)
 
 // ==== probes
-extern "C" __global__ void __launch_bounds__(256) dequantize_d1_fp8_b128_f32_bf16(const fp8_b128_f32::Codes *data, const fp8_b128_f32::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<fp8_b128_f32, 1>(data, scale, amax, y, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256) dequantize_d1_mxfp8_bf16(const mxfp8::Codes *data, const mxfp8::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<mxfp8, 1>(data, scale, amax, y, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256) dequantize_d1_nvfp4_bf16(const nvfp4::Codes *data, const nvfp4::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<nvfp4, 1>(data, scale, amax, y, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256) dequantize_d2_fp8_b128_f32_bf16(const fp8_b128_f32::Codes *data, const fp8_b128_f32::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<fp8_b128_f32, 2>(data, scale, amax, y, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256) dequantize_d2_mxfp8_bf16(const mxfp8::Codes *data, const mxfp8::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<mxfp8, 2>(data, scale, amax, y, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256) dequantize_d2_nvfp4_bf16(const nvfp4::Codes *data, const nvfp4::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<nvfp4, 2>(data, scale, amax, y, rows, cols); }
+extern "C" __global__ void __launch_bounds__(128) dequantize_d3_fp8_b128_f32_bf16(const fp8_b128_f32::Codes *data, const fp8_b128_f32::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<fp8_b128_f32>(data, scale, amax, y, rows, cols); }
+extern "C" __global__ void __launch_bounds__(128) dequantize_d3_mxfp8_bf16(const mxfp8::Codes *data, const mxfp8::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<mxfp8>(data, scale, amax, y, rows, cols); }
+extern "C" __global__ void __launch_bounds__(128) dequantize_d3_nvfp4_bf16(const nvfp4::Codes *data, const nvfp4::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<nvfp4>(data, scale, amax, y, rows, cols); }

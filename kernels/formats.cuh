@@ -248,8 +248,8 @@ struct Te {
     };
 
     template <class Element> static __device__ __forceinline__ u8 scale(u32 amax, Level level) {
-        const float finite = __uint_as_float(amax < INFINITY_BITS ? amax : NAN_BITS);
-        return amax == 0 ? 0 : E4m3::encode(finite * level.sixth);
+        const float finite = __uint_as_float(amax < INFINITY_BITS ? amax : NAN_BITS), product = finite * level.sixth;
+        return E4m3::encode(amax == 0 ? 0.0f : product);
     }
 
     static __device__ __forceinline__ float factor(u8 scale, Level level) {

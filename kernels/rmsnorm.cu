@@ -39,8 +39,13 @@ needs = ["C == 7168"]
 [[variant.launch]]
 entry = "rmsnorm_b1_{dtype}"
 grid = ["T"]
-block = [224]
+block = [448]
 args = ["x", "weight", "y", "eps", "T", "C"]
+
+[[variant]]
+name = "b2"
+doc = "probe"
+needs = ["C == 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_b2_{dtype}"
@@ -56,7 +61,7 @@ needs = ["C == 7168"]
 [[variant.launch]]
 entry = "rmsnorm_b3_{dtype}"
 grid = ["T"]
-block = [448]
+block = [224]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
@@ -66,17 +71,6 @@ needs = ["C == 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_b4_{dtype}"
-grid = ["T"]
-block = [896]
-args = ["x", "weight", "y", "eps", "T", "C"]
-
-[[variant]]
-name = "b5"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_b5_{dtype}"
 grid = ["T"]
 block = [448]
 args = ["x", "weight", "y", "eps", "T", "C"]
@@ -108,13 +102,19 @@ template <class T> __device__ void simple(const T *x, const float *weight, T *y,
         from_f32(y[i], to_f32(x[i]) * weight[i] * scale);
 }
 
+struct Nothing {};
+
+__device__ __forceinline__ Nothing nothing() {
+    return {};
+}
+
 // What is done with a row's products: stored, each by the inverse root mean square.
 template <int V, class T> struct Store {
     T *y;
     int cols;
 
     template <class There>
-    __device__ __forceinline__ void operator()(int, int row, float (&product)[V][8], float inverse, There there) const {
+    __device__ __forceinline__ void operator()(Nothing, int row, float (&product)[V][8], float inverse, There there) const {
         T *to = y + (size_t)row * cols;
 #pragma unroll
         for (int v = 0; v < V; v++) {
@@ -128,10 +128,6 @@ template <int V, class T> struct Store {
     }
 };
 
-__device__ __forceinline__ int nothing() {
-    return 0;
-}
-
 #define ENTRIES(DTYPE, T)                                                                                              \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         rmsnorm_simple_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                 \
@@ -139,22 +135,21 @@ __device__ __forceinline__ int nothing() {
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(1024)                                                                 \
         rmsnorm_wide_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
-        norm_row<1>(x, weight, eps, cols, nothing, Store<1, T>{y, cols});                                          \
+        norm_row<1, 32>(x, weight, eps, cols, nothing, Store<1, T>{y, cols});                                          \
     } \
     extern "C" __global__ void __launch_bounds__(512, sizeof(T) == 2 ? 4 : 3)                                          \
         rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                         \
-        norm_row<2>(x, weight, eps, cols, nothing, Store<2, T>{y, cols});                                          \
+        norm_eights<2, 16>(x, weight, eps, cols, Below{cols / 8}, nothing, Store<2, T>{y, cols}, NoHint());                                          \
     }
 
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
 
 // ==== probes
-#define X(NAME, V, B, MIN, ...) extern "C" __global__ void __launch_bounds__(B, MIN) \
+#define X(NAME, V, W, B, MIN, ...) extern "C" __global__ void __launch_bounds__(B, MIN) \
         rmsnorm_##NAME##_bf16(const bf16 *x, const float *weight, bf16 *y, float eps, int, int cols) { \
-        norm_row<V>(x, weight, eps, cols, nothing, Store<V, bf16>{y, cols}, ##__VA_ARGS__); }
-X(b1, 4, 224, 5)
-X(b3, 2, 448, 4, let_quarter_go())
-X(b4, 1, 896, 2)
-extern "C" __global__ void __launch_bounds__(448, 4) rmsnorm_b5_bf16(const bf16 *x, const float *weight, bf16 *y, float eps, int, int cols) {
-        norm_eights<2>(x, weight, eps, cols, Below{cols / 8}, nothing, Store<2, bf16>{y, cols}); }
+        norm_eights<V, W>(x, weight, eps, cols, __VA_ARGS__, nothing, Store<V, bf16>{y, cols}, NoHint()); }
+X(b1, 2, 16, 448, 4, All())
+X(b2, 4, 8, 224, 6, All())
+X(b3, 4, 8, 224, 5, All())
+X(b4, 2, 16, 448, 3, All())

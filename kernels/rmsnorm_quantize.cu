@@ -9,11 +9,6 @@ grid = ["ceil(T, 4)"]
 block = [128]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
-[[variant]]
-name = "fast"
-doc = "thread blocks that stay, four eights a thread, with the next three rows on their way to shared memory: fastest with NVFP4"
-needs = ["C % 1024 == 0", "C <= 7168"]
-
 [[variant.launch]]
 entry = "rmsnorm_quantize_fast_{format}_{dtype}"
 grid = ["min(T, sms * 4)"]
@@ -34,8 +29,8 @@ args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
 name = "rows"
-doc = "a thread block for each row, four eights a thread: fastest with 8-bit codes"
-needs = ["C % W == 0", "C <= 8192"]
+doc = "a thread block for each row, four eights a thread"
+needs = ["C % W == 0", "C <= 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_quantize_rows_{format}_{dtype}"
@@ -88,102 +83,63 @@ block = [224]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "e4"
+name = "e5"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_e4_{format}_{dtype}"
+entry = "rmsnorm_quantize_e5_{format}_{dtype}"
 grid = ["T"]
 block = [224]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "r4"
+name = "e6"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_r4_{format}_{dtype}"
-grid = ["min(T, sms * 4)"]
-block = [224]
-shared = "C * S * 3"
-args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
-
-[[variant]]
-name = "r5"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_quantize_r5_{format}_{dtype}"
-grid = ["min(T, sms * 5)"]
-block = [224]
-shared = "C * S * 3"
-args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
-
-[[variant]]
-name = "r5h"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_quantize_r5h_{format}_{dtype}"
-grid = ["min(T, sms * 5)"]
-block = [224]
-shared = "C * S * 3"
-args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
-
-[[variant]]
-name = "w4"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_quantize_w4_{format}_{dtype}"
-grid = ["min(T, sms * 2)"]
+entry = "rmsnorm_quantize_e6_{format}_{dtype}"
+grid = ["T"]
 block = [448]
-shared = "C * S * 4"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "w4h"
+name = "e7"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_w4h_{format}_{dtype}"
-grid = ["min(T, sms * 2)"]
+entry = "rmsnorm_quantize_e7_{format}_{dtype}"
+grid = ["T"]
 block = [448]
-shared = "C * S * 4"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "w3"
+name = "e8"
 doc = "probe"
 needs = ["C == 7168"]
 
 [[variant.launch]]
-entry = "rmsnorm_quantize_w3_{format}_{dtype}"
-grid = ["min(T, sms * 3)"]
+entry = "rmsnorm_quantize_e8_{format}_{dtype}"
+grid = ["T"]
 block = [224]
-shared = "C * S * 5"
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
-variants = ["fast", "wide", "rows"]
+variants = ["wide", "rows"]
 
 [[mutant]]
 name = "row_index"
 doc = "every row written where the first of its thread block goes, or the first of all"
-variants = ["fast", "wide", "rows"]
+variants = ["wide", "rows"]
 
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["fast", "wide", "rows"]
+variants = ["wide", "rows"]
 
 [[mutant]]
 name = "nan_dropped"
@@ -265,56 +221,42 @@ template <class F> struct Prepare {
     }
 };
 
-extern __shared__ __align__(16) u8 ring[];
+// A hint costs time where as many bytes are written, and saves some where few are.
+template <class F, class... Args> __device__ __forceinline__ void rows(Args... args) {
+    if constexpr (F::Element::bits == 8)
+        norm_row<4, 8>(args..., NoHint());
+    else
+        norm_row<4, 8>(args..., let_go());
+}
+
+#define ENTRY(NAME, FORMAT, DTYPE, T, CODES)                                                                           \
+    rmsnorm_quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *weight, const float *amax, CODES *data,      \
+                                                 FORMAT::Stored *scale, float eps, int count, int cols)
 
 #define BOTH(FORMAT, DTYPE, T)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(128) rmsnorm_quantize_simple_##FORMAT##_##DTYPE(                      \
-        const T *x, const float *weight, const float *amax, u8 *data, FORMAT::Stored *scale, float eps, int rows,     \
-        int cols) {                                                                                                    \
-        simple<FORMAT>(x, weight, amax, data, scale, eps, rows, cols);                                                 \
+    extern "C" __global__ void __launch_bounds__(128) ENTRY(simple, FORMAT, DTYPE, T, u8) {                            \
+        simple<FORMAT>(x, weight, amax, data, scale, eps, count, cols);                                                \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(224, 4) rmsnorm_quantize_fast_##FORMAT##_##DTYPE(                     \
-        const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps,    \
-        int rows, int cols) {                                                                                          \
-        norm_rows<4>(x, weight, eps, rows, cols, (T *)ring, Prepare<FORMAT>{amax},                                     \
-                     Cast<4, FORMAT>{data, scale, cols});                                                          \
+    extern "C" __global__ void __launch_bounds__(1024) ENTRY(wide, FORMAT, DTYPE, T, FORMAT::Codes) {                  \
+        norm_row<1, 32>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols});              \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024) rmsnorm_quantize_wide_##FORMAT##_##DTYPE(                       \
-        const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int, \
-        int cols) {                                                                                                    \
-        norm_row<1>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols});              \
-    } \
-    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 4 : 4) rmsnorm_quantize_rows_##FORMAT##_##DTYPE(                      \
-        const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int, \
-        int cols) {                                                                                                    \
-        norm_row<4>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});              \
+    extern "C" __global__ void __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4)                              \
+        ENTRY(rows, FORMAT, DTYPE, T, FORMAT::Codes) {                                                                 \
+        rows<FORMAT>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});                 \
     }
 
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
 
 FOR_ALL_FORMATS(ENTRIES)
-
 // ==== probes
-#define SIG(NAME, FORMAT, B, MIN) extern "C" __global__ void __launch_bounds__(B, MIN) rmsnorm_quantize_##NAME##_##FORMAT##_bf16( \
-        const bf16 *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows, int cols)
-#define X1(NAME, FORMAT, V, B, MIN, ...) SIG(NAME, FORMAT, B, MIN) { \
-        norm_row<V>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}, ##__VA_ARGS__); }
-#define X(NAME, V, B, MIN, ...) X1(NAME, fp8_b128_f32, V, B, MIN, ##__VA_ARGS__) X1(NAME, mxfp8, V, B, MIN, ##__VA_ARGS__) X1(NAME, nvfp4, V, B, MIN, ##__VA_ARGS__)
-#define R1(NAME, FORMAT, V, B, MIN, HINT) SIG(NAME, FORMAT, B, MIN) { \
-        norm_rows<V, HINT>(x, weight, eps, rows, cols, (bf16 *)ring, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}); }
-#define R(NAME, V, B, MIN, HINT) R1(NAME, fp8_b128_f32, V, B, MIN, HINT) R1(NAME, mxfp8, V, B, MIN, HINT) R1(NAME, nvfp4, V, B, MIN, HINT)
-#define W1(NAME, FORMAT, V, S, REGS, HINT) extern "C" __global__ void __maxnreg__(REGS) rmsnorm_quantize_##NAME##_##FORMAT##_bf16( \
-        const bf16 *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int rows, int cols) { \
-        norm_ring<V, S, HINT>(x, weight, eps, rows, cols, (bf16 *)ring, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}); }
-#define W(NAME, V, S, REGS, HINT) W1(NAME, fp8_b128_f32, V, S, REGS, HINT) W1(NAME, mxfp8, V, S, REGS, HINT) W1(NAME, nvfp4, V, S, REGS, HINT)
-X(e0, 4, 224, 5)
-X(e1, 4, 224, 5, let_go())
-X(e2, 4, 224, 5, let_half_go())
-X(e3, 4, 224, 4)
-X(e4, 4, 224, 4, let_go())
-R(r4, 4, 224, 4, false)
-R(r5, 4, 224, 5, false)
-R(r5h, 4, 224, 5, true)
-W(w4, 2, 4, 72, false)
-W(w4h, 2, 4, 72, true)
-W(w3, 4, 5, 96, false)
+#define X1(NAME, FORMAT, V, W, B, MIN, ...) extern "C" __global__ void __launch_bounds__(B, MIN) ENTRY(NAME, FORMAT, bf16, bf16, FORMAT::Codes) { \
+        norm_row<V, W>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<V, FORMAT>{data, scale, cols}, ##__VA_ARGS__); }
+#define X(NAME, V, W, B, MIN, ...) X1(NAME, fp8_b128_f32, V, W, B, MIN, ##__VA_ARGS__) X1(NAME, mxfp8, V, W, B, MIN, ##__VA_ARGS__) X1(NAME, nvfp4, V, W, B, MIN, ##__VA_ARGS__)
+X(e0, 4, 8, 224, 5, NoHint())
+X(e1, 4, 8, 224, 5, let_go())
+X(e2, 4, 8, 224, 5, let_half_go())
+X(e3, 4, 8, 224, 4, NoHint())
+X(e5, 4, 8, 224, 4, let_half_go())
+X(e6, 2, 16, 448, 3, let_go())
+X(e7, 2, 16, 448, 2, let_go())
+X(e8, 4, 8, 224, 3, let_go())

@@ -20,50 +20,6 @@ grid = ["min(ceil(T * C, 2048), sms * 5)"]
 block = [256]
 args = ["gate_up", "y", "limit", "T", "C"]
 
-[[variant]]
-name = "s0"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_s0_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
-block = [256]
-args = ["gate_up", "y", "limit", "T", "C"]
-
-[[variant]]
-name = "s1"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_s1_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
-block = [256]
-args = ["gate_up", "y", "limit", "T", "C"]
-
-[[variant]]
-name = "s2"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_s2_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 6)"]
-block = [256]
-args = ["gate_up", "y", "limit", "T", "C"]
-
-[[variant]]
-name = "s3"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_s3_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 200)"]
-block = [256]
-args = ["gate_up", "y", "limit", "T", "C"]
-
 [[mutant]]
 name = "clamp_below"
 doc = "the gate clamped from below too"
@@ -103,14 +59,8 @@ template <class T, class... Policy> __device__ __forceinline__ void fast(const T
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3)                                          \
         swiglu_fast_##DTYPE(const T *gate_up, T *y, float limit, int rows, int cols) {                                 \
-        fast(gate_up, y, limit, rows, cols);                                                                           \
+        fast(gate_up, y, limit, rows, cols, NoHint());                                                                           \
     }
 
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
-
-// ==== probes
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s0_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s1_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols, let_go()); }
-extern "C" __global__ void __launch_bounds__(256, 6) swiglu_s2_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_s3_bf16(const bf16 *gate_up, bf16 *y, float limit, int rows, int cols) { fast(gate_up, y, limit, rows, cols); }

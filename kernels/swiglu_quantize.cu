@@ -21,28 +21,6 @@ block = [256]
 args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
 
 [[variant]]
-name = "s0"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_quantize_s0_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 4)"]
-block = [256]
-args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
-
-[[variant]]
-name = "s1"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_quantize_s1_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 4)"]
-block = [256]
-args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
-
-[[variant]]
 name = "s2"
 doc = "probe"
 needs = ["C % 8 == 0"]
@@ -50,6 +28,39 @@ needs = ["C % 8 == 0"]
 [[variant.launch]]
 entry = "swiglu_quantize_s2_{format}_{dtype}"
 grid = ["min(ceil(T * C, 2048), sms * 5)"]
+block = [256]
+args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
+
+[[variant]]
+name = "s3"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_quantize_s3_{format}_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 5)"]
+block = [256]
+args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
+
+[[variant]]
+name = "s4"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_quantize_s4_{format}_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 5)"]
+block = [256]
+args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
+
+[[variant]]
+name = "s5"
+doc = "probe"
+needs = ["C % 8 == 0"]
+
+[[variant.launch]]
+entry = "swiglu_quantize_s5_{format}_{dtype}"
+grid = ["min(ceil(T * C, 2048), sms * 4)"]
 block = [256]
 args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
 
@@ -126,15 +137,11 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
 FOR_ALL_FORMATS(ENTRIES)
 
 // ==== probes
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s0_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s0_fp8_b128_bf16(const bf16 *gate_up, const float *amax, fp8_b128::Codes *data, fp8_b128::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128>(gate_up, amax, data, scale, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s0_mxfp8_bf16(const bf16 *gate_up, const float *amax, mxfp8::Codes *data, mxfp8::Stored *scale, float limit, int rows, int cols) { fast<mxfp8>(gate_up, amax, data, scale, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s0_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s1_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, let_go()); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s1_fp8_b128_bf16(const bf16 *gate_up, const float *amax, fp8_b128::Codes *data, fp8_b128::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128>(gate_up, amax, data, scale, limit, rows, cols, let_go()); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s1_mxfp8_bf16(const bf16 *gate_up, const float *amax, mxfp8::Codes *data, mxfp8::Stored *scale, float limit, int rows, int cols) { fast<mxfp8>(gate_up, amax, data, scale, limit, rows, cols, let_go()); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s1_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, let_go()); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_fp8_b128_bf16(const bf16 *gate_up, const float *amax, fp8_b128::Codes *data, fp8_b128::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128>(gate_up, amax, data, scale, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_mxfp8_bf16(const bf16 *gate_up, const float *amax, mxfp8::Codes *data, mxfp8::Stored *scale, float limit, int rows, int cols) { fast<mxfp8>(gate_up, amax, data, scale, limit, rows, cols); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, NoHint()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, NoHint()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s3_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, let_go()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s3_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, let_go()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s4_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, let_half_go()); }
+extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s4_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, let_half_go()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s5_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, let_half_go()); }
+extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s5_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, let_half_go()); }
