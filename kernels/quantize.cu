@@ -58,14 +58,6 @@ block = [128]
 programmatic = true
 args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 
-[[variant.launch]]
-entry = "quantize_fused_{dtype}"
-grid = ["min(ceil(T * C * S, 16384), sms * 5)"]
-block = [256]
-shared = "32768"
-cooperative = true
-args = ["x", "largest", "amax", "data", "scale", "T", "C"]
-
 [[variant]]
 name = "c1"
 doc = "probe"

@@ -29,22 +29,22 @@ __device__ __forceinline__ void load_weights(const float *weight, int at, float 
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
 }
 
-// A row by a thread block of at most WARPS warps, `V` eights a thread, of those that there are. Calls
-// emit(state, row, product, inverse, there) with all threads: y of an eight is product · inverse, zeros where there is none.
-// `prepare` makes the state, by the first warp for all, once the row is on its way.
-template <int V, int WARPS, class T, class There, class Prepare, class Emit, class... Hint>
-__device__ __forceinline__ void norm_eights(const T *x, const float *weight, float eps, int cols, There there, Prepare prepare,
-                                            Emit emit, Hint... hint) {
+// A row by a thread block of at most WARPS warps, `V` eights a thread. Calls emit(state, row, product, inverse, there) with all
+// threads: y of an eight is product · inverse, zeros where there is none. `prepare` makes the state, by the first warp for all,
+// once the row is on its way.
+template <int V, int WARPS, class T, class Prepare, class Emit, class... Hint>
+__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit,
+                                         Hint... hint) {
     typedef decltype(prepare()) State;
     __shared__ State state;
     __shared__ float room[WARPS];
-    const int first = first_eight<V>();
-    x += ((size_t)blockIdx.x * (cols / 8) + first) * 8, weight += first * 8;
+    const Below there = {cols / 8};
     Eight<T> in[V];
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        if (there(first + v * 32))
-            in[v].load(x, v * 32, hint...);
+        const int at = first_eight<V>() + v * 32;
+        if (there(at))
+            in[v].load(x, (size_t)blockIdx.x * (cols / 8) + at, hint...);
         else
             in[v].zero();
     }
@@ -52,9 +52,10 @@ __device__ __forceinline__ void norm_eights(const T *x, const float *weight, flo
     float product[V][8], sum[2] = {};
 #pragma unroll
     for (int v = 0; v < V; v++) {
+        const int at = first_eight<V>() + v * 32;
         float w[8] = {};
-        if (there(first + v * 32))
-            load_weights(weight, v * 32, w);
+        if (there(at))
+            load_weights(weight, at, w);
         in[v].unpack(product[v]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -70,15 +71,9 @@ __device__ __forceinline__ void norm_eights(const T *x, const float *weight, flo
     const int row = blockIdx.x;
 #endif
     const float inverse = inverse_rms(block_sum<WARPS>(sum[0] + sum[1], room), cols, eps);
-    emit(State(state), row, product, inverse, there);
-}
-
-// The same, with no bounds where the row has exactly as many eights.
-template <int V, int WARPS, class T, class Prepare, class Emit, class... Hint>
-__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit,
-                                         Hint... hint) {
+    // With no bounds where a row has exactly as many eights.
     if (cols == V * 8 * (int)blockDim.x)
-        norm_eights<V, WARPS>(x, weight, eps, cols, All(), prepare, emit, hint...);
+        emit(State(state), row, product, inverse, All());
     else
-        norm_eights<V, WARPS>(x, weight, eps, cols, Below{cols / 8}, prepare, emit, hint...);
+        emit(State(state), row, product, inverse, there);
 }
