@@ -67,12 +67,6 @@ __device__ __forceinline__ uint4 load_once(const uint4 *from, NoHint) {
     return out;
 }
 
-__device__ __forceinline__ u64 let_half_go() {
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 0.5;" : "=l"(policy));
-    return policy;
-}
-
 // Stores of what is not read again soon.
 template <class T> __device__ __forceinline__ void store_once(T *to, T value) {
     __stcs(to, value);

@@ -20,17 +20,6 @@ grid = ["ceil(T * C, 8192)"]
 block = [256]
 args = ["data", "scale", "amax", "y", "T", "C"]
 
-[[variant]]
-name = "d3"
-doc = "probe"
-needs = ["C % W == 0"]
-
-[[variant.launch]]
-entry = "dequantize_d3_{format}_{dtype}"
-grid = ["ceil(T * C, 4096)"]
-block = [128]
-args = ["data", "scale", "amax", "y", "T", "C"]
-
 [[mutant]]
 name = "nibble_order"
 doc = "of two 4-bit codes the first from the high nibble"
@@ -78,7 +67,7 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
     for (int i = 0; i < EIGHTS; i++) {
         const int at = first + i * blockDim.x;
         if (at < count) {
-            codes[i] = __ldg(data + at);
+            codes[i] = __ldcs(data + at);
             scale[i] = __ldg(scales + BLOCK(at / F::lanes));
         }
     }
@@ -111,8 +100,3 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
 
 FOR_ALL_FORMATS(ENTRIES)
-
-// ==== probes
-extern "C" __global__ void __launch_bounds__(128) dequantize_d3_fp8_b128_f32_bf16(const fp8_b128_f32::Codes *data, const fp8_b128_f32::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<fp8_b128_f32>(data, scale, amax, y, rows, cols); }
-extern "C" __global__ void __launch_bounds__(128) dequantize_d3_mxfp8_bf16(const mxfp8::Codes *data, const mxfp8::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<mxfp8>(data, scale, amax, y, rows, cols); }
-extern "C" __global__ void __launch_bounds__(128) dequantize_d3_nvfp4_bf16(const nvfp4::Codes *data, const nvfp4::Stored *scale, const float *amax, bf16 *y, int rows, int cols) { fast<nvfp4>(data, scale, amax, y, rows, cols); }

@@ -23,7 +23,7 @@ args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
 name = "pieces"
-doc = "64 bytes a thread, whose lanes share the work on scales"
+doc = "64 bytes a thread, in small thread blocks; lanes share the work on scales"
 needs = ["FIND == 0", "C % W == 0"]
 
 [[variant.launch]]
@@ -34,7 +34,7 @@ args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
 name = "two_launches"
-doc = "the largest magnitude of all; then all blocks, last first: their end is still in the second-level cache"
+doc = "one number cleared; the largest magnitude of all; then all blocks, last first: their end is still in the second-level cache"
 needs = ["FIND == 1", "C % W == 0"]
 scratch = [{ name = "largest", bytes = "4" }]
 
@@ -55,184 +55,6 @@ args = ["x", "largest", "T", "C"]
 entry = "quantize_found_{dtype}"
 grid = ["ceil(T * C * S, 8192)"]
 block = [128]
-programmatic = true
-args = ["x", "largest", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "c1"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_c1_{format}_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "c2"
-doc = "probe"
-needs = ["FIND == 0", "C % W == 0"]
-
-[[variant.launch]]
-entry = "quantize_c2_{format}_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-args = ["x", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "t32"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4" }]
-
-[[variant.launch]]
-entry = "quantize_clear_{dtype}"
-grid = [1]
-block = [1]
-args = ["largest"]
-
-[[variant.launch]]
-entry = "quantize_find32_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-programmatic = true
-args = ["x", "largest", "T", "C"]
-
-[[variant.launch]]
-entry = "quantize_found_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-programmatic = true
-args = ["x", "largest", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "t28"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4" }]
-
-[[variant.launch]]
-entry = "quantize_clear_{dtype}"
-grid = [1]
-block = [1]
-args = ["largest"]
-
-[[variant.launch]]
-entry = "quantize_finde_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-programmatic = true
-args = ["x", "largest", "T", "C"]
-
-[[variant.launch]]
-entry = "quantize_found_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-programmatic = true
-args = ["x", "largest", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "tl"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4" }]
-
-[[variant.launch]]
-entry = "quantize_clear_{dtype}"
-grid = [1]
-block = [1]
-args = ["largest"]
-
-[[variant.launch]]
-entry = "quantize_findl_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-programmatic = true
-args = ["x", "largest", "T", "C"]
-
-[[variant.launch]]
-entry = "quantize_found_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-programmatic = true
-args = ["x", "largest", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "th"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4" }]
-
-[[variant.launch]]
-entry = "quantize_clear_{dtype}"
-grid = [1]
-block = [1]
-args = ["largest"]
-
-[[variant.launch]]
-entry = "quantize_find_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-programmatic = true
-args = ["x", "largest", "T", "C"]
-
-[[variant.launch]]
-entry = "quantize_foundh_{dtype}"
-grid = ["ceil(T * C * S, 8192)"]
-block = [128]
-programmatic = true
-args = ["x", "largest", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "t256"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4" }]
-
-[[variant.launch]]
-entry = "quantize_clear_{dtype}"
-grid = [1]
-block = [1]
-args = ["largest"]
-
-[[variant.launch]]
-entry = "quantize_find_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-programmatic = true
-args = ["x", "largest", "T", "C"]
-
-[[variant.launch]]
-entry = "quantize_found256_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-programmatic = true
-args = ["x", "largest", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "t64"
-doc = "probe"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "4" }]
-
-[[variant.launch]]
-entry = "quantize_clear_{dtype}"
-grid = [1]
-block = [1]
-args = ["largest"]
-
-[[variant.launch]]
-entry = "quantize_find_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
-programmatic = true
-args = ["x", "largest", "T", "C"]
-
-[[variant.launch]]
-entry = "quantize_found64_{dtype}"
-grid = ["ceil(T * C * S, 4096)"]
-block = [64]
 programmatic = true
 args = ["x", "largest", "amax", "data", "scale", "T", "C"]
 
@@ -328,20 +150,20 @@ __device__ __forceinline__ void piece(int block, const T *x, typename F::Codes *
     }
 }
 
-template <int N, class F, class T, class Hint>
+template <int N, class F, class T>
 __device__ __forceinline__ void once(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
-                                     int rows, int cols, Hint hint) {
+                                     int rows, int cols) {
     const auto level = [=] { return typename F::Level(amax); };
-    piece<N, F>(blockIdx.x, x, data, scales, rows * (cols / 8), level, hint);
+    piece<N, F>(blockIdx.x, x, data, scales, rows * (cols / 8), level, NoHint());
 }
 
 // Bytes at the end of x that stay in the second-level cache, to be read again first.
 constexpr int KEPT = 24 << 20;
 
-// N eights of each thread: the largest magnitude, put with that of all others once `ready` has returned.
-template <int N, int MB, class T, class Ready> __device__ __forceinline__ void find(const T *x, u32 *largest, int count, Ready ready) {
+// N eights of each thread: their largest magnitude, put with that of all others, which the launch before cleared.
+template <int N, class T> __device__ __forceinline__ void find(const T *x, u32 *largest, int count) {
     __shared__ u32 room[32];
-    const int first = blockIdx.x * N * blockDim.x, kept = count - (MB << 20) / (8 * (int)sizeof(T));
+    const int first = blockIdx.x * N * blockDim.x, kept = count - KEPT / (8 * (int)sizeof(T));
     Eight<T> in[N];
     load_eights(in, x, first + first_eight<N>(), Below{count}, first < kept ? let_go() : keep());
     u32 found = 0;
@@ -349,14 +171,14 @@ template <int N, int MB, class T, class Ready> __device__ __forceinline__ void f
     for (int i = 0; i < N; i++)
         found = larger(found, in[i].amax());
     found = block_max(found, room);
-    ready();
+    wait_for_last();
     if (threadIdx.x == 0)
         atomicMax(largest, found);
 }
 
 // N eights of each thread under that magnitude, which is stored too, from the last to the first.
-template <int N, class T, class Hint>
-__device__ __forceinline__ void found(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count, Hint hint) {
+template <int N, class T>
+__device__ __forceinline__ void found(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count) {
     const auto level = [=] {
 #ifndef MUTANT_NO_BARRIER
         wait_for_last();
@@ -367,14 +189,14 @@ __device__ __forceinline__ void found(const T *x, const u32 *largest, float *ama
             *amax = stored;
         return Te::Level(stored);
     };
-    piece<N, nvfp4>(gridDim.x - 1 - blockIdx.x, x, data, scales, count, level, hint);
+    piece<N, nvfp4>(gridDim.x - 1 - blockIdx.x, x, data, scales, count, level, let_go());
 }
 
-#define VARIANT(NAME, FORMAT, DTYPE, T, BLOCK, BLOCKS, N, HINT)                                                        \
+#define VARIANT(NAME, FORMAT, DTYPE, T, BLOCK, BLOCKS, N)                                                              \
     extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)                                                        \
         quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *amax, FORMAT::Codes *data,                       \
                                              FORMAT::Stored *scale, int rows, int cols) {                              \
-        once<N, FORMAT>(x, amax, data, scale, rows, cols, HINT);                                                       \
+        once<N, FORMAT>(x, amax, data, scale, rows, cols);                                                             \
     }
 
 #define ALL(FORMAT, DTYPE, T, N)                                                                                       \
@@ -383,8 +205,8 @@ __device__ __forceinline__ void found(const T *x, const u32 *largest, float *ama
                                            int cols) {                                                                 \
         simple<FORMAT>(x, amax, data, scale, rows, cols);                                                              \
     }                                                                                                                  \
-    VARIANT(few, FORMAT, DTYPE, T, 256, 4, 1, NoHint())                                                                \
-    VARIANT(pieces, FORMAT, DTYPE, T, 128, 10, N, NoHint())
+    VARIANT(few, FORMAT, DTYPE, T, 256, 4, 1)                                                                          \
+    VARIANT(pieces, FORMAT, DTYPE, T, 128, 10, N)
 
 #define ENTRIES(FORMAT) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 
@@ -398,29 +220,12 @@ FOR_ALL_FORMATS(ENTRIES)
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
         quantize_find_##DTYPE(const T *x, u32 *largest, int rows, int cols) {                                          \
         start_next();                                                                                                  \
-        find<N, 24>(x, largest, rows * (cols / 8), [] { wait_for_last(); });                                           \
+        find<N>(x, largest, rows * (cols / 8));                                                                        \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(128, 10)                                                              \
         quantize_found_##DTYPE(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) { \
-        found<N>(x, largest, amax, data, scale, rows * (cols / 8), let_go());                                          \
+        found<N>(x, largest, amax, data, scale, rows * (cols / 8));                                                    \
     }
 
 FIND(bf16, bf16, 4)
 FIND(f32, float, 2)
-
-// ==== probes
-#define X(NAME, N, B, BLOCKS, HINT) VARIANT(NAME, fp8_b128_f32, bf16, bf16, B, BLOCKS, N, HINT) VARIANT(NAME, mxfp8, bf16, bf16, B, BLOCKS, N, HINT) VARIANT(NAME, nvfp4, bf16, bf16, B, BLOCKS, N, HINT)
-X(c1, 4, 128, 10, let_go())
-X(c2, 4, 128, 10, let_half_go())
-extern "C" __global__ void __launch_bounds__(256) quantize_find32_bf16(const bf16 *x, u32 *largest, int rows, int cols) {
-        start_next(); find<4, 32>(x, largest, rows * (cols / 8), [] { wait_for_last(); }); }
-extern "C" __global__ void __launch_bounds__(256) quantize_finde_bf16(const bf16 *x, u32 *largest, int rows, int cols) {
-        start_next(); find<4, 28>(x, largest, rows * (cols / 8), [] { wait_for_last(); }); }
-extern "C" __global__ void __launch_bounds__(256) quantize_findl_bf16(const bf16 *x, u32 *largest, int rows, int cols) {
-        find<4, 24>(x, largest, rows * (cols / 8), [] { wait_for_last(); }); start_next(); }
-extern "C" __global__ void __launch_bounds__(128, 10) quantize_foundh_bf16(const bf16 *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) {
-        found<4>(x, largest, amax, data, scale, rows * (cols / 8), let_half_go()); }
-extern "C" __global__ void __launch_bounds__(256, 5) quantize_found256_bf16(const bf16 *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) {
-        found<4>(x, largest, amax, data, scale, rows * (cols / 8), let_go()); }
-extern "C" __global__ void __launch_bounds__(64, 20) quantize_found64_bf16(const bf16 *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) {
-        found<4>(x, largest, amax, data, scale, rows * (cols / 8), let_go()); }

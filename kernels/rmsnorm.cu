@@ -31,17 +31,6 @@ grid = ["T"]
 block = ["ceil(C, 512) * 32"]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
-[[variant]]
-name = "b1"
-doc = "probe"
-needs = ["C == 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_b1_{dtype}"
-grid = ["T"]
-block = [448]
-args = ["x", "weight", "y", "eps", "T", "C"]
-
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
@@ -111,45 +100,3 @@ template <int V, class T> struct Store {
 
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
-
-// ==== probes
-// What round 2 had.
-template <int V, class T, class Prepare, class Emit, class... Hint>
-__device__ __forceinline__ void norm_was(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit, Hint... hint) {
-    __shared__ float room[32];
-    const int count = cols / 8;
-    const Below there = {count};
-    Eight<T> in[V];
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        const int at = first_eight<V>() + v * 32;
-        if (there(at))
-            in[v].load(x, (size_t)blockIdx.x * count + at, hint...);
-        else
-            in[v].zero();
-    }
-    float product[V][8];
-    float sum[2] = {};
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        const int at = first_eight<V>() + v * 32;
-        float w[8] = {};
-        if (there(at)) {
-            const float4 low = __ldg((const float4 *)weight + 2 * at), high = __ldg((const float4 *)weight + 2 * at + 1);
-            w[0] = low.x, w[1] = low.y, w[2] = low.z, w[3] = low.w;
-            w[4] = high.x, w[5] = high.y, w[6] = high.z, w[7] = high.w;
-        }
-        in[v].unpack(product[v]);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sum[i % 2] = __fmaf_rn(product[v][i], product[v][i], sum[i % 2]);
-            product[v][i] *= w[i];
-        }
-    }
-    const auto state = prepare();
-    const float total = block_sum(sum[0] + sum[1], room);
-    emit(state, blockIdx.x, product, rsqrtf(total * __frcp_rn((float)cols) + eps), there);
-}
-extern "C" __global__ void __launch_bounds__(448, 4) rmsnorm_b1_bf16(const bf16 *x, const float *weight, bf16 *y, float eps, int, int cols) {
-    norm_was<2>(x, weight, eps, cols, nothing, Store<2, bf16>{y, cols}, NoHint());
-}

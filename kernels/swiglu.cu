@@ -44,12 +44,12 @@ template <class T> __device__ void simple(const T *gate_up, T *y, float limit, i
     from_f32(y[at], swiglu(to_f32(gate_up[gate]), to_f32(gate_up[gate + cols]), limit));
 }
 
-template <class T, class... Policy> __device__ __forceinline__ void fast(const T *gate_up, T *y, float limit, int rows, int cols, Policy... policy) {
+template <class T> __device__ __forceinline__ void fast(const T *gate_up, T *y, float limit, int rows, int cols) {
     const auto nothing = [] { return 0; };
     swiglu_eights(gate_up, limit, rows, cols, nothing, [=](int, int at, const float(&out)[8]) {
         if (at < rows * (cols / 8))
             Eight<T>::store(y, at, out);
-    }, policy...);
+    }, NoHint());
 }
 
 #define ENTRIES(DTYPE, T)                                                                                              \
@@ -59,7 +59,7 @@ template <class T, class... Policy> __device__ __forceinline__ void fast(const T
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3)                                          \
         swiglu_fast_##DTYPE(const T *gate_up, T *y, float limit, int rows, int cols) {                                 \
-        fast(gate_up, y, limit, rows, cols, NoHint());                                                                           \
+        fast(gate_up, y, limit, rows, cols);                                                                           \
     }
 
 ENTRIES(bf16, bf16)

@@ -16,51 +16,7 @@ needs = ["C % W == 0"]
 
 [[variant.launch]]
 entry = "swiglu_quantize_fast_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 4)"]
-block = [256]
-args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
-
-[[variant]]
-name = "s2"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_quantize_s2_{format}_{dtype}"
 grid = ["min(ceil(T * C, 2048), sms * 5)"]
-block = [256]
-args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
-
-[[variant]]
-name = "s3"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_quantize_s3_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
-block = [256]
-args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
-
-[[variant]]
-name = "s4"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_quantize_s4_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 5)"]
-block = [256]
-args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
-
-[[variant]]
-name = "s5"
-doc = "probe"
-needs = ["C % 8 == 0"]
-
-[[variant.launch]]
-entry = "swiglu_quantize_s5_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 4)"]
 block = [256]
 args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
 
@@ -103,9 +59,9 @@ __device__ void simple(const T *gate_up, const float *amax, u8 *data, typename F
                       [=](int i) { return swiglu(to_f32(gate_up[i]), to_f32(gate_up[cols + i]), limit); });
 }
 
-template <class F, class T, class... Policy>
+template <class F, class T>
 __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typename F::Codes *data,
-                                     typename F::Stored *scales, float limit, int rows, int cols, Policy... policy) {
+                                     typename F::Stored *scales, float limit, int rows, int cols) {
     typedef typename F::Level Level;
     const auto level = [=] { return Level(amax); };
     const Below there = {rows * (cols / 8)};
@@ -117,7 +73,7 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
                 x[i] = y[i];
         };
         quantize_eights<F>(largest, get, level, data, scales, at, there);
-    }, policy...);
+    });
 }
 
 #define BOTH(FORMAT, DTYPE, T)                                                                                         \
@@ -126,7 +82,7 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
                                                   float limit, int rows, int cols) {                                   \
         simple<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                 \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 4 : 3)                                          \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3)                                          \
         swiglu_quantize_fast_##FORMAT##_##DTYPE(const T *gate_up, const float *amax, FORMAT::Codes *data,              \
                                                 FORMAT::Stored *scale, float limit, int rows, int cols) {              \
         fast<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                   \
@@ -135,13 +91,3 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
 
 FOR_ALL_FORMATS(ENTRIES)
-
-// ==== probes
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, NoHint()); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s2_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, NoHint()); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s3_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, let_go()); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s3_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, let_go()); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s4_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, let_half_go()); }
-extern "C" __global__ void __launch_bounds__(256, 5) swiglu_quantize_s4_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, let_half_go()); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s5_fp8_b128_f32_bf16(const bf16 *gate_up, const float *amax, fp8_b128_f32::Codes *data, fp8_b128_f32::Stored *scale, float limit, int rows, int cols) { fast<fp8_b128_f32>(gate_up, amax, data, scale, limit, rows, cols, let_half_go()); }
-extern "C" __global__ void __launch_bounds__(256, 4) swiglu_quantize_s5_nvfp4_bf16(const bf16 *gate_up, const float *amax, nvfp4::Codes *data, nvfp4::Stored *scale, float limit, int rows, int cols) { fast<nvfp4>(gate_up, amax, data, scale, limit, rows, cols, let_half_go()); }
