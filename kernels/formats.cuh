@@ -354,8 +354,8 @@ template <class F, int N> struct Shared {
     }
 };
 
-// Whether factors leave numbers alone that are none and are above the one under the scale of a block with such numbers: then
-// there are none, as all lanes of the warp are told.
+// Whether all factors of a warp are ordinary: numbers above 2^-127, which is what a block with a NaN or an infinity has if not
+// NaN itself. The first n of each lane.
 template <int N> __device__ __forceinline__ bool ordinary(const float (&factor)[N], int n) {
     bool all = true;
 #pragma unroll
@@ -364,12 +364,14 @@ template <int N> __device__ __forceinline__ bool ordinary(const float (&factor)[
     return __all_sync(0xffffffff, all);
 }
 
+// Factors as they are.
 struct Unchanged {
     template <int N> __device__ __forceinline__ bool operator()(float (&factor)[N], int n) const {
         return ordinary(factor, n);
     }
 };
 
+// Codes of a thread's eights; where factors are ordinary a faster way.
 template <class F, bool ORDINARY, int N, class Get, class There>
 __device__ __forceinline__ void store_codes(Get get, const float (&factor)[N], typename F::Codes *data, int at, There there) {
 #pragma unroll
@@ -388,8 +390,8 @@ __device__ __forceinline__ void store_codes(Get get, const float (&factor)[N], t
 
 // N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
 // those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements. adjust(factor, n) may change
-// the first n factors and says whether they are ordinary. All lanes of a warp take part; of those that hold a block there are
-// all or none.
+// the first n factors, and says to the whole warp whether they are ordinary. All lanes of a warp take part; of those that hold a
+// block there are all or none.
 template <class F, int N, class Get, class There, class Adjust = Unchanged>
 __device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
                                                 typename F::Stored *scales, int at, There there, Adjust adjust = Adjust()) {

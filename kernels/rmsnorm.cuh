@@ -7,6 +7,7 @@ __device__ __forceinline__ float inverse_rms(float sum, int cols, float eps) {
 #ifdef MUTANT_NO_EPS
     eps = 0.0f;
 #endif
+    // Within one unit in the last place; the sum has many fewer roundings than its bound allows.
     float inverse;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"((float)cols));
     return rsqrtf(sum * inverse + eps);

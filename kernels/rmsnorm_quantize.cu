@@ -79,8 +79,8 @@ __device__ void simple(const T *x, const float *weight, const float *amax, u8 *d
                           typename F::Level(amax), [=](int i) { return to_f32(x[i]) * weight[i] * inverse; });
 }
 
-// What is done with a row's products: cast, each by the inverse root mean square. That goes into the factors where both
-// together are a normal number: one rounding more than the bound counts, of the many that the sum has less.
+// What is done with a row's products: cast, each by the inverse root mean square. That is put into the factors where both
+// together are a normal number: one rounding more, where the sum has many fewer than its bound allows.
 template <int V, class F> struct Cast {
     typename F::Codes *data;
     typename F::Stored *scales;
@@ -152,7 +152,7 @@ template <class F, class... Args> __device__ __forceinline__ void rows(Args... a
     extern "C" __global__ void __launch_bounds__(1024) ENTRY(wide, FORMAT, DTYPE, T, FORMAT::Codes) {                  \
         norm_row<1, 32>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols});              \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4)                              \
+    extern "C" __global__ void __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4)            \
         ENTRY(rows, FORMAT, DTYPE, T, FORMAT::Codes) {                                                                 \
         rows<FORMAT>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});                 \
     }
