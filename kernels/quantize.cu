@@ -33,7 +33,7 @@ block = [128]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "two_launches"
+name = "two_passes"
 doc = "one number cleared; the largest magnitude of all; then all blocks, last first: their end is still in the second-level cache"
 needs = ["FIND == 1", "C % W == 0"]
 scratch = [{ name = "largest", bytes = "4" }]
@@ -65,7 +65,7 @@ doc = "the largest magnitude by a maximum that ignores NaN"
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["few", "pieces", "two_launches"]
+variants = ["few", "pieces", "two_passes"]
 
 [[mutant]]
 name = "nibble_order"
@@ -88,12 +88,12 @@ variants = ["simple"]
 [[mutant]]
 name = "no_barrier"
 doc = "blocks begin before all magnitudes are in"
-variants = ["two_launches"]
+variants = ["two_passes"]
 
 [[mutant]]
 name = "warp_lost"
 doc = "the largest magnitude of a thread block is that of its first warp"
-variants = ["two_launches"]
+variants = ["two_passes"]
 */
 
 #include "formats.cuh"
