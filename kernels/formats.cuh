@@ -117,7 +117,7 @@ struct E2m1 {
 #endif
             asm("fma.rn.sat.f32 %0, %1, 0f32FFFFFF, 0f3F7FFFFD;" : "=f"(coarse) : "f"(size));
             const float fine = __fadd_rn(size, 8388606.0f);
-            codes = codes * 16 + __viaddmin_s32(__float_as_int(fine), zero - ZERO, __float_as_int(coarse));
+            codes = codes * 16 + __viaddmin_s32(__float_as_int(fine), (int)(zero - ZERO), __float_as_int(coarse));
         }
         return with_signs(codes - zero * 0x11111111, x);
     }

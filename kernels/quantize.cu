@@ -34,7 +34,7 @@ args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
 name = "two_passes"
-doc = "one number cleared; the largest magnitude of all; then all blocks, last first: their end is still in the second-level cache"
+doc = "the largest magnitude of all, found first; then all blocks, last first, as their end is still in the cache"
 needs = ["FIND == 1", "C % W == 0"]
 scratch = [{ name = "largest", bytes = "4" }]
 
@@ -134,8 +134,8 @@ __device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Le
     quantize_eights<F>(amax, get, level, data, scales, at, there);
 }
 
-// N eights of each thread, all of the thread block `block` in one piece; with no bounds where there are as many. `prepare` makes
-// what stands above the scales once they are on their way.
+// N eights of each thread, all of the thread block `block` in one piece; with no bounds where there are as many. `prepare`
+// makes what stands above the scales once they are on their way.
 template <int N, class F, class T, class Prepare, class Hint>
 __device__ __forceinline__ void piece(int block, const T *x, typename F::Codes *data, typename F::Stored *scales, int count,
                                       Prepare prepare, Hint hint) {
