@@ -230,7 +230,7 @@ __device__ __forceinline__ u32 warp_max(u32 x) {
     return __reduce_max_sync(0xffffffff, x);
 }
 
-// Over a block of at most `WARPS` warps, known to all, from what `over_warp` makes of a warp and `over_warps` of as many lanes.
+// Over a block of at most `WARPS` warps, known to all: `over_warp` of each warp, and of those `over_warps`, in as many lanes.
 // `room` has as many numbers; between two calls with the same room there must be a barrier.
 template <int WARPS, class T, class OverWarp, class OverWarps>
 __device__ __forceinline__ T over_block(T x, T *room, OverWarp over_warp, OverWarps over_warps) {

@@ -104,8 +104,8 @@ struct E2m1 {
         return with_signs(codes - ZERO * 0x11111111, x);
     }
 
-    // Of products with an ordinary factor. A sum that the machine keeps below 1, where its last bit is 2^-24, takes the place
-    // of the limit; its tie at 5, where that bit is odd, goes down as the half is a bit less.
+    // Of products with an ordinary factor. The second sum is one that the machine keeps below 1, where the last bit is 2^-24,
+    // instead of a limit of 6. Its tie at 5 goes down, as it must, because the coefficient is just below 2^-25.
     static __device__ __forceinline__ u32 encode8(const float (&x)[8], float factor) {
         const u32 zero = 0x3f7ffff9;
         u32 codes = 0;
@@ -117,7 +117,7 @@ struct E2m1 {
 #endif
             asm("fma.rn.sat.f32 %0, %1, 0f32FFFFFF, 0f3F7FFFFD;" : "=f"(coarse) : "f"(size));
             const float fine = __fadd_rn(size, 8388606.0f);
-            codes = codes * 16 + __viaddmin_s32(__float_as_int(fine), zero - ZERO, __float_as_int(coarse));
+            codes = codes * 16 + __viaddmin_s32(__float_as_int(fine), (int)(zero - ZERO), __float_as_int(coarse));
         }
         return with_signs(codes - zero * 0x11111111, x);
     }

@@ -33,8 +33,8 @@ block = [128]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "two_launches"
-doc = "one number cleared; the largest magnitude of all; then all blocks, last first: their end is still in the second-level cache"
+name = "two_passes"
+doc = "the largest magnitude of all, found first; then all blocks, last first, as their end is still in the cache"
 needs = ["FIND == 1", "C % W == 0"]
 scratch = [{ name = "largest", bytes = "4" }]
 
@@ -65,7 +65,7 @@ doc = "the largest magnitude by a maximum that ignores NaN"
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["few", "pieces", "two_launches"]
+variants = ["few", "pieces", "two_passes"]
 
 [[mutant]]
 name = "nibble_order"
@@ -88,12 +88,12 @@ variants = ["simple"]
 [[mutant]]
 name = "no_barrier"
 doc = "blocks begin before all magnitudes are in"
-variants = ["two_launches"]
+variants = ["two_passes"]
 
 [[mutant]]
 name = "warp_lost"
 doc = "the largest magnitude of a thread block is that of its first warp"
-variants = ["two_launches"]
+variants = ["two_passes"]
 */
 
 #include "formats.cuh"
@@ -134,8 +134,8 @@ __device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Le
     quantize_eights<F>(amax, get, level, data, scales, at, there);
 }
 
-// N eights of each thread, all of the thread block `block` in one piece; with no bounds where there are as many. `prepare` makes
-// what stands above the scales once they are on their way.
+// N eights of each thread, all of the thread block `block` in one piece; with no bounds where there are as many. `prepare`
+// makes what stands above the scales once they are on their way.
 template <int N, class F, class T, class Prepare, class Hint>
 __device__ __forceinline__ void piece(int block, const T *x, typename F::Codes *data, typename F::Stored *scales, int count,
                                       Prepare prepare, Hint hint) {

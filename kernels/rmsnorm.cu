@@ -10,17 +10,6 @@ block = [128]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
-name = "wide"
-doc = "a thread block for each row, one eight a thread"
-needs = ["C % 8 == 0", "C <= 8192", "T < 1024"]
-
-[[variant.launch]]
-entry = "rmsnorm_wide_{dtype}"
-grid = ["T"]
-block = ["ceil(C, 256) * 32"]
-args = ["x", "weight", "y", "eps", "T", "C"]
-
-[[variant]]
 name = "rows"
 doc = "a thread block for each row, two eights a thread"
 needs = ["C % 8 == 0", "C <= 8192"]
@@ -34,12 +23,12 @@ args = ["x", "weight", "y", "eps", "T", "C"]
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
-variants = ["wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "row_index"
 doc = "every row written where the first of its thread block goes, or the first of all"
-variants = ["wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "no_eps"
@@ -89,13 +78,9 @@ template <int V, class T> struct Store {
         rmsnorm_simple_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                 \
         simple(x, weight, y, eps, rows, cols);                                                                         \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
-        rmsnorm_wide_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
-        norm_row<1, 32>(x, weight, eps, cols, nothing, Store<1, T>{y, cols});                                          \
-    } \
     extern "C" __global__ void __launch_bounds__(512, sizeof(T) == 2 ? 4 : 3)                                          \
-        rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                         \
-        norm_row<2, 16>(x, weight, eps, cols, nothing, Store<2, T>{y, cols}, NoHint());                                          \
+        rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
+        norm_row<2, 16>(x, weight, eps, cols, nothing, Store<2, T>{y, cols}, NoHint());                                \
     }
 
 ENTRIES(bf16, bf16)

@@ -30,9 +30,9 @@ __device__ __forceinline__ void load_weights(const float *weight, int at, float 
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
 }
 
-// A row by a thread block of at most WARPS warps, `V` eights a thread. Calls emit(state, row, product, inverse, there) with all
-// threads: y of an eight is product · inverse, zeros where there is none. `prepare` makes the state, by the first warp for all,
-// once the row is on its way.
+// A row by a thread block of at most WARPS warps, `V` eights a thread. Calls emit(state, row, product, inverse, there) with
+// all threads: y of an eight is product · inverse, zeros where there is none. `prepare` makes the state, by the first warp
+// for all, once the row is on its way.
 template <int V, int WARPS, class T, class Prepare, class Emit, class... Hint>
 __device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit,
                                          Hint... hint) {

@@ -9,24 +9,6 @@ grid = ["ceil(T, 4)"]
 block = [128]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
-[[variant.launch]]
-entry = "rmsnorm_quantize_fast_{format}_{dtype}"
-grid = ["min(T, sms * 4)"]
-block = ["C / 32"]
-shared = "C * S * 3"
-args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
-
-[[variant]]
-name = "wide"
-doc = "a thread block for each row, one eight a thread"
-needs = ["C % W == 0", "C <= 8192", "T < 1024"]
-
-[[variant.launch]]
-entry = "rmsnorm_quantize_wide_{format}_{dtype}"
-grid = ["T"]
-block = ["ceil(C, 256) * 32"]
-args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
-
 [[variant]]
 name = "rows"
 doc = "a thread block for each row, four eights a thread"
@@ -41,17 +23,17 @@ args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
-variants = ["wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "row_index"
 doc = "every row written where the first of its thread block goes, or the first of all"
-variants = ["wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "nan_dropped"
@@ -148,9 +130,6 @@ template <class F, class... Args> __device__ __forceinline__ void rows(Args... a
 #define BOTH(FORMAT, DTYPE, T)                                                                                         \
     extern "C" __global__ void __launch_bounds__(128) ENTRY(simple, FORMAT, DTYPE, T, u8) {                            \
         simple<FORMAT>(x, weight, amax, data, scale, eps, count, cols);                                                \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024) ENTRY(wide, FORMAT, DTYPE, T, FORMAT::Codes) {                  \
-        norm_row<1, 32>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols});              \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4)            \
         ENTRY(rows, FORMAT, DTYPE, T, FORMAT::Codes) {                                                                 \

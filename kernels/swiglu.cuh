@@ -26,7 +26,8 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 // emit(state, eight, y) for all lanes of a warp together, some of which may be beyond the last; neighbouring lanes hold
 // neighbouring eights. `prepare` makes the state once the first are on their way.
 template <class T, class Prepare, class Emit, class... Hint>
-__device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int rows, int cols, Prepare prepare, Emit emit, Hint... hint) {
+__device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int rows, int cols, Prepare prepare, Emit emit,
+                                              Hint... hint) {
     const int across = cols / 8, count = rows * across, stride = gridDim.x * blockDim.x;
     int at = blockIdx.x * blockDim.x + threadIdx.x;
     // Of the eight that is loaded next its column and where its gate is: followed, as divisions are slow.
