@@ -48,6 +48,76 @@ block = [448]
 programmatic = true
 args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "T", "norm_eps", "eps"]
 
+[[variant]]
+name = "resident"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
+needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident"
+grid = ["32 * min(4, T / 16)"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_async"
+doc = "the same with cp.async"
+needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_async"
+grid = ["32 * min(4, T / 16)"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_two"
+doc = "the same with two bf16 parts of the projection"
+needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_two"
+grid = ["32 * min(4, T / 16)"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_probe"
+doc = "probe: nobody waits for weights"
+needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_probe"
+grid = ["32 * min(4, T / 16)"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_probe_async"
+doc = "probe: nobody waits for weights, cp.async"
+needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_probe_async"
+grid = ["32 * min(4, T / 16)"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+
 [[mutant]]
 name = "comb_transposed"
 doc = "rows and columns of the mixing matrix exchanged"
@@ -63,9 +133,9 @@ doc = "the last of the sums over parts of the channels is left out"
 [[mutant]]
 name = "weights_of_first_token"
 doc = "every token is mixed as the first one"
-variants = ["split", "tiles"]
+variants = ["split", "tiles", "resident"]
 */
-#include "mhc_pre.cuh"
+#include "mhc_pre_resident.cuh"
 
 // ---- simple
 
@@ -261,8 +331,8 @@ extern "C" __global__ void __launch_bounds__(512)
 
 // ---- tiles
 
-// A warp multiplies 64 tokens by its part of the columns, 64 columns at a time; STAGES such pieces are on their way.
-constexpr int TOKENS = 64, COLUMNS = 64, STAGES = 3, WARPS = 8, PIECE = TOKENS * COLUMNS * 2, WIDTH = MUS + 1;
+// A warp multiplies 64 tokens by its part of the columns, 64 columns at a time; PIECES such pieces are on their way.
+constexpr int TOKENS = 64, COLUMNS = 64, PIECES = 3, WARPS = 8, PIECE = TOKENS * COLUMNS * 2, WIDTH = MUS + 1;
 
 // Blocks that share the columns of a tile, as many as keep the machine busy.
 __device__ __forceinline__ int splits_of(int tokens) {
@@ -274,31 +344,18 @@ __device__ __forceinline__ u32 piece_at(int row, int eight) {
     return row * (COLUMNS * 2) + ((eight ^ row % 8) * 16);
 }
 
-__device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Takes from two numbers as much as bf16 holds of them. Three times that is all there is.
-__device__ __forceinline__ u32 take(float2 &rest) {
-    const u32 part = to_bf16x2(rest.x, rest.y);
-    rest.x -= __uint_as_float(part << 16), rest.y -= __uint_as_float(part & 0xffff0000);
-    return part;
-}
-
 extern "C" __global__ void __launch_bounds__(256, 1)
     mhc_pre_tiles_sums(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums, int tokens) {
     extern __shared__ __align__(128) u8 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * TOKENS;
-    const u32 pieces = (u32)__cvta_generic_to_shared(shared) + warp * STAGES * PIECE;
+    const u32 pieces = (u32)__cvta_generic_to_shared(shared) + warp * PIECES * PIECE;
     // The warp's columns begin here; neighbouring warps are at neighbouring columns.
     constexpr int ROUNDS = K / (WARPS * COLUMNS);
     const int begin = blockIdx.y * ROUNDS / gridDim.y, rounds = (blockIdx.y + 1) * ROUNDS / gridDim.y - begin;
     const auto column = [&](int round) { return (begin + round) * (WARPS * COLUMNS) + warp * COLUMNS; };
     const auto fetch = [&](int round) {
         if (round < rounds) {
-            const u32 to = pieces + round % STAGES * PIECE;
+            const u32 to = pieces + round % PIECES * PIECE;
             const bf16 *from = x + (size_t)first * K + column(round) + lane % 8 * 8;
 #pragma unroll
             for (int i = 0; i < TOKENS / 4; i++) {
@@ -319,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     };
 
 #pragma unroll
-    for (int round = 0; round < STAGES - 1; round++)
+    for (int round = 0; round < PIECES - 1; round++)
         fetch(round);
 #pragma unroll
     for (int step = 0; step < COLUMNS / 16; step++)
@@ -327,10 +384,10 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     float d[TOKENS / 16][3][4] = {}, squares[TOKENS / 16][2] = {};
 #pragma unroll 1
     for (int round = 0; round < rounds; round++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
+        asm volatile("cp.async.wait_group %0;" ::"n"(PIECES - 2));
         __syncwarp();
-        fetch(round + STAGES - 1);
-        const u32 piece = pieces + round % STAGES * PIECE;
+        fetch(round + PIECES - 1);
+        const u32 piece = pieces + round % PIECES * PIECE;
 #pragma unroll
         for (int step = 0; step < COLUMNS / 16; step++) {
             u32 b[3][6];
@@ -465,3 +522,19 @@ extern "C" __global__ void __launch_bounds__(448)
         Eight<bf16>::store(y + (size_t)token * DIM, c * 448 + threadIdx.x, u[c]);
     }
 }
+
+// ---- resident
+
+#define RESIDENT(NAME, ...)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                               \
+        NAME(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *__restrict__ base,                 \
+             const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,     \
+             float *sums, float4 *mail, int tokens, float norm_eps, float eps) {                                       \
+        resident<__VA_ARGS__>(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb, sums,                        \
+                              {mail, (u32 *)(mail + tokens)}, tokens);                                                 \
+    }
+RESIDENT(mhc_pre_resident, true, 3)
+RESIDENT(mhc_pre_resident_async, false, 3)
+RESIDENT(mhc_pre_resident_two, true, 2)
+RESIDENT(mhc_pre_resident_probe, true, 3, false)
+RESIDENT(mhc_pre_resident_probe_async, false, 3, false)
