@@ -51,12 +51,12 @@ args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "T", "norm_
 [[variant]]
 name = "resident"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
-needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident"
-grid = ["32 * min(4, T / 16)"]
+grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
@@ -65,12 +65,26 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail
 [[variant]]
 name = "resident_async"
 doc = "the same with cp.async"
-needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident_async"
-grid = ["32 * min(4, T / 16)"]
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_streams"
+doc = "the same with streaming stores"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_streams"
+grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
@@ -79,12 +93,12 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail
 [[variant]]
 name = "resident_two"
 doc = "the same with two bf16 parts of the projection"
-needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident_two"
-grid = ["32 * min(4, T / 16)"]
+grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
@@ -93,12 +107,12 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail
 [[variant]]
 name = "resident_probe"
 doc = "probe: nobody waits for weights"
-needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident_probe"
-grid = ["32 * min(4, T / 16)"]
+grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
@@ -107,12 +121,12 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail
 [[variant]]
 name = "resident_probe_async"
 doc = "probe: nobody waits for weights, cp.async"
-needs = ["C == 7168", "T % 16 == 0", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + T / 16 * 4", zero = true }]
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident_probe_async"
-grid = ["32 * min(4, T / 16)"]
+grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
@@ -535,6 +549,7 @@ extern "C" __global__ void __launch_bounds__(448)
     }
 RESIDENT(mhc_pre_resident, true, 3)
 RESIDENT(mhc_pre_resident_async, false, 3)
+RESIDENT(mhc_pre_resident_streams, true, 3, true, true)
 RESIDENT(mhc_pre_resident_two, true, 2)
 RESIDENT(mhc_pre_resident_probe, true, 3, false)
 RESIDENT(mhc_pre_resident_probe_async, false, 3, false)

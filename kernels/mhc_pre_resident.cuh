@@ -139,24 +139,27 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
 
 // A warp copies the block's channels to shared memory as soon as there is room.
 template <bool BULK>
-__device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers &barriers, int rank, int group, int steps) {
+__device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers &barriers, int rank, int group, int steps,
+                                            int tokens) {
     const int lane = threadIdx.x % 32;
     const u64 policy = let_go();
     int slot = 0, parity = 1;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
         barrier_wait(barriers.empty + slot, parity);
-        const bf16 *from = x + (size_t)(group + it * GROUPS) * STEP * K + rank * OWN;
+        const int first = (group + it * GROUPS) * STEP, count = min(STEP, tokens - first);
+        const bf16 *from = x + (size_t)first * K + rank * OWN;
         const u32 to = stages + slot * STAGE, full = shared_address(barriers.full + slot);
         if (BULK) {
             if (lane == 0)
-                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(STREAMS * STEP * OWN * 2)
+                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(STREAMS * count * OWN * 2)
                              : "memory");
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < STREAMS * STEP / 32; i++) {
                 const int row = i * 32 + lane, token = row % STEP, stream = row / STEP;
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                if (token < count)
+                    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
                              "[%3], %4;" ::"r"(to + stream * STREAM + token * ROW),
                              "l"(from + (size_t)token * K + stream * DIM), "r"(OWN * 2), "r"(full), "l"(policy)
                              : "memory");
@@ -170,7 +173,8 @@ __device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers 
 #pragma unroll
                 for (int k = 0; k < STREAMS * STEP / 8; k++) {
                     const int stream = k / (STEP / 8), token = k % (STEP / 8) * 8;
-                    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                    if (token + row < count)
+                        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
                                      to + stream * STREAM + (token + row) * ROW + eight * 16),
                                  "l"(from + (size_t)(token + row) * K + stream * DIM + eight * 8), "l"(policy)
                                  : "memory");
@@ -221,7 +225,7 @@ __device__ __forceinline__ void collect_steps(const float4 *room, float *sums, M
 // A warp adds up all sums of one token in every second step, and sends what it is mixed by. What it is mixed back by is made
 // of many tokens at a time, one for each lane.
 __device__ __forceinline__ void reduce_steps(float *sums, Mail mail, float (*queue)[MUS + 1], Constants constants,
-                                             float *post, float *comb, int rank, int group, int steps) {
+                                             float *post, float *comb, int rank, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32;
     const auto token_of = [&](int it) { return (group + it * GROUPS) * STEP + rank / 2; };
     const float own_base = constants.base[lane % STREAMS], own_scale = constants.scale[0];
@@ -276,7 +280,7 @@ __device__ __forceinline__ void reduce_steps(float *sums, Mail mail, float (*que
         const float product = row * column * (upper ? each[0] : rest[0]);
         const float squares = warp_sum(upper || lane < 8 ? product : 0.0f);
         const float norm = rsqrtf((squares < 0 ? 0 : squares) / DIM + constants.norm_eps);
-        if (lane < STREAMS) {
+        if (lane < STREAMS && token < tokens) {
             const float out = weight * norm;
             const u32 bits = __float_as_uint(out) == 0 ? 0x80000000 : __float_as_uint(out);
             asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"((u32 *)(mail.weights + token) + lane), "r"(bits) : "memory");
@@ -286,8 +290,8 @@ __device__ __forceinline__ void reduce_steps(float *sums, Mail mail, float (*que
         queued++;
         if (queued == 32 || it + 2 >= steps) {
             __syncwarp();
-            if (lane < queued) {
-                const int own = token_of(it - 2 * (queued - 1 - lane));
+            const int own = token_of(it - 2 * (queued - 1 - lane));
+            if (lane < queued && own < tokens) {
                 const auto of = [&](int i) { return queue[lane][i]; };
                 make_post(of, constants, post + (size_t)own * STREAMS);
                 make_comb(of, constants, comb + (size_t)own * STREAMS * STREAMS);
@@ -300,7 +304,7 @@ __device__ __forceinline__ void reduce_steps(float *sums, Mail mail, float (*que
 
 // A warp waits for what tokens are mixed by.
 template <bool WAITS>
-__device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barriers &barriers, int group, int steps) {
+__device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barriers &barriers, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32;
     if (lane >= STEP)
         return;
@@ -318,9 +322,10 @@ __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barrie
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        if (WAITS)
-            weights[slot * STEP + lane] = weights_of((group + it * GROUPS) * STEP + lane);
-        else
+        const int token = (group + it * GROUPS) * STEP + lane;
+        if (WAITS && token < tokens)
+            weights[slot * STEP + lane] = weights_of(token);
+        else if (!WAITS)
             barrier_wait(barriers.full + slot, parity), weights[slot * STEP + lane] = make_float4(1, 1, 1, 1);
 #ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
         weights[slot * STEP + lane] = weights_of(0);
@@ -332,8 +337,9 @@ __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barrie
 }
 
 // Four warps mix four tokens each, two at a time, and give back the room.
+template <bool STREAMS_OUT>
 __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weights, const float *weight, bf16 *y,
-                                          Barriers &barriers, int rank, int group, int steps) {
+                                          Barriers &barriers, int rank, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32, own = lane % 16, first = (threadIdx.x / 32 - MIXERS) * 4 + lane / 16;
     constexpr int HALF = OWN / 16; // eights of a lane lie so far apart
     const bool there = own < HALF;
@@ -355,7 +361,8 @@ __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weight
                 const int token = first + pair * 2;
                 const float4 pre4 = weights[slot * STEP + token];
                 const float pre[STREAMS] = {pre4.x, pre4.y, pre4.z, pre4.w};
-                bf16 *to = y + (size_t)((group + it * GROUPS) * STEP + token) * DIM + rank * OWN;
+                const int row = (group + it * GROUPS) * STEP + token;
+                bf16 *to = y + (size_t)row * DIM + rank * OWN;
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
                     float u[8] = {};
@@ -372,7 +379,14 @@ __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weight
 #pragma unroll
                     for (int j = 0; j < 8; j++)
                         u[j] *= w[c][j];
-                    Eight<bf16>::store(to, c * HALF + own, u);
+                    if (row >= tokens)
+                        continue;
+                    if (STREAMS_OUT)
+                        store_once((uint4 *)to + c * HALF + own,
+                                   make_uint4(to_bf16x2(u[0], u[1]), to_bf16x2(u[2], u[3]), to_bf16x2(u[4], u[5]),
+                                              to_bf16x2(u[6], u[7])));
+                    else
+                        Eight<bf16>::store(to, c * HALF + own, u);
                 }
             }
         __syncwarp();
@@ -383,7 +397,7 @@ __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weight
     }
 }
 
-template <bool BULK, int PARTS, bool WAITS = true>
+template <bool BULK, int PARTS, bool WAITS = true, bool STREAMS_OUT = false>
 __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constants constants, const float *weight, bf16 *y,
                                          float *post, float *comb, float *sums, Mail mail, int tokens) {
     extern __shared__ __align__(128) u8 shared[];
@@ -392,7 +406,7 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
     float4 *weights = (float4 *)(room + MULTIPLIERS * STEP * RECORD);
     float(*queue)[MUS + 1] = (float(*)[MUS + 1])(weights + STAGES * STEP);
     const int rank = blockIdx.x % GROUP, group = blockIdx.x / GROUP, warp = threadIdx.x / 32;
-    const int steps = (tokens / STEP - group + GROUPS - 1) / GROUPS;
+    const int steps = ((tokens + STEP - 1) / STEP - group + GROUPS - 1) / GROUPS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(barriers.full + i, BULK ? 1 : 32);
@@ -409,16 +423,16 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
         if (warp < MULTIPLIERS)
             multiply_steps<PARTS>(fn, shared_address(shared), room, barriers, rank, steps);
         else
-            fetch_steps<BULK>(x, shared_address(shared), barriers, rank, group, steps);
+            fetch_steps<BULK>(x, shared_address(shared), barriers, rank, group, steps, tokens);
     } else if (threadIdx.x < 384) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
-        mix_steps(shared, weights, weight, y, barriers, rank, group, steps);
+        mix_steps<STREAMS_OUT>(shared, weights, weight, y, barriers, rank, group, steps, tokens);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
         if (warp == REDUCES)
-            reduce_steps(sums, mail, queue, constants, post, comb, rank, group, steps);
+            reduce_steps(sums, mail, queue, constants, post, comb, rank, group, steps, tokens);
         else if (warp == RECEIVES)
-            receive_steps<WAITS>(mail, weights, barriers, group, steps);
+            receive_steps<WAITS>(mail, weights, barriers, group, steps, tokens);
         else
             collect_steps((const float4 *)room, sums, mail, barriers, rank, group, steps);
     }
