@@ -52,7 +52,7 @@ args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "T", "norm_
 name = "resident"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident"
@@ -60,27 +60,13 @@ grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
-args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
-
-[[variant]]
-name = "resident_async"
-doc = "the same with cp.async"
-needs = ["C == 7168", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
-
-[[variant.launch]]
-entry = "mhc_pre_resident_async"
-grid = ["32 * min(4, ceil(T, 16))"]
-block = [512]
-shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
-cooperative = true
-args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
 name = "resident_streams"
-doc = "the same with streaming stores"
+doc = "with streaming stores"
 needs = ["C == 7168", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident_streams"
@@ -88,13 +74,27 @@ grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
-args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_plain"
+doc = "without cache hints"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_plain"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
 name = "resident_two"
-doc = "the same with two bf16 parts of the projection"
+doc = "with two bf16 parts of the projection"
 needs = ["C == 7168", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident_two"
@@ -102,35 +102,49 @@ grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
-args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_probe"
-doc = "probe: nobody waits for weights"
+name = "resident_probe1"
+doc = "probe: no exchange"
 needs = ["C == 7168", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_probe"
+entry = "mhc_pre_resident_probe1"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
-args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_probe_async"
-doc = "probe: nobody waits for weights, cp.async"
+name = "resident_probe2"
+doc = "probe: no exchange, no loads"
 needs = ["C == 7168", "sms >= 128"]
-scratch = [{ name = "sums", bytes = "16 * 128 * 16 * 40 * 4" }, { name = "mail", bytes = "T * 16 + ceil(T, 16) * 4", zero = true }]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_probe_async"
+entry = "mhc_pre_resident_probe2"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
-args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "sums", "mail", "T", "norm_eps", "eps"]
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_probe3"
+doc = "probe: no exchange, no tensor cores"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_probe3"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[mutant]]
 name = "comb_transposed"
@@ -543,13 +557,14 @@ extern "C" __global__ void __launch_bounds__(448)
     extern "C" __global__ void __launch_bounds__(512, 1)                                                               \
         NAME(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *__restrict__ base,                 \
              const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,     \
-             float *sums, float4 *mail, int tokens, float norm_eps, float eps) {                                       \
-        resident<__VA_ARGS__>(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb, sums,                        \
+             float4 *mail, int tokens, float norm_eps, float eps) {                                                    \
+        resident<__VA_ARGS__>(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb,                              \
                               {mail, (u32 *)(mail + tokens)}, tokens);                                                 \
     }
-RESIDENT(mhc_pre_resident, true, 3)
-RESIDENT(mhc_pre_resident_async, false, 3)
-RESIDENT(mhc_pre_resident_streams, true, 3, true, true)
-RESIDENT(mhc_pre_resident_two, true, 2)
-RESIDENT(mhc_pre_resident_probe, true, 3, false)
-RESIDENT(mhc_pre_resident_probe_async, false, 3, false)
+RESIDENT(mhc_pre_resident, 3)
+RESIDENT(mhc_pre_resident_streams, 3, true)
+RESIDENT(mhc_pre_resident_plain, 3, false, 0, true)
+RESIDENT(mhc_pre_resident_two, 2)
+RESIDENT(mhc_pre_resident_probe1, 3, false, 1)
+RESIDENT(mhc_pre_resident_probe2, 3, false, 2)
+RESIDENT(mhc_pre_resident_probe3, 3, false, 3)

@@ -8,14 +8,13 @@
 constexpr int GROUP = 32, GROUPS = 4, STEP = 16, OWN = DIM / GROUP, RECORD = MUS + STREAMS * STREAMS;
 // Channels of a token lie ROW bytes apart, and streams STREAM, so that no eight that `ldmatrix` reads meet in a bank.
 constexpr int ROW = OWN * 2 + 16, STREAM = STEP * ROW + 32, STAGE = STREAMS * STREAM, STAGES = 7;
-// Sums of so many steps of a group have room; a step's are read before a block has mixed the seventh step after it.
-constexpr int KEPT = 16;
 // Warps by what they do.
-constexpr int MULTIPLIERS = OWN / 32, FETCHES = 7, MIXERS = 8, REDUCES = 12, COLLECTORS = 13, RECEIVES = 15;
+constexpr int MULTIPLIERS = OWN / 32, MIXERS = 8, REDUCES = 12, COLLECTORS = 13, RECEIVES = 15;
 
-__device__ __forceinline__ float *sums_of(float *sums, int it, int group, int token) {
-    return sums + (size_t)((it % KEPT * GROUPS + group) * STEP + token) * GROUP * RECORD;
-}
+// Sums of KEPT steps of a group have room. A block mixes a step after its sums have been read, and multiplies the
+// STAGES-th step after it later still.
+constexpr int KEPT = 8;
+static_assert(KEPT >= STAGES, "sums are overwritten before they are read");
 
 #ifndef SPIN_LIMIT
 #define SPIN_LIMIT 20000000
@@ -40,11 +39,19 @@ __device__ __forceinline__ void barrier_wait(u64 *barrier, u32 parity) {
     while (!come && clock64() - start < SPIN_LIMIT);
 }
 
-// What blocks of a group send each other. Zeros at first.
+// What blocks of a group send each other, zeros at first. Nobody is told that it is there: it shows.
 struct Mail {
-    float4 *weights; // of streams of a token, the norm in them; none is zero once it is there
-    u32 *arrived;    // blocks whose sums of a step are there
+    float4 *weights; // of streams of a token, the norm in them: none is zero once it is there
+    u32 *sums;       // the lowest bit is that of `tag_of` once they are there
+
+    __device__ __forceinline__ u32 *sums_of(int it, int group, int token) const {
+        return sums + (size_t)((it % KEPT * GROUPS + group) * STEP + token) * GROUP * RECORD;
+    }
 };
+
+__device__ __forceinline__ u32 tag_of(int it) {
+    return ~(it / KEPT) & 1;
+}
 
 __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -59,6 +66,12 @@ __device__ __forceinline__ void load_matrices(u32 (&a)[4], u32 from) {
                  : "memory");
 }
 
+__device__ __forceinline__ u32 load_relaxed(const u32 *from) {
+    u32 out;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(out) : "l"(from) : "memory");
+    return out;
+}
+
 // Takes from two numbers as much as bf16 holds of them. Three times that is all there is.
 __device__ __forceinline__ u32 take(float2 &rest) {
     const u32 part = to_bf16x2(rest.x, rest.y);
@@ -67,11 +80,11 @@ __device__ __forceinline__ u32 take(float2 &rest) {
 }
 
 struct Barriers {
-    u64 full[STAGES], empty[STAGES], ready[STAGES], summed, read;
+    u64 full[STAGES], ready[STAGES], summed, read;
 };
 
 // A warp multiplies 32 channels of all streams.
-template <int PARTS>
+template <int PARTS, int PROBE>
 __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, float *room, Barriers &barriers, int rank,
                                                int steps) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -97,6 +110,7 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
     for (int it = 0; it < steps; it++) {
         barrier_wait(barriers.full + slot, parity);
         float d[3][4] = {};
+        if (PROBE != 3)
 #pragma unroll
         for (int k = 0; k < 2 * STREAMS; k++) {
             u32 a[4];
@@ -114,6 +128,7 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
             *(float2 *)(sums + n * 8) = make_float2(d[n][0], d[n][1]);
             *(float2 *)(sums + n * 8 + 8 * RECORD) = make_float2(d[n][2], d[n][3]);
         }
+        if (PROBE != 3)
 #pragma unroll
         for (int four = 0; four < STEP / 4; four++) {
             float e[2][4] = {};
@@ -137,58 +152,9 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
     }
 }
 
-// A warp copies the block's channels to shared memory as soon as there is room.
-template <bool BULK>
-__device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers &barriers, int rank, int group, int steps,
-                                            int tokens) {
-    const int lane = threadIdx.x % 32;
-    const u64 policy = let_go();
-    int slot = 0, parity = 1;
-#pragma unroll 1
-    for (int it = 0; it < steps; it++) {
-        barrier_wait(barriers.empty + slot, parity);
-        const int first = (group + it * GROUPS) * STEP, count = min(STEP, tokens - first);
-        const bf16 *from = x + (size_t)first * K + rank * OWN;
-        const u32 to = stages + slot * STAGE, full = shared_address(barriers.full + slot);
-        if (BULK) {
-            if (lane == 0)
-                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(STREAMS * count * OWN * 2)
-                             : "memory");
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < STREAMS * STEP / 32; i++) {
-                const int row = i * 32 + lane, token = row % STEP, stream = row / STEP;
-                if (token < count)
-                    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-                             "[%3], %4;" ::"r"(to + stream * STREAM + token * ROW),
-                             "l"(from + (size_t)token * K + stream * DIM), "r"(OWN * 2), "r"(full), "l"(policy)
-                             : "memory");
-            }
-        } else {
-            // Seven times 32 eights are eight rows.
-            constexpr int EIGHTS = OWN / 8;
-#pragma unroll
-            for (int i = 0; i < 7; i++) {
-                const int row = (i * 32 + lane) / EIGHTS, eight = (i * 32 + lane) % EIGHTS;
-#pragma unroll
-                for (int k = 0; k < STREAMS * STEP / 8; k++) {
-                    const int stream = k / (STEP / 8), token = k % (STEP / 8) * 8;
-                    if (token + row < count)
-                        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                                     to + stream * STREAM + (token + row) * ROW + eight * 16),
-                                 "l"(from + (size_t)(token + row) * K + stream * DIM + eight * 8), "l"(policy)
-                                 : "memory");
-                }
-            }
-            asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
-        }
-        if (++slot == STAGES)
-            slot = 0, parity ^= 1;
-    }
-}
-
 // Two warps add up what the warps that multiply have, and send it.
-__device__ __forceinline__ void collect_steps(const float4 *room, float *sums, Mail mail, Barriers &barriers, int rank, int group,
+template <int PROBE>
+__device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Barriers &barriers, int rank, int group,
                                               int steps) {
     const int thread = threadIdx.x - COLLECTORS * 32;
     constexpr int FOURS = RECORD / 4;
@@ -208,23 +174,25 @@ __device__ __forceinline__ void collect_steps(const float4 *room, float *sums, M
                 }
         }
         barrier_arrive(&barriers.read);
+        const u32 tag = tag_of(it);
+        const auto tagged = [&](float sum) { return (__float_as_uint(sum) & ~1) | tag; };
+        if (PROBE == 0)
 #pragma unroll
         for (int i = 0; i < 3; i++) {
             const int at = i * 64 + thread;
-            if (at < STEP * FOURS)
-                __stcg((float4 *)(sums_of(sums, it, group, at / FOURS) + rank * RECORD) + at % FOURS, total[i]);
-        }
-        asm volatile("bar.sync 1, 64;" ::: "memory");
-        if (thread == 0) {
-            __threadfence();
-            atomicAdd(mail.arrived + group + it * GROUPS, 1);
+            if (at < STEP * FOURS) {
+                u32 *to = mail.sums_of(it, group, at / FOURS) + rank * RECORD + at % FOURS * 4;
+                asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(tagged(total[i].x)),
+                             "r"(tagged(total[i].y)), "r"(tagged(total[i].z)), "r"(tagged(total[i].w))
+                             : "memory");
+            }
         }
     }
 }
 
 // A warp adds up all sums of one token in every second step, and sends what it is mixed by. What it is mixed back by is made
 // of many tokens at a time, one for each lane.
-__device__ __forceinline__ void reduce_steps(float *sums, Mail mail, float (*queue)[MUS + 1], Constants constants,
+__device__ __forceinline__ void reduce_steps(Mail mail, float (*queue)[MUS + 1], Constants constants,
                                              float *post, float *comb, int rank, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32;
     const auto token_of = [&](int it) { return (group + it * GROUPS) * STEP + rank / 2; };
@@ -233,25 +201,23 @@ __device__ __forceinline__ void reduce_steps(float *sums, Mail mail, float (*que
 #pragma unroll 1
     for (int it = rank % 2; it < steps; it += 2) {
         const int token = token_of(it);
-        if (lane == 0) {
-            const long long start = clock64();
-            u32 seen;
-            do
-                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                             : "=r"(seen)
-                             : "l"(mail.arrived + group + it * GROUPS)
-                             : "memory");
-            while (seen < GROUP && clock64() - start < SPIN_LIMIT);
-        }
-        __syncwarp();
-        const float *from = sums_of(sums, it, group, rank / 2);
+        const u32 *from = mail.sums_of(it, group, rank / 2), tag = tag_of(it);
         float each[GROUP], rest[GROUP / 4];
+        const long long start = clock64();
+        u32 stale;
+        do {
+            stale = 0;
 #pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            each[i] = __ldcg(from + i * RECORD + lane);
+            for (int i = 0; i < GROUP; i++) {
+                const u32 sum = load_relaxed(from + i * RECORD + lane);
+                each[i] = __uint_as_float(sum), stale |= sum ^ tag;
+            }
 #pragma unroll
-        for (int i = 0; i < GROUP / 4; i++)
-            rest[i] = __ldcg(from + (i * 4 + lane / 8) * RECORD + 32 + lane % 8);
+            for (int i = 0; i < GROUP / 4; i++) {
+                const u32 sum = load_relaxed(from + (i * 4 + lane / 8) * RECORD + 32 + lane % 8);
+                rest[i] = __uint_as_float(sum), stale |= sum ^ tag;
+            }
+        } while (__any_sync(~0u, stale & 1) && clock64() - start < SPIN_LIMIT);
 #ifdef MUTANT_SHARE_LOST
         each[GROUP - 1] = 0;
 #endif
@@ -303,7 +269,7 @@ __device__ __forceinline__ void reduce_steps(float *sums, Mail mail, float (*que
 }
 
 // A warp waits for what tokens are mixed by.
-template <bool WAITS>
+template <int PROBE>
 __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barriers &barriers, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32;
     if (lane >= STEP)
@@ -323,10 +289,12 @@ __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barrie
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
         const int token = (group + it * GROUPS) * STEP + lane;
-        if (WAITS && token < tokens)
+        if (PROBE == 0 && token < tokens)
             weights[slot * STEP + lane] = weights_of(token);
-        else if (!WAITS)
-            barrier_wait(barriers.full + slot, parity), weights[slot * STEP + lane] = make_float4(1, 1, 1, 1);
+        else if (PROBE) {
+            barrier_wait(&barriers.summed, it & 1), weights[slot * STEP + lane] = make_float4(1, 1, 1, 1);
+            barrier_arrive(&barriers.read);
+        }
 #ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
         weights[slot * STEP + lane] = weights_of(0);
 #endif
@@ -336,13 +304,36 @@ __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barrie
     }
 }
 
-// Four warps mix four tokens each, two at a time, and give back the room.
-template <bool STREAMS_OUT>
-__device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weights, const float *weight, bf16 *y,
+// Four warps copy four tokens each to shared memory, mix them, two at a time, and copy others to where they were.
+template <bool STREAMS_OUT, int PROBE, bool PLAIN>
+__device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const float4 *weights, const float *weight, bf16 *y,
                                           Barriers &barriers, int rank, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32, own = lane % 16, first = (threadIdx.x / 32 - MIXERS) * 4 + lane / 16;
     constexpr int HALF = OWN / 16; // eights of a lane lie so far apart
     const bool there = own < HALF;
+    const u64 policy = let_go();
+    const auto fetch = [&](int it, int slot) {
+        const int row = (group + it * GROUPS) * STEP + first - lane / 16;
+        const bf16 *from = x + (size_t)row * K + rank * OWN + lane * 8;
+        const u32 to = shared_address(stages) + slot * STAGE + (first - lane / 16) * ROW + lane * 16;
+        if (it < steps && lane < OWN / 8 && (PROBE != 2 || it < STAGES))
+#pragma unroll
+            for (int token = 0; token < 4; token++)
+                if (row + token < tokens)
+#pragma unroll
+                    for (int i = 0; i < STREAMS; i++)
+                        if (PLAIN)
+                            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * STREAM + token * ROW),
+                                         "l"(from + (size_t)token * K + i * DIM)
+                                         : "memory");
+                        else asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                                         to + i * STREAM + token * ROW),
+                                     "l"(from + (size_t)token * K + i * DIM), "l"(policy)
+                                     : "memory");
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barriers.full + slot)) : "memory");
+    };
+    for (int it = 0; it < STAGES; it++)
+        fetch(it, it);
     float w[2][8] = {};
     if (there)
 #pragma unroll
@@ -390,16 +381,15 @@ __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weight
                 }
             }
         __syncwarp();
-        if (lane == 0)
-            barrier_arrive(barriers.empty + slot);
+        fetch(it + STAGES, slot);
         if (++slot == STAGES)
             slot = 0, parity ^= 1;
     }
 }
 
-template <bool BULK, int PARTS, bool WAITS = true, bool STREAMS_OUT = false>
+template <int PARTS, bool STREAMS_OUT = false, int PROBE = 0, bool PLAIN = false>
 __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constants constants, const float *weight, bf16 *y,
-                                         float *post, float *comb, float *sums, Mail mail, int tokens) {
+                                         float *post, float *comb, Mail mail, int tokens) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ Barriers barriers;
     float *room = (float *)(shared + STAGES * STAGE);
@@ -409,31 +399,28 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
     const int steps = ((tokens + STEP - 1) / STEP - group + GROUPS - 1) / GROUPS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(barriers.full + i, BULK ? 1 : 32);
-            barrier_init(barriers.empty + i, 4);
+            barrier_init(barriers.full + i, 4 * 32);
             barrier_init(barriers.ready + i, STEP);
         }
         barrier_init(&barriers.summed, MULTIPLIERS);
-        barrier_init(&barriers.read, 64);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_init(&barriers.read, PROBE ? 64 + STEP : 64);
     }
     __syncthreads();
     if (threadIdx.x < 256) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 176;");
         if (warp < MULTIPLIERS)
-            multiply_steps<PARTS>(fn, shared_address(shared), room, barriers, rank, steps);
-        else
-            fetch_steps<BULK>(x, shared_address(shared), barriers, rank, group, steps, tokens);
+            multiply_steps<PARTS, PROBE>(fn, shared_address(shared), room, barriers, rank, steps);
     } else if (threadIdx.x < 384) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
-        mix_steps<STREAMS_OUT>(shared, weights, weight, y, barriers, rank, group, steps, tokens);
+        mix_steps<STREAMS_OUT, PROBE, PLAIN>(x, shared, weights, weight, y, barriers, rank, group, steps, tokens);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
-        if (warp == REDUCES)
-            reduce_steps(sums, mail, queue, constants, post, comb, rank, group, steps, tokens);
-        else if (warp == RECEIVES)
-            receive_steps<WAITS>(mail, weights, barriers, group, steps, tokens);
+        if (warp == REDUCES) {
+            if (PROBE == 0)
+                reduce_steps(mail, queue, constants, post, comb, rank, group, steps, tokens);
+        } else if (warp == RECEIVES)
+            receive_steps<PROBE>(mail, weights, barriers, group, steps, tokens);
         else
-            collect_steps((const float4 *)room, sums, mail, barriers, rank, group, steps);
+            collect_steps<PROBE>((const float4 *)room, mail, barriers, rank, group, steps);
     }
 }
