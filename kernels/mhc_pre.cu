@@ -58,7 +58,7 @@ scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 
 entry = "mhc_pre_resident"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
@@ -72,7 +72,7 @@ scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 
 entry = "mhc_pre_resident_streams"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
@@ -86,7 +86,7 @@ scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 
 entry = "mhc_pre_resident_plain"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
@@ -100,7 +100,7 @@ scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 
 entry = "mhc_pre_resident_two"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
@@ -114,7 +114,7 @@ scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 
 entry = "mhc_pre_resident_probe1"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
@@ -128,7 +128,7 @@ scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 
 entry = "mhc_pre_resident_probe2"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
@@ -142,7 +142,7 @@ scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 
 entry = "mhc_pre_resident_probe3"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 

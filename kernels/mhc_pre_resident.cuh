@@ -99,51 +99,73 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
             for (int part = 0; part < PARTS; part++)
                 b[k][part][i] = take(f);
         }
-    // Of 16 tokens of a stream, and of all streams of 4 tokens.
-    const u32 tokens = stages + lane % 16 * ROW + warp * 64 + lane / 16 * 16;
-    const u32 fours = stages + lane % 4 * STREAM + lane / 4 % 4 * ROW + warp * 64 + lane / 16 * 16;
-    float *sums = room + (warp * STEP + lane / 4) * RECORD + lane % 4 * 2;
-    float *products = room + (warp * STEP + lane / 16) * RECORD + MUS + lane / 4 % 4 * 4 + lane % 2 * 2;
-    const bool own_token = lane / 16 == lane % 4 / 2;
+    const u32 from16 = stages + lane % 16 * ROW + warp * 64 + lane / 16 * 16;
+    float *to = room + (warp * STEP + lane / 4) * MUS + lane % 4 * 2;
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
         barrier_wait(barriers.full + slot, parity);
+        const u32 tokens = from16 + slot * STAGE;
         float d[3][4] = {};
-        if (PROBE != 3)
+        if (PROBE != 3) {
+            u32 a[2][4];
+            load_matrices(a[0], tokens);
 #pragma unroll
-        for (int k = 0; k < 2 * STREAMS; k++) {
-            u32 a[4];
-            load_matrices(a, tokens + slot * STAGE + k % STREAMS * STREAM + k / STREAMS * 32);
+            for (int k = 0; k < 2 * STREAMS; k++) {
+                if (k + 1 < 2 * STREAMS)
+                    load_matrices(a[(k + 1) % 2], tokens + (k + 1) % STREAMS * STREAM + (k + 1) / STREAMS * 32);
 #pragma unroll
-            for (int part = PARTS - 1; part >= 0; part--)
+                for (int part = PARTS - 1; part >= 0; part--)
 #pragma unroll
-                for (int n = 0; n < 3; n++)
-                    multiply(d[n], a, b[k][part][2 * n], b[k][part][2 * n + 1]);
+                    for (int n = 0; n < 3; n++)
+                        multiply(d[n], a[k % 2], b[k][part][2 * n], b[k][part][2 * n + 1]);
+            }
         }
         // The sums of the step before have been read.
         barrier_wait(&barriers.read, (it & 1) ^ 1);
 #pragma unroll
         for (int n = 0; n < 3; n++) {
-            *(float2 *)(sums + n * 8) = make_float2(d[n][0], d[n][1]);
-            *(float2 *)(sums + n * 8 + 8 * RECORD) = make_float2(d[n][2], d[n][3]);
+            *(float2 *)(to + n * 8) = make_float2(d[n][0], d[n][1]);
+            *(float2 *)(to + n * 8 + 8 * MUS) = make_float2(d[n][2], d[n][3]);
         }
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(&barriers.summed);
+        if (++slot == STAGES)
+            slot = 0, parity ^= 1;
+    }
+}
+
+// A warp multiplies streams by each other: of four tokens at a time the first two by themselves, and the others.
+template <int PROBE>
+__device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &barriers, int steps) {
+    const int lane = threadIdx.x % 32;
+    const u32 from16 = stages + lane % 4 * STREAM + lane / 4 % 4 * ROW + lane / 16 * 16;
+    float *to = room + MULTIPLIERS * STEP * MUS + lane / 16 * 16 + lane / 4 % 4 * 4 + lane % 2 * 2;
+    // Elsewhere are products of one token by another.
+    const bool own_token = lane / 16 == lane % 4 / 2;
+    int slot = 0, parity = 0;
+#pragma unroll 1
+    for (int it = 0; it < steps; it++) {
+        barrier_wait(barriers.full + slot, parity);
+        float d[STEP / 4][2][4] = {};
         if (PROBE != 3)
+#pragma unroll 2
+            for (int k = 0; k < OWN / 16; k++)
 #pragma unroll
-        for (int four = 0; four < STEP / 4; four++) {
-            float e[2][4] = {};
+                for (int four = 0; four < STEP / 4; four++) {
+                    u32 a[4];
+                    load_matrices(a, from16 + slot * STAGE + four * 4 * ROW + k * 32);
+                    multiply(d[four][0], a, a[0], a[2]);
+                    multiply(d[four][1], a, a[1], a[3]);
+                }
+        barrier_wait(&barriers.read, (it & 1) ^ 1);
+        if (own_token)
 #pragma unroll
-            for (int k = 0; k < 2; k++) {
-                u32 a[4];
-                load_matrices(a, fours + slot * STAGE + four * 4 * ROW + k * 32);
-                multiply(e[0], a, a[0], a[2]);
-                multiply(e[1], a, a[1], a[3]);
+            for (int four = 0; four < STEP / 4; four++) {
+                *(float2 *)(to + four * 4 * 16) = make_float2(d[four][0][0], d[four][0][1]);
+                *(float2 *)(to + (four * 4 + 2) * 16) = make_float2(d[four][1][2], d[four][1][3]);
             }
-            if (own_token) {
-                *(float2 *)(products + four * 4 * RECORD) = make_float2(e[0][0], e[0][1]);
-                *(float2 *)(products + (four * 4 + 2) * RECORD) = make_float2(e[1][2], e[1][3]);
-            }
-        }
         __syncwarp();
         if (lane == 0)
             barrier_arrive(&barriers.summed);
@@ -157,35 +179,34 @@ template <int PROBE>
 __device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Barriers &barriers, int rank, int group,
                                               int steps) {
     const int thread = threadIdx.x - COLLECTORS * 32;
-    constexpr int FOURS = RECORD / 4;
+    constexpr int FOURS = MUS / 4, PART = STEP * FOURS;
+    const auto sum_of = [&](int at) {
+        float4 total = room[at];
+#pragma unroll
+        for (int part = 1; part < MULTIPLIERS; part++) {
+            const float4 more = room[part * PART + at];
+            total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+        }
+        return total;
+    };
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
         barrier_wait(&barriers.summed, it & 1);
-        float4 total[3];
-#pragma unroll
-        for (int i = 0; i < 3; i++) {
-            const int at = i * 64 + thread;
-            total[i] = make_float4(0, 0, 0, 0);
-            if (at < STEP * FOURS)
-#pragma unroll
-                for (int part = 0; part < MULTIPLIERS; part++) {
-                    const float4 more = room[part * STEP * FOURS + at];
-                    total[i].x += more.x, total[i].y += more.y, total[i].z += more.z, total[i].w += more.w;
-                }
-        }
+        const float4 first = sum_of(thread), second = sum_of(64 + thread % 32), product = room[MULTIPLIERS * PART + thread];
         barrier_arrive(&barriers.read);
         const u32 tag = tag_of(it);
         const auto tagged = [&](float sum) { return (__float_as_uint(sum) & ~1) | tag; };
-        if (PROBE == 0)
-#pragma unroll
-        for (int i = 0; i < 3; i++) {
-            const int at = i * 64 + thread;
-            if (at < STEP * FOURS) {
-                u32 *to = mail.sums_of(it, group, at / FOURS) + rank * RECORD + at % FOURS * 4;
-                asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(tagged(total[i].x)),
-                             "r"(tagged(total[i].y)), "r"(tagged(total[i].z)), "r"(tagged(total[i].w))
-                             : "memory");
-            }
+        const auto send = [&](int token, int four, float4 sum) {
+            u32 *to = mail.sums_of(it, group, token) + rank * RECORD + four * 4;
+            asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(tagged(sum.x)),
+                         "r"(tagged(sum.y)), "r"(tagged(sum.z)), "r"(tagged(sum.w))
+                         : "memory");
+        };
+        if (PROBE == 0) {
+            send(thread / FOURS, thread % FOURS, first);
+            send(thread / 4, FOURS + thread % 4, product);
+            if (thread < 32)
+                send((64 + thread) / FOURS, (64 + thread) % FOURS, second);
         }
     }
 }
@@ -314,22 +335,23 @@ __device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const
     const u64 policy = let_go();
     const auto fetch = [&](int it, int slot) {
         const int row = (group + it * GROUPS) * STEP + first - lane / 16;
-        const bf16 *from = x + (size_t)row * K + rank * OWN + lane * 8;
         const u32 to = shared_address(stages) + slot * STAGE + (first - lane / 16) * ROW + lane * 16;
         if (it < steps && lane < OWN / 8 && (PROBE != 2 || it < STAGES))
 #pragma unroll
-            for (int token = 0; token < 4; token++)
-                if (row + token < tokens)
+            for (int token = 0; token < 4; token++) {
+                const bf16 *from = x + (size_t)min(row + token, tokens - 1) * K + rank * OWN + lane * 8;
 #pragma unroll
-                    for (int i = 0; i < STREAMS; i++)
-                        if (PLAIN)
-                            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * STREAM + token * ROW),
-                                         "l"(from + (size_t)token * K + i * DIM)
-                                         : "memory");
-                        else asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                                         to + i * STREAM + token * ROW),
-                                     "l"(from + (size_t)token * K + i * DIM), "l"(policy)
+                for (int i = 0; i < STREAMS; i++)
+                    if (PLAIN)
+                        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * STREAM + token * ROW),
+                                     "l"(from + i * DIM)
                                      : "memory");
+                    else
+                        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                                         to + i * STREAM + token * ROW),
+                                     "l"(from + i * DIM), "l"(policy)
+                                     : "memory");
+            }
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barriers.full + slot)) : "memory");
     };
     for (int it = 0; it < STAGES; it++)
@@ -370,13 +392,11 @@ __device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const
 #pragma unroll
                     for (int j = 0; j < 8; j++)
                         u[j] *= w[c][j];
-                    if (row >= tokens)
-                        continue;
-                    if (STREAMS_OUT)
+                    if (row < tokens && STREAMS_OUT)
                         store_once((uint4 *)to + c * HALF + own,
                                    make_uint4(to_bf16x2(u[0], u[1]), to_bf16x2(u[2], u[3]), to_bf16x2(u[4], u[5]),
                                               to_bf16x2(u[6], u[7])));
-                    else
+                    else if (row < tokens)
                         Eight<bf16>::store(to, c * HALF + own, u);
                 }
             }
@@ -393,7 +413,7 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
     extern __shared__ __align__(128) u8 shared[];
     __shared__ Barriers barriers;
     float *room = (float *)(shared + STAGES * STAGE);
-    float4 *weights = (float4 *)(room + MULTIPLIERS * STEP * RECORD);
+    float4 *weights = (float4 *)(room + STEP * (MULTIPLIERS * MUS + STREAMS * STREAMS));
     float(*queue)[MUS + 1] = (float(*)[MUS + 1])(weights + STAGES * STEP);
     const int rank = blockIdx.x % GROUP, group = blockIdx.x / GROUP, warp = threadIdx.x / 32;
     const int steps = ((tokens + STEP - 1) / STEP - group + GROUPS - 1) / GROUPS;
@@ -402,19 +422,21 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
             barrier_init(barriers.full + i, 4 * 32);
             barrier_init(barriers.ready + i, STEP);
         }
-        barrier_init(&barriers.summed, MULTIPLIERS);
+        barrier_init(&barriers.summed, MULTIPLIERS + 1);
         barrier_init(&barriers.read, PROBE ? 64 + STEP : 64);
     }
     __syncthreads();
     if (threadIdx.x < 256) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 176;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
         if (warp < MULTIPLIERS)
             multiply_steps<PARTS, PROBE>(fn, shared_address(shared), room, barriers, rank, steps);
+        else
+            square_steps<PROBE>(shared_address(shared), room, barriers, steps);
     } else if (threadIdx.x < 384) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
         mix_steps<STREAMS_OUT, PROBE, PLAIN>(x, shared, weights, weight, y, barriers, rank, group, steps, tokens);
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
         if (warp == REDUCES) {
             if (PROBE == 0)
                 reduce_steps(mail, queue, constants, post, comb, rank, group, steps, tokens);
