@@ -63,13 +63,13 @@ cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_streams"
-doc = "with streaming stores"
+name = "resident_ahead2"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_streams"
+entry = "mhc_pre_resident_ahead2"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
@@ -77,13 +77,41 @@ cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_plain"
-doc = "without cache hints"
+name = "resident_ahead4"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_plain"
+entry = "mhc_pre_resident_ahead4"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_ahead8"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_ahead8"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_async"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_async"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
@@ -92,7 +120,7 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", 
 
 [[variant]]
 name = "resident_two"
-doc = "with two bf16 parts of the projection"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
@@ -106,7 +134,7 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", 
 
 [[variant]]
 name = "resident_probe1"
-doc = "probe: no exchange"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
@@ -120,7 +148,7 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", 
 
 [[variant]]
 name = "resident_probe2"
-doc = "probe: no exchange, no loads"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
@@ -134,12 +162,40 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", 
 
 [[variant]]
 name = "resident_probe3"
-doc = "probe: no exchange, no tensor cores"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
 entry = "mhc_pre_resident_probe3"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_probe3a"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_probe3a"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "resident_probe3b"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_resident_probe3b"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
 shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
@@ -562,9 +618,13 @@ extern "C" __global__ void __launch_bounds__(448)
                               {mail, (u32 *)(mail + tokens)}, tokens);                                                 \
     }
 RESIDENT(mhc_pre_resident, 3)
-RESIDENT(mhc_pre_resident_streams, 3, true)
-RESIDENT(mhc_pre_resident_plain, 3, false, 0, true)
-RESIDENT(mhc_pre_resident_two, 2)
-RESIDENT(mhc_pre_resident_probe1, 3, false, 1)
-RESIDENT(mhc_pre_resident_probe2, 3, false, 2)
-RESIDENT(mhc_pre_resident_probe3, 3, false, 3)
+RESIDENT(mhc_pre_resident_ahead2, 3, 0, 2)
+RESIDENT(mhc_pre_resident_ahead4, 3, 0, 4)
+RESIDENT(mhc_pre_resident_ahead8, 3, 0, 8)
+RESIDENT(mhc_pre_resident_async, 3, 0, 0, false)
+RESIDENT(mhc_pre_resident_two, 2, 0, 4)
+RESIDENT(mhc_pre_resident_probe1, 3, 1, 4)
+RESIDENT(mhc_pre_resident_probe2, 3, 2, 4)
+RESIDENT(mhc_pre_resident_probe3, 3, 3, 4)
+RESIDENT(mhc_pre_resident_probe3a, 3, 3, 0)
+RESIDENT(mhc_pre_resident_probe3b, 3, 3, 0, false)

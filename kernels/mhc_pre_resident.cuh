@@ -9,7 +9,7 @@ constexpr int GROUP = 32, GROUPS = 4, STEP = 16, OWN = DIM / GROUP, RECORD = MUS
 // Channels of a token lie ROW bytes apart, and streams STREAM, so that no eight that `ldmatrix` reads meet in a bank.
 constexpr int ROW = OWN * 2 + 16, STREAM = STEP * ROW + 32, STAGE = STREAMS * STREAM, STAGES = 7;
 // Warps by what they do.
-constexpr int MULTIPLIERS = OWN / 32, MIXERS = 8, REDUCES = 12, COLLECTORS = 13, RECEIVES = 15;
+constexpr int MULTIPLIERS = OWN / 32, MIXERS = 8, REDUCES = 12, COLLECTS = 13, FETCHES = 14, RECEIVES = 15;
 
 // Sums of KEPT steps of a group have room. A block mixes a step after its sums have been read, and multiplies the
 // STAGES-th step after it later still.
@@ -80,7 +80,7 @@ __device__ __forceinline__ u32 take(float2 &rest) {
 }
 
 struct Barriers {
-    u64 full[STAGES], ready[STAGES], summed, read;
+    u64 full[STAGES], empty[STAGES], ready[STAGES], summed, read;
 };
 
 // A warp multiplies 32 channels of all streams.
@@ -149,16 +149,26 @@ __device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &
     for (int it = 0; it < steps; it++) {
         barrier_wait(barriers.full + slot, parity);
         float d[STEP / 4][2][4] = {};
-        if (PROBE != 3)
-#pragma unroll 2
-            for (int k = 0; k < OWN / 16; k++)
+        if (PROBE != 3) {
+            u32 a[2][STEP / 4][4];
+            const auto load = [&](int k) {
+#pragma unroll
+                for (int four = 0; four < STEP / 4; four++)
+                    load_matrices(a[k % 2][four], from16 + slot * STAGE + four * 4 * ROW + k * 32);
+            };
+            load(0);
+#pragma unroll
+            for (int k = 0; k < OWN / 16; k++) {
+                if (k + 1 < OWN / 16)
+                    load(k + 1);
 #pragma unroll
                 for (int four = 0; four < STEP / 4; four++) {
-                    u32 a[4];
-                    load_matrices(a, from16 + slot * STAGE + four * 4 * ROW + k * 32);
-                    multiply(d[four][0], a, a[0], a[2]);
-                    multiply(d[four][1], a, a[1], a[3]);
+                    const u32(&rows)[4] = a[k % 2][four];
+                    multiply(d[four][0], rows, rows[0], rows[2]);
+                    multiply(d[four][1], rows, rows[1], rows[3]);
                 }
+            }
+        }
         barrier_wait(&barriers.read, (it & 1) ^ 1);
         if (own_token)
 #pragma unroll
@@ -174,11 +184,10 @@ __device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &
     }
 }
 
-// Two warps add up what the warps that multiply have, and send it.
+// A warp adds up what the warps that multiply have, and sends it.
 template <int PROBE>
-__device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Barriers &barriers, int rank, int group,
-                                              int steps) {
-    const int thread = threadIdx.x - COLLECTORS * 32;
+__device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Barriers &barriers, int rank, int group, int steps) {
+    const int lane = threadIdx.x % 32;
     constexpr int FOURS = MUS / 4, PART = STEP * FOURS;
     const auto sum_of = [&](int at) {
         float4 total = room[at];
@@ -192,7 +201,13 @@ __device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Bar
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
         barrier_wait(&barriers.summed, it & 1);
-        const float4 first = sum_of(thread), second = sum_of(64 + thread % 32), product = room[MULTIPLIERS * PART + thread];
+        float4 sum[3], product[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            product[i] = room[MULTIPLIERS * PART + i * 32 + lane];
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            sum[i] = sum_of(i * 32 + lane);
         barrier_arrive(&barriers.read);
         const u32 tag = tag_of(it);
         const auto tagged = [&](float sum) { return (__float_as_uint(sum) & ~1) | tag; };
@@ -203,10 +218,12 @@ __device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Bar
                          : "memory");
         };
         if (PROBE == 0) {
-            send(thread / FOURS, thread % FOURS, first);
-            send(thread / 4, FOURS + thread % 4, product);
-            if (thread < 32)
-                send((64 + thread) / FOURS, (64 + thread) % FOURS, second);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                send(i * 8 + lane / 4, FOURS + lane % 4, product[i]);
+#pragma unroll
+            for (int i = 0; i < 3; i++)
+                send((i * 32 + lane) / FOURS, (i * 32 + lane) % FOURS, sum[i]);
         }
     }
 }
@@ -325,8 +342,43 @@ __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barrie
     }
 }
 
+// Whether it is this lane that does what one does for the warp, as the compiler can tell.
+__device__ __forceinline__ bool one_of_warp() {
+    u32 one;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(one));
+    return one;
+}
+
+// A thread copies the block's channels to shared memory as soon as there is room.
+template <int PROBE, int AHEAD>
+__device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers &barriers, int rank, int group, int steps,
+                                            int tokens) {
+    const u64 policy = let_go();
+    int slot = 0, parity = 1;
+#pragma unroll 1
+    for (int it = 0; it < steps; it++) {
+        barrier_wait(barriers.empty + slot, parity);
+        const int first = (group + it * GROUPS) * STEP, count = PROBE == 2 && it >= STAGES ? 0 : min(STEP, tokens - first);
+        const bf16 *from = x + (size_t)first * K + rank * OWN;
+        if (const int token = first + AHEAD * GROUPS * STEP + rank / 2; AHEAD && token < tokens)
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x + (size_t)token * K + rank % 2 * (K / 2)), "n"(K));
+        const u32 to = stages + slot * STAGE, full = shared_address(barriers.full + slot);
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(STREAMS * count * OWN * 2) : "memory");
+#pragma unroll 4
+        for (int token = 0; token < count; token++)
+#pragma unroll
+            for (int stream = 0; stream < STREAMS; stream++)
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                             "[%3], %4;" ::"r"(to + stream * STREAM + token * ROW),
+                             "l"(from + (size_t)token * K + stream * DIM), "r"(OWN * 2), "r"(full), "l"(policy)
+                             : "memory");
+        if (++slot == STAGES)
+            slot = 0, parity ^= 1;
+    }
+}
+
 // Four warps copy four tokens each to shared memory, mix them, two at a time, and copy others to where they were.
-template <bool STREAMS_OUT, int PROBE, bool PLAIN>
+template <int PROBE, bool BULK>
 __device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const float4 *weights, const float *weight, bf16 *y,
                                           Barriers &barriers, int rank, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32, own = lane % 16, first = (threadIdx.x / 32 - MIXERS) * 4 + lane / 16;
@@ -342,11 +394,6 @@ __device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const
                 const bf16 *from = x + (size_t)min(row + token, tokens - 1) * K + rank * OWN + lane * 8;
 #pragma unroll
                 for (int i = 0; i < STREAMS; i++)
-                    if (PLAIN)
-                        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * STREAM + token * ROW),
-                                     "l"(from + i * DIM)
-                                     : "memory");
-                    else
                         asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
                                          to + i * STREAM + token * ROW),
                                      "l"(from + i * DIM), "l"(policy)
@@ -354,8 +401,9 @@ __device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const
             }
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barriers.full + slot)) : "memory");
     };
-    for (int it = 0; it < STAGES; it++)
-        fetch(it, it);
+    if (!BULK)
+        for (int it = 0; it < STAGES; it++)
+            fetch(it, it);
     float w[2][8] = {};
     if (there)
 #pragma unroll
@@ -392,22 +440,21 @@ __device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const
 #pragma unroll
                     for (int j = 0; j < 8; j++)
                         u[j] *= w[c][j];
-                    if (row < tokens && STREAMS_OUT)
-                        store_once((uint4 *)to + c * HALF + own,
-                                   make_uint4(to_bf16x2(u[0], u[1]), to_bf16x2(u[2], u[3]), to_bf16x2(u[4], u[5]),
-                                              to_bf16x2(u[6], u[7])));
-                    else if (row < tokens)
+                    if (row < tokens)
                         Eight<bf16>::store(to, c * HALF + own, u);
                 }
             }
         __syncwarp();
-        fetch(it + STAGES, slot);
+        if (!BULK)
+            fetch(it + STAGES, slot);
+        else if (lane == 0)
+            barrier_arrive(barriers.empty + slot);
         if (++slot == STAGES)
             slot = 0, parity ^= 1;
     }
 }
 
-template <int PARTS, bool STREAMS_OUT = false, int PROBE = 0, bool PLAIN = false>
+template <int PARTS, int PROBE = 0, int AHEAD = 0, bool BULK = true>
 __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constants constants, const float *weight, bf16 *y,
                                          float *post, float *comb, Mail mail, int tokens) {
     extern __shared__ __align__(128) u8 shared[];
@@ -419,11 +466,13 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
     const int steps = ((tokens + STEP - 1) / STEP - group + GROUPS - 1) / GROUPS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(barriers.full + i, 4 * 32);
+            barrier_init(barriers.full + i, BULK ? 1 : 4 * 32);
+            barrier_init(barriers.empty + i, 4);
             barrier_init(barriers.ready + i, STEP);
         }
         barrier_init(&barriers.summed, MULTIPLIERS + 1);
-        barrier_init(&barriers.read, PROBE ? 64 + STEP : 64);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_init(&barriers.read, PROBE ? 32 + STEP : 32);
     }
     __syncthreads();
     if (threadIdx.x < 256) {
@@ -434,7 +483,7 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
             square_steps<PROBE>(shared_address(shared), room, barriers, steps);
     } else if (threadIdx.x < 384) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
-        mix_steps<STREAMS_OUT, PROBE, PLAIN>(x, shared, weights, weight, y, barriers, rank, group, steps, tokens);
+        mix_steps<PROBE, BULK>(x, shared, weights, weight, y, barriers, rank, group, steps, tokens);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
         if (warp == REDUCES) {
@@ -442,7 +491,9 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
                 reduce_steps(mail, queue, constants, post, comb, rank, group, steps, tokens);
         } else if (warp == RECEIVES)
             receive_steps<PROBE>(mail, weights, barriers, group, steps, tokens);
-        else
+        else if (warp == COLLECTS)
             collect_steps<PROBE>((const float4 *)room, mail, barriers, rank, group, steps);
+        else if (BULK && one_of_warp())
+            fetch_steps<PROBE, AHEAD>(x, shared_address(shared), barriers, rank, group, steps, tokens);
     }
 }
