@@ -57,148 +57,176 @@ scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 
 [[variant.launch]]
 entry = "mhc_pre_resident"
 grid = ["32 * min(4, ceil(T, 16))"]
-block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+block = [640]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_ahead2"
+name = "resident_a4"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_ahead2"
+entry = "mhc_pre_resident_a4"
 grid = ["32 * min(4, ceil(T, 16))"]
-block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+block = [640]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_ahead4"
+name = "resident_s2"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_ahead4"
+entry = "mhc_pre_resident_s2"
 grid = ["32 * min(4, ceil(T, 16))"]
-block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+block = [640]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_ahead8"
+name = "resident_s4"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_ahead8"
+entry = "mhc_pre_resident_s4"
 grid = ["32 * min(4, ceil(T, 16))"]
-block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+block = [640]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_async"
+name = "r4_a2"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_async"
+entry = "mhc_pre_r4_a2"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_two"
+name = "r4_a4"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_two"
+entry = "mhc_pre_r4_a4"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_probe1"
+name = "r4_s3"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_probe1"
+entry = "mhc_pre_r4_s3"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_probe2"
+name = "r4_two_s3"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_probe2"
+entry = "mhc_pre_r4_two_s3"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_probe3"
+name = "r4_p13a0"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_probe3"
+entry = "mhc_pre_r4_p13a0"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_probe3a"
+name = "r4_p13a3"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_probe3a"
+entry = "mhc_pre_r4_p13a3"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[variant]]
-name = "resident_probe3b"
+name = "r4_p13s3"
 doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_resident_probe3b"
+entry = "mhc_pre_r4_p13s3"
 grid = ["32 * min(4, ceil(T, 16))"]
 block = [512]
-shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "r4_p2"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_r4_p2"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
+
+[[variant]]
+name = "r4_p14"
+doc = "many tokens: 32 blocks keep the projection in registers and tokens in shared memory until they are mixed; each has a part of the channels"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
+
+[[variant.launch]]
+entry = "mhc_pre_r4_p14"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 7 * 16 * 40 * 4 + 7 * 16 * 16 + 32 * 25 * 4"
 cooperative = true
 args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
@@ -220,6 +248,7 @@ doc = "every token is mixed as the first one"
 variants = ["split", "tiles", "resident"]
 */
 #include "mhc_pre_resident.cuh"
+#include "mhc_pre_r4.cuh"
 
 // ---- simple
 
@@ -609,22 +638,23 @@ extern "C" __global__ void __launch_bounds__(448)
 
 // ---- resident
 
-#define RESIDENT(NAME, ...)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                                               \
+#define RESIDENT(NAME, BLOCK, MAIL, ...)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 1)                                                             \
         NAME(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *__restrict__ base,                 \
              const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,     \
              float4 *mail, int tokens, float norm_eps, float eps) {                                                    \
-        resident<__VA_ARGS__>(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb,                              \
-                              {mail, (u32 *)(mail + tokens)}, tokens);                                                 \
+        __VA_ARGS__(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb, MAIL{mail, (u32 *)(mail + tokens)}, tokens); \
     }
-RESIDENT(mhc_pre_resident, 3)
-RESIDENT(mhc_pre_resident_ahead2, 3, 0, 2)
-RESIDENT(mhc_pre_resident_ahead4, 3, 0, 4)
-RESIDENT(mhc_pre_resident_ahead8, 3, 0, 8)
-RESIDENT(mhc_pre_resident_async, 3, 0, 0, false)
-RESIDENT(mhc_pre_resident_two, 2, 0, 4)
-RESIDENT(mhc_pre_resident_probe1, 3, 1, 4)
-RESIDENT(mhc_pre_resident_probe2, 3, 2, 4)
-RESIDENT(mhc_pre_resident_probe3, 3, 3, 4)
-RESIDENT(mhc_pre_resident_probe3a, 3, 3, 0)
-RESIDENT(mhc_pre_resident_probe3b, 3, 3, 0, false)
+RESIDENT(mhc_pre_resident, 640, Mail, resident<2, 2, 128>)
+RESIDENT(mhc_pre_resident_a4, 640, Mail, resident<2, 4, 128>)
+RESIDENT(mhc_pre_resident_s2, 640, Mail, resident<2, 2, 32>)
+RESIDENT(mhc_pre_resident_s4, 640, Mail, resident<2, 4, 32>)
+RESIDENT(mhc_pre_r4_a2, 512, r4::Mail, r4::resident<3, 0, 2, 128>)
+RESIDENT(mhc_pre_r4_a4, 512, r4::Mail, r4::resident<3, 0, 4, 128>)
+RESIDENT(mhc_pre_r4_s3, 512, r4::Mail, r4::resident<3, 0, 3, 32>)
+RESIDENT(mhc_pre_r4_two_s3, 512, r4::Mail, r4::resident<2, 0, 3, 32>)
+RESIDENT(mhc_pre_r4_p13a0, 512, r4::Mail, r4::resident<3, 13, 0, 128>)
+RESIDENT(mhc_pre_r4_p13a3, 512, r4::Mail, r4::resident<3, 13, 3, 128>)
+RESIDENT(mhc_pre_r4_p13s3, 512, r4::Mail, r4::resident<3, 13, 3, 32>)
+RESIDENT(mhc_pre_r4_p2, 512, r4::Mail, r4::resident<2, 2, 0, 128>)
+RESIDENT(mhc_pre_r4_p14, 512, r4::Mail, r4::resident<2, 14, 0, 128>)

@@ -9,7 +9,7 @@ constexpr int GROUP = 32, GROUPS = 4, STEP = 16, OWN = DIM / GROUP, RECORD = MUS
 // Channels of a token lie ROW bytes apart, and streams STREAM, so that no eight that `ldmatrix` reads meet in a bank.
 constexpr int ROW = OWN * 2 + 16, STREAM = STEP * ROW + 32, STAGE = STREAMS * STREAM, STAGES = 7;
 // Warps by what they do.
-constexpr int MULTIPLIERS = OWN / 32, MIXERS = 8, REDUCES = 12, COLLECTS = 13, FETCHES = 14, RECEIVES = 15;
+constexpr int MULTIPLIERS = OWN / 32, MIXERS = 8, REDUCES = 16, COLLECTS = 17, FETCHES = 18, RECEIVES = 19, THREADS = 640;
 
 // Sums of KEPT steps of a group have room. A block mixes a step after its sums have been read, and multiplies the
 // STAGES-th step after it later still.
@@ -84,7 +84,7 @@ struct Barriers {
 };
 
 // A warp multiplies 32 channels of all streams.
-template <int PARTS, int PROBE>
+template <int PARTS>
 __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, float *room, Barriers &barriers, int rank,
                                                int steps) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
         barrier_wait(barriers.full + slot, parity);
         const u32 tokens = from16 + slot * STAGE;
         float d[3][4] = {};
-        if (PROBE != 3) {
+        {
             u32 a[2][4];
             load_matrices(a[0], tokens);
 #pragma unroll
@@ -137,7 +137,6 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
 }
 
 // A warp multiplies streams by each other: of four tokens at a time the first two by themselves, and the others.
-template <int PROBE>
 __device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &barriers, int steps) {
     const int lane = threadIdx.x % 32;
     const u32 from16 = stages + lane % 4 * STREAM + lane / 4 % 4 * ROW + lane / 16 * 16;
@@ -149,7 +148,7 @@ __device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &
     for (int it = 0; it < steps; it++) {
         barrier_wait(barriers.full + slot, parity);
         float d[STEP / 4][2][4] = {};
-        if (PROBE != 3) {
+        {
             u32 a[2][STEP / 4][4];
             const auto load = [&](int k) {
 #pragma unroll
@@ -185,7 +184,6 @@ __device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &
 }
 
 // A warp adds up what the warps that multiply have, and sends it.
-template <int PROBE>
 __device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Barriers &barriers, int rank, int group, int steps) {
     const int lane = threadIdx.x % 32;
     constexpr int FOURS = MUS / 4, PART = STEP * FOURS;
@@ -217,7 +215,7 @@ __device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Bar
                          "r"(tagged(sum.y)), "r"(tagged(sum.z)), "r"(tagged(sum.w))
                          : "memory");
         };
-        if (PROBE == 0) {
+        {
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 send(i * 8 + lane / 4, FOURS + lane % 4, product[i]);
@@ -307,7 +305,6 @@ __device__ __forceinline__ void reduce_steps(Mail mail, float (*queue)[MUS + 1],
 }
 
 // A warp waits for what tokens are mixed by.
-template <int PROBE>
 __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barriers &barriers, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32;
     if (lane >= STEP)
@@ -327,12 +324,8 @@ __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barrie
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
         const int token = (group + it * GROUPS) * STEP + lane;
-        if (PROBE == 0 && token < tokens)
+        if (token < tokens)
             weights[slot * STEP + lane] = weights_of(token);
-        else if (PROBE) {
-            barrier_wait(&barriers.summed, it & 1), weights[slot * STEP + lane] = make_float4(1, 1, 1, 1);
-            barrier_arrive(&barriers.read);
-        }
 #ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
         weights[slot * STEP + lane] = weights_of(0);
 #endif
@@ -349,61 +342,49 @@ __device__ __forceinline__ bool one_of_warp() {
     return one;
 }
 
-// A thread copies the block's channels to shared memory as soon as there is room.
-template <int PROBE, int AHEAD>
+// A warp copies the block's channels to shared memory as soon as there is room.
+template <int AHEAD, int STRIDE>
 __device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers &barriers, int rank, int group, int steps,
                                             int tokens) {
     const u64 policy = let_go();
+    const int lane = threadIdx.x % 32;
     int slot = 0, parity = 1;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
         barrier_wait(barriers.empty + slot, parity);
-        const int first = (group + it * GROUPS) * STEP, count = PROBE == 2 && it >= STAGES ? 0 : min(STEP, tokens - first);
-        const bf16 *from = x + (size_t)first * K + rank * OWN;
-        if (const int token = first + AHEAD * GROUPS * STEP + rank / 2; AHEAD && token < tokens)
-            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x + (size_t)token * K + rank % 2 * (K / 2)), "n"(K));
-        const u32 to = stages + slot * STAGE, full = shared_address(barriers.full + slot);
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(STREAMS * count * OWN * 2) : "memory");
+        const int first = (group + it * GROUPS) * STEP, count = min(STEP, tokens - first);
+        if (one_of_warp()) {
+            const bf16 *from = x + (size_t)first * K + rank * OWN;
+            const u32 to = stages + slot * STAGE, full = shared_address(barriers.full + slot);
+            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(STREAMS * count * OWN * 2) : "memory");
 #pragma unroll 4
-        for (int token = 0; token < count; token++)
+            for (int token = 0; token < count; token++)
 #pragma unroll
-            for (int stream = 0; stream < STREAMS; stream++)
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-                             "[%3], %4;" ::"r"(to + stream * STREAM + token * ROW),
-                             "l"(from + (size_t)token * K + stream * DIM), "r"(OWN * 2), "r"(full), "l"(policy)
-                             : "memory");
+                for (int stream = 0; stream < STREAMS; stream++)
+                    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                                 "[%3], %4;" ::"r"(to + stream * STREAM + token * ROW),
+                                 "l"(from + (size_t)token * K + stream * DIM), "r"(OWN * 2), "r"(full), "l"(policy)
+                                 : "memory");
+        }
+        __syncwarp();
+        // Half a token of a later step.
+        if (const int token = first + AHEAD * GROUPS * STEP + rank / 2; AHEAD && token < tokens) {
+            const u8 *from = (const u8 *)(x + (size_t)token * K + rank % 2 * (K / 2)) + lane * STRIDE;
+#pragma unroll
+            for (int i = 0; i < K; i += 32 * STRIDE)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+        }
         if (++slot == STAGES)
             slot = 0, parity ^= 1;
     }
 }
 
-// Four warps copy four tokens each to shared memory, mix them, two at a time, and copy others to where they were.
-template <int PROBE, bool BULK>
-__device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const float4 *weights, const float *weight, bf16 *y,
+// Eight warps mix two tokens each, half a warp one of them, and give back the room.
+__device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weights, const float *weight, bf16 *y,
                                           Barriers &barriers, int rank, int group, int steps, int tokens) {
-    const int lane = threadIdx.x % 32, own = lane % 16, first = (threadIdx.x / 32 - MIXERS) * 4 + lane / 16;
+    const int lane = threadIdx.x % 32, own = lane % 16, token = (threadIdx.x / 32 - MIXERS) * 2 + lane / 16;
     constexpr int HALF = OWN / 16; // eights of a lane lie so far apart
     const bool there = own < HALF;
-    const u64 policy = let_go();
-    const auto fetch = [&](int it, int slot) {
-        const int row = (group + it * GROUPS) * STEP + first - lane / 16;
-        const u32 to = shared_address(stages) + slot * STAGE + (first - lane / 16) * ROW + lane * 16;
-        if (it < steps && lane < OWN / 8 && (PROBE != 2 || it < STAGES))
-#pragma unroll
-            for (int token = 0; token < 4; token++) {
-                const bf16 *from = x + (size_t)min(row + token, tokens - 1) * K + rank * OWN + lane * 8;
-#pragma unroll
-                for (int i = 0; i < STREAMS; i++)
-                        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                                         to + i * STREAM + token * ROW),
-                                     "l"(from + i * DIM), "l"(policy)
-                                     : "memory");
-            }
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barriers.full + slot)) : "memory");
-    };
-    if (!BULK)
-        for (int it = 0; it < STAGES; it++)
-            fetch(it, it);
     float w[2][8] = {};
     if (there)
 #pragma unroll
@@ -416,45 +397,38 @@ __device__ __forceinline__ void mix_steps(const bf16 *x, const u8 *stages, const
     for (int it = 0; it < steps; it++) {
         barrier_wait(barriers.full + slot, parity);
         barrier_wait(barriers.ready + slot, parity);
-        if (there)
+        const int row = (group + it * GROUPS) * STEP + token;
+        if (there && row < tokens) {
+            const float4 pre4 = weights[slot * STEP + token];
+            const float pre[STREAMS] = {pre4.x, pre4.y, pre4.z, pre4.w};
 #pragma unroll
-            for (int pair = 0; pair < 2; pair++) {
-                const int token = first + pair * 2;
-                const float4 pre4 = weights[slot * STEP + token];
-                const float pre[STREAMS] = {pre4.x, pre4.y, pre4.z, pre4.w};
-                const int row = (group + it * GROUPS) * STEP + token;
-                bf16 *to = y + (size_t)row * DIM + rank * OWN;
+            for (int c = 0; c < 2; c++) {
+                float u[8];
 #pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    float u[8] = {};
-#pragma unroll
-                    for (int i = 0; i < STREAMS; i++) {
-                        Eight<bf16> in;
-                        in.load_shared((const bf16 *)(stages + slot * STAGE + i * STREAM + token * ROW), c * HALF + own);
-                        float v[8];
-                        in.unpack(v);
-#pragma unroll
-                        for (int j = 0; j < 8; j++)
-                            u[j] = i == 0 ? pre[0] * v[j] : fmaf(pre[i], v[j], u[j]);
-                    }
+                for (int i = 0; i < STREAMS; i++) {
+                    Eight<bf16> in;
+                    in.load_shared((const bf16 *)(stages + slot * STAGE + i * STREAM + token * ROW), c * HALF + own);
+                    float v[8];
+                    in.unpack(v);
 #pragma unroll
                     for (int j = 0; j < 8; j++)
-                        u[j] *= w[c][j];
-                    if (row < tokens)
-                        Eight<bf16>::store(to, c * HALF + own, u);
+                        u[j] = i == 0 ? pre[0] * v[j] : fmaf(pre[i], v[j], u[j]);
                 }
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    u[j] *= w[c][j];
+                Eight<bf16>::store(y + (size_t)row * DIM + rank * OWN, c * HALF + own, u);
             }
+        }
         __syncwarp();
-        if (!BULK)
-            fetch(it + STAGES, slot);
-        else if (lane == 0)
+        if (lane == 0)
             barrier_arrive(barriers.empty + slot);
         if (++slot == STAGES)
             slot = 0, parity ^= 1;
     }
 }
 
-template <int PARTS, int PROBE = 0, int AHEAD = 0, bool BULK = true>
+template <int PARTS, int AHEAD, int STRIDE>
 __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constants constants, const float *weight, bf16 *y,
                                          float *post, float *comb, Mail mail, int tokens) {
     extern __shared__ __align__(128) u8 shared[];
@@ -466,34 +440,33 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
     const int steps = ((tokens + STEP - 1) / STEP - group + GROUPS - 1) / GROUPS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(barriers.full + i, BULK ? 1 : 4 * 32);
-            barrier_init(barriers.empty + i, 4);
+            barrier_init(barriers.full + i, 1);
+            barrier_init(barriers.empty + i, 8);
             barrier_init(barriers.ready + i, STEP);
         }
         barrier_init(&barriers.summed, MULTIPLIERS + 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        barrier_init(&barriers.read, PROBE ? 32 + STEP : 32);
+        barrier_init(&barriers.read, 32);
     }
     __syncthreads();
     if (threadIdx.x < 256) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 144;");
         if (warp < MULTIPLIERS)
-            multiply_steps<PARTS, PROBE>(fn, shared_address(shared), room, barriers, rank, steps);
+            multiply_steps<PARTS>(fn, shared_address(shared), room, barriers, rank, steps);
         else
-            square_steps<PROBE>(shared_address(shared), room, barriers, steps);
-    } else if (threadIdx.x < 384) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
-        mix_steps<PROBE, BULK>(x, shared, weights, weight, y, barriers, rank, group, steps, tokens);
+            square_steps(shared_address(shared), room, barriers, steps);
+    } else if (threadIdx.x < 512) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+        mix_steps(shared, weights, weight, y, barriers, rank, group, steps, tokens);
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
         if (warp == REDUCES) {
-            if (PROBE == 0)
                 reduce_steps(mail, queue, constants, post, comb, rank, group, steps, tokens);
         } else if (warp == RECEIVES)
-            receive_steps<PROBE>(mail, weights, barriers, group, steps, tokens);
+            receive_steps(mail, weights, barriers, group, steps, tokens);
         else if (warp == COLLECTS)
-            collect_steps<PROBE>((const float4 *)room, mail, barriers, rank, group, steps);
-        else if (BULK && one_of_warp())
-            fetch_steps<PROBE, AHEAD>(x, shared_address(shared), barriers, rank, group, steps, tokens);
+            collect_steps((const float4 *)room, mail, barriers, rank, group, steps);
+        else
+            fetch_steps<AHEAD, STRIDE>(x, shared_address(shared), barriers, rank, group, steps, tokens);
     }
 }
