@@ -9,16 +9,16 @@ constexpr int GROUP = 32, GROUPS = 4, STEP = 16, OWN = DIM / GROUP, RECORD = MUS
 // Channels of a token lie ROW bytes apart, and streams STREAM, so that no eight that `ldmatrix` reads meet in a bank.
 constexpr int ROW = OWN * 2 + 16, STREAM = STEP * ROW + 32, STAGE = STREAMS * STREAM, STAGES = 7;
 // Warps by what they do.
-constexpr int MULTIPLIERS = OWN / 32, MIXERS = 8, REDUCES = 16, COLLECTS = 17, FETCHES = 18, RECEIVES = 19, THREADS = 640;
+constexpr int MULTIPLIERS = OWN / 32, MIXERS = 8, REDUCES = 12, COLLECTS = 13, FETCHES = 14, RECEIVES = 15;
+
+// Bits that the projection has more than bf16 are in two more parts. Tokens are called to the second-level cache, by lines,
+// AHEAD steps before they are copied.
+constexpr int PARTS = 3, AHEAD = 2, LINE = 128;
 
 // Sums of KEPT steps of a group have room. A block mixes a step after its sums have been read, and multiplies the
 // STAGES-th step after it later still.
 constexpr int KEPT = 8;
 static_assert(KEPT >= STAGES, "sums are overwritten before they are read");
-
-#ifndef SPIN_LIMIT
-#define SPIN_LIMIT 20000000
-#endif
 
 __device__ __forceinline__ void barrier_init(u64 *barrier, u32 count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
@@ -26,17 +26,6 @@ __device__ __forceinline__ void barrier_init(u64 *barrier, u32 count) {
 
 __device__ __forceinline__ void barrier_arrive(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(u64 *barrier, u32 parity) {
-    const long long start = clock64();
-    u32 come;
-    do
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(come)
-                     : "r"(shared_address(barrier)), "r"(parity)
-                     : "memory");
-    while (!come && clock64() - start < SPIN_LIMIT);
 }
 
 // What blocks of a group send each other, zeros at first. Nobody is told that it is there: it shows.
@@ -84,7 +73,6 @@ struct Barriers {
 };
 
 // A warp multiplies 32 channels of all streams.
-template <int PARTS>
 __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, float *room, Barriers &barriers, int rank,
                                                int steps) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -104,25 +92,23 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        barrier_wait(barriers.full + slot, parity);
+        arrival_wait(barriers.full + slot, parity);
         const u32 tokens = from16 + slot * STAGE;
         float d[3][4] = {};
-        {
-            u32 a[2][4];
-            load_matrices(a[0], tokens);
+        u32 a[2][4];
+        load_matrices(a[0], tokens);
 #pragma unroll
-            for (int k = 0; k < 2 * STREAMS; k++) {
-                if (k + 1 < 2 * STREAMS)
-                    load_matrices(a[(k + 1) % 2], tokens + (k + 1) % STREAMS * STREAM + (k + 1) / STREAMS * 32);
+        for (int k = 0; k < 2 * STREAMS; k++) {
+            if (k + 1 < 2 * STREAMS)
+                load_matrices(a[(k + 1) % 2], tokens + (k + 1) % STREAMS * STREAM + (k + 1) / STREAMS * 32);
 #pragma unroll
-                for (int part = PARTS - 1; part >= 0; part--)
+            for (int part = PARTS - 1; part >= 0; part--)
 #pragma unroll
-                    for (int n = 0; n < 3; n++)
-                        multiply(d[n], a[k % 2], b[k][part][2 * n], b[k][part][2 * n + 1]);
-            }
+                for (int n = 0; n < 3; n++)
+                    multiply(d[n], a[k % 2], b[k][part][2 * n], b[k][part][2 * n + 1]);
         }
         // The sums of the step before have been read.
-        barrier_wait(&barriers.read, (it & 1) ^ 1);
+        arrival_wait(&barriers.read, (it & 1) ^ 1);
 #pragma unroll
         for (int n = 0; n < 3; n++) {
             *(float2 *)(to + n * 8) = make_float2(d[n][0], d[n][1]);
@@ -139,36 +125,34 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
 // A warp multiplies streams by each other: of four tokens at a time the first two by themselves, and the others.
 __device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &barriers, int steps) {
     const int lane = threadIdx.x % 32;
-    const u32 from16 = stages + lane % 4 * STREAM + lane / 4 % 4 * ROW + lane / 16 * 16;
+    const u32 from = stages + lane % 4 * STREAM + lane / 4 % 4 * ROW + lane / 16 * 16;
     float *to = room + MULTIPLIERS * STEP * MUS + lane / 16 * 16 + lane / 4 % 4 * 4 + lane % 2 * 2;
     // Elsewhere are products of one token by another.
     const bool own_token = lane / 16 == lane % 4 / 2;
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        barrier_wait(barriers.full + slot, parity);
+        arrival_wait(barriers.full + slot, parity);
         float d[STEP / 4][2][4] = {};
-        {
-            u32 a[2][STEP / 4][4];
-            const auto load = [&](int k) {
+        u32 a[2][STEP / 4][4];
+        const auto load = [&](int k) {
 #pragma unroll
-                for (int four = 0; four < STEP / 4; four++)
-                    load_matrices(a[k % 2][four], from16 + slot * STAGE + four * 4 * ROW + k * 32);
-            };
-            load(0);
+            for (int four = 0; four < STEP / 4; four++)
+                load_matrices(a[k % 2][four], from + slot * STAGE + four * 4 * ROW + k * 32);
+        };
+        load(0);
 #pragma unroll
-            for (int k = 0; k < OWN / 16; k++) {
-                if (k + 1 < OWN / 16)
-                    load(k + 1);
+        for (int k = 0; k < OWN / 16; k++) {
+            if (k + 1 < OWN / 16)
+                load(k + 1);
 #pragma unroll
-                for (int four = 0; four < STEP / 4; four++) {
-                    const u32(&rows)[4] = a[k % 2][four];
-                    multiply(d[four][0], rows, rows[0], rows[2]);
-                    multiply(d[four][1], rows, rows[1], rows[3]);
-                }
+            for (int four = 0; four < STEP / 4; four++) {
+                const u32(&rows)[4] = a[k % 2][four];
+                multiply(d[four][0], rows, rows[0], rows[2]);
+                multiply(d[four][1], rows, rows[1], rows[3]);
             }
         }
-        barrier_wait(&barriers.read, (it & 1) ^ 1);
+        arrival_wait(&barriers.read, (it & 1) ^ 1);
         if (own_token)
 #pragma unroll
             for (int four = 0; four < STEP / 4; four++) {
@@ -198,7 +182,7 @@ __device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Bar
     };
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        barrier_wait(&barriers.summed, it & 1);
+        arrival_wait(&barriers.summed, it & 1);
         float4 sum[3], product[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -215,14 +199,12 @@ __device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Bar
                          "r"(tagged(sum.y)), "r"(tagged(sum.z)), "r"(tagged(sum.w))
                          : "memory");
         };
-        {
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                send(i * 8 + lane / 4, FOURS + lane % 4, product[i]);
+        for (int i = 0; i < 2; i++)
+            send(i * 8 + lane / 4, FOURS + lane % 4, product[i]);
 #pragma unroll
-            for (int i = 0; i < 3; i++)
-                send((i * 32 + lane) / FOURS, (i * 32 + lane) % FOURS, sum[i]);
-        }
+        for (int i = 0; i < 3; i++)
+            send((i * 32 + lane) / FOURS, (i * 32 + lane) % FOURS, sum[i]);
     }
 }
 
@@ -239,7 +221,6 @@ __device__ __forceinline__ void reduce_steps(Mail mail, float (*queue)[MUS + 1],
         const int token = token_of(it);
         const u32 *from = mail.sums_of(it, group, rank / 2), tag = tag_of(it);
         float each[GROUP], rest[GROUP / 4];
-        const long long start = clock64();
         u32 stale;
         do {
             stale = 0;
@@ -253,7 +234,7 @@ __device__ __forceinline__ void reduce_steps(Mail mail, float (*queue)[MUS + 1],
                 const u32 sum = load_relaxed(from + (i * 4 + lane / 8) * RECORD + 32 + lane % 8);
                 rest[i] = __uint_as_float(sum), stale |= sum ^ tag;
             }
-        } while (__any_sync(~0u, stale & 1) && clock64() - start < SPIN_LIMIT);
+        } while (__any_sync(~0u, stale & 1));
 #ifdef MUTANT_SHARE_LOST
         each[GROUP - 1] = 0;
 #endif
@@ -310,14 +291,13 @@ __device__ __forceinline__ void receive_steps(Mail mail, float4 *weights, Barrie
     if (lane >= STEP)
         return;
     const auto weights_of = [&](int token) {
-        const long long start = clock64();
         uint4 w;
         do
             asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
                          : "l"(mail.weights + token)
                          : "memory");
-        while ((w.x == 0 || w.y == 0 || w.z == 0 || w.w == 0) && clock64() - start < SPIN_LIMIT);
+        while (w.x == 0 || w.y == 0 || w.z == 0 || w.w == 0);
         return make_float4(__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w));
     };
     int slot = 0, parity = 0;
@@ -343,7 +323,6 @@ __device__ __forceinline__ bool one_of_warp() {
 }
 
 // A warp copies the block's channels to shared memory as soon as there is room.
-template <int AHEAD, int STRIDE>
 __device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers &barriers, int rank, int group, int steps,
                                             int tokens) {
     const u64 policy = let_go();
@@ -351,7 +330,7 @@ __device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers 
     int slot = 0, parity = 1;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        barrier_wait(barriers.empty + slot, parity);
+        arrival_wait(barriers.empty + slot, parity);
         const int first = (group + it * GROUPS) * STEP, count = min(STEP, tokens - first);
         if (one_of_warp()) {
             const bf16 *from = x + (size_t)first * K + rank * OWN;
@@ -368,10 +347,10 @@ __device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers 
         }
         __syncwarp();
         // Half a token of a later step.
-        if (const int token = first + AHEAD * GROUPS * STEP + rank / 2; AHEAD && token < tokens) {
-            const u8 *from = (const u8 *)(x + (size_t)token * K + rank % 2 * (K / 2)) + lane * STRIDE;
+        if (const int token = first + AHEAD * GROUPS * STEP + rank / 2; token < tokens) {
+            const u8 *from = (const u8 *)(x + (size_t)token * K + rank % 2 * (K / 2)) + lane * LINE;
 #pragma unroll
-            for (int i = 0; i < K; i += 32 * STRIDE)
+            for (int i = 0; i < K; i += 32 * LINE)
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
         }
         if (++slot == STAGES)
@@ -379,10 +358,10 @@ __device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers 
     }
 }
 
-// Eight warps mix two tokens each, half a warp one of them, and give back the room.
+// Four warps mix four tokens each, two at a time, half a warp one of them, and give back the room.
 __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weights, const float *weight, bf16 *y,
                                           Barriers &barriers, int rank, int group, int steps, int tokens) {
-    const int lane = threadIdx.x % 32, own = lane % 16, token = (threadIdx.x / 32 - MIXERS) * 2 + lane / 16;
+    const int lane = threadIdx.x % 32, own = lane % 16, first = (threadIdx.x / 32 - MIXERS) * 4 + lane / 16;
     constexpr int HALF = OWN / 16; // eights of a lane lie so far apart
     const bool there = own < HALF;
     float w[2][8] = {};
@@ -395,31 +374,36 @@ __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weight
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        barrier_wait(barriers.full + slot, parity);
-        barrier_wait(barriers.ready + slot, parity);
-        const int row = (group + it * GROUPS) * STEP + token;
-        if (there && row < tokens) {
-            const float4 pre4 = weights[slot * STEP + token];
-            const float pre[STREAMS] = {pre4.x, pre4.y, pre4.z, pre4.w};
+        arrival_wait(barriers.full + slot, parity);
+        arrival_wait(barriers.ready + slot, parity);
+        if (there)
 #pragma unroll
-            for (int c = 0; c < 2; c++) {
-                float u[8];
+            for (int pair = 0; pair < 2; pair++) {
+                const int token = first + pair * 2;
+                const float4 pre4 = weights[slot * STEP + token];
+                const float pre[STREAMS] = {pre4.x, pre4.y, pre4.z, pre4.w};
+                const int row = (group + it * GROUPS) * STEP + token;
+                bf16 *to = y + (size_t)row * DIM + rank * OWN;
 #pragma unroll
-                for (int i = 0; i < STREAMS; i++) {
-                    Eight<bf16> in;
-                    in.load_shared((const bf16 *)(stages + slot * STAGE + i * STREAM + token * ROW), c * HALF + own);
-                    float v[8];
-                    in.unpack(v);
+                for (int c = 0; c < 2; c++) {
+                    float u[8] = {};
+#pragma unroll
+                    for (int i = 0; i < STREAMS; i++) {
+                        Eight<bf16> in;
+                        in.load_shared((const bf16 *)(stages + slot * STAGE + i * STREAM + token * ROW), c * HALF + own);
+                        float v[8];
+                        in.unpack(v);
+#pragma unroll
+                        for (int j = 0; j < 8; j++)
+                            u[j] = i == 0 ? pre[0] * v[j] : fmaf(pre[i], v[j], u[j]);
+                    }
 #pragma unroll
                     for (int j = 0; j < 8; j++)
-                        u[j] = i == 0 ? pre[0] * v[j] : fmaf(pre[i], v[j], u[j]);
+                        u[j] *= w[c][j];
+                    if (row < tokens)
+                        Eight<bf16>::store(to, c * HALF + own, u);
                 }
-#pragma unroll
-                for (int j = 0; j < 8; j++)
-                    u[j] *= w[c][j];
-                Eight<bf16>::store(y + (size_t)row * DIM + rank * OWN, c * HALF + own, u);
             }
-        }
         __syncwarp();
         if (lane == 0)
             barrier_arrive(barriers.empty + slot);
@@ -428,7 +412,6 @@ __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weight
     }
 }
 
-template <int PARTS, int AHEAD, int STRIDE>
 __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constants constants, const float *weight, bf16 *y,
                                          float *post, float *comb, Mail mail, int tokens) {
     extern __shared__ __align__(128) u8 shared[];
@@ -441,32 +424,32 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Constan
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(barriers.full + i, 1);
-            barrier_init(barriers.empty + i, 8);
+            barrier_init(barriers.empty + i, 4);
             barrier_init(barriers.ready + i, STEP);
         }
         barrier_init(&barriers.summed, MULTIPLIERS + 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         barrier_init(&barriers.read, 32);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     if (threadIdx.x < 256) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 144;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
         if (warp < MULTIPLIERS)
-            multiply_steps<PARTS>(fn, shared_address(shared), room, barriers, rank, steps);
+            multiply_steps(fn, shared_address(shared), room, barriers, rank, steps);
         else
             square_steps(shared_address(shared), room, barriers, steps);
-    } else if (threadIdx.x < 512) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    } else if (threadIdx.x < 384) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
         mix_steps(shared, weights, weight, y, barriers, rank, group, steps, tokens);
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
-        if (warp == REDUCES) {
-                reduce_steps(mail, queue, constants, post, comb, rank, group, steps, tokens);
-        } else if (warp == RECEIVES)
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+        if (warp == REDUCES)
+            reduce_steps(mail, queue, constants, post, comb, rank, group, steps, tokens);
+        else if (warp == RECEIVES)
             receive_steps(mail, weights, barriers, group, steps, tokens);
         else if (warp == COLLECTS)
             collect_steps((const float4 *)room, mail, barriers, rank, group, steps);
-        else
-            fetch_steps<AHEAD, STRIDE>(x, shared_address(shared), barriers, rank, group, steps, tokens);
+        else if (warp == FETCHES)
+            fetch_steps(x, shared_address(shared), barriers, rank, group, steps, tokens);
     }
 }
