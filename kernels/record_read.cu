@@ -142,7 +142,7 @@ __device__ __forceinline__ uint2 e2m1_pairs(u32 magnitudes, u32 signs) {
     return make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
 }
 
-// Codes times their scale, as 16 bytes of output. A product of a code of 4 bits with a scale of 4 or fewer is rounded once in
+// Codes times their scale, as 16 bytes of output. A scale of 4-bit codes has at most 4 bits, so their product is rounded once in
 // bf16 as it is in f32.
 __device__ __forceinline__ uint4 scaled(E2m1, bf16, const u32 *words, float scale) {
 #ifdef MUTANT_NIBBLES_SWAPPED

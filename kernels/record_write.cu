@@ -11,7 +11,7 @@ args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_byte
 
 [[variant]]
 name = "eights"
-doc = "a thread for each 8 channels; two warps that have a token add up its squares through shared memory: few tokens"
+doc = "a thread for each 8 channels; two warps that have a token add up its squares through shared memory: the fastest of few tokens, and of 128 channels"
 
 [[variant.launch]]
 entry = "record_write_eights_{record}_{form}"
@@ -21,7 +21,7 @@ args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_byte
 
 [[variant]]
 name = "rows"
-doc = "a warp, or half of one, for a token at a time; those to come are on their way to shared memory: many tokens"
+doc = "a warp, or half of one, for a token at a time, the next ones on their way to shared memory: the fastest of many tokens"
 
 [[variant.launch]]
 entry = "record_write_rows_{record}_{form}"
