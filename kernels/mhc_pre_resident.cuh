@@ -11,8 +11,8 @@ constexpr int ROW = OWN * 2 + 16, STREAM = STEP * ROW + 32, STAGE = STREAMS * ST
 // Warps by what they do.
 constexpr int MULTIPLIERS = OWN / 32, MIXERS = 8, REDUCES = 12, COLLECTS = 13, FETCHES = 14, RECEIVES = 15;
 
-// Bits that the projection has more than bf16 are in two more parts. Tokens are called to the second-level cache, by lines,
-// AHEAD steps before they are copied.
+// Parts of the projection in bf16, exact together. Tokens are called to the second-level cache, by lines, AHEAD steps before
+// they are copied.
 constexpr int PARTS = 3, AHEAD = 2, LINE = 128;
 
 // Sums of KEPT steps of a group have room. A block mixes a step after its sums have been read, and multiplies the
@@ -28,10 +28,11 @@ __device__ __forceinline__ void barrier_arrive(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// What blocks of a group send each other, zeros at first. Nobody is told that it is there: it shows.
+// What blocks of a group send each other, zeros at first. Each number shows by itself whether it is there, so that nobody
+// waits for a fence.
 struct Mail {
     float4 *weights; // of streams of a token, the norm in them: none is zero once it is there
-    u32 *sums;       // the lowest bit is that of `tag_of` once they are there
+    u32 *sums;       // the lowest bit, an ulp of each, is that of `tag_of` once they are there
 
     __device__ __forceinline__ u32 *sums_of(int it, int group, int token) const {
         return sums + (size_t)((it % KEPT * GROUPS + group) * STEP + token) * GROUP * RECORD;
@@ -346,7 +347,7 @@ __device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers 
                                  : "memory");
         }
         __syncwarp();
-        // Half a token of a later step.
+        // Half a token of a later step, all of which the group's blocks call so.
         if (const int token = first + AHEAD * GROUPS * STEP + rank / 2; token < tokens) {
             const u8 *from = (const u8 *)(x + (size_t)token * K + rank % 2 * (K / 2)) + lane * LINE;
 #pragma unroll
