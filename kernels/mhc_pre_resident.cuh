@@ -28,6 +28,15 @@ __device__ __forceinline__ void barrier_arrive(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// Returns once the barrier has been passed for the time that has this parity, the first having 0.
+__device__ __forceinline__ void barrier_wait(u64 *barrier, u32 parity) {
+    asm volatile("{ .reg .pred come;\n"
+                 "again_%=: mbarrier.try_wait.parity.shared.b64 come, [%0], %1;\n"
+                 "@!come bra again_%=; }" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
 // What blocks of a group send each other, zeros at first. Each number shows by itself whether it is there, so that nobody
 // waits for a fence.
 struct Mail {
@@ -93,7 +102,7 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        arrival_wait(barriers.full + slot, parity);
+        barrier_wait(barriers.full + slot, parity);
         const u32 tokens = from16 + slot * STAGE;
         float d[3][4] = {};
         u32 a[2][4];
@@ -109,7 +118,7 @@ __device__ __forceinline__ void multiply_steps(const float *fn, u32 stages, floa
                     multiply(d[n], a[k % 2], b[k][part][2 * n], b[k][part][2 * n + 1]);
         }
         // The sums of the step before have been read.
-        arrival_wait(&barriers.read, (it & 1) ^ 1);
+        barrier_wait(&barriers.read, (it & 1) ^ 1);
 #pragma unroll
         for (int n = 0; n < 3; n++) {
             *(float2 *)(to + n * 8) = make_float2(d[n][0], d[n][1]);
@@ -133,7 +142,7 @@ __device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        arrival_wait(barriers.full + slot, parity);
+        barrier_wait(barriers.full + slot, parity);
         float d[STEP / 4][2][4] = {};
         u32 a[2][STEP / 4][4];
         const auto load = [&](int k) {
@@ -153,7 +162,7 @@ __device__ __forceinline__ void square_steps(u32 stages, float *room, Barriers &
                 multiply(d[four][1], rows, rows[1], rows[3]);
             }
         }
-        arrival_wait(&barriers.read, (it & 1) ^ 1);
+        barrier_wait(&barriers.read, (it & 1) ^ 1);
         if (own_token)
 #pragma unroll
             for (int four = 0; four < STEP / 4; four++) {
@@ -183,7 +192,7 @@ __device__ __forceinline__ void collect_steps(const float4 *room, Mail mail, Bar
     };
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        arrival_wait(&barriers.summed, it & 1);
+        barrier_wait(&barriers.summed, it & 1);
         float4 sum[3], product[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -331,7 +340,7 @@ __device__ __forceinline__ void fetch_steps(const bf16 *x, u32 stages, Barriers 
     int slot = 0, parity = 1;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        arrival_wait(barriers.empty + slot, parity);
+        barrier_wait(barriers.empty + slot, parity);
         const int first = (group + it * GROUPS) * STEP, count = min(STEP, tokens - first);
         if (one_of_warp()) {
             const bf16 *from = x + (size_t)first * K + rank * OWN;
@@ -375,8 +384,8 @@ __device__ __forceinline__ void mix_steps(const u8 *stages, const float4 *weight
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (int it = 0; it < steps; it++) {
-        arrival_wait(barriers.full + slot, parity);
-        arrival_wait(barriers.ready + slot, parity);
+        barrier_wait(barriers.full + slot, parity);
+        barrier_wait(barriers.ready + slot, parity);
         if (there)
 #pragma unroll
             for (int pair = 0; pair < 2; pair++) {
