@@ -95,7 +95,7 @@ pub fn of_metric(metric: &str, x: f64) -> String {
         _ if metric.contains("sqnr") && metric != "sqnr_bits" => decibels(x),
         "delta_nats" | "rho" | "recall_excess" => signed(x),
         "nonfinite" => bytes(x),
-        "growth" => decibels(x),
+        "growth" => decibels(if x.abs() < 0.005 { 0.0 } else { x }),
         _ => error(x),
     }
 }
@@ -186,6 +186,7 @@ mod tests {
         assert_eq!(of_metric_within("sqnr", 31.524, 31.524, 31.524), "31.52");
         assert_eq!(of_metric_within("sqnr_gain", -0.001, -0.04, 0.012), "+0.00 ±0.04");
         assert_eq!(of_metric_within("sqnr_excess", -0.694, -0.7, -0.69), "-0.69 ±0.01");
+        assert_eq!(of_metric_within("growth", -0.001, -0.012, 0.01), "0.00 ±0.02");
         assert_eq!(of_metric_within("recall", 0.9781, 0.9776, 0.9785), "0.978 ±5e-4");
         assert_eq!(
             of_metric_within("delta_nats", 0.00213, 0.0017, 0.0025),

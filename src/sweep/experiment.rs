@@ -251,6 +251,7 @@ impl Experiment {
     pub fn drawn(&self) -> Option<String> {
         let (draws, [rows, cols]) = (self.draws, self.shape);
         let each = match self.kind {
+            Kind::Recurrence if rows == 1 => format!("{cols} steps"),
             Kind::Recurrence => format!("{rows} heads × {cols} steps"),
             _ => format!("{rows} × {cols}"),
         };
