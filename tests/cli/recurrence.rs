@@ -114,6 +114,86 @@ recipes = ["fla", "scores"]
 why = "bf16 is not f32"
 "#;
 
+/// A state-space model that remembers all 1,024 steps, and one that forgets.
+const SSM: &str = r#"
+name = "ssm"
+question = "How near to 1?"
+kind = "recurrence"
+draws = 3
+shape = [4, 1024]
+
+[[source]]
+name = "quick"
+from = { diagonal_ssm = { poles = { normal = 0.125 }, states = 16 } }
+
+[[source]]
+name = "slow"
+from = { diagonal_ssm = { poles = { below_one = [1e-5, 1e-3] }, states = 16 } }
+
+[[recipe]]
+name = "recurrent"
+doc = "f32"
+form = "recurrent"
+
+[[recipe]]
+name = "folded"
+doc = "f32, b in c"
+form = "folded"
+
+[[recipe]]
+name = "chunked"
+doc = "f32 in chunks"
+form = { chunked = 128 }
+
+[[recipe]]
+name = "f16_a"
+doc = "a in f16"
+form = "folded"
+round = [{ at = "a", format = "f16" }]
+
+[[recipe]]
+name = "f16_state"
+doc = "the state in f16"
+form = "recurrent"
+round = [{ at = "state", format = "f16" }]
+
+[[gate]]
+metric = "relative_l2"
+at = "*.*.*"
+phase = "local"
+statistic = "max"
+require = "<= 1e-5"
+recipes = ["recurrent", "folded", "chunked"]
+why = "f32"
+
+[[gate]]
+metric = "growth"
+at = "slow.state"
+phase = "local"
+statistic = "mean"
+require = ">= 0.75"
+recipes = ["f16_a"]
+why = "an error of a parameter acts at every step in one direction"
+
+[[gate]]
+metric = "growth"
+at = "slow.state"
+phase = "local"
+statistic = "mean"
+require = "<= 0.65"
+recipes = ["f16_state"]
+why = "errors of the state are independent"
+
+[[gate]]
+metric = "growth"
+at = "quick.output"
+phase = "local"
+statistic = "ci_high"
+require = "<= 0.1"
+recipes = ["f16_*"]
+why = "errors are forgotten"
+"#;
+
 fn write(folder: &Path, text: &str) -> PathBuf {
     let file = folder.join("recurrence.toml");
     std::fs::write(&file, text).expect("the test folder can be written");
@@ -166,11 +246,13 @@ fn a_gate_on_growth_tells_a_biased_rounding_from_a_fair_one() {
 }
 
 #[test]
-fn kernels_are_told_from_exact_forms() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("run");
-    let output = run(&["sweep", path(&write(folder.path(), FORMS)), "--out", path(&out)]);
-    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+fn forms_are_right_and_rounding_shows() {
+    for text in [FORMS, SSM] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("run");
+        let output = run(&["sweep", path(&write(folder.path(), text)), "--out", path(&out)]);
+        assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    }
 }
 
 #[test]
