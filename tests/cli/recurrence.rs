@@ -329,7 +329,7 @@ fn mistakes_name_their_place() {
         ),
         (
             ["form = \"one_pass\"", "form = { chunked = 0 }"],
-            &["chunks of 0 steps"],
+            &["recipe 'one_pass'", "chunks of 0 steps, expected 1 to 4096"],
         ),
         (
             ["form = \"one_pass\"", "form = \"one_pass\"\nformat = \"bf16\""],

@@ -10,6 +10,7 @@ use reference::ops::linear_attention::{Chunked, Decay, Intermediate, Inversion, 
 use reference::ops::store::{Store, Token, Unrounded};
 use reference::{Real, Tensor};
 
+use super::PIECE;
 use super::inputs::Piece;
 use crate::backend::prefill::{PREFILLS, Prefill, prefill};
 use crate::error::did_you_mean;
@@ -46,7 +47,10 @@ impl Method {
         let at = |place: &str, message: String| (place.to_string(), message);
         let mut known = None;
         match &form {
-            Form::Chunked(0) => return Err(at("form", "chunks of 0 steps".into())),
+            Form::Chunked(steps) if !(1..=PIECE).contains(steps) => {
+                let message = format!("chunks of {steps} steps, expected 1 to {PIECE}");
+                return Err(at(&recipe.name, message));
+            }
             Form::Prefill(name) => {
                 let hint = did_you_mean(name, PREFILLS.iter().map(|prefill| prefill.name));
                 known = Some(prefill(name).ok_or_else(|| at(name, format!("unknown prefill '{name}'{hint}")))?);
