@@ -1,0 +1,579 @@
+/*
+[[variant]]
+name = "simple"
+doc = "a block for each value head, a thread for each value channel, as the definition has it; any sizes"
+
+[[variant.launch]]
+entry = "delta_decode_simple_{kind}_{layout}_{state}"
+grid = ["H * G", "B"]
+block = [128]
+shared = "12 * K"
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "vk16"
+doc = "[V, K]: 16 rows for each warp"
+needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_vk16_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "vk16p"
+doc = "[V, K]: 16 rows for each warp, plain loads"
+needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_vk16p_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "vk8"
+doc = "[V, K]: 8 rows for each warp"
+needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_vk8_{kind}_{state}"
+grid = ["V / 32", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "vk4"
+doc = "[V, K]: 4 rows for each warp"
+needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_vk4_{kind}_{state}"
+grid = ["V / 16", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv64"
+doc = "[K, V]: 64 columns for each block"
+needs = ["vk == 0", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_kv64_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv64p"
+doc = "[K, V]: 64 columns for each block, plain loads"
+needs = ["vk == 0", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_kv64p_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv32"
+doc = "[K, V]: 32 columns for each block"
+needs = ["vk == 0", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_kv32_{kind}_{state}"
+grid = ["V / 32", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[mutant]]
+name = "layout_confused"
+doc = "[K, V] taken for [V, K] and the reverse"
+variants = ["simple"]
+
+[[mutant]]
+name = "decay_late"
+doc = "the state decays after k has read it"
+variants = ["simple"]
+
+[[mutant]]
+name = "beta_dropped"
+doc = "beta is 1"
+
+[[mutant]]
+name = "gate_unbiased"
+doc = "dt_bias is left out"
+
+[[mutant]]
+name = "eps_outside"
+doc = "epsilon is added to the norms, not under the root"
+
+[[mutant]]
+name = "heads_tiled"
+doc = "value head h has key head h % H"
+
+[[mutant]]
+name = "skip_ignored"
+doc = "an index below 0 is taken for slot 0"
+
+[[mutant]]
+name = "update_unread"
+doc = "o reads the state before k dᵀ is added"
+
+[[mutant]]
+name = "state_truncated"
+doc = "a bf16 state is cut, not rounded"
+
+[[mutant]]
+name = "rows_exchanged"
+doc = "sums of two rows go to each other"
+variants = ["vk16", "vk16p", "vk8", "vk4"]
+
+[[mutant]]
+name = "warp_lost"
+doc = "the last warp's share of the keys is left out"
+variants = ["kv64", "kv64p", "kv32"]
+
+[[mutant]]
+name = "barrier_missing"
+doc = "the warps' sums are read before all are there"
+variants = ["kv64", "kv64p", "kv32"]
+*/
+
+// One token of the gated delta rule (GDN: a decay for each head) and of Kimi delta attention (KDA: one for each key channel):
+//
+//   S ← α S    d = β (v − Sᵀk)    S ← S + k dᵀ    o = Sᵀq, which is (α S)ᵀq + (k·q) d of the S before
+//
+// q, k [B, H, K], normalised here, q also scaled by K^-½; v, o [B, H·G, V]; gate [B, H·G] or [B, H·G, K]; beta [B, H·G];
+// a_log [H·G]; dt_bias like the gate of a token; state [slots, H·G] matrices K × V or V × K; indices [B], below 0 to skip.
+
+#include "common.cuh"
+
+template <class S> struct Step {
+    const bf16 *q, *k, *v, *gate, *beta;
+    const float *a_log, *dt_bias;
+    const int *indices;
+    S *state;
+    bf16 *o;
+    int H, G, K, V;
+    float bound;
+
+    __device__ __forceinline__ int key_head(int head) const {
+#ifdef MUTANT_HEADS_TILED
+        return head % H;
+#else
+        return head / G;
+#endif
+    }
+
+    // Number of a value head of a token.
+    __device__ __forceinline__ size_t at(int token, int head) const {
+        return (size_t)token * (H * G) + head;
+    }
+
+    __device__ __forceinline__ int slot(int token) const {
+#ifdef MUTANT_SKIP_IGNORED
+        return max(indices[token], 0);
+#else
+        return indices[token];
+#endif
+    }
+
+    __device__ __forceinline__ S *matrix(int slot, int head) const {
+        return state + at(slot, head) * (K * V);
+    }
+
+    // What channel `c` of `channels` of a head decays by, of its raw gate.
+    __device__ __forceinline__ float decay(bf16 raw, int head, int channels, int c) const {
+#ifdef MUTANT_GATE_UNBIASED
+        const float x = to_f32(raw);
+#else
+        const float x = to_f32(raw) + dt_bias[head * channels + c];
+#endif
+        const float factor = expf(a_log[head]);
+        if (bound < 0.0f)
+            return expf(bound / (1.0f + expf(-(factor * x))));
+        return expf(-(factor * (x > 20.0f ? x : log1pf(expf(x)))));
+    }
+
+    __device__ __forceinline__ float rate(size_t at) const {
+#ifdef MUTANT_BETA_DROPPED
+        return 1.0f;
+#else
+        return 1.0f / (1.0f + expf(-to_f32(beta[at])));
+#endif
+    }
+};
+
+__device__ __forceinline__ float inverse_norm(float squares) {
+#ifdef MUTANT_EPS_OUTSIDE
+    return 1.0f / (sqrtf(squares) + 1e-6f);
+#else
+    return 1.0f / sqrtf(squares + 1e-6f);
+#endif
+}
+
+// o of a value channel: `read` is (α S)ᵀq, `overlap` k·q.
+__device__ __forceinline__ float output(float read, float overlap, float d) {
+#ifdef MUTANT_UPDATE_UNREAD
+    return read;
+#else
+    return fmaf(overlap, d, read);
+#endif
+}
+
+// ---- simple
+
+template <class S> __device__ __forceinline__ void store(S &to, float x) {
+    from_f32(to, x);
+#ifdef MUTANT_STATE_TRUNCATED
+    if (sizeof(S) == 2)
+        *(u16 *)&to = __float_as_uint(x) >> 16;
+#endif
+}
+
+template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step) {
+    extern __shared__ float shared[];
+    __shared__ float room[2][32];
+    const int head = blockIdx.x, token = blockIdx.y, K = step.K, V = step.V;
+    const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
+    float *q = shared, *k = q + K, *decay = k + K;
+    const int slot = step.slot(token);
+    if (slot < 0) {
+        for (int v = threadIdx.x; v < V; v += blockDim.x)
+            step.o[at * V + v].bits = 0;
+        return;
+    }
+    float qq = 0.0f, kk = 0.0f;
+    for (int i = threadIdx.x; i < K; i += blockDim.x) {
+        q[i] = to_f32(step.q[key + i]), k[i] = to_f32(step.k[key + i]);
+        qq = fmaf(q[i], q[i], qq), kk = fmaf(k[i], k[i], kk);
+        decay[i] = KDA ? step.decay(step.gate[at * K + i], head, K, i) : step.decay(step.gate[at], head, 1, 0);
+    }
+    qq = inverse_norm(block_sum(qq, room[0])) / sqrtf(K), kk = inverse_norm(block_sum(kk, room[1]));
+    for (int i = threadIdx.x; i < K; i += blockDim.x)
+        q[i] *= qq, k[i] *= kk;
+    __syncthreads();
+    const float rate = step.rate(at);
+    S *state = step.matrix(slot, head);
+    for (int v = threadIdx.x; v < V; v += blockDim.x) {
+#ifdef MUTANT_LAYOUT_CONFUSED
+        const size_t first = VK ? v : (size_t)v * K, pace = VK ? V : 1;
+#else
+        const size_t first = VK ? (size_t)v * K : v, pace = VK ? 1 : V;
+#endif
+        float read = 0.0f, o = 0.0f;
+        for (int i = 0; i < K; i++) {
+            const float s = to_f32(state[first + i * pace]);
+#ifdef MUTANT_DECAY_LATE
+            read = fmaf(s, k[i], read);
+#else
+            read = fmaf(decay[i] * s, k[i], read);
+#endif
+        }
+        const float d = rate * (to_f32(step.v[at * V + v]) - read);
+        for (int i = 0; i < K; i++) {
+            S &place = state[first + i * pace];
+            const float s = decay[i] * to_f32(place);
+#ifdef MUTANT_UPDATE_UNREAD
+            o = fmaf(s, q[i], o);
+#else
+            o = fmaf(fmaf(k[i], d, s), q[i], o);
+#endif
+            store(place, fmaf(k[i], d, s));
+        }
+        from_f32(step.o[at * V + v], o);
+    }
+}
+
+// ---- 128 key channels, read once
+
+const int K = 128;
+
+// 16 bytes of a state are read once and soon written again.
+template <bool STREAM> __device__ __forceinline__ uint4 load_state(const void *from) {
+    return STREAM ? __ldcs((const uint4 *)from) : *(const uint4 *)from;
+}
+
+template <bool STREAM> __device__ __forceinline__ void store_state(void *to, uint4 x) {
+    if (STREAM)
+        __stcs((uint4 *)to, x);
+    else
+        *(uint4 *)to = x;
+}
+
+// Four numbers in f32 or eight in bf16 of 16 bytes.
+__device__ __forceinline__ void unpack(uint4 in, float (&x)[4]) {
+    x[0] = __uint_as_float(in.x), x[1] = __uint_as_float(in.y), x[2] = __uint_as_float(in.z), x[3] = __uint_as_float(in.w);
+}
+
+__device__ __forceinline__ void unpack(uint2 in, float (&x)[4]) {
+    x[0] = __uint_as_float(in.x << 16), x[1] = __uint_as_float(in.x & 0xffff0000);
+    x[2] = __uint_as_float(in.y << 16), x[3] = __uint_as_float(in.y & 0xffff0000);
+}
+
+__device__ __forceinline__ void unpack(uint4 in, float (&x)[8]) {
+    x[0] = __uint_as_float(in.x << 16), x[1] = __uint_as_float(in.x & 0xffff0000);
+    x[2] = __uint_as_float(in.y << 16), x[3] = __uint_as_float(in.y & 0xffff0000);
+    x[4] = __uint_as_float(in.z << 16), x[5] = __uint_as_float(in.z & 0xffff0000);
+    x[6] = __uint_as_float(in.w << 16), x[7] = __uint_as_float(in.w & 0xffff0000);
+}
+
+__device__ __forceinline__ uint4 pack(const float (&x)[4]) {
+    return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]));
+}
+
+__device__ __forceinline__ u32 pack_two(float low, float high) {
+#ifdef MUTANT_STATE_TRUNCATED
+    return __float_as_uint(low) >> 16 | __float_as_uint(high) & 0xffff0000;
+#else
+    return to_bf16x2(low, high);
+#endif
+}
+
+__device__ __forceinline__ uint4 pack(const float (&x)[8]) {
+    return make_uint4(pack_two(x[0], x[1]), pack_two(x[2], x[3]), pack_two(x[4], x[5]), pack_two(x[6], x[7]));
+}
+
+// As many bf16 as there are numbers of a state in 16 bytes.
+template <int E> struct Bf16s;
+template <> struct Bf16s<4> {
+    typedef uint2 Type;
+};
+template <> struct Bf16s<8> {
+    typedef uint4 Type;
+};
+
+template <int E> __device__ __forceinline__ typename Bf16s<E>::Type load_bf16s(const bf16 *from) {
+    return *(const typename Bf16s<E>::Type *)from;
+}
+
+// The inverse norms of q and k, that of q with the scale, and k·q of both normalised, of `E` channels in each of 128 / E lanes.
+struct Norms {
+    float q, k, overlap;
+
+    template <int E> __device__ __forceinline__ Norms(const float (&qs)[E], const float (&ks)[E]) {
+        float qq = 0.0f, kk = 0.0f, qk = 0.0f;
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            qq = fmaf(qs[e], qs[e], qq), kk = fmaf(ks[e], ks[e], kk), qk = fmaf(qs[e], ks[e], qk);
+#pragma unroll
+        for (int step = K / E / 2; step > 0; step /= 2) {
+            qq += __shfl_xor_sync(0xffffffff, qq, step);
+            kk += __shfl_xor_sync(0xffffffff, kk, step);
+            qk += __shfl_xor_sync(0xffffffff, qk, step);
+        }
+        q = inverse_norm(qq) * 0.08838834764831845f, k = inverse_norm(kk);
+        overlap = qk * q * k;
+    }
+};
+
+// Sums of `COUNT` numbers over `LANES` neighbouring lanes: each lane is left with number lane · COUNT / LANES.
+template <int COUNT, int LANES> __device__ __forceinline__ float sum_each(float (&x)[COUNT]) {
+    static_assert(COUNT <= LANES, "a lane is left with one number");
+    int count = COUNT;
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        if (count > 1) {
+            count /= 2;
+            const bool upper = threadIdx.x & step;
+#pragma unroll
+            for (int i = 0; i < COUNT / 2; i++) {
+                if (i < count) {
+                    const float other = __shfl_xor_sync(0xffffffff, upper ? x[i] : x[i + count], step);
+                    x[i] = (upper ? x[i + count] : x[i]) + other;
+                }
+            }
+        } else {
+            x[0] += __shfl_xor_sync(0xffffffff, x[0], step);
+        }
+    }
+    return x[0];
+}
+
+// Rows of V, each in the lanes that have its 128 keys; a warp has N at a time for each such group of lanes.
+template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void vk(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, EACH = LANES / (2 * N);
+    const int head = blockIdx.y, token = blockIdx.z, V = step.V;
+    const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
+    const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS;
+    const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K + lane * E;
+    const int slot = step.slot(token);
+    // The row whose sums this lane will have: those with k in the lower lanes, with q in the upper.
+    const int row = first + lane % (LANES / 2) / EACH * GROUPS + group;
+    const bool upper = lane >= LANES / 2, writes = upper && lane % EACH == 0;
+    bf16 *o = step.o + at * V + row;
+    if (slot < 0) {
+        if (writes)
+            o->bits = 0;
+        return;
+    }
+    const auto raw_q = load_bf16s<E>(step.q + key), raw_k = load_bf16s<E>(step.k + key);
+    const auto raw_gate = load_bf16s<E>(KDA ? step.gate + at * K + lane * E : step.q + key);
+    const float v = to_f32(step.v[at * V + row]);
+    S *state = step.matrix(slot, head) + (first + group) * K + lane * E;
+    uint4 piece[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        piece[i] = load_state<STREAM>(state + i * GROUPS * K);
+
+    float q[E], k[E], decay[E], decayed_k[E];
+    unpack(raw_q, q), unpack(raw_k, k), unpack(raw_gate, decay);
+    const Norms norms(q, k);
+    const float rate = step.rate(at), of_head = KDA ? 0.0f : step.decay(step.gate[at], head, 1, 0);
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        bf16 raw;
+        from_f32(raw, decay[e]);
+        decay[e] = KDA ? step.decay(raw, head, K, lane * E + e) : of_head;
+        q[e] *= norms.q * decay[e], k[e] *= norms.k, decayed_k[e] = k[e] * decay[e];
+    }
+
+    float sums[2 * N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float s[E];
+        unpack(piece[i], s);
+        sums[i] = sums[N + i] = 0.0f;
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            sums[i] = fmaf(s[e], decayed_k[e], sums[i]), sums[N + i] = fmaf(s[e], q[e], sums[N + i]);
+    }
+    const float sum = sum_each<2 * N, LANES>(sums);
+    float d = rate * (v - sum);
+#ifdef MUTANT_ROWS_EXCHANGED
+    d = __shfl_xor_sync(0xffffffff, d, EACH);
+#endif
+    const float of_lower = __shfl_xor_sync(0xffffffff, d, LANES / 2);
+    if (writes)
+        from_f32(*o, output(sum, norms.overlap, of_lower));
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float d_row = __shfl_sync(0xffffffff, d, i * EACH, LANES);
+        float s[E];
+        unpack(piece[i], s);
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            s[e] = fmaf(k[e], d_row, s[e] * decay[e]);
+        store_state<STREAM>(state + i * GROUPS * K, pack(s));
+    }
+}
+
+// `W` columns of V for each block of four warps, which have 32 keys each.
+template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void kv(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, N = 32 / GROUPS, WARPS = K / 32;
+    // Of every key: α k, α q, α, k.
+    __shared__ float4 factors[K];
+    __shared__ __align__(16) float sums[2][WARPS][W];
+    const int head = blockIdx.y, token = blockIdx.z, V = step.V;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / LANES;
+    const int col = lane % LANES * E, v0 = blockIdx.x * W + col;
+    const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
+    const int slot = step.slot(token);
+    const bool writes = threadIdx.x < LANES;
+    typename Bf16s<E>::Type *o = (typename Bf16s<E>::Type *)(step.o + at * V + v0);
+    if (slot < 0) {
+        if (writes)
+            *o = {};
+        return;
+    }
+    const uint2 raw_q = load_bf16s<4>(step.q + key + 4 * lane), raw_k = load_bf16s<4>(step.k + key + 4 * lane);
+    const auto raw_v = load_bf16s<E>(step.v + at * V + v0);
+    const bf16 my_q = step.q[key + threadIdx.x], my_k = step.k[key + threadIdx.x];
+    const bf16 raw_gate = step.gate[KDA ? at * K + threadIdx.x : at];
+    S *state = step.matrix(slot, head) + (warp * 32 + group) * V + v0;
+    uint4 piece[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        piece[i] = load_state<STREAM>(state + i * GROUPS * V);
+
+    float qs[4], ks[4];
+    unpack(raw_q, qs), unpack(raw_k, ks);
+    const Norms norms(qs, ks);
+    const float rate = step.rate(at);
+    const float decay = step.decay(raw_gate, head, KDA ? K : 1, KDA ? threadIdx.x : 0);
+    const float q = to_f32(my_q) * norms.q, k = to_f32(my_k) * norms.k;
+    factors[threadIdx.x] = make_float4(k * decay, q * decay, decay, k);
+    __syncwarp();
+
+    float read[2][E] = {};
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float s[E];
+        unpack(piece[i], s);
+        const float2 by = *(const float2 *)&factors[warp * 32 + i * GROUPS + group];
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            read[0][e] = fmaf(s[e], by.x, read[0][e]), read[1][e] = fmaf(s[e], by.y, read[1][e]);
+    }
+#pragma unroll
+    for (int step = LANES; step < 32; step *= 2) {
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            read[0][e] += __shfl_xor_sync(0xffffffff, read[0][e], step);
+            read[1][e] += __shfl_xor_sync(0xffffffff, read[1][e], step);
+        }
+    }
+    if (group == 0) {
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            sums[0][warp][col + e] = read[0][e], sums[1][warp][col + e] = read[1][e];
+    }
+#ifndef MUTANT_BARRIER_MISSING
+    __syncthreads();
+#endif
+    auto all = [&](int of, int e) {
+        const float(&x)[WARPS][W] = sums[of];
+#ifdef MUTANT_WARP_LOST
+        return x[0][col + e] + x[1][col + e] + x[2][col + e];
+#else
+        return (x[0][col + e] + x[1][col + e]) + (x[2][col + e] + x[3][col + e]);
+#endif
+    };
+    float d[E], v[E];
+    unpack(raw_v, v);
+#pragma unroll
+    for (int e = 0; e < E; e++)
+        d[e] = rate * (v[e] - all(0, e));
+    if (writes) {
+        u32 out[E / 2];
+#pragma unroll
+        for (int e = 0; e < E; e += 2)
+            out[e / 2] = to_bf16x2(output(all(1, e), norms.overlap, d[e]), output(all(1, e + 1), norms.overlap, d[e + 1]));
+        *o = *(typename Bf16s<E>::Type *)out;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float s[E];
+        unpack(piece[i], s);
+        const float4 by = factors[warp * 32 + i * GROUPS + group];
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            s[e] = fmaf(by.w, d[e], s[e] * by.z);
+        store_state<STREAM>(state + i * GROUPS * V, pack(s));
+    }
+}
+
+#define ENTRY(name, S, BLOCKS, ...)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(128, BLOCKS) delta_decode_##name(                                             \
+        const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,                   \
+        const float *dt_bias, const int *indices, S *state, bf16 *o, int H, int G, int K, int V, float bound) {                \
+        __VA_ARGS__(Step<S>{q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound});                       \
+    }
+
+#define KIND(kind, KDA, type, S)                                                                                               \
+    ENTRY(simple_##kind##_kv_##type, S, 1, simple<S, KDA, false>)                                                              \
+    ENTRY(simple_##kind##_vk_##type, S, 1, simple<S, KDA, true>)                                                               \
+    ENTRY(vk16_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 16 : 8, true>)                                               \
+    ENTRY(vk16p_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 16 : 8, false>)                                             \
+    ENTRY(vk8_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 8 : 4, true>)                                                 \
+    ENTRY(vk4_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 4 : 2, true>)                                                 \
+    ENTRY(kv64_##kind##_##type, S, 4, kv<S, KDA, 64, true>)                                                                    \
+    ENTRY(kv64p_##kind##_##type, S, 4, kv<S, KDA, 64, false>)                                                                  \
+    ENTRY(kv32_##kind##_##type, S, 4, kv<S, KDA, 32, true>)
+
+KIND(gdn, false, f32, float)
+KIND(gdn, false, bf16, bf16)
+KIND(kda, true, f32, float)
+KIND(kda, true, bf16, bf16)
