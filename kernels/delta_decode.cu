@@ -87,6 +87,39 @@ grid = ["V / 32", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
+[[variant]]
+name = "vk8p"
+doc = "[V, K]: 8 rows, plain"
+needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_vk8p_{kind}_{state}"
+grid = ["V / 32", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv32p"
+doc = "[K, V]: 32 columns, plain"
+needs = ["vk == 0", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_kv32p_{kind}_{state}"
+grid = ["V / 32", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv16"
+doc = "[K, V]: 16 columns"
+needs = ["vk == 0", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_kv16_{kind}_{state}"
+grid = ["V / 16", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
 [[mutant]]
 name = "layout_confused"
 doc = "[K, V] taken for [V, K] and the reverse"
@@ -128,17 +161,17 @@ doc = "a bf16 state is cut, not rounded"
 [[mutant]]
 name = "rows_exchanged"
 doc = "sums of two rows go to each other"
-variants = ["vk16", "vk16p", "vk8", "vk4"]
+variants = ["vk16", "vk16p", "vk8", "vk8p", "vk4"]
 
 [[mutant]]
 name = "warp_lost"
 doc = "the last warp's share of the keys is left out"
-variants = ["kv64", "kv64p", "kv32"]
+variants = ["kv64", "kv64p", "kv32", "kv32p", "kv16"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "the warps' sums are read before all are there"
-variants = ["kv64", "kv64p", "kv32"]
+variants = ["kv64", "kv64p", "kv32", "kv32p", "kv16"]
 */
 
 // One token of the gated delta rule (GDN: a decay for each head) and of Kimi delta attention (KDA: one for each key channel):
@@ -568,6 +601,9 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     ENTRY(vk16_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 16 : 8, true>)                                               \
     ENTRY(vk16p_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 16 : 8, false>)                                             \
     ENTRY(vk8_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 8 : 4, true>)                                                 \
+    ENTRY(vk8p_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 8 : 4, false>)                                                \
+    ENTRY(kv32p_##kind##_##type, S, 4, kv<S, KDA, 32, false>)                                                                  \
+    ENTRY(kv16_##kind##_##type, S, 4, kv<S, KDA, 16, true>)                                                                    \
     ENTRY(vk4_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 4 : 2, true>)                                                 \
     ENTRY(kv64_##kind##_##type, S, 4, kv<S, KDA, 64, true>)                                                                    \
     ENTRY(kv64p_##kind##_##type, S, 4, kv<S, KDA, 64, false>)                                                                  \
