@@ -183,6 +183,10 @@ variants = ["kv64", "kv64p", "kv32", "kv32p", "kv16"]
 
 #include "common.cuh"
 
+__device__ __forceinline__ float sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + expf(-x));
+}
+
 template <class S> struct Step {
     const bf16 *q, *k, *v, *gate, *beta;
     const float *a_log, *dt_bias;
@@ -217,33 +221,36 @@ template <class S> struct Step {
         return state + at(slot, head) * (K * V);
     }
 
-    // What channel `c` of `channels` of a head decays by, of its raw gate.
-    __device__ __forceinline__ float decay(bf16 raw, int head, int channels, int c) const {
+    // What a raw gate is before softplus or sigmoid.
+    __device__ __forceinline__ float biased(float raw, float bias) const {
 #ifdef MUTANT_GATE_UNBIASED
-        const float x = to_f32(raw);
+        return raw;
 #else
-        const float x = to_f32(raw) + dt_bias[head * channels + c];
+        return raw + bias;
 #endif
-        const float factor = expf(a_log[head]);
-        if (bound < 0.0f)
-            return expf(bound / (1.0f + expf(-(factor * x))));
-        return expf(-(factor * (x > 20.0f ? x : log1pf(expf(x)))));
     }
 
-    __device__ __forceinline__ float rate(size_t at) const {
-#ifdef MUTANT_BETA_DROPPED
-        return 1.0f;
-#else
-        return 1.0f / (1.0f + expf(-to_f32(beta[at])));
-#endif
+    // The decay of a biased gate, of which `factor` is exp(a_log).
+    __device__ __forceinline__ float decay(float x, float factor) const {
+        if (bound < 0.0f)
+            return expf(bound * sigmoid(factor * x));
+        return expf(-(factor * (x > 20.0f ? x : log1pf(expf(x)))));
     }
 };
+
+__device__ __forceinline__ float rate(bf16 beta) {
+#ifdef MUTANT_BETA_DROPPED
+    return 1.0f;
+#else
+    return sigmoid(to_f32(beta));
+#endif
+}
 
 __device__ __forceinline__ float inverse_norm(float squares) {
 #ifdef MUTANT_EPS_OUTSIDE
     return 1.0f / (sqrtf(squares) + 1e-6f);
 #else
-    return 1.0f / sqrtf(squares + 1e-6f);
+    return rsqrtf(squares + 1e-6f);
 #endif
 }
 
@@ -282,13 +289,14 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
     for (int i = threadIdx.x; i < K; i += blockDim.x) {
         q[i] = to_f32(step.q[key + i]), k[i] = to_f32(step.k[key + i]);
         qq = fmaf(q[i], q[i], qq), kk = fmaf(k[i], k[i], kk);
-        decay[i] = KDA ? step.decay(step.gate[at * K + i], head, K, i) : step.decay(step.gate[at], head, 1, 0);
+        const float raw = to_f32(step.gate[KDA ? at * K + i : at]), bias = step.dt_bias[KDA ? head * K + i : head];
+        decay[i] = step.decay(step.biased(raw, bias), expf(step.a_log[head]));
     }
     qq = inverse_norm(block_sum(qq, room[0])) / sqrtf(K), kk = inverse_norm(block_sum(kk, room[1]));
     for (int i = threadIdx.x; i < K; i += blockDim.x)
         q[i] *= qq, k[i] *= kk;
     __syncthreads();
-    const float rate = step.rate(at);
+    const float beta = rate(step.beta[at]);
     S *state = step.matrix(slot, head);
     for (int v = threadIdx.x; v < V; v += blockDim.x) {
 #ifdef MUTANT_LAYOUT_CONFUSED
@@ -305,7 +313,7 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
             read = fmaf(decay[i] * s, k[i], read);
 #endif
         }
-        const float d = rate * (to_f32(step.v[at * V + v]) - read);
+        const float d = beta * (to_f32(step.v[at * V + v]) - read);
         for (int i = 0; i < K; i++) {
             S &place = state[first + i * pace];
             const float s = decay[i] * to_f32(place);
@@ -382,6 +390,14 @@ template <int E> __device__ __forceinline__ typename Bf16s<E>::Type load_bf16s(c
     return *(const typename Bf16s<E>::Type *)from;
 }
 
+template <int E> __device__ __forceinline__ void load(const float *from, float (&x)[E]) {
+#pragma unroll
+    for (int e = 0; e < E; e += 4) {
+        const float4 four = *(const float4 *)(from + e);
+        x[e] = four.x, x[e + 1] = four.y, x[e + 2] = four.z, x[e + 3] = four.w;
+    }
+}
+
 // The inverse norms of q and k, that of q with the scale, and k·q of both normalised, of `E` channels in each of 128 / E lanes.
 struct Norms {
     float q, k, overlap;
@@ -443,8 +459,13 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
         return;
     }
     const auto raw_q = load_bf16s<E>(step.q + key), raw_k = load_bf16s<E>(step.k + key);
-    const auto raw_gate = load_bf16s<E>(KDA ? step.gate + at * K + lane * E : step.q + key);
-    const float v = to_f32(step.v[at * V + row]);
+    // All that is small is asked for before the state, so that nothing waits for it behind.
+    const bf16 beta = step.beta[at], raw_v = step.v[at * V + row], gate = step.gate[KDA ? 0 : at];
+    const auto raw_gate = load_bf16s<E>(KDA ? step.gate + at * K + lane * E : step.k + key);
+    const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? 0 : head];
+    float biases[E];
+    if (KDA)
+        load(step.dt_bias + head * K + lane * E, biases);
     S *state = step.matrix(slot, head) + (first + group) * K + lane * E;
     uint4 piece[N];
 #pragma unroll
@@ -454,12 +475,10 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
     float q[E], k[E], decay[E], decayed_k[E];
     unpack(raw_q, q), unpack(raw_k, k), unpack(raw_gate, decay);
     const Norms norms(q, k);
-    const float rate = step.rate(at), of_head = KDA ? 0.0f : step.decay(step.gate[at], head, 1, 0);
+    const float factor = expf(a_log), of_head = KDA ? 0.0f : step.decay(step.biased(to_f32(gate), bias), factor);
 #pragma unroll
     for (int e = 0; e < E; e++) {
-        bf16 raw;
-        from_f32(raw, decay[e]);
-        decay[e] = KDA ? step.decay(raw, head, K, lane * E + e) : of_head;
+        decay[e] = KDA ? step.decay(step.biased(decay[e], biases[e]), factor) : of_head;
         q[e] *= norms.q * decay[e], k[e] *= norms.k, decayed_k[e] = k[e] * decay[e];
     }
 
@@ -474,7 +493,7 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
             sums[i] = fmaf(s[e], decayed_k[e], sums[i]), sums[N + i] = fmaf(s[e], q[e], sums[N + i]);
     }
     const float sum = sum_each<2 * N, LANES>(sums);
-    float d = rate * (v - sum);
+    float d = rate(beta) * (to_f32(raw_v) - sum);
 #ifdef MUTANT_ROWS_EXCHANGED
     d = __shfl_xor_sync(0xffffffff, d, EACH);
 #endif
@@ -514,7 +533,8 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     const uint2 raw_q = load_bf16s<4>(step.q + key + 4 * lane), raw_k = load_bf16s<4>(step.k + key + 4 * lane);
     const auto raw_v = load_bf16s<E>(step.v + at * V + v0);
     const bf16 my_q = step.q[key + threadIdx.x], my_k = step.k[key + threadIdx.x];
-    const bf16 raw_gate = step.gate[KDA ? at * K + threadIdx.x : at];
+    const bf16 raw_gate = step.gate[KDA ? at * K + threadIdx.x : at], raw_beta = step.beta[at];
+    const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? head * K + threadIdx.x : head];
     S *state = step.matrix(slot, head) + (warp * 32 + group) * V + v0;
     uint4 piece[N];
 #pragma unroll
@@ -524,8 +544,7 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     float qs[4], ks[4];
     unpack(raw_q, qs), unpack(raw_k, ks);
     const Norms norms(qs, ks);
-    const float rate = step.rate(at);
-    const float decay = step.decay(raw_gate, head, KDA ? K : 1, KDA ? threadIdx.x : 0);
+    const float beta = rate(raw_beta), decay = step.decay(step.biased(to_f32(raw_gate), bias), expf(a_log));
     const float q = to_f32(my_q) * norms.q, k = to_f32(my_k) * norms.k;
     factors[threadIdx.x] = make_float4(k * decay, q * decay, decay, k);
     __syncwarp();
@@ -568,7 +587,7 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     unpack(raw_v, v);
 #pragma unroll
     for (int e = 0; e < E; e++)
-        d[e] = rate * (v[e] - all(0, e));
+        d[e] = beta * (v[e] - all(0, e));
     if (writes) {
         u32 out[E / 2];
 #pragma unroll

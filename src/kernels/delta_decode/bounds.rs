@@ -12,8 +12,8 @@ const UNIT: f64 = 1.0 / (1 << 24) as f64;
 /// What products and exponentials below the normal numbers are off by, for each unit of what they multiply.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
 
-/// β below this is 0, since the exponential that it is the inverse of is infinite.
-const LOST: f64 = 1.0 / (1u128 << 127) as f64;
+/// β below this may be 0, since what it is the inverse of is nearly infinite.
+const LOST: f64 = 1.0 / (1u128 << 126) as f64;
 
 /// What errors come of.
 pub(super) struct Bounds {
