@@ -9,6 +9,7 @@ pub mod call;
 pub mod data;
 mod delta_decode;
 mod dequantize;
+mod diagonal_ssm;
 pub mod judge;
 mod mhc_pre;
 mod quantize;
@@ -32,6 +33,7 @@ use judge::Measured;
 pub const OPS: &[&dyn Op] = &[
     &delta_decode::DeltaDecode,
     &dequantize::Dequantize,
+    &diagonal_ssm::DiagonalSsmOp,
     &mhc_pre::MhcPre,
     &quantize::Quantize,
     &record_read::RecordRead,
