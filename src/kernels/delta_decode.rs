@@ -13,7 +13,7 @@ use safetensors::Dtype;
 use bounds::Bounds;
 
 use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
-use super::judge::{bounded, within};
+use super::judge::within;
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
 pub struct DeltaDecode;
@@ -56,13 +56,8 @@ impl Op for DeltaDecode {
             scalars: vec![("bound", Scalar::F32(step.bound as f32))],
             flops: 0,
             judge: Box::new(move |outputs: &Outputs| {
-                let heads = step.sizes.value_heads();
-                let [rows, cols] = step.stored();
-                let shape = [step.users.len(), heads, rows, cols];
-                let bound = |at: usize| bounds.state(&step, at, state[at]);
-                // Of hundreds of millions of numbers no more is asked.
-                let mut judged = bounded("state", &state, &step.found(outputs.get("state")), bound, &shape);
-                let shape = [step.indices.len(), heads, step.sizes.value];
+                let mut judged = bounds.judge(&step, &state, outputs.get("state"));
+                let shape = [step.indices.len(), step.sizes.value_heads(), step.sizes.value];
                 let bound = |at: usize| bounds.o(at, o[at]);
                 judged.extend(within("o", &o, &floats(outputs.get("o"), 2), bound, &shape));
                 judged
@@ -330,20 +325,6 @@ impl Step {
         let (row, col) = (at % matrix / self.stored()[1], at % self.stored()[1]);
         let head = self.users[at / matrix / values]? * values + at / matrix % values;
         Some((head, if self.vk { [col, row] } else { [row, col] }))
-    }
-
-    /// The pool that was found, with infinity where a number that no token has was changed.
-    fn found(&self, bytes: &[u8]) -> Vec<f64> {
-        let mut found = floats(bytes, self.size);
-        let pairs = bytes.par_chunks(self.size).zip(self.state.par_chunks(self.size));
-        let changed = pairs.map(|(found, before)| found != before);
-        found
-            .par_iter_mut()
-            .zip(changed)
-            .enumerate()
-            .filter(|(at, (_, changed))| *changed && self.place(*at).is_none())
-            .for_each(|(_, (found, _))| *found = f64::INFINITY);
-        found
     }
 }
 

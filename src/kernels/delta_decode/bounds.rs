@@ -2,9 +2,10 @@
 
 use rayon::prelude::*;
 
-use super::super::data::floats;
-use super::super::judge::bf16_error;
+use super::super::judge::{Measured, bf16_error};
 use super::Step;
+use crate::metrics::unravel;
+use crate::record::Worst;
 
 /// Half an ulp of f32, relative.
 const UNIT: f64 = 1.0 / (1 << 24) as f64;
@@ -69,21 +70,64 @@ impl Bounds {
         })
     }
 
-    /// Of number `at` of the pool, which should be `want`.
-    pub fn state(&self, step: &Step, at: usize, want: f64) -> f64 {
+    /// How far number `at` of the pool, which should be `want`, is from it over how far it may be; a number that no token
+    /// has must have the same bits. NaN must meet NaN.
+    fn ratio(&self, step: &Step, at: usize, want: f64, found: &[u8]) -> f64 {
+        let got = number(found, step.size, at);
         let Some((head, [key, value])) = step.place(at) else {
-            return 0.0;
+            let bytes = at * step.size..(at + 1) * step.size;
+            return if found[bytes.clone()] == step.state[bytes] {
+                0.0
+            } else {
+                f64::INFINITY
+            };
         };
+        if want.is_nan() && got.is_nan() || want == got {
+            return 0.0;
+        }
+        if !want.is_finite() || !got.is_finite() {
+            return f64::INFINITY;
+        }
         let sizes = step.sizes;
         let values = sizes.value_heads();
         let [decay, relative] = self.decays[head * sizes.gates + key % sizes.gates];
         let key_head = head / values * sizes.heads + head % values / sizes.group;
-        let before = step.number(at).abs();
+        let before = number(&step.state, step.size, at).abs();
         // α S and k dᵀ are rounded, and their sum.
         let decayed = before * (decay * (relative + UNIT) + LEAST);
         let written = self.k[key_head * sizes.key + key].abs() * self.written[head * sizes.value + value];
         let error = 1.01 * (decayed + written + UNIT * want.abs() + LEAST);
-        if step.size == 4 { error } else { bf16_error(want, error) }
+        (got - want).abs() / if step.size == 4 { error } else { bf16_error(want, error) }
+    }
+
+    /// What [`within`](super::super::judge::within) says first of the pool that was found. Of hundreds of millions of numbers
+    /// no more is asked.
+    pub fn judge(&self, step: &Step, want: &[f64], found: &[u8]) -> Vec<Measured> {
+        let found_at = |at: usize| {
+            let ratio = self.ratio(step, at, want[at], found);
+            (u64::from(ratio > 1.0), ratio, at)
+        };
+        let (beyond, ratio, at) = (0..want.len()).into_par_iter().map(found_at).reduce(
+            || (0, 0.0, usize::MAX),
+            |a, b| {
+                let (_, ratio, at) = if b.1 > a.1 || (b.1 == a.1 && b.2 < a.2) { b } else { a };
+                (a.0 + b.0, ratio, at)
+            },
+        );
+        let [rows, cols] = step.stored();
+        let worst = (at < want.len()).then(|| Worst {
+            index: unravel(at, &[step.users.len(), step.sizes.value_heads(), rows, cols]),
+            want: want[at],
+            got: number(found, step.size, at),
+        });
+        let measured = |metric, value| Measured {
+            output: "state",
+            metric,
+            value,
+            n: want.len() as u64,
+            worst: worst.clone(),
+        };
+        vec![measured("violations", beyond as f64), measured("bound_ratio", ratio)]
     }
 
     /// Of number `at` of o, which should be `want`.
@@ -146,15 +190,14 @@ impl Head<'_> {
 }
 
 fn number(state: &[u8], size: usize, at: usize) -> f64 {
-    floats(&state[at * size..][..size], size)[0]
+    match state[at * size..][..size] {
+        [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
+        _ => unreachable!("numbers of {size} bytes"),
+    }
 }
 
 impl Step {
-    /// The number at a place of the pool before.
-    fn number(&self, at: usize) -> f64 {
-        number(&self.state, self.size, at)
-    }
-
     /// exp(g) of gate `at`, whose log decay is g, and by how much it may be off, relative. An exponential, logarithm or
     /// quotient is off by 4 units of itself at most.
     fn decay(&self, at: usize, g: f64) -> [f64; 2] {

@@ -48,29 +48,9 @@ pub fn equal(output: &'static str, want: &[u8], got: &[u8], shape: &[usize], siz
     }
 }
 
-/// What [`bounded`] says, and the usual metrics.
+/// Elements beyond their bound (`violations`), the largest error over its bound (`bound_ratio`), and the usual metrics. NaN
+/// must meet NaN and infinities their like, or the ratio is infinite.
 pub fn within(
-    output: &'static str,
-    want: &[f64],
-    got: &[f64],
-    bound: impl Fn(usize) -> f64 + Sync,
-    shape: &[usize],
-) -> Vec<Measured> {
-    let mut all = bounded(output, want, got, bound, shape);
-    let pair = Pair::new(want, got);
-    all.extend(measure_all(&pair).map(|(metric, value)| Measured {
-        output,
-        metric: metric.name,
-        value,
-        n: want.len() as u64,
-        worst: None,
-    }));
-    all
-}
-
-/// Elements beyond their bound (`violations`), and the largest error over its bound (`bound_ratio`). NaN must meet NaN and
-/// infinities their like, or the ratio is infinite.
-pub fn bounded(
     output: &'static str,
     want: &[f64],
     got: &[f64],
@@ -106,10 +86,13 @@ pub fn bounded(
         worst,
     };
     let place = (worst.1 < want.len()).then(|| place(worst.1));
-    vec![
+    let mut all = vec![
         measured("violations", beyond as f64, place.clone()),
         measured("bound_ratio", worst.0, place),
-    ]
+    ];
+    let pair = Pair::new(want, got);
+    all.extend(measure_all(&pair).map(|(metric, value)| measured(metric.name, value, None)));
+    all
 }
 
 /// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most
