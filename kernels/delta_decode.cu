@@ -11,112 +11,134 @@ shared = "12 * K"
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "vk16"
-doc = "[V, K]: 16 rows for each warp"
+name = "vk"
+doc = "[V, K]: 64 rows for each block, in registers; 16 at a time in a warp, whose lanes have their keys"
 needs = ["vk == 1", "K == 128", "V % 64 == 0"]
 
 [[variant.launch]]
-entry = "delta_decode_vk16_{kind}_{state}"
+entry = "delta_decode_vk_{kind}_{state}"
 grid = ["V / 64", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "vk16p"
-doc = "[V, K]: 16 rows for each warp, plain loads"
+name = "vkn"
+doc = "no allocate"
 needs = ["vk == 1", "K == 128", "V % 64 == 0"]
 
 [[variant.launch]]
-entry = "delta_decode_vk16p_{kind}_{state}"
+entry = "delta_decode_vkn_{kind}_{state}"
 grid = ["V / 64", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "vk8"
-doc = "[V, K]: 8 rows for each warp"
-needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+name = "vkw"
+doc = "whole head in a block"
+needs = ["vk == 1", "K == 128", "V % 128 == 0"]
 
 [[variant.launch]]
-entry = "delta_decode_vk8_{kind}_{state}"
-grid = ["V / 32", "H * G", "B"]
+entry = "delta_decode_vkw_{kind}_{state}"
+grid = ["V / 128", "H * G", "B"]
+block = [256]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "vkwn"
+doc = "whole head in a block, no allocate"
+needs = ["vk == 1", "K == 128", "V % 128 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_vkwn_{kind}_{state}"
+grid = ["V / 128", "H * G", "B"]
+block = [256]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "vk5"
+doc = "bf16: 32 rows a warp"
+needs = ["vk == 1", "K == 128", "V % 128 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_vk5_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "vk4"
-doc = "[V, K]: 4 rows for each warp"
-needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+name = "vk_few"
+doc = "[V, K], few tokens: 4 rows for each warp"
+needs = ["vk == 1", "K == 128", "V % 16 == 0"]
 
 [[variant.launch]]
-entry = "delta_decode_vk4_{kind}_{state}"
+entry = "delta_decode_vk_few_{kind}_{state}"
 grid = ["V / 16", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "kv64"
-doc = "[K, V]: 64 columns for each block"
+name = "kv"
+doc = "[K, V]: 64 columns for each block, in registers; a lane has the same columns of many rows, so sums go over few lanes, then over warps"
 needs = ["vk == 0", "K == 128", "V % 64 == 0"]
 
 [[variant.launch]]
-entry = "delta_decode_kv64_{kind}_{state}"
+entry = "delta_decode_kv_{kind}_{state}"
 grid = ["V / 64", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "kv64p"
-doc = "[K, V]: 64 columns for each block, plain loads"
+name = "kvn"
+doc = "no allocate"
 needs = ["vk == 0", "K == 128", "V % 64 == 0"]
 
 [[variant.launch]]
-entry = "delta_decode_kv64p_{kind}_{state}"
+entry = "delta_decode_kvn_{kind}_{state}"
 grid = ["V / 64", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "kv32"
-doc = "[K, V]: 32 columns for each block"
-needs = ["vk == 0", "K == 128", "V % 64 == 0"]
+name = "kvw"
+doc = "128 columns"
+needs = ["vk == 0", "K == 128", "V % 128 == 0"]
 
 [[variant.launch]]
-entry = "delta_decode_kv32_{kind}_{state}"
-grid = ["V / 32", "H * G", "B"]
+entry = "delta_decode_kvw_{kind}_{state}"
+grid = ["V / 128", "H * G", "B"]
+block = [256]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kvwn"
+doc = "128 columns no allocate"
+needs = ["vk == 0", "K == 128", "V % 128 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_kvwn_{kind}_{state}"
+grid = ["V / 128", "H * G", "B"]
+block = [256]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv5"
+doc = "bf16: 128 columns 4 warps"
+needs = ["vk == 0", "K == 128", "V % 128 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv5_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "vk8p"
-doc = "[V, K]: 8 rows, plain"
-needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+name = "kv_few"
+doc = "[K, V], few tokens: 32 columns for each block"
+needs = ["vk == 0", "K == 128", "V % 32 == 0"]
 
 [[variant.launch]]
-entry = "delta_decode_vk8p_{kind}_{state}"
+entry = "delta_decode_kv_few_{kind}_{state}"
 grid = ["V / 32", "H * G", "B"]
-block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
-
-[[variant]]
-name = "kv32p"
-doc = "[K, V]: 32 columns, plain"
-needs = ["vk == 0", "K == 128", "V % 64 == 0"]
-
-[[variant.launch]]
-entry = "delta_decode_kv32p_{kind}_{state}"
-grid = ["V / 32", "H * G", "B"]
-block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
-
-[[variant]]
-name = "kv16"
-doc = "[K, V]: 16 columns"
-needs = ["vk == 0", "K == 128", "V % 64 == 0"]
-
-[[variant.launch]]
-entry = "delta_decode_kv16_{kind}_{state}"
-grid = ["V / 16", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
@@ -161,17 +183,17 @@ doc = "a bf16 state is cut, not rounded"
 [[mutant]]
 name = "rows_exchanged"
 doc = "sums of two rows go to each other"
-variants = ["vk16", "vk16p", "vk8", "vk8p", "vk4"]
+variants = ["vk", "vkn", "vkw", "vkwn", "vk5", "vk_few"]
 
 [[mutant]]
 name = "warp_lost"
 doc = "the last warp's share of the keys is left out"
-variants = ["kv64", "kv64p", "kv32", "kv32p", "kv16"]
+variants = ["kv", "kvn", "kvw", "kvwn", "kv5", "kv_few"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "the warps' sums are read before all are there"
-variants = ["kv64", "kv64p", "kv32", "kv32p", "kv16"]
+variants = ["kv", "kvn", "kvw", "kvwn", "kv5", "kv_few"]
 */
 
 // One token of the gated delta rule (GDN: a decay for each head) and of Kimi delta attention (KDA: one for each key channel):
@@ -333,12 +355,22 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
 const int K = 128;
 
 // 16 bytes of a state are read once and soon written again.
-template <bool STREAM> __device__ __forceinline__ uint4 load_state(const void *from) {
-    return STREAM ? __ldcs((const uint4 *)from) : *(const uint4 *)from;
+enum Hint { PLAIN, STREAM, NO_ALLOCATE };
+
+template <Hint HINT> __device__ __forceinline__ uint4 load_state(const void *from) {
+    if (HINT == STREAM)
+        return __ldcs((const uint4 *)from);
+    if (HINT == PLAIN)
+        return *(const uint4 *)from;
+    uint4 out;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from));
+    return out;
 }
 
-template <bool STREAM> __device__ __forceinline__ void store_state(void *to, uint4 x) {
-    if (STREAM)
+template <Hint HINT> __device__ __forceinline__ void store_state(void *to, uint4 x) {
+    if (HINT == STREAM)
         __stcs((uint4 *)to, x);
     else
         *(uint4 *)to = x;
@@ -441,80 +473,90 @@ template <int COUNT, int LANES> __device__ __forceinline__ float sum_each(float 
     return x[0];
 }
 
-// Rows of V, each in the lanes that have its 128 keys; a warp has N at a time for each such group of lanes.
-template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void vk(const Step<S> &step) {
+// Rows of V, each in the lanes that have its 128 keys: of each such group of lanes a warp has N at a time, `BATCHES` times.
+template <class S, bool KDA, int N, int BATCHES, Hint HINT> __device__ __forceinline__ void vk(const Step<S> &step) {
     constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, EACH = LANES / (2 * N);
     const int head = blockIdx.y, token = blockIdx.z, V = step.V;
     const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
-    const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS;
+    const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS * BATCHES;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K + lane * E;
     const int slot = step.slot(token);
-    // The row whose sums this lane will have: those with k in the lower lanes, with q in the upper.
+    // Of a batch, the row whose sums this lane will have: those with k in the lower lanes, with q in the upper.
     const int row = first + lane % (LANES / 2) / EACH * GROUPS + group;
     const bool upper = lane >= LANES / 2, writes = upper && lane % EACH == 0;
     bf16 *o = step.o + at * V + row;
     if (slot < 0) {
-        if (writes)
-            o->bits = 0;
+        for (int batch = 0; batch < BATCHES && writes; batch++)
+            o[batch * ROWS].bits = 0;
         return;
     }
     const auto raw_q = load_bf16s<E>(step.q + key), raw_k = load_bf16s<E>(step.k + key);
     // All that is small is asked for before the state, so that nothing waits for it behind.
-    const bf16 beta = step.beta[at], raw_v = step.v[at * V + row], gate = step.gate[KDA ? 0 : at];
+    const bf16 beta = step.beta[at], gate = step.gate[KDA ? 0 : at];
     const auto raw_gate = load_bf16s<E>(KDA ? step.gate + at * K + lane * E : step.k + key);
     const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? 0 : head];
     float biases[E];
     if (KDA)
         load(step.dt_bias + head * K + lane * E, biases);
+    bf16 v[BATCHES];
+    uint4 piece[BATCHES][N];
     S *state = step.matrix(slot, head) + (first + group) * K + lane * E;
-    uint4 piece[N];
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        piece[i] = load_state<STREAM>(state + i * GROUPS * K);
+    for (int batch = 0; batch < BATCHES; batch++) {
+        v[batch] = step.v[at * V + row + batch * ROWS];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            piece[batch][i] = load_state<HINT>(state + (batch * ROWS + i * GROUPS) * K);
+    }
 
-    float q[E], k[E], decay[E], decayed_k[E];
+    float q[E], k[E], decay[E];
     unpack(raw_q, q), unpack(raw_k, k), unpack(raw_gate, decay);
     const Norms norms(q, k);
     const float factor = expf(a_log), of_head = KDA ? 0.0f : step.decay(step.biased(to_f32(gate), bias), factor);
 #pragma unroll
     for (int e = 0; e < E; e++) {
         decay[e] = KDA ? step.decay(step.biased(decay[e], biases[e]), factor) : of_head;
-        q[e] *= norms.q * decay[e], k[e] *= norms.k, decayed_k[e] = k[e] * decay[e];
+        q[e] *= norms.q, k[e] *= norms.k;
     }
 
-    float sums[2 * N];
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        float s[E];
-        unpack(piece[i], s);
-        sums[i] = sums[N + i] = 0.0f;
+    for (int batch = 0; batch < BATCHES; batch++) {
+        float sums[2 * N];
 #pragma unroll
-        for (int e = 0; e < E; e++)
-            sums[i] = fmaf(s[e], decayed_k[e], sums[i]), sums[N + i] = fmaf(s[e], q[e], sums[N + i]);
-    }
-    const float sum = sum_each<2 * N, LANES>(sums);
-    float d = rate(beta) * (to_f32(raw_v) - sum);
+        for (int i = 0; i < N; i++) {
+            float s[E];
+            unpack(piece[batch][i], s);
+            sums[i] = sums[N + i] = 0.0f;
+#pragma unroll
+            for (int e = 0; e < E; e++) {
+                s[e] *= decay[e];
+                sums[i] = fmaf(s[e], k[e], sums[i]), sums[N + i] = fmaf(s[e], q[e], sums[N + i]);
+            }
+        }
+        const float sum = sum_each<2 * N, LANES>(sums);
+        float d = rate(beta) * (to_f32(v[batch]) - sum);
 #ifdef MUTANT_ROWS_EXCHANGED
-    d = __shfl_xor_sync(0xffffffff, d, EACH);
+        d = __shfl_xor_sync(0xffffffff, d, EACH);
 #endif
-    const float of_lower = __shfl_xor_sync(0xffffffff, d, LANES / 2);
-    if (writes)
-        from_f32(*o, output(sum, norms.overlap, of_lower));
+        const float of_lower = __shfl_xor_sync(0xffffffff, d, LANES / 2);
+        if (writes)
+            from_f32(o[batch * ROWS], output(sum, norms.overlap, of_lower));
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const float d_row = __shfl_sync(0xffffffff, d, i * EACH, LANES);
-        float s[E];
-        unpack(piece[i], s);
+        for (int i = 0; i < N; i++) {
+            const float d_row = __shfl_sync(0xffffffff, d, i * EACH, LANES);
+            float s[E];
+            unpack(piece[batch][i], s);
 #pragma unroll
-        for (int e = 0; e < E; e++)
-            s[e] = fmaf(k[e], d_row, s[e] * decay[e]);
-        store_state<STREAM>(state + i * GROUPS * K, pack(s));
+            for (int e = 0; e < E; e++)
+                s[e] = fmaf(k[e], d_row, s[e] * decay[e]);
+            store_state<HINT>(state + (batch * ROWS + i * GROUPS) * K, pack(s));
+        }
     }
 }
 
-// `W` columns of V for each block of four warps, which have 32 keys each.
-template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void kv(const Step<S> &step) {
-    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, N = 32 / GROUPS, WARPS = K / 32;
+// `W` columns of V for each block, whose warps share the keys.
+template <class S, bool KDA, int W, int WARPS, Hint HINT> __device__ __forceinline__ void kv(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, KEYS = K / WARPS, N = KEYS / GROUPS;
     // Of every key: α k, α q, α, k.
     __shared__ float4 factors[K];
     __shared__ __align__(16) float sums[2][WARPS][W];
@@ -532,21 +574,22 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     }
     const uint2 raw_q = load_bf16s<4>(step.q + key + 4 * lane), raw_k = load_bf16s<4>(step.k + key + 4 * lane);
     const auto raw_v = load_bf16s<E>(step.v + at * V + v0);
-    const bf16 my_q = step.q[key + threadIdx.x], my_k = step.k[key + threadIdx.x];
-    const bf16 raw_gate = step.gate[KDA ? at * K + threadIdx.x : at], raw_beta = step.beta[at];
-    const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? head * K + threadIdx.x : head];
-    S *state = step.matrix(slot, head) + (warp * 32 + group) * V + v0;
+    const int my_key = warp * KEYS + lane % KEYS;
+    const bf16 my_q = step.q[key + my_key], my_k = step.k[key + my_key];
+    const bf16 raw_gate = step.gate[KDA ? at * K + my_key : at], raw_beta = step.beta[at];
+    const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? head * K + my_key : head];
+    S *state = step.matrix(slot, head) + (warp * KEYS + group) * V + v0;
     uint4 piece[N];
 #pragma unroll
     for (int i = 0; i < N; i++)
-        piece[i] = load_state<STREAM>(state + i * GROUPS * V);
+        piece[i] = load_state<HINT>(state + i * GROUPS * V);
 
     float qs[4], ks[4];
     unpack(raw_q, qs), unpack(raw_k, ks);
     const Norms norms(qs, ks);
     const float beta = rate(raw_beta), decay = step.decay(step.biased(to_f32(raw_gate), bias), expf(a_log));
     const float q = to_f32(my_q) * norms.q, k = to_f32(my_k) * norms.k;
-    factors[threadIdx.x] = make_float4(k * decay, q * decay, decay, k);
+    factors[my_key] = make_float4(k * decay, q * decay, decay, k);
     __syncwarp();
 
     float read[2][E] = {};
@@ -554,7 +597,7 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     for (int i = 0; i < N; i++) {
         float s[E];
         unpack(piece[i], s);
-        const float2 by = *(const float2 *)&factors[warp * 32 + i * GROUPS + group];
+        const float2 by = *(const float2 *)&factors[warp * KEYS + i * GROUPS + group];
 #pragma unroll
         for (int e = 0; e < E; e++)
             read[0][e] = fmaf(s[e], by.x, read[0][e]), read[1][e] = fmaf(s[e], by.y, read[1][e]);
@@ -576,12 +619,16 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     __syncthreads();
 #endif
     auto all = [&](int of, int e) {
-        const float(&x)[WARPS][W] = sums[of];
+        float sum = sums[of][0][col + e];
 #ifdef MUTANT_WARP_LOST
-        return x[0][col + e] + x[1][col + e] + x[2][col + e];
+        const int warps = WARPS - 1;
 #else
-        return (x[0][col + e] + x[1][col + e]) + (x[2][col + e] + x[3][col + e]);
+        const int warps = WARPS;
 #endif
+#pragma unroll
+        for (int i = 1; i < warps; i++)
+            sum += sums[of][i][col + e];
+        return sum;
     };
     float d[E], v[E];
     unpack(raw_v, v);
@@ -599,36 +646,40 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     for (int i = 0; i < N; i++) {
         float s[E];
         unpack(piece[i], s);
-        const float4 by = factors[warp * 32 + i * GROUPS + group];
+        const float4 by = factors[warp * KEYS + i * GROUPS + group];
 #pragma unroll
         for (int e = 0; e < E; e++)
             s[e] = fmaf(by.w, d[e], s[e] * by.z);
-        store_state<STREAM>(state + i * GROUPS * V, pack(s));
+        store_state<HINT>(state + i * GROUPS * V, pack(s));
     }
 }
 
-#define ENTRY(name, S, BLOCKS, ...)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(128, BLOCKS) delta_decode_##name(                                             \
+#define ENTRY(name, S, THREADS, BLOCKS, ...)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_decode_##name(                                         \
         const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,                   \
         const float *dt_bias, const int *indices, S *state, bf16 *o, int H, int G, int K, int V, float bound) {                \
         __VA_ARGS__(Step<S>{q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound});                       \
     }
 
 #define KIND(kind, KDA, type, S)                                                                                               \
-    ENTRY(simple_##kind##_kv_##type, S, 1, simple<S, KDA, false>)                                                              \
-    ENTRY(simple_##kind##_vk_##type, S, 1, simple<S, KDA, true>)                                                               \
-    ENTRY(vk16_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 16 : 8, true>)                                               \
-    ENTRY(vk16p_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 16 : 8, false>)                                             \
-    ENTRY(vk8_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 8 : 4, true>)                                                 \
-    ENTRY(vk8p_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 8 : 4, false>)                                                \
-    ENTRY(kv32p_##kind##_##type, S, 4, kv<S, KDA, 32, false>)                                                                  \
-    ENTRY(kv16_##kind##_##type, S, 4, kv<S, KDA, 16, true>)                                                                    \
-    ENTRY(vk4_##kind##_##type, S, 4, vk<S, KDA, sizeof(S) == 4 ? 4 : 2, true>)                                                 \
-    ENTRY(kv64_##kind##_##type, S, 4, kv<S, KDA, 64, true>)                                                                    \
-    ENTRY(kv64p_##kind##_##type, S, 4, kv<S, KDA, 64, false>)                                                                  \
-    ENTRY(kv32_##kind##_##type, S, 4, kv<S, KDA, 32, true>)
+    ENTRY(simple_##kind##_kv_##type, S, 128, 1, simple<S, KDA, false>)                                                         \
+    ENTRY(simple_##kind##_vk_##type, S, 128, 1, simple<S, KDA, true>)                                                          \
+    ENTRY(vk_##kind##_##type, S, 128, 4, vk<S, KDA, 64 / 16 * sizeof(S), 1, PLAIN>)                                            \
+    ENTRY(vkn_##kind##_##type, S, 128, 4, vk<S, KDA, 64 / 16 * sizeof(S), 1, NO_ALLOCATE>)                                     \
+    ENTRY(vkw_##kind##_##type, S, 256, 2, vk<S, KDA, 64 / 16 * sizeof(S), 1, PLAIN>)                                           \
+    ENTRY(vkwn_##kind##_##type, S, 256, 2, vk<S, KDA, 64 / 16 * sizeof(S), 1, NO_ALLOCATE>)                                    \
+    ENTRY(vk_few_##kind##_##type, S, 128, 4, vk<S, KDA, 16 / 16 * sizeof(S), 1, STREAM>)                                       \
+    ENTRY(kv_##kind##_##type, S, 128, 4, kv<S, KDA, 64, 4, PLAIN>)                                                             \
+    ENTRY(kvn_##kind##_##type, S, 128, 4, kv<S, KDA, 64, 4, NO_ALLOCATE>)                                                      \
+    ENTRY(kvw_##kind##_##type, S, 256, 2, kv<S, KDA, 128, 8, PLAIN>)                                                           \
+    ENTRY(kvwn_##kind##_##type, S, 256, 2, kv<S, KDA, 128, 8, NO_ALLOCATE>)                                                    \
+    ENTRY(kv_few_##kind##_##type, S, 128, 4, kv<S, KDA, 32, 4, STREAM>)
 
 KIND(gdn, false, f32, float)
 KIND(gdn, false, bf16, bf16)
 KIND(kda, true, f32, float)
 KIND(kda, true, bf16, bf16)
+ENTRY(vk5_gdn_bf16, bf16, 128, 5, vk<bf16, false, 8, 1, PLAIN>)
+ENTRY(vk5_kda_bf16, bf16, 128, 5, vk<bf16, true, 8, 1, PLAIN>)
+ENTRY(kv5_gdn_bf16, bf16, 128, 5, kv<bf16, false, 64, 4, PLAIN>)
+ENTRY(kv5_kda_bf16, bf16, 128, 5, kv<bf16, true, 64, 4, PLAIN>)
