@@ -70,9 +70,22 @@ cluster = [8]
 shared = "4 * (S / 8 + 4 * 32 + 36 * 32)"
 args = ["u", "a", "b", "c", "y", "S"]
 
+[[variant]]
+name = "chunks"
+doc = "a block for each head: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32; a scan over chunks"
+needs = ["N == 32", "S % 2048 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_chunks"
+grid = ["H"]
+block = [128]
+shared = "4 * (4 * 64 * 36 + 65 * 33 + 32)"
+args = ["u", "a", "b", "c", "y", "S"]
+
 [[mutant]]
 name = "input_late"
 doc = "an output is of the state before its input"
+variants = ["simple", "heads", "split64", "split32", "cluster", "cluster32"]
 
 [[mutant]]
 name = "b_dropped"
@@ -81,7 +94,7 @@ doc = "inputs are taken as they are"
 [[mutant]]
 name = "carry_lost"
 doc = "a tile or segment starts from 0"
-variants = ["heads", "split64", "split32", "cluster", "cluster32"]
+variants = ["heads", "split64", "split32", "cluster", "cluster32", "chunks"]
 
 [[mutant]]
 name = "segment_power"
@@ -334,4 +347,157 @@ extern "C" __global__ void __launch_bounds__(256) diagonal_ssm_split_1(const flo
 extern "C" __global__ void __launch_bounds__(256) diagonal_ssm_split_8(const float *u, const float *a, const float *b,
                                                                        const float *c, float *y, int S) {
     split<8>(u, a, b, c, y, S);
+}
+
+// ---- chunks
+//
+// With chunks of T = 32 steps, K_j = Σ c b aʲ and x the state before a chunk, of each chunk's inputs u:
+//
+//   e = Σ_s a^(T−1−s) u_s    y_t = Σ_{s≤t} K_{t−s} u_s + Σ_n c b a^(t+1) x    x ← a^T x + e
+//
+// Chunks are the columns of products of 32 × 32 matrices. A warp has 16 of the rows and every second of the columns.
+
+// A number as two of TF32: 22 bits of it.
+__device__ __forceinline__ u32 tf32(float x) {
+    u32 out;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(out) : "f"(x));
+    return out;
+}
+
+__device__ __forceinline__ void two_tf32(float x, u32 &high, u32 &low) {
+    high = tf32(x), low = tf32(x - __uint_as_float(high));
+}
+
+// c += a b of 16 × 8 and 8 × 8.
+__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// 16 rows of a 32 × 32 matrix, as the left side of products.
+struct Rows {
+    u32 high[4][4], low[4][4];
+
+    // `at(row, col)` for this lane's rows and columns; `first` is the first of the rows.
+    template <class At> __device__ __forceinline__ Rows(int first, At at) {
+        const int row = first + threadIdx.x % 32 / 4, col = threadIdx.x % 4;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                two_tf32(at(row + i % 2 * 8, 8 * k + col + i / 2 * 4), high[k][i], low[k][i]);
+        }
+    }
+
+    // out += these · columns, for four times 8 columns, which are rows of `STRIDE` numbers in shared memory: only the first
+    // 8 · `depth` of the numbers.
+    template <int STRIDE> __device__ __forceinline__ void times(float (&out)[4][4], const float *columns, int depth) const {
+        const float *mine = columns + threadIdx.x % 32 / 4 * STRIDE + threadIdx.x % 4;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            if (k >= depth)
+                break;
+            u32 right[4][2], rest[4][2];
+#pragma unroll
+            for (int tile = 0; tile < 4; tile++) {
+                two_tf32(mine[tile * 8 * STRIDE + 8 * k], right[tile][0], rest[tile][0]);
+                two_tf32(mine[tile * 8 * STRIDE + 8 * k + 4], right[tile][1], rest[tile][1]);
+            }
+#pragma unroll
+            for (int tile = 0; tile < 4; tile++)
+                multiply(out[tile], low[k], right[tile]);
+#pragma unroll
+            for (int tile = 0; tile < 4; tile++)
+                multiply(out[tile], high[k], rest[tile]);
+#pragma unroll
+            for (int tile = 0; tile < 4; tile++)
+                multiply(out[tile], high[k], right[tile]);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(128, 3) diagonal_ssm_chunks(const float *u, const float *a, const float *b,
+                                                                          const float *c, float *y, int S) {
+    constexpr int T = 32, CHUNKS = 64, STRIDE = T + 4, PIECE = CHUNKS * T, STAGES = 3;
+    extern __shared__ __align__(16) float shared[];
+    float *inputs = shared, *states = inputs + STAGES * CHUNKS * STRIDE;
+    // aʲ and, from the 33rd row on, c b a^(j+1), of every state; and the K_j.
+    float(*powers)[33] = (float(*)[33])(states + CHUNKS * STRIDE), *kernel = &powers[65][0];
+    const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u += (size_t)head * S, y += (size_t)head * S;
+    auto fetch = [&](int piece) {
+        if (piece * PIECE < S) {
+#pragma unroll
+            for (int i = 0; i < PIECE / 512; i++) {
+                const int chunk = i * 16 + threadIdx.x / 8, step = threadIdx.x % 8 * 4;
+                copy_async(inputs + (piece % STAGES * CHUNKS + chunk) * STRIDE + step, u + piece * PIECE + chunk * T + step);
+            }
+        }
+        copy_group();
+    };
+    fetch(0), fetch(1);
+
+    // Every warp has eight of the powers of each lane's state.
+    const double decay = a[head * T + lane], of_output = weight(b[head * T + lane], c[head * T + lane]);
+    double power = 1.0, eighth = decay * decay;
+    eighth *= eighth, eighth *= eighth;
+    for (int i = 0; i < warp; i++)
+        power *= eighth;
+    for (int j = warp * 8; j < warp * 8 + 8; j++, power *= decay) {
+        powers[j][lane] = (float)power;
+        powers[33 + j][lane] = (float)(of_output * (power * decay));
+        const float sum = warp_sum((float)(of_output * power));
+        if (lane == 0)
+            kernel[j] = sum;
+    }
+    // a^T, in the warp that comes to it.
+    const float of_chunk = (float)power;
+    __syncthreads();
+    const int row = warp % 2 * 16, depth = warp % 2 * 2 + 2;
+    const Rows ends(row, [&](int n, int s) { return powers[T - 1 - s][n]; });
+    const Rows within(row, [&](int t, int s) { return t < s ? 0.0f : kernel[t - s]; });
+    const Rows outputs(row, [&](int t, int n) { return powers[33 + t][n]; });
+
+    const int first = warp / 2 * 32, mine = lane % 4 * 2;
+    float start = 0.0f;
+    for (int piece = 0; piece * PIECE < S; piece++) {
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncthreads();
+        fetch(piece + 2);
+        const float *in = inputs + (piece % STAGES * CHUNKS + first) * STRIDE;
+        {
+            float out[4][4] = {};
+            ends.times<STRIDE>(out, in, 4);
+#pragma unroll
+            for (int tile = 0; tile < 4; tile++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    states[(first + tile * 8 + mine + i % 2) * STRIDE + row + lane / 4 + i / 2 * 8] = out[tile][i];
+            }
+        }
+        __syncthreads();
+        if (warp == 3) {
+#ifdef MUTANT_CARRY_LOST
+            start = 0.0f;
+#endif
+#pragma unroll 16
+            for (int chunk = 0; chunk < CHUNKS; chunk++) {
+                float &place = states[chunk * STRIDE + lane];
+                const float end = fmaf(of_chunk, start, place);
+                place = start, start = end;
+            }
+        }
+        __syncthreads();
+        float out[4][4] = {};
+        within.times<STRIDE>(out, in, depth);
+        outputs.times<STRIDE>(out, states + first * STRIDE, 4);
+        float *to = y + piece * PIECE + (first + mine) * T + row + lane / 4;
+#pragma unroll
+        for (int tile = 0; tile < 4; tile++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                store_once(to + (tile * 8 + i % 2) * T + i / 2 * 8, out[tile][i]);
+        }
+    }
 }
