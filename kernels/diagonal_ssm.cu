@@ -21,49 +21,12 @@ block = [32]
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[variant]]
-name = "split64"
-doc = "fewer heads: 64 segments of a head's steps at a time, each in 4 threads: first where they end, from 0, then from where they start"
-needs = ["N == 32", "S % 256 == 0"]
-
-[[variant.launch]]
-entry = "diagonal_ssm_split_1"
-grid = ["H"]
-block = [256]
-shared = "4 * (S + 4 * 64 + 36 * 64)"
-args = ["u", "a", "b", "c", "y", "S"]
-
-[[variant]]
-name = "split32"
-doc = "the same with 32 segments"
-needs = ["N == 32", "S % 128 == 0"]
-
-[[variant.launch]]
-entry = "diagonal_ssm_split_1"
-grid = ["H"]
-block = [128]
-shared = "4 * (S + 4 * 32 + 36 * 32)"
-args = ["u", "a", "b", "c", "y", "S"]
-
-[[variant]]
 name = "cluster"
-doc = "few heads: the same by clusters of 8 blocks, 64 segments in each"
-needs = ["N == 32", "S % 2048 == 0", "H <= 64"]
+doc = "few heads: 256 segments of each in a cluster of 8 blocks, of 4 threads each: first where they end, from 0, then from where they start"
+needs = ["N == 32", "S % 1024 == 0"]
 
 [[variant.launch]]
-entry = "diagonal_ssm_split_8"
-grid = ["8 * H"]
-block = [256]
-cluster = [8]
-shared = "4 * (S / 8 + 4 * 64 + 36 * 64)"
-args = ["u", "a", "b", "c", "y", "S"]
-
-[[variant]]
-name = "cluster32"
-doc = "few heads: the same by clusters of 8 blocks, 32 segments in each"
-needs = ["N == 32", "S % 2048 == 0", "H <= 64"]
-
-[[variant.launch]]
-entry = "diagonal_ssm_split_8"
+entry = "diagonal_ssm_cluster"
 grid = ["8 * H"]
 block = [128]
 cluster = [8]
@@ -85,7 +48,7 @@ args = ["u", "a", "b", "c", "y", "S"]
 [[mutant]]
 name = "input_late"
 doc = "an output is of the state before its input"
-variants = ["simple", "heads", "split64", "split32", "cluster", "cluster32"]
+variants = ["simple", "heads", "cluster"]
 
 [[mutant]]
 name = "b_dropped"
@@ -94,17 +57,17 @@ doc = "inputs are taken as they are"
 [[mutant]]
 name = "carry_lost"
 doc = "a tile or segment starts from 0"
-variants = ["heads", "split64", "split32", "cluster", "cluster32", "chunks"]
+variants = ["heads", "cluster", "chunks"]
 
 [[mutant]]
 name = "segment_power"
 doc = "a segment's start is passed on with the decay of one step less"
-variants = ["split64", "split32", "cluster", "cluster32"]
+variants = ["cluster"]
 
 [[mutant]]
 name = "block_lost"
 doc = "a block starts from where the one before it ends alone"
-variants = ["cluster", "cluster32"]
+variants = ["cluster"]
 */
 
 // x_t = a ⊙ x_{t−1} + b u_t, y_t = Σ c x_t, with x from 0: u, y [H, S], a, b, c [H, N].
@@ -123,18 +86,20 @@ __device__ __forceinline__ float weight(float b, float c) {
 
 // A step of `N` states; gives their share of y.
 template <int N> __device__ __forceinline__ float step(float (&x)[N], const float (&a)[N], const float (&w)[N], float u) {
-    float y[2] = {};
+    // As many sums as there is room for between a product and the next to be added to it.
+    constexpr int SUMS = N / 8 > 2 ? 4 : 2;
+    float y[SUMS] = {};
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #ifdef MUTANT_INPUT_LATE
-        y[n % 2] = fmaf(w[n], x[n], y[n % 2]);
+        y[n % SUMS] = fmaf(w[n], x[n], y[n % SUMS]);
         x[n] = fmaf(a[n], x[n], u);
 #else
         x[n] = fmaf(a[n], x[n], u);
-        y[n % 2] = fmaf(w[n], x[n], y[n % 2]);
+        y[n % SUMS] = fmaf(w[n], x[n], y[n % SUMS]);
 #endif
     }
-    return y[0] + y[1];
+    return SUMS == 4 ? (y[0] + y[1]) + (y[2] + y[3]) : y[0] + y[1];
 }
 
 extern "C" __global__ void diagonal_ssm_simple(const float *u, const float *a, const float *b, const float *c, float *y, int S,
@@ -208,9 +173,12 @@ extern "C" __global__ void __launch_bounds__(32) diagonal_ssm_heads(const float 
             x[n] = 0.0f;
 #endif
         float *mine = tiles[tile % 2][lane];
+        float4 next = *(const float4 *)mine;
 #pragma unroll 1
         for (int t = 0; t < STEPS; t += 4) {
-            float4 four = *(const float4 *)(mine + t);
+            // The inputs after the last ones are not used: what is read there are the columns more.
+            float4 four = next;
+            next = *(const float4 *)(mine + t + 4);
             four.x = step(x, decay, w, four.x), four.y = step(x, decay, w, four.y);
             four.z = step(x, decay, w, four.z), four.w = step(x, decay, w, four.w);
             *(float4 *)(mine + t) = four;
@@ -223,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(32) diagonal_ssm_heads(const float 
     }
 }
 
-// ---- split
+// ---- cluster
 
 // xⁿ, rounded once.
 __device__ __forceinline__ float power(float x, int n) {
@@ -249,9 +217,9 @@ __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-template <int BLOCKS>
-__device__ __forceinline__ void split(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
-    constexpr int N = 32, EACH = 8, ENDS = N + 4;
+extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const float *u, const float *a, const float *b,
+                                                                       const float *c, float *y, int S) {
+    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8;
     extern __shared__ __align__(16) float shared[];
     __shared__ float total[N];
     const int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, steps = S / BLOCKS;
@@ -286,25 +254,23 @@ __device__ __forceinline__ void split(const float *u, const float *a, const floa
     __syncthreads();
 
     float start = 0.0f;
-    if (BLOCKS > 1) {
-        if (threadIdx.x < N) {
-            for (int s = 0; s < segments; s++)
-                start = fmaf(of_segment, start, ends[s * ENDS + threadIdx.x]);
-            total[threadIdx.x] = start;
-        }
-        cluster_barrier();
-        start = 0.0f;
-        if (threadIdx.x < N) {
-#ifdef MUTANT_BLOCK_LOST
-            for (int block = max(rank - 1, 0); block < rank; block++)
-#else
-            for (int block = 0; block < rank; block++)
-#endif
-                start = fmaf(of_block_steps, start, of_block(total + threadIdx.x, block));
-        }
-        // Nobody leaves before all have read.
-        cluster_barrier();
+    if (threadIdx.x < N) {
+        for (int s = 0; s < segments; s++)
+            start = fmaf(of_segment, start, ends[s * ENDS + threadIdx.x]);
+        total[threadIdx.x] = start;
     }
+    cluster_barrier();
+    start = 0.0f;
+    if (threadIdx.x < N) {
+#ifdef MUTANT_BLOCK_LOST
+        for (int block = max(rank - 1, 0); block < rank; block++)
+#else
+        for (int block = 0; block < rank; block++)
+#endif
+            start = fmaf(of_block_steps, start, of_block(total + threadIdx.x, block));
+    }
+    // Nobody leaves before all have read.
+    cluster_barrier();
     if (threadIdx.x < N) {
 #pragma unroll 8
         for (int s = 0; s < segments; s++) {
@@ -339,23 +305,13 @@ __device__ __forceinline__ void split(const float *u, const float *a, const floa
         store_once((float4 *)(y + t), *(const float4 *)(shared + t / length * stride + t % length));
 }
 
-extern "C" __global__ void __launch_bounds__(256) diagonal_ssm_split_1(const float *u, const float *a, const float *b,
-                                                                       const float *c, float *y, int S) {
-    split<1>(u, a, b, c, y, S);
-}
-
-extern "C" __global__ void __launch_bounds__(256) diagonal_ssm_split_8(const float *u, const float *a, const float *b,
-                                                                       const float *c, float *y, int S) {
-    split<8>(u, a, b, c, y, S);
-}
-
 // ---- chunks
 //
 // With chunks of T = 32 steps, K_j = Σ c b aʲ and x the state before a chunk, of each chunk's inputs u:
 //
 //   e = Σ_s a^(T−1−s) u_s    y_t = Σ_{s≤t} K_{t−s} u_s + Σ_n c b a^(t+1) x    x ← a^T x + e
 //
-// Chunks are the columns of products of 32 × 32 matrices. A warp has 16 of the rows and every second of the columns.
+// Chunks are the columns of products of 32 × 32 matrices. A warp has 16 of the rows and half of the columns.
 
 // A number as two of TF32: 22 bits of it.
 __device__ __forceinline__ u32 tf32(float x) {
