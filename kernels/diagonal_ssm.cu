@@ -219,13 +219,13 @@ __device__ __forceinline__ void cluster_barrier() {
 
 extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const float *u, const float *a, const float *b,
                                                                        const float *c, float *y, int S) {
-    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8;
+    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8, SEGMENTS = 32;
     extern __shared__ __align__(16) float shared[];
     __shared__ float total[N];
     const int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, steps = S / BLOCKS;
-    const int segments = blockDim.x / 4, length = steps / segments, stride = length + 4;
+    const int length = steps / SEGMENTS, stride = length + 4;
     const int segment = threadIdx.x / 4, part = threadIdx.x % 4;
-    float *ends = shared + segments * stride, *mine = shared + segment * stride, *my_end = ends + segment * ENDS + part * EACH;
+    float *ends = shared + SEGMENTS * stride, *mine = shared + segment * stride, *my_end = ends + segment * ENDS + part * EACH;
     u += (size_t)head * S + rank * steps, y += (size_t)head * S + rank * steps;
     a += head * N, b += head * N, c += head * N;
 
@@ -253,10 +253,14 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
     *(float4 *)(my_end + 4) = make_float4(x[4], x[5], x[6], x[7]);
     __syncthreads();
 
-    float start = 0.0f;
+    float start = 0.0f, end[SEGMENTS];
     if (threadIdx.x < N) {
-        for (int s = 0; s < segments; s++)
-            start = fmaf(of_segment, start, ends[s * ENDS + threadIdx.x]);
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++)
+            end[s] = ends[s * ENDS + threadIdx.x];
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++)
+            start = fmaf(of_segment, start, end[s]);
         total[threadIdx.x] = start;
     }
     cluster_barrier();
@@ -272,11 +276,10 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
     // Nobody leaves before all have read.
     cluster_barrier();
     if (threadIdx.x < N) {
-#pragma unroll 8
-        for (int s = 0; s < segments; s++) {
-            float &end = ends[s * ENDS + threadIdx.x];
-            const float next = fmaf(of_segment, start, end);
-            end = start, start = next;
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++) {
+            ends[s * ENDS + threadIdx.x] = start;
+            start = fmaf(of_segment, start, end[s]);
         }
     }
     __syncthreads();
@@ -313,15 +316,10 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
 //
 // Chunks are the columns of products of 32 × 32 matrices. A warp has 16 of the rows and half of the columns.
 
-// A number as two of TF32: 22 bits of it.
-__device__ __forceinline__ u32 tf32(float x) {
-    u32 out;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(out) : "f"(x));
-    return out;
-}
-
+// A number as two of TF32, both cut: 22 bits of it. To round takes conversions, of which there are few in a cycle.
 __device__ __forceinline__ void two_tf32(float x, u32 &high, u32 &low) {
-    high = tf32(x), low = tf32(x - __uint_as_float(high));
+    const u32 bits = 0xffffe000;
+    high = __float_as_uint(x) & bits, low = __float_as_uint(x - __uint_as_float(high)) & bits;
 }
 
 // c += a b of 16 × 8 and 8 × 8.
@@ -437,11 +435,17 @@ extern "C" __global__ void __launch_bounds__(128, 3) diagonal_ssm_chunks(const f
 #ifdef MUTANT_CARRY_LOST
             start = 0.0f;
 #endif
-#pragma unroll 16
-            for (int chunk = 0; chunk < CHUNKS; chunk++) {
-                float &place = states[chunk * STRIDE + lane];
-                const float end = fmaf(of_chunk, start, place);
-                place = start, start = end;
+            // Read ahead, since only the sums wait for each other.
+            for (int chunk = 0; chunk < CHUNKS; chunk += 16) {
+                float *places = states + chunk * STRIDE + lane, end[16];
+#pragma unroll
+                for (int i = 0; i < 16; i++)
+                    end[i] = places[i * STRIDE];
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    places[i * STRIDE] = start;
+                    start = fmaf(of_chunk, start, end[i]);
+                }
             }
         }
         __syncthreads();
