@@ -1,5 +1,9 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
+#[path = "kernels/delta_decode.rs"]
+mod delta_decode;
+#[path = "kernels/diagonal_ssm.rs"]
+mod diagonal_ssm;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]

@@ -7,7 +7,9 @@
 mod blocks;
 pub mod call;
 pub mod data;
+mod delta_decode;
 mod dequantize;
+mod diagonal_ssm;
 pub mod judge;
 mod mhc_pre;
 mod quantize;
@@ -29,7 +31,9 @@ use judge::Measured;
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
+    &delta_decode::DeltaDecode,
     &dequantize::Dequantize,
+    &diagonal_ssm::DiagonalSsmOp,
     &mhc_pre::MhcPre,
     &quantize::Quantize,
     &record_read::RecordRead,
