@@ -1,5 +1,7 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
+#[path = "kernels/delta_prefill.rs"]
+mod delta_prefill;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]

@@ -7,6 +7,7 @@
 mod blocks;
 pub mod call;
 pub mod data;
+mod delta_prefill;
 mod dequantize;
 pub mod judge;
 mod mhc_pre;
@@ -29,6 +30,7 @@ use judge::Measured;
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
+    &delta_prefill::DeltaPrefill,
     &dequantize::Dequantize,
     &mhc_pre::MhcPre,
     &quantize::Quantize,

@@ -1,0 +1,347 @@
+/*
+[[variant]]
+name = "simple"
+doc = "token by token in f32: a thread block for each sequence and head, the state in shared memory, a column of it for each thread"
+needs = ["V <= 1024", "(K * V + 3 * K + 64) * 4 <= 232448"]
+
+[[variant.launch]]
+entry = "delta_prefill_simple_{gate}_{dtype}"
+grid = ["N * HV"]
+block = ["ceil(V, 32) * 32"]
+shared = "(K * V + 3 * K + 64) * 4"
+args = ["q", "k", "v", "g", "beta", "initial", "starts", "o", "final", "N", "H", "HV", "K", "V", "index", "in_vk", "out_vk", "scale"]
+
+[[variant]]
+name = "chunks"
+doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
+needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
+scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
+
+[[variant.launch]]
+entry = "delta_prefill_chunks_own_{gate}"
+grid = ["(T / 64 + N) * H"]
+block = [128]
+shared = "60416 + 34816 * (G / 128)"
+args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
+
+[[variant.launch]]
+entry = "delta_prefill_chunks_states_{gate}"
+grid = ["N * H * 2"]
+block = [128]
+shared = "3 * (58384 + 16368 * (G / 128))"
+args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
+
+[[mutant]]
+name = "future_seen"
+doc = "outputs read tokens of their chunk that come later"
+variants = ["chunks"]
+
+[[mutant]]
+name = "tail_decayed"
+doc = "the state after a chunk that is not full is decayed by what comes after the sequence"
+variants = ["chunks"]
+
+[[mutant]]
+name = "layout_confused"
+doc = "the final state in the layout of the initial one"
+
+[[mutant]]
+name = "decay_turned"
+doc = "keys decayed from the start of the chunk where they should be to its end, and the other way round"
+variants = ["chunks"]
+
+[[mutant]]
+name = "barrier_missing"
+doc = "norms, or copied tiles, are read before all are there"
+variants = ["chunks"]
+
+[[mutant]]
+name = "beta_dropped"
+doc = "the step of the delta rule is 1"
+
+[[mutant]]
+name = "sequence_crossed"
+doc = "the last chunk of a sequence goes on into the next"
+variants = ["chunks"]
+*/
+
+// q, k [T, H, K], v, o [T, HV, V]; log decays g ≤ 0 [T, HV] (gdn) or [T, HV, K] (kda), β [T, HV] in f32; first tokens of the
+// sequences and the end, [N + 1]; states [N, HV, K, V], or [N, HV, V, K] where in_vk or out_vk is 1.
+
+#include "delta_prefill.cuh"
+
+// Element (k, v) of a state [K, V].
+__device__ __forceinline__ size_t state_at(int k, int v, int K, int V, int vk) {
+    return vk ? (size_t)v * K + k : (size_t)k * V + v;
+}
+
+#ifdef MUTANT_LAYOUT_CONFUSED
+#define OUT_VK in_vk
+#else
+#define OUT_VK out_vk
+#endif
+
+template <bool CHANNELS, class E>
+__device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const float *g, const float *beta,
+                                       const float *initial, Sequences sequences, E *o, float *final, int H, int HV, int K,
+                                       int V, int in_vk, int out_vk, float scale) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    float *state = (float *)shared, *key = state + K * V, *query = key + K, *decay = query + K, *room = decay + K;
+    const int n = blockIdx.x / HV, head = blockIdx.x % HV, column = threadIdx.x;
+    const size_t matrix = (size_t)blockIdx.x * K * V;
+    if (column < V)
+        for (int c = 0; c < K; c++)
+            state[c * V + column] = initial[matrix + state_at(c, column, K, V, in_vk)];
+    for (long long token = sequences.start(n); token < sequences.start(n + 1); token++) {
+        const size_t at = (size_t)token * HV + head, shared_at = ((size_t)token * H + head / (HV / H)) * K;
+        float squares[2] = {};
+        for (int c = threadIdx.x; c < K; c += blockDim.x) {
+            key[c] = to_f32(k[shared_at + c]), query[c] = to_f32(q[shared_at + c]);
+            decay[c] = expf(CHANNELS ? g[at * K + c] : g[at]);
+            squares[0] = fmaf(key[c], key[c], squares[0]), squares[1] = fmaf(query[c], query[c], squares[1]);
+        }
+        const float key_norm = sqrtf(block_sum(squares[0], room) + 1e-6f);
+        const float query_norm = sqrtf(block_sum(squares[1], room + 32) + 1e-6f);
+        for (int c = threadIdx.x; c < K; c += blockDim.x)
+            key[c] /= key_norm, query[c] = query[c] / query_norm * scale;
+        __syncthreads();
+        if (column < V) {
+            float read = 0.0f, out = 0.0f;
+            for (int c = 0; c < K; c++) {
+                const float s = state[c * V + column] * decay[c];
+                state[c * V + column] = s;
+                read = fmaf(s, key[c], read);
+            }
+#ifdef MUTANT_BETA_DROPPED
+            const float step = to_f32(v[at * V + column]) - read;
+#else
+            const float step = beta[at] * (to_f32(v[at * V + column]) - read);
+#endif
+            for (int c = 0; c < K; c++) {
+                const float s = fmaf(key[c], step, state[c * V + column]);
+                state[c * V + column] = s;
+                out = fmaf(s, query[c], out);
+            }
+            from_f32(o[at * V + column], out);
+        }
+        __syncthreads();
+    }
+    if (column < V)
+        for (int c = 0; c < K; c++)
+            final[matrix + state_at(c, column, K, V, OUT_VK)] = state[c * V + column];
+}
+
+#define SIMPLE(GATE, CHANNELS, DTYPE, E)                                                                                \
+    extern "C" __global__ void delta_prefill_simple_##GATE##_##DTYPE(                                                   \
+        const E *q, const E *k, const E *v, const float *g, const float *beta, const float *initial,                    \
+        const void *starts, E *o, float *final, int N, int H, int HV, int K, int V, int index, int in_vk, int out_vk,   \
+        float scale) {                                                                                                  \
+        simple<CHANNELS>(q, k, v, g, beta, initial, {starts, index, N}, o, final, H, HV, K, V, in_vk, out_vk, scale);   \
+    }
+SIMPLE(gdn, false, f32, float)
+SIMPLE(gdn, false, bf16, bf16)
+SIMPLE(kda, true, f32, float)
+SIMPLE(kda, true, bf16, bf16)
+
+// ---- Second step: states through the chunks. Everything is turned, Sᵀ [value channels, key channels], so that sums are in
+// the registers where left operands must be; a warp has its 16 value channels to itself from the first chunk to the last.
+
+constexpr int STAGES = 3;
+
+template <bool CHANNELS> struct Stage {
+    unsigned char k[2 * PANEL], q[2 * PANEL], v[PANEL], t[PANEL], p[PANEL];
+    float rows[ROWS];
+    unsigned char until[CHANNELS ? 2 * PANEL : 16]; // exp(G_64 − G) k where that is not k by rows
+};
+
+// By 128 threads; without what other chunks than `chunk` have.
+template <bool CHANNELS>
+__device__ __forceinline__ void copy_chunk(Stage<CHANNELS> &stage, const bf16 *q, const bf16 *k, const bf16 *v,
+                                           const unsigned char *left, int tokens, int H) {
+    const int thread = threadIdx.x;
+    const auto copy = [&](void *to, const unsigned char *from, int bytes) {
+        for (int at = thread * 16; at < bytes; at += 128 * 16)
+            copy_async(shared_address(to) + at, from + at);
+    };
+    copy(stage.t, left, PANEL);
+    copy(stage.p, left + PANEL, PANEL);
+    copy(stage.rows, left + 2 * PANEL, ROWS * 4);
+    if (CHANNELS) {
+        const unsigned char *moved = left + 2 * PANEL + ROWS * 4;
+        copy(stage.k, moved, 2 * PANEL);
+        copy(stage.q, moved + 2 * PANEL, 2 * PANEL);
+        copy(stage.until, moved + 4 * PANEL, 2 * PANEL);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int row = i * 8 + thread / 16, to = tile_byte(row, thread % 16);
+            const size_t from = (row < tokens ? (size_t)row * H * D : 0) + thread % 16 * 8;
+            copy_async(shared_address(stage.k + to), k + from, row < tokens);
+            copy_async(shared_address(stage.q + to), q + from, row < tokens);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = i * 16 + thread / 8;
+        copy_async(shared_address(stage.v + tile_byte(row, thread % 8)),
+                   v + (row < tokens ? (size_t)row * H * D : 0) + thread % 8 * 8, row < tokens);
+    }
+}
+
+// c [16, 64] += a [16, 16 STEPS] · tileᵀ, a row of the tile for each column of c. Of triangles only what is not zero.
+template <int STEPS, bool TRIANGLE>
+__device__ __forceinline__ void multiply_rows(float (&c)[8][4], const u32 (&a)[STEPS][4], const unsigned char *tile) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+#pragma unroll
+        for (int n = TRIANGLE ? 2 * step : 0; n < 8; n += 2) {
+            u32 b[4];
+            load_matrices(b, shared_address(tile + tile_byte(8 * n + lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2)));
+            multiply(c[n], a[step], b[0], b[1]);
+            multiply(c[n + 1], a[step], b[2], b[3]);
+        }
+    }
+}
+
+// By 128 threads for 64 value channels of head and sequence blockIdx.x / 2.
+template <bool CHANNELS>
+__device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, Sequences sequences,
+                                       const unsigned char *left, bf16 *o, float *final, int H, int in_vk, int out_vk) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    Stage<CHANNELS> *stages = (Stage<CHANNELS> *)shared;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, pair = lane % 4 * 2;
+    const int half = blockIdx.x % 2, head = blockIdx.x / 2 % H, n = blockIdx.x / 2 / H;
+    const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
+    const int chunks = (int)((length + C - 1) / C);
+    const size_t first = ((size_t)start * H + head) * D;
+    const bf16 *values = v + first + half * C;
+    left += ((size_t)sequences.chunks_before(n) * H + head) * left_by_chunk<CHANNELS>();
+    const auto request = [&](int chunk) {
+        if (chunk < chunks) {
+            const size_t from = (size_t)chunk * C * H * D;
+            const int tokens = (int)min((long long)C, length - (long long)chunk * C);
+            copy_chunk<CHANNELS>(stages[chunk % STAGES], q + first + from, k + first + from, values + from,
+                                 left + (size_t)chunk * H * left_by_chunk<CHANNELS>(), tokens, H);
+        }
+        commit_copies();
+    };
+#pragma unroll
+    for (int chunk = 0; chunk < STAGES - 1; chunk++)
+        request(chunk);
+
+    // Of value channel `channel`, and eight further, key channels 8 n + pair and the next.
+    const int channel = half * C + warp * 16 + row;
+    const size_t matrix = ((size_t)n * H + head) * D * D;
+    float s[16][4];
+#pragma unroll
+    for (int n = 0; n < 16; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] = initial[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, in_vk)];
+    }
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        wait_copies<STAGES - 2>();
+#ifndef MUTANT_BARRIER_MISSING
+        __syncthreads();
+#endif
+        request(chunk + STAGES - 1);
+        Stage<CHANNELS> &stage = stages[chunk % STAGES];
+        u32 old[8][4];
+#pragma unroll
+        for (int step = 0; step < 8; step++)
+            as_operand(old[step], s[2 * step], s[2 * step + 1]);
+        float r[8][4] = {}, out[8][4] = {};
+        multiply_rows<8, false>(r, old, stage.k);
+        multiply_rows<8, false>(out, old, stage.q);
+        // V − exp(G) K S
+        const int at = tile_byte(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
+#pragma unroll
+        for (int n = 0; n < 8; n += 2) {
+            u32 words[4];
+            load_turned(words, shared_address(stage.v + at + n * 8 * 128));
+#pragma unroll
+            for (int tile = 0; tile < 2; tile++) {
+                const float2 low = pair_of(words[2 * tile]), high = pair_of(words[2 * tile + 1]);
+                float(&x)[4] = r[n + tile], (&y)[4] = out[n + tile];
+                const float2 one = make_float2(1.0f, 1.0f);
+                const float2 a = CHANNELS ? one : *(const float2 *)(stage.rows + 8 * (n + tile) + pair);
+                const float2 b = CHANNELS ? one : *(const float2 *)(stage.rows + C + 8 * (n + tile) + pair);
+                x[0] = fmaf(-a.x, x[0], low.x), x[1] = fmaf(-a.y, x[1], low.y);
+                x[2] = fmaf(-a.x, x[2], high.x), x[3] = fmaf(-a.y, x[3], high.y);
+                y[0] *= b.x, y[1] *= b.y, y[2] *= b.x, y[3] *= b.y;
+            }
+        }
+        u32 operand[4][4];
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+            as_operand(operand[step], r[2 * step], r[2 * step + 1]);
+        float pseudo[8][4] = {};
+        multiply_rows<4, true>(pseudo, operand, stage.t);
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+            as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
+        multiply_rows<4, true>(out, operand, stage.p);
+        // The new state.
+#pragma unroll
+        for (int n = 0; n < 16; n++) {
+            const float2 decay = *(const float2 *)(stage.rows + (CHANNELS ? 8 * n + pair : 3 * C));
+            s[n][0] *= decay.x, s[n][1] *= decay.y, s[n][2] *= decay.x, s[n][3] *= decay.y;
+        }
+        if (!CHANNELS) {
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                const float2 c = *(const float2 *)(stage.rows + 2 * C + 8 * n + pair);
+                pseudo[n][0] *= c.x, pseudo[n][1] *= c.y, pseudo[n][2] *= c.x, pseudo[n][3] *= c.y;
+            }
+#pragma unroll
+            for (int step = 0; step < 4; step++)
+                as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
+        }
+        const unsigned char *keys = CHANNELS ? stage.until : stage.k;
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+#pragma unroll
+            for (int n = 0; n < 16; n += 2) {
+                u32 b[4];
+                load_turned(b, shared_address(keys + tile_byte(16 * step + lane % 16, n + lane / 16)));
+                multiply(s[n], operand[step], b[0], b[1]);
+                multiply(s[n + 1], operand[step], b[2], b[3]);
+            }
+        }
+        // The output goes where the warp's values were, and from there to memory in rows.
+#pragma unroll
+        for (int n = 0; n < 8; n += 2)
+            store_turned(shared_address(stage.v + at + n * 8 * 128), to_bf16x2(out[n][0], out[n][1]),
+                         to_bf16x2(out[n][2], out[n][3]), to_bf16x2(out[n + 1][0], out[n + 1][1]),
+                         to_bf16x2(out[n + 1][2], out[n + 1][3]));
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = 16 * i + lane / 2, token = chunk * C + row, sixteen = 2 * warp + lane % 2;
+            if (token < length)
+                *(uint4 *)(o + first + (size_t)token * H * D + half * C + sixteen * 8) =
+                    *(const uint4 *)(stage.v + tile_byte(row, sixteen));
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 16; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            final[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, OUT_VK)] = s[n][i];
+    }
+}
+
+#define CHUNKS(GATE, CHANNELS)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(128) delta_prefill_chunks_own_##GATE(                                  \
+        const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, unsigned char *left,       \
+        int N, int H, int index, float scale) {                                                                         \
+        prepare<CHANNELS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                           \
+    }                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                            \
+        const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \
+        const unsigned char *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {             \
+        states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
+    }
+CHUNKS(gdn, false)
+CHUNKS(kda, true)

@@ -1,0 +1,411 @@
+// The chunked form of delta_prefill.cu, in two steps: what chunks have of their own, then the states through the chunks.
+//
+// Of a chunk of 64 tokens, G the inclusive sums of its log decays, S the state before it:
+//     A = β k·k exp(G_i − G_j), i > j        T = (1 + A)⁻¹ β        P = scale q·k exp(G_i − G_j), i ≥ j
+//     N = T (V − exp(G) K S)     O = scale exp(G) Q S + P N     S ← exp(G_64) S + (exp(G_64 − G) K)ᵀ N
+// Exponents are differences and at most 0. Tokens that a chunk lacks have k = q = v = β = g = 0 and so change nothing.
+#pragma once
+
+#include "tiles.cuh"
+
+constexpr int C = 64;        // tokens of a chunk
+constexpr int D = 128;       // key and value channels
+constexpr int PITCH = 72;    // of matrices [64, 64] in f32
+constexpr int G_PITCH = 136; // of decays [64, 128]
+constexpr int ROWS = 4 * C;  // factors of a chunk: of GDN of K S, Q S and N in its rows, and the decay of S; of KDA those of S
+
+// First tokens of sequences, [N + 1] in integers of 4 or 8 bytes.
+struct Sequences {
+    const void *starts;
+    int size, count;
+
+    __device__ __forceinline__ long long start(int n) const {
+        return size == 8 ? ((const long long *)starts)[n] : ((const int *)starts)[n];
+    }
+
+    // Chunks of all sequences before n.
+    __device__ __forceinline__ int chunks_before(int n) const {
+        int chunks = 0;
+        for (int i = 0; i < n; i++)
+            chunks += (int)((start(i + 1) - start(i) + C - 1) / C);
+        return chunks;
+    }
+};
+
+// Where a chunk starts and how many tokens it has, at most 64.
+struct Chunk {
+    long long first;
+    int tokens;
+
+    __device__ __forceinline__ Chunk(const Sequences &sequences, int chunk) : first(0), tokens(0) {
+        for (int n = 0; n < sequences.count; n++) {
+            const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
+            const int chunks = (int)((length + C - 1) / C);
+            if (chunk < chunks) {
+                first = start + (long long)chunk * C;
+#ifdef MUTANT_SEQUENCE_CROSSED
+                tokens = C;
+#else
+                tokens = (int)min((long long)C, length - (long long)chunk * C);
+#endif
+                return;
+            }
+            chunk -= chunks;
+        }
+    }
+};
+
+// Two neighbouring numbers of a tile in shared memory.
+__device__ __forceinline__ float2 pair_of(u32 word) {
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000));
+}
+
+__device__ __forceinline__ u32 word_of(const unsigned char *tile, int row, int channel) {
+    return *(const u32 *)(tile + tile_byte(row, channel / 8) + channel % 8 * 2);
+}
+
+// x ← (1 + a)⁻¹, both [64, 64] lower triangles of which those of a have no diagonal. By four warps.
+__device__ __forceinline__ void invert(const float *a, float *x) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    // Squares of 16 on the diagonal: each column by a thread, downwards.
+    if (lane < 16) {
+        const float *square = a + warp * 16 * PITCH + warp * 16;
+        float column[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            column[i] = i == lane;
+#pragma unroll
+        for (int j = 0; j < 15; j++) {
+#pragma unroll
+            for (int i = j + 1; i < 16; i++)
+                column[i] = fmaf(-square[i * PITCH + j], column[j], column[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            x[(warp * 16 + i) * PITCH + warp * 16 + lane] = column[i];
+    }
+    __syncthreads();
+    // Below: X_rc = −X_rr Σ A_rm X_mc over c ≤ m < r, column c of squares by warp c.
+    const auto product = [&](float(&c)[2][4], const float *left, const float *right) {
+#pragma unroll
+        for (int k = 0; k < 16; k += 8) {
+            const float *row = left + g * PITCH + k + t;
+            const float l[4] = {row[0], row[8 * PITCH], row[4], row[8 * PITCH + 4]};
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const float *column = right + (k + t) * PITCH + n * 8 + g;
+                multiply_tf32(c[n], l, column[0], column[4 * PITCH]);
+            }
+        }
+    };
+    const auto keep_square = [&](const float(&c)[2][4], float *to, float sign) {
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            float *at = to + g * PITCH + n * 8 + 2 * t;
+            at[0] = sign * c[n][0], at[1] = sign * c[n][1], at[8 * PITCH] = sign * c[n][2], at[8 * PITCH + 1] = sign * c[n][3];
+        }
+        __syncwarp();
+    };
+    for (int r = warp + 1; r < 4; r++) {
+        float sum[2][4] = {}, block[2][4] = {};
+        for (int m = warp; m < r; m++)
+            product(sum, a + r * 16 * PITCH + m * 16, x + m * 16 * PITCH + warp * 16);
+        float *to = x + r * 16 * PITCH + warp * 16;
+        keep_square(sum, to, 1.0f);
+        product(block, x + r * 16 * PITCH + r * 16, to);
+        __syncwarp();
+        keep_square(block, to, -1.0f);
+    }
+    __syncthreads();
+}
+
+// ---- First step, for each chunk and head: T, P, and of KDA the decayed keys and queries.
+
+// Bytes that a chunk of a head leaves: T, P, factors of rows; of KDA exp(G) k, exp(G) scale q, exp(G_64 − G) k besides.
+template <bool CHANNELS> __host__ __device__ constexpr int left_by_chunk() {
+    return 2 * PANEL + ROWS * 4 + (CHANNELS ? 6 * PANEL : 0);
+}
+
+struct Own {
+    unsigned char k[2 * PANEL], q[2 * PANEL], p[PANEL];
+    float a[C * PITCH];
+    float key_norm[C], query_norm[C], beta[C], sums[C];
+    float g[1]; // [C, G_PITCH] where decays are of channels
+};
+
+// Sums of the log decays of a chunk up to each token.
+__device__ __forceinline__ void sum_decays(float *sums, const float *g, size_t stride, int tokens) {
+    const int lane = threadIdx.x;
+    const auto decay = [&](int i) { return i < tokens ? fmaxf(g[i * stride], -104.0f) : 0.0f; };
+    if (lane >= 32)
+        return;
+    const float first = decay(2 * lane), second = decay(2 * lane + 1);
+    float before = first + second;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const float other = __shfl_up_sync(0xffffffff, before, step);
+        before += lane >= step ? other : 0.0f;
+    }
+    before = __shfl_up_sync(0xffffffff, before, 1);
+    sums[2 * lane] = (lane > 0 ? before : 0.0f) + first;
+    sums[2 * lane + 1] = sums[2 * lane] + second;
+}
+
+// The same of each channel, by a thread.
+__device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, size_t stride, int tokens) {
+    float sum = 0.0f;
+#pragma unroll 16
+    for (int i = 0; i < C; i++) {
+        sum += i < tokens ? fmaxf(g[i * stride + threadIdx.x], -104.0f) : 0.0f;
+        sums[i * G_PITCH + threadIdx.x] = sum;
+    }
+}
+
+// exp(G_to − G_from) of two channels.
+__device__ __forceinline__ float2 decay_of(const float *g, int to, int from, int channel) {
+    const float2 a = *(const float2 *)(g + to * G_PITCH + channel), b = *(const float2 *)(g + from * G_PITCH + channel);
+    return make_float2(__expf(a.x - b.x), __expf(a.y - b.y));
+}
+
+__device__ __forceinline__ u32 decayed(const unsigned char *tile, int row, int channel, float2 decay) {
+    const float2 x = pair_of(word_of(tile, row, channel));
+    return to_bf16x2(x.x * decay.x, x.y * decay.y);
+}
+
+// Puts k·k of rows i > j and q·k of rows i ≥ j, decays in them, where they belong.
+__device__ __forceinline__ void keep_key(Own &own, int i, int j, float product) {
+    own.a[i * PITCH + j] = i > j ? own.beta[i] * own.key_norm[i] * own.key_norm[j] * product : 0.0f;
+}
+
+__device__ __forceinline__ float query_entry(const Own &own, int i, int j, float product, float scale) {
+#ifdef MUTANT_FUTURE_SEEN
+    return j < C ? scale * own.query_norm[i] * own.key_norm[j] * product : 0.0f;
+#else
+    return i >= j ? scale * own.query_norm[i] * own.key_norm[j] * product : 0.0f;
+#endif
+}
+
+// Products of eight tokens with themselves where decays are of channels: every thread has four channels and multiplies the
+// decays of single steps, so that no exponent is positive.
+__device__ __forceinline__ void own_products(Own &own, int block, float scale) {
+    const int lane = threadIdx.x % 32;
+    float k[8][4], q[8][4], e[8][4];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int row = 8 * block + i, at = tile_byte(row, lane / 2) + lane % 2 * 8;
+        const uint2 key = *(const uint2 *)(own.k + at), query = *(const uint2 *)(own.q + at);
+        const float2 words[4] = {pair_of(key.x), pair_of(key.y), pair_of(query.x), pair_of(query.y)};
+        k[i][0] = words[0].x, k[i][1] = words[0].y, k[i][2] = words[1].x, k[i][3] = words[1].y;
+        q[i][0] = words[2].x, q[i][1] = words[2].y, q[i][2] = words[3].x, q[i][3] = words[3].y;
+        if (i > 0) {
+#pragma unroll
+            for (int c = 0; c < 4; c += 2) {
+                const float2 decay = decay_of(own.g, row, row - 1, 4 * lane + c);
+                e[i][c] = decay.x, e[i][c + 1] = decay.y;
+            }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float s[16], t[4] = {k[j][0], k[j][1], k[j][2], k[j][3]};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            s[i] = s[8 + i] = 0.0f;
+            if (i < j)
+                continue;
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                if (i > j) {
+                    t[c] *= e[i][c];
+                    s[i] = fmaf(t[c], k[i][c], s[i]);
+                }
+                s[8 + i] = fmaf(t[c], q[i][c], s[8 + i]);
+            }
+        }
+        // Sums over the lanes; every pair of lanes is left with one of the sixteen.
+#pragma unroll
+        for (int step = 16; step > 1; step /= 2) {
+            const bool upper = lane & step;
+#pragma unroll
+            for (int x = 0; x < step / 2; x++) {
+                const float given = upper ? s[x] : s[x + step / 2];
+                s[x] = (upper ? s[x + step / 2] : s[x]) + __shfl_xor_sync(0xffffffff, given, step);
+            }
+        }
+        s[0] += __shfl_xor_sync(0xffffffff, s[0], 1);
+        const int i = 8 * block + lane / 2 % 8, column = 8 * block + j;
+        if (lane % 2 == 0 && lane < 16)
+            keep_key(own, i, column, s[0]);
+        if (lane % 2 == 0 && lane >= 16) {
+            bf16 entry;
+            from_f32(entry, query_entry(own, i, column, s[0], scale));
+            *(bf16 *)(own.p + tile_byte(i, column / 8) + column % 8 * 2) = entry;
+        }
+    }
+}
+
+// A and P of eight tokens, k in the upper eight rows of the left operand and q in the lower.
+template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int block, float scale) {
+    const int lane = threadIdx.x % 32, row = lane / 4, pair = lane % 4 * 2;
+    const int i = 8 * block + row;
+    u32 left[8][4];
+#pragma unroll
+    for (int step = 0; step < 8; step++) {
+        if (CHANNELS) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int channel = 16 * step + 8 * half + pair;
+                const float2 decay = decay_of(own.g, i, 8 * block, channel);
+                left[step][2 * half] = decayed(own.k, i, channel, decay);
+                left[step][2 * half + 1] = decayed(own.q, i, channel, decay);
+            }
+        } else {
+            const unsigned char *tile = lane / 8 % 2 ? own.q : own.k;
+            load_matrices(left[step], shared_address(tile + tile_byte(8 * block + lane % 8, 2 * step + lane / 16)));
+        }
+    }
+    // Of the square of 16 tokens on the diagonal all of P is written.
+    for (int column = 0; column <= (block | 1); column++) {
+        float c[2][4] = {};
+        if (CHANNELS && column == block) {
+            own_products(own, block, scale);
+            continue;
+        }
+        if (column <= block) {
+#pragma unroll
+            for (int steps = 0; steps < 8; steps += 2) {
+                u32 right[4];
+                if (CHANNELS) {
+#pragma unroll
+                    for (int half = 0; half < 4; half++) {
+                        const int channel = 16 * steps + 8 * half + pair, j = 8 * column + row;
+                        right[half] = decayed(own.k, j, channel, decay_of(own.g, 8 * block, j, channel));
+                    }
+                } else {
+                    load_matrices(right, shared_address(own.k + tile_byte(8 * column + lane % 8, 2 * steps + lane / 8)));
+                }
+                multiply(c[0], left[steps], right[0], right[1]);
+                multiply(c[1], left[steps + 1], right[2], right[3]);
+            }
+        }
+        float query[2];
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const int j = 8 * column + pair + n;
+            // Above the diagonal the exponent is positive, and the result is not used.
+            const float decay = CHANNELS ? 1.0f : __expf(own.sums[i] - own.sums[j]);
+            keep_key(own, i, j, decay * (c[0][n] + c[1][n]));
+            query[n] = query_entry(own, i, j, decay * (c[0][2 + n] + c[1][2 + n]), scale);
+        }
+        *(u32 *)(own.p + tile_byte(i, column) + pair * 2) = to_bf16x2(query[0], query[1]);
+    }
+}
+
+// By 128 threads for chunk and head blockIdx.x.
+template <bool CHANNELS>
+__device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const float *g, const float *beta, Sequences sequences,
+                                        unsigned char *left, int H, float scale) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    Own &own = *(Own *)shared;
+    const int head = blockIdx.x % H, thread = threadIdx.x, warp = thread / 32;
+    const Chunk chunk(sequences, blockIdx.x / H);
+    if (chunk.tokens == 0)
+        return;
+    left += (size_t)blockIdx.x * left_by_chunk<CHANNELS>();
+    const size_t first = (size_t)chunk.first * H + head;
+    for (int at = thread; at < C * 16; at += 128) {
+        const int row = at / 16, to = tile_byte(row, at % 16);
+        const bool there = row < chunk.tokens;
+        const size_t from = (first + (there ? (size_t)row * H : 0)) * D + at % 16 * 8;
+        copy_async(shared_address(own.k + to), k + from, there);
+        copy_async(shared_address(own.q + to), q + from, there);
+    }
+    commit_copies();
+#ifdef MUTANT_TAIL_DECAYED
+    const int decaying = C;
+#else
+    const int decaying = chunk.tokens;
+#endif
+    if (CHANNELS)
+        sum_channel_decays(own.g, g + first * D, (size_t)H * D, decaying);
+    else
+        sum_decays(own.sums, g + first, H, decaying);
+    if (thread < C)
+        own.beta[thread] = thread < chunk.tokens ? beta[first + (size_t)thread * H] : 0.0f;
+    wait_copies<0>();
+    __syncthreads();
+    {
+        float squares[2] = {};
+        for (int chunk = 0; chunk < 8; chunk++) {
+            const int at = tile_byte(thread / 2, thread % 2 * 8 + chunk);
+            const uint4 words[2] = {*(const uint4 *)(own.k + at), *(const uint4 *)(own.q + at)};
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const float2 x[4] = {pair_of(words[n].x), pair_of(words[n].y), pair_of(words[n].z), pair_of(words[n].w)};
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    squares[n] = fmaf(x[i].x, x[i].x, fmaf(x[i].y, x[i].y, squares[n]));
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            squares[n] += __shfl_xor_sync(0xffffffff, squares[n], 1);
+        own.key_norm[thread / 2] = 1.0f / sqrtf(squares[0] + 1e-6f);
+        own.query_norm[thread / 2] = 1.0f / sqrtf(squares[1] + 1e-6f);
+    }
+#ifndef MUTANT_BARRIER_MISSING
+    __syncthreads();
+#endif
+    products<CHANNELS>(own, warp, scale);
+    products<CHANNELS>(own, 7 - warp, scale);
+    float *rows = (float *)(left + 2 * PANEL);
+    if (CHANNELS) {
+        unsigned char *moved = left + 2 * PANEL + ROWS * 4;
+        rows[thread] = __expf(own.g[(C - 1) * G_PITCH + thread]);
+        for (int at = thread; at < C * 16; at += 128) {
+            const int row = at / 16, to = tile_byte(row, at % 16);
+            u32 out[3][4];
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                const int channel = at % 16 * 8 + 2 * n;
+                const float2 sum = *(const float2 *)(own.g + row * G_PITCH + channel);
+                const float2 since = make_float2(__expf(sum.x), __expf(sum.y)), until = decay_of(own.g, C - 1, row, channel);
+                const float key = own.key_norm[row], query = scale * own.query_norm[row];
+                out[0][n] = decayed(own.k, row, channel, make_float2(key * since.x, key * since.y));
+                out[1][n] = decayed(own.q, row, channel, make_float2(query * since.x, query * since.y));
+                out[2][n] = decayed(own.k, row, channel, make_float2(key * until.x, key * until.y));
+            }
+#pragma unroll
+            for (int n = 0; n < 3; n++)
+                *(uint4 *)(moved + n * 2 * PANEL + to) = make_uint4(out[n][0], out[n][1], out[n][2], out[n][3]);
+        }
+    } else if (thread < C) {
+        const float since = __expf(own.sums[thread]), until = __expf(own.sums[C - 1] - own.sums[thread]);
+#ifdef MUTANT_DECAY_TURNED
+        rows[thread] = own.key_norm[thread] * until, rows[2 * C + thread] = own.key_norm[thread] * since;
+#else
+        rows[thread] = own.key_norm[thread] * since, rows[2 * C + thread] = own.key_norm[thread] * until;
+#endif
+        rows[C + thread] = scale * own.query_norm[thread] * since;
+        rows[3 * C + thread] = __expf(own.sums[C - 1]);
+    }
+    __syncthreads();
+    for (int at = thread; at < PANEL / 16; at += 128)
+        ((uint4 *)(left + PANEL))[at] = ((const uint4 *)own.p)[at];
+    float *inverse = (float *)own.k;
+    invert(own.a, inverse);
+    for (int at = thread; at < C * 8; at += 128) {
+        const int row = at / 8, column = at % 8 * 8;
+        u32 out[4];
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const float *x = inverse + row * PITCH + column + 2 * n;
+#ifdef MUTANT_BETA_DROPPED
+            out[n] = to_bf16x2(x[0], x[1]);
+#else
+            out[n] = to_bf16x2(x[0] * own.beta[column + 2 * n], x[1] * own.beta[column + 2 * n + 1]);
+#endif
+        }
+        *(uint4 *)(left + tile_byte(row, at % 8)) = make_uint4(out[0], out[1], out[2], out[3]);
+    }
+}

@@ -1,0 +1,67 @@
+// Products of bfloat16 matrices in tensor cores, and their tiles in shared memory: rows of 64 numbers, 128 bytes, whose
+// sixteens of bytes are exchanged within a row so that eight rows of one column lie in different banks.
+#pragma once
+
+#include "common.cuh"
+
+constexpr int PANEL = 64 * 128; // bytes of a tile of 64 rows
+
+// Byte of sixteen `chunk` of a row, in tiles of 64 rows next to each other, eight sixteens in each.
+__device__ __forceinline__ int tile_byte(int row, int chunk) {
+    return chunk / 8 * PANEL + row * 128 + ((chunk ^ row) & 7) * 16;
+}
+
+// 16 bytes to shared memory on their own, or zeros.
+__device__ __forceinline__ void copy_async(u32 to, const void *from, bool there = true) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Returns once all but the last N groups of copies have come.
+template <int N> __device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// Four matrices of 8 × 8; lane l names row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrices(u32 (&x)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_turned(u32 (&x)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_turned(u32 at, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+// c [16, 8] += a [16, 16] · b [16, 8], summed in f32.
+__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c [16, 8] += a [16, 8] · b [8, 8] of f32 read as TF32.
+__device__ __forceinline__ void multiply_tf32(float (&c)[4], const float (&a)[4], float b0, float b1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+                   "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+
+// Two tiles [16, 8] of sums, side by side, as the left operand [16, 16] of a product.
+__device__ __forceinline__ void as_operand(u32 (&a)[4], const float (&left)[4], const float (&right)[4]) {
+    a[0] = to_bf16x2(left[0], left[1]), a[1] = to_bf16x2(left[2], left[3]);
+    a[2] = to_bf16x2(right[0], right[1]), a[3] = to_bf16x2(right[2], right[3]);
+}
