@@ -28,7 +28,27 @@ args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
 entry = "delta_prefill_chunks_states_{gate}"
 grid = ["N * H * 2"]
 block = [128]
-shared = "3 * (58384 + 16368 * (G / 128))"
+shared = "3 * (58368 + 16384 * (G / 128))"
+args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
+
+[[variant]]
+name = "groups"
+doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
+needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
+scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
+
+[[variant.launch]]
+entry = "delta_prefill_chunks_own_{gate}"
+grid = ["(T / 64 + N) * H"]
+block = [128]
+shared = "60416 + 34816 * (G / 128)"
+args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
+
+[[variant.launch]]
+entry = "delta_prefill_groups_states_{gate}"
+grid = ["N * H * 2"]
+block = [128]
+shared = "3 * (58368 + 16384 * (G / 128))"
 args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
 
 [[mutant]]
@@ -149,9 +169,13 @@ SIMPLE(kda, true, bf16, bf16)
 constexpr int STAGES = 3;
 
 template <bool CHANNELS> struct Stage {
-    unsigned char k[2 * PANEL], q[2 * PANEL], v[PANEL], t[PANEL], p[PANEL];
+    unsigned char k[2 * PANEL], q[2 * PANEL], t[PANEL], p[PANEL];
+    unsigned char v[CHANNELS ? 3 * PANEL : PANEL]; // and of KDA exp(G_64 − G) k, which of GDN is k by rows
     float rows[ROWS];
-    unsigned char until[CHANNELS ? 2 * PANEL : 16]; // exp(G_64 − G) k where that is not k by rows
+
+    __device__ __forceinline__ unsigned char *keys_until() {
+        return CHANNELS ? v + PANEL : k;
+    }
 };
 
 // By 128 threads; without what other chunks than `chunk` have.
@@ -170,7 +194,7 @@ __device__ __forceinline__ void copy_chunk(Stage<CHANNELS> &stage, const bf16 *q
         const unsigned char *moved = left + 2 * PANEL + ROWS * 4;
         copy(stage.k, moved, 2 * PANEL);
         copy(stage.q, moved + 2 * PANEL, 2 * PANEL);
-        copy(stage.until, moved + 4 * PANEL, 2 * PANEL);
+        copy(stage.keys_until(), moved + 4 * PANEL, 2 * PANEL);
     } else {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -298,7 +322,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
             for (int step = 0; step < 4; step++)
                 as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
         }
-        const unsigned char *keys = CHANNELS ? stage.until : stage.k;
+        const unsigned char *keys = stage.keys_until();
 #pragma unroll
         for (int step = 0; step < 4; step++) {
 #pragma unroll
@@ -332,6 +356,155 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
     }
 }
 
+// By 128 threads for 64 value channels of head and sequence blockIdx.x / 2.
+// c [64, 64] = a [64, 16 STEPS] · tileᵀ, a row of the tile for each column of c, or c += where it ADDs.
+template <int STEPS, bool ADD = false>
+__device__ __forceinline__ void group_rows(float (&c)[8][4], const u32 (&a)[STEPS][4], const unsigned char *tile) {
+    const u64 first = group_tile(shared_address(tile));
+    group_multiply<false, !ADD>(c, a[0], first);
+#pragma unroll
+    for (int step = 1; step < STEPS; step++)
+        group_multiply<false>(c, a[step], first + (step / 4 * PANEL + step % 4 * 32) / 16);
+    group_commit();
+}
+
+template <bool CHANNELS>
+__device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, Sequences sequences,
+                                       const unsigned char *left, bf16 *o, float *final, int H, int in_vk, int out_vk) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    Stage<CHANNELS> *stages = (Stage<CHANNELS> *)shared;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, pair = lane % 4 * 2;
+    const int half = blockIdx.x % 2, head = blockIdx.x / 2 % H, n = blockIdx.x / 2 / H;
+    const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
+    const int chunks = (int)((length + C - 1) / C);
+    const size_t first = ((size_t)start * H + head) * D;
+    const bf16 *values = v + first + half * C;
+    left += ((size_t)sequences.chunks_before(n) * H + head) * left_by_chunk<CHANNELS>();
+    const auto request = [&](int chunk) {
+        if (chunk < chunks) {
+            const size_t from = (size_t)chunk * C * H * D;
+            const int tokens = (int)min((long long)C, length - (long long)chunk * C);
+            copy_chunk<CHANNELS>(stages[chunk % STAGES], q + first + from, k + first + from, values + from,
+                                 left + (size_t)chunk * H * left_by_chunk<CHANNELS>(), tokens, H);
+        }
+        commit_copies();
+    };
+#pragma unroll
+    for (int chunk = 0; chunk < STAGES - 1; chunk++)
+        request(chunk);
+
+    // Of value channel `channel`, and eight further, key channels 8 n + pair and the next.
+    const int channel = half * C + warp * 16 + row;
+    const size_t matrix = ((size_t)n * H + head) * D * D;
+    float s[2][8][4];
+#pragma unroll
+    for (int n = 0; n < 16; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n / 8][n % 8][i] = initial[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, in_vk)];
+    }
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        wait_copies<STAGES - 2>();
+        group_publish();
+#ifndef MUTANT_BARRIER_MISSING
+        __syncthreads();
+#endif
+        request(chunk + STAGES - 1);
+        Stage<CHANNELS> &stage = stages[chunk % STAGES];
+        u32 old[8][4];
+#pragma unroll
+        for (int step = 0; step < 8; step++)
+            as_operand(old[step], s[step / 4][step % 4 * 2], s[step / 4][step % 4 * 2 + 1]);
+        float r[8][4], out[8][4];
+        group_fence();
+        group_rows(r, old, stage.k);
+        group_rows(out, old, stage.q);
+        group_wait<1>();
+        // V − exp(G) K S
+        const int at = tile_byte(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
+#pragma unroll
+        for (int n = 0; n < 8; n += 2) {
+            u32 words[4];
+            load_turned(words, shared_address(stage.v + at + n * 8 * 128));
+#pragma unroll
+            for (int tile = 0; tile < 2; tile++) {
+                const float2 low = pair_of(words[2 * tile]), high = pair_of(words[2 * tile + 1]);
+                float(&x)[4] = r[n + tile];
+                const float2 one = make_float2(1.0f, 1.0f);
+                const float2 a = CHANNELS ? one : *(const float2 *)(stage.rows + 8 * (n + tile) + pair);
+                x[0] = fmaf(-a.x, x[0], low.x), x[1] = fmaf(-a.y, x[1], low.y);
+                x[2] = fmaf(-a.x, x[2], high.x), x[3] = fmaf(-a.y, x[3], high.y);
+            }
+        }
+        u32 operand[4][4];
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+            as_operand(operand[step], r[2 * step], r[2 * step + 1]);
+        float pseudo[8][4];
+        group_fence();
+        group_rows(pseudo, operand, stage.t);
+        // Meanwhile the state decays, and what the old one gives.
+#pragma unroll
+        for (int n = 0; n < 16; n++) {
+            const float2 decay = *(const float2 *)(stage.rows + (CHANNELS ? 8 * n + pair : 3 * C));
+            float(&x)[4] = s[n / 8][n % 8];
+            x[0] *= decay.x, x[1] *= decay.y, x[2] *= decay.x, x[3] *= decay.y;
+        }
+        group_wait<1>();
+        if (!CHANNELS) {
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                const float2 b = *(const float2 *)(stage.rows + C + 8 * n + pair);
+                out[n][0] *= b.x, out[n][1] *= b.y, out[n][2] *= b.x, out[n][3] *= b.y;
+            }
+        }
+        group_wait<0>();
+        u32 until[4][4];
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
+            if (!CHANNELS) {
+#pragma unroll
+                for (int n = 2 * step; n < 2 * step + 2; n++) {
+                    const float2 c = *(const float2 *)(stage.rows + 2 * C + 8 * n + pair);
+                    pseudo[n][0] *= c.x, pseudo[n][1] *= c.y, pseudo[n][2] *= c.x, pseudo[n][3] *= c.y;
+                }
+            }
+            as_operand(until[step], pseudo[2 * step], pseudo[2 * step + 1]);
+        }
+        group_fence();
+        const u64 keys = group_tile(shared_address(stage.keys_until()));
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            group_multiply<true>(s[0], until[step], keys + step * 16 * 128 / 16);
+            group_multiply<true>(s[1], until[step], keys + (PANEL + step * 16 * 128) / 16);
+        }
+        group_commit();
+        group_rows<4, true>(out, operand, stage.p);
+        group_wait<0>();
+        // The output goes where the warp's values were, and from there to memory in rows.
+#pragma unroll
+        for (int n = 0; n < 8; n += 2)
+            store_turned(shared_address(stage.v + at + n * 8 * 128), to_bf16x2(out[n][0], out[n][1]),
+                         to_bf16x2(out[n][2], out[n][3]), to_bf16x2(out[n + 1][0], out[n + 1][1]),
+                         to_bf16x2(out[n + 1][2], out[n + 1][3]));
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = 16 * i + lane / 2, token = chunk * C + row, sixteen = 2 * warp + lane % 2;
+            if (token < length)
+                *(uint4 *)(o + first + (size_t)token * H * D + half * C + sixteen * 8) =
+                    *(const uint4 *)(stage.v + tile_byte(row, sixteen));
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 16; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            final[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, OUT_VK)] = s[n / 8][n % 8][i];
+    }
+}
+
 #define CHUNKS(GATE, CHANNELS)                                                                                          \
     extern "C" __global__ void __launch_bounds__(128) delta_prefill_chunks_own_##GATE(                                  \
         const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, unsigned char *left,       \
@@ -343,5 +516,13 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
         const unsigned char *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {             \
         states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
     }
+#define GROUPS(GATE, CHANNELS)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_groups_states_##GATE(                            \
+        const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \
+        const unsigned char *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {             \
+        states_group<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
+    }
+GROUPS(gdn, false)
+GROUPS(kda, true)
 CHUNKS(gdn, false)
 CHUNKS(kda, true)

@@ -264,8 +264,7 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
             load_matrices(left[step], shared_address(tile + tile_byte(8 * block + lane % 8, 2 * step + lane / 16)));
         }
     }
-    // Of the square of 16 tokens on the diagonal all of P is written.
-    for (int column = 0; column <= (block | 1); column++) {
+    for (int column = 0; column < 8; column++) {
         float c[2][4] = {};
         if (CHANNELS && column == block) {
             own_products(own, block, scale);
@@ -400,6 +399,10 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             const float *x = inverse + row * PITCH + column + 2 * n;
+            if (column > row) {
+                out[n] = 0;
+                continue;
+            }
 #ifdef MUTANT_BETA_DROPPED
             out[n] = to_bf16x2(x[0], x[1]);
 #else

@@ -65,3 +65,44 @@ __device__ __forceinline__ void as_operand(u32 (&a)[4], const float (&left)[4], 
     a[0] = to_bf16x2(left[0], left[1]), a[1] = to_bf16x2(left[2], left[3]);
     a[2] = to_bf16x2(right[0], right[1]), a[3] = to_bf16x2(right[2], right[3]);
 }
+
+// ---- Products by a group of four warps, each with 16 of 64 rows of the left operand and of the sums in its registers as
+// above, the right operand in shared memory. They run on their own, in order.
+
+// Before the first product after a change of operands or sums.
+__device__ __forceinline__ void group_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void group_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Returns once all but the last N commits are done.
+template <int N> __device__ __forceinline__ void group_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// What this thread wrote to shared memory can be read by these products, after a barrier.
+__device__ __forceinline__ void group_publish() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// A tile at a multiple of 1024 bytes, eight rows every 1024. To begin n bytes later, add n / 16.
+__device__ __forceinline__ u64 group_tile(u32 at) {
+    return 1ull << 62 | 64ull << 32 | 1ull << 16 | (at & 0x3ffff) >> 4;
+}
+
+// c [64, 64] += a [64, 16] · b [16, 64], or = if FIRST; columns of b, or rows if TURNED, are rows of the tile.
+template <bool TURNED, bool FIRST = false> __device__ __forceinline__ void group_multiply(float (&c)[8][4], const u32 (&a)[4], u64 tile) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, %38, 1, 1, %37;"
+                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+                   "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
+                   "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
+                   "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+                   "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile), "n"(TURNED ? 1 : 0), "n"(FIRST ? 0 : 1));
+}
