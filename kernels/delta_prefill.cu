@@ -49,6 +49,7 @@ entry = "delta_prefill_groups_states_{gate}"
 grid = ["N * H * 2"]
 block = [128]
 shared = "3 * (58368 + 16384 * (G / 128))"
+programmatic = true
 args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
 
 [[mutant]]
@@ -389,10 +390,6 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
         }
         commit_copies();
     };
-#pragma unroll
-    for (int chunk = 0; chunk < STAGES - 1; chunk++)
-        request(chunk);
-
     // Of value channel `channel`, and eight further, key channels 8 n + pair and the next.
     const int channel = half * C + warp * 16 + row;
     const size_t matrix = ((size_t)n * H + head) * D * D;
@@ -403,6 +400,11 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
         for (int i = 0; i < 4; i++)
             s[n / 8][n % 8][i] = initial[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, in_vk)];
     }
+    const int at = tile_byte(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
+    wait_for_last();
+#pragma unroll
+    for (int chunk = 0; chunk < STAGES - 1; chunk++)
+        request(chunk);
     for (int chunk = 0; chunk < chunks; chunk++) {
         wait_copies<STAGES - 2>();
         group_publish();
@@ -421,7 +423,6 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
         group_rows(out, old, stage.q);
         group_wait<1>();
         // V − exp(G) K S
-        const int at = tile_byte(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
 #pragma unroll
         for (int n = 0; n < 8; n += 2) {
             u32 words[4];
@@ -459,18 +460,18 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
             }
         }
         group_wait<0>();
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+            as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
+        group_fence();
+        group_rows<4, true>(out, operand, stage.p);
         u32 until[4][4];
 #pragma unroll
-        for (int step = 0; step < 4; step++) {
-            as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
-            if (!CHANNELS) {
-#pragma unroll
-                for (int n = 2 * step; n < 2 * step + 2; n++) {
-                    const float2 c = *(const float2 *)(stage.rows + 2 * C + 8 * n + pair);
-                    pseudo[n][0] *= c.x, pseudo[n][1] *= c.y, pseudo[n][2] *= c.x, pseudo[n][3] *= c.y;
-                }
-            }
-            as_operand(until[step], pseudo[2 * step], pseudo[2 * step + 1]);
+        for (int n = 0; n < 8; n++) {
+            const float2 c = CHANNELS ? make_float2(1.0f, 1.0f) : *(const float2 *)(stage.rows + 2 * C + 8 * n + pair);
+            u32(&to)[4] = until[n / 2];
+            to[n % 2 * 2] = to_bf16x2(pseudo[n][0] * c.x, pseudo[n][1] * c.y);
+            to[n % 2 * 2 + 1] = to_bf16x2(pseudo[n][2] * c.x, pseudo[n][3] * c.y);
         }
         group_fence();
         const u64 keys = group_tile(shared_address(stage.keys_until()));
@@ -480,9 +481,8 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
             group_multiply<true>(s[1], until[step], keys + (PANEL + step * 16 * 128) / 16);
         }
         group_commit();
-        group_rows<4, true>(out, operand, stage.p);
-        group_wait<0>();
-        // The output goes where the warp's values were, and from there to memory in rows.
+        // Meanwhile the output goes where the warp's values were, and from there to memory in rows.
+        group_wait<1>();
 #pragma unroll
         for (int n = 0; n < 8; n += 2)
             store_turned(shared_address(stage.v + at + n * 8 * 128), to_bf16x2(out[n][0], out[n][1]),
@@ -496,6 +496,7 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
                 *(uint4 *)(o + first + (size_t)token * H * D + half * C + sixteen * 8) =
                     *(const uint4 *)(stage.v + tile_byte(row, sixteen));
         }
+        group_wait<0>();
     }
 #pragma unroll
     for (int n = 0; n < 16; n++) {
@@ -506,7 +507,7 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
 }
 
 #define CHUNKS(GATE, CHANNELS)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128) delta_prefill_chunks_own_##GATE(                                  \
+    extern "C" __global__ void __launch_bounds__(128, CHANNELS ? 2 : 3) delta_prefill_chunks_own_##GATE(                                  \
         const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, unsigned char *left,       \
         int N, int H, int index, float scale) {                                                                         \
         prepare<CHANNELS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                           \

@@ -55,6 +55,21 @@ struct Chunk {
     }
 };
 
+// Log decays are summed as exponents of 2; below this one their power is 0 in f32, however much further they go.
+constexpr float LOG2_E = 1.44269504f, FORGOTTEN = -150.0f;
+
+__device__ __forceinline__ float exponent(float g) {
+    float out;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(g * LOG2_E), "f"(FORGOTTEN));
+    return out;
+}
+
+__device__ __forceinline__ float power(float exponent) {
+    float out;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(exponent));
+    return out;
+}
+
 // Two neighbouring numbers of a tile in shared memory.
 __device__ __forceinline__ float2 pair_of(u32 word) {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000));
@@ -136,7 +151,7 @@ struct Own {
 // Sums of the log decays of a chunk up to each token.
 __device__ __forceinline__ void sum_decays(float *sums, const float *g, size_t stride, int tokens) {
     const int lane = threadIdx.x;
-    const auto decay = [&](int i) { return i < tokens ? fmaxf(g[i * stride], -104.0f) : 0.0f; };
+    const auto decay = [&](int i) { return i < tokens ? exponent(g[i * stride]) : 0.0f; };
     if (lane >= 32)
         return;
     const float first = decay(2 * lane), second = decay(2 * lane + 1);
@@ -156,7 +171,7 @@ __device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, 
     float sum = 0.0f;
 #pragma unroll 16
     for (int i = 0; i < C; i++) {
-        sum += i < tokens ? fmaxf(g[i * stride + threadIdx.x], -104.0f) : 0.0f;
+        sum += i < tokens ? exponent(g[i * stride + threadIdx.x]) : 0.0f;
         sums[i * G_PITCH + threadIdx.x] = sum;
     }
 }
@@ -164,7 +179,7 @@ __device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, 
 // exp(G_to − G_from) of two channels.
 __device__ __forceinline__ float2 decay_of(const float *g, int to, int from, int channel) {
     const float2 a = *(const float2 *)(g + to * G_PITCH + channel), b = *(const float2 *)(g + from * G_PITCH + channel);
-    return make_float2(__expf(a.x - b.x), __expf(a.y - b.y));
+    return make_float2(power(a.x - b.x), power(a.y - b.y));
 }
 
 __device__ __forceinline__ u32 decayed(const unsigned char *tile, int row, int channel, float2 decay) {
@@ -183,6 +198,18 @@ __device__ __forceinline__ float query_entry(const Own &own, int i, int j, float
 #else
     return i >= j ? scale * own.query_norm[i] * own.key_norm[j] * product : 0.0f;
 #endif
+}
+
+// Sixteen sums over the lanes of a warp, two lanes being left with each: s[0] of lane l is number l / 2, but for the other lane.
+template <int STEP> __device__ __forceinline__ void sum_over_lanes(float (&s)[16]) {
+    const bool upper = threadIdx.x & STEP;
+#pragma unroll
+    for (int i = 0; i < STEP / 2; i++) {
+        const float given = upper ? s[i] : s[i + STEP / 2];
+        s[i] = (upper ? s[i + STEP / 2] : s[i]) + __shfl_xor_sync(0xffffffff, given, STEP);
+    }
+    if constexpr (STEP > 2)
+        sum_over_lanes<STEP / 2>(s);
 }
 
 // Products of eight tokens with themselves where decays are of channels: every thread has four channels and multiplies the
@@ -222,16 +249,7 @@ __device__ __forceinline__ void own_products(Own &own, int block, float scale) {
                 s[8 + i] = fmaf(t[c], q[i][c], s[8 + i]);
             }
         }
-        // Sums over the lanes; every pair of lanes is left with one of the sixteen.
-#pragma unroll
-        for (int step = 16; step > 1; step /= 2) {
-            const bool upper = lane & step;
-#pragma unroll
-            for (int x = 0; x < step / 2; x++) {
-                const float given = upper ? s[x] : s[x + step / 2];
-                s[x] = (upper ? s[x + step / 2] : s[x]) + __shfl_xor_sync(0xffffffff, given, step);
-            }
-        }
+        sum_over_lanes<16>(s);
         s[0] += __shfl_xor_sync(0xffffffff, s[0], 1);
         const int i = 8 * block + lane / 2 % 8, column = 8 * block + j;
         if (lane % 2 == 0 && lane < 16)
@@ -292,7 +310,7 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
         for (int n = 0; n < 2; n++) {
             const int j = 8 * column + pair + n;
             // Above the diagonal the exponent is positive, and the result is not used.
-            const float decay = CHANNELS ? 1.0f : __expf(own.sums[i] - own.sums[j]);
+            const float decay = CHANNELS ? 1.0f : power(own.sums[i] - own.sums[j]);
             keep_key(own, i, j, decay * (c[0][n] + c[1][n]));
             query[n] = query_entry(own, i, j, decay * (c[0][2 + n] + c[1][2 + n]), scale);
         }
@@ -310,6 +328,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
     const Chunk chunk(sequences, blockIdx.x / H);
     if (chunk.tokens == 0)
         return;
+    start_next();
     left += (size_t)blockIdx.x * left_by_chunk<CHANNELS>();
     const size_t first = (size_t)chunk.first * H + head;
     for (int at = thread; at < C * 16; at += 128) {
@@ -360,7 +379,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
     float *rows = (float *)(left + 2 * PANEL);
     if (CHANNELS) {
         unsigned char *moved = left + 2 * PANEL + ROWS * 4;
-        rows[thread] = __expf(own.g[(C - 1) * G_PITCH + thread]);
+        rows[thread] = power(own.g[(C - 1) * G_PITCH + thread]);
         for (int at = thread; at < C * 16; at += 128) {
             const int row = at / 16, to = tile_byte(row, at % 16);
             u32 out[3][4];
@@ -368,7 +387,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
             for (int n = 0; n < 4; n++) {
                 const int channel = at % 16 * 8 + 2 * n;
                 const float2 sum = *(const float2 *)(own.g + row * G_PITCH + channel);
-                const float2 since = make_float2(__expf(sum.x), __expf(sum.y)), until = decay_of(own.g, C - 1, row, channel);
+                const float2 since = make_float2(power(sum.x), power(sum.y)), until = decay_of(own.g, C - 1, row, channel);
                 const float key = own.key_norm[row], query = scale * own.query_norm[row];
                 out[0][n] = decayed(own.k, row, channel, make_float2(key * since.x, key * since.y));
                 out[1][n] = decayed(own.q, row, channel, make_float2(query * since.x, query * since.y));
@@ -379,14 +398,14 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
                 *(uint4 *)(moved + n * 2 * PANEL + to) = make_uint4(out[n][0], out[n][1], out[n][2], out[n][3]);
         }
     } else if (thread < C) {
-        const float since = __expf(own.sums[thread]), until = __expf(own.sums[C - 1] - own.sums[thread]);
+        const float since = power(own.sums[thread]), until = power(own.sums[C - 1] - own.sums[thread]);
 #ifdef MUTANT_DECAY_TURNED
         rows[thread] = own.key_norm[thread] * until, rows[2 * C + thread] = own.key_norm[thread] * since;
 #else
         rows[thread] = own.key_norm[thread] * since, rows[2 * C + thread] = own.key_norm[thread] * until;
 #endif
         rows[C + thread] = scale * own.query_norm[thread] * since;
-        rows[3 * C + thread] = __expf(own.sums[C - 1]);
+        rows[3 * C + thread] = power(own.sums[C - 1]);
     }
     __syncthreads();
     for (int at = thread; at < PANEL / 16; at += 128)
