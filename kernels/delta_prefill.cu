@@ -52,6 +52,27 @@ shared = "3 * (58368 + 16384 * (G / 128))"
 programmatic = true
 args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
 
+[[variant]]
+name = "wide"
+doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
+needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
+scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
+
+[[variant.launch]]
+entry = "delta_prefill_wide_own_{gate}"
+grid = ["(T / 64 + N) * H"]
+block = [256]
+shared = "60416 + 34816 * (G / 128)"
+args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
+
+[[variant.launch]]
+entry = "delta_prefill_groups_states_{gate}"
+grid = ["N * H * 2"]
+block = [128]
+shared = "3 * (58368 + 16384 * (G / 128))"
+programmatic = true
+args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
+
 [[mutant]]
 name = "future_seen"
 doc = "outputs read tokens of their chunk that come later"
@@ -507,16 +528,24 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
 }
 
 #define CHUNKS(GATE, CHANNELS)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128, CHANNELS ? 2 : 3) delta_prefill_chunks_own_##GATE(                                  \
+    extern "C" __global__ void __launch_bounds__(128, CHANNELS ? 2 : 3) delta_prefill_chunks_own_##GATE(                \
         const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, unsigned char *left,       \
         int N, int H, int index, float scale) {                                                                         \
-        prepare<CHANNELS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                           \
+        prepare<CHANNELS, 128>(q, k, g, beta, {starts, index, N}, left, H, scale);                                           \
     }                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                            \
         const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \
         const unsigned char *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {             \
         states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
     }
+#define WIDE(GATE, CHANNELS)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256, CHANNELS ? 2 : 3) delta_prefill_wide_own_##GATE(                  \
+        const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, unsigned char *left,       \
+        int N, int H, int index, float scale) {                                                                         \
+        prepare<CHANNELS, 256>(q, k, g, beta, {starts, index, N}, left, H, scale);                                      \
+    }
+WIDE(gdn, false)
+WIDE(kda, true)
 #define GROUPS(GATE, CHANNELS)                                                                                          \
     extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_groups_states_##GATE(                            \
         const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \

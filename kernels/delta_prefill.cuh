@@ -44,7 +44,7 @@ struct Chunk {
             if (chunk < chunks) {
                 first = start + (long long)chunk * C;
 #ifdef MUTANT_SEQUENCE_CROSSED
-                tokens = C;
+                tokens = decaying(sequences);
 #else
                 tokens = (int)min((long long)C, length - (long long)chunk * C);
 #endif
@@ -52,6 +52,15 @@ struct Chunk {
             }
             chunk -= chunks;
         }
+    }
+
+    // Tokens whose decays count.
+    __device__ __forceinline__ int decaying(const Sequences &sequences) const {
+#if defined MUTANT_TAIL_DECAYED || defined MUTANT_SEQUENCE_CROSSED
+        return (int)min((long long)C, sequences.start(sequences.count) - first);
+#else
+        return tokens;
+#endif
     }
 };
 
@@ -79,11 +88,11 @@ __device__ __forceinline__ u32 word_of(const unsigned char *tile, int row, int c
     return *(const u32 *)(tile + tile_byte(row, channel / 8) + channel % 8 * 2);
 }
 
-// x ← (1 + a)⁻¹, both [64, 64] lower triangles of which those of a have no diagonal. By four warps.
+// x ← (1 + a)⁻¹, both [64, 64] lower triangles of which those of a have no diagonal. By four warps, of those that come.
 __device__ __forceinline__ void invert(const float *a, float *x) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     // Squares of 16 on the diagonal: each column by a thread, downwards.
-    if (lane < 16) {
+    if (warp < 4 && lane < 16) {
         const float *square = a + warp * 16 * PITCH + warp * 16;
         float column[16];
 #pragma unroll
@@ -166,13 +175,29 @@ __device__ __forceinline__ void sum_decays(float *sums, const float *g, size_t s
     sums[2 * lane + 1] = sums[2 * lane] + second;
 }
 
-// The same of each channel, by a thread.
+// The same of each channel, by a thread for every so many tokens.
+template <int THREADS>
 __device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, size_t stride, int tokens) {
-    float sum = 0.0f;
-#pragma unroll 16
-    for (int i = 0; i < C; i++) {
-        sum += i < tokens ? exponent(g[i * stride + threadIdx.x]) : 0.0f;
-        sums[i * G_PITCH + threadIdx.x] = sum;
+    constexpr int PART = C * D / THREADS;
+    const int channel = threadIdx.x % D, first = threadIdx.x / D * PART;
+    float part[PART];
+#pragma unroll
+    for (int i = 0; i < PART; i++)
+        part[i] = first + i < tokens ? exponent(g[(first + i) * stride + channel]) : 0.0f;
+#pragma unroll
+    for (int i = 1; i < PART; i++)
+        part[i] += part[i - 1];
+    // Later parts begin where the one before ends.
+#pragma unroll
+    for (int turn = 0; turn < C / PART; turn++) {
+        if (turn > 0)
+            __syncthreads();
+        if (turn * PART == first) {
+            const float before = turn > 0 ? sums[(first - 1) * G_PITCH + channel] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < PART; i++)
+                sums[(first + i) * G_PITCH + channel] = before + part[i];
+        }
     }
 }
 
@@ -262,10 +287,12 @@ __device__ __forceinline__ void own_products(Own &own, int block, float scale) {
     }
 }
 
-// A and P of eight tokens, k in the upper eight rows of the left operand and q in the lower.
-template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int block, float scale) {
+// A and P of eight tokens, k in the upper eight rows of the left operand and q in the lower; of every so many columns.
+template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int block, int part, int parts, float scale) {
     const int lane = threadIdx.x % 32, row = lane / 4, pair = lane % 4 * 2;
     const int i = 8 * block + row;
+    if (CHANNELS && block % parts == part)
+        own_products(own, block, scale);
     u32 left[8][4];
 #pragma unroll
     for (int step = 0; step < 8; step++) {
@@ -282,12 +309,10 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
             load_matrices(left[step], shared_address(tile + tile_byte(8 * block + lane % 8, 2 * step + lane / 16)));
         }
     }
-    for (int column = 0; column < 8; column++) {
+    for (int column = part; column < 8; column += parts) {
         float c[2][4] = {};
-        if (CHANNELS && column == block) {
-            own_products(own, block, scale);
+        if (CHANNELS && column == block)
             continue;
-        }
         if (column <= block) {
 #pragma unroll
             for (int steps = 0; steps < 8; steps += 2) {
@@ -318,8 +343,8 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
     }
 }
 
-// By 128 threads for chunk and head blockIdx.x.
-template <bool CHANNELS>
+// For chunk and head blockIdx.x.
+template <bool CHANNELS, int THREADS>
 __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const float *g, const float *beta, Sequences sequences,
                                         unsigned char *left, int H, float scale) {
     extern __shared__ __align__(128) unsigned char shared[];
@@ -331,7 +356,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
     start_next();
     left += (size_t)blockIdx.x * left_by_chunk<CHANNELS>();
     const size_t first = (size_t)chunk.first * H + head;
-    for (int at = thread; at < C * 16; at += 128) {
+    for (int at = thread; at < C * 16; at += THREADS) {
         const int row = at / 16, to = tile_byte(row, at % 16);
         const bool there = row < chunk.tokens;
         const size_t from = (first + (there ? (size_t)row * H : 0)) * D + at % 16 * 8;
@@ -339,13 +364,9 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
         copy_async(shared_address(own.q + to), q + from, there);
     }
     commit_copies();
-#ifdef MUTANT_TAIL_DECAYED
-    const int decaying = C;
-#else
-    const int decaying = chunk.tokens;
-#endif
+    const int decaying = chunk.decaying(sequences);
     if (CHANNELS)
-        sum_channel_decays(own.g, g + first * D, (size_t)H * D, decaying);
+        sum_channel_decays<THREADS>(own.g, g + first * D, (size_t)H * D, decaying);
     else
         sum_decays(own.sums, g + first, H, decaying);
     if (thread < C)
@@ -353,9 +374,12 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
     wait_copies<0>();
     __syncthreads();
     {
+        constexpr int LANES = THREADS / C;
+        const int row = thread / LANES;
         float squares[2] = {};
-        for (int chunk = 0; chunk < 8; chunk++) {
-            const int at = tile_byte(thread / 2, thread % 2 * 8 + chunk);
+#pragma unroll
+        for (int chunk = 0; chunk < 16 / LANES; chunk++) {
+            const int at = tile_byte(row, thread % LANES * (16 / LANES) + chunk);
             const uint4 words[2] = {*(const uint4 *)(own.k + at), *(const uint4 *)(own.q + at)};
 #pragma unroll
             for (int n = 0; n < 2; n++) {
@@ -366,21 +390,24 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
             }
         }
 #pragma unroll
-        for (int n = 0; n < 2; n++)
-            squares[n] += __shfl_xor_sync(0xffffffff, squares[n], 1);
-        own.key_norm[thread / 2] = 1.0f / sqrtf(squares[0] + 1e-6f);
-        own.query_norm[thread / 2] = 1.0f / sqrtf(squares[1] + 1e-6f);
+        for (int step = 1; step < LANES; step *= 2) {
+            squares[0] += __shfl_xor_sync(0xffffffff, squares[0], step);
+            squares[1] += __shfl_xor_sync(0xffffffff, squares[1], step);
+        }
+        own.key_norm[row] = 1.0f / sqrtf(squares[0] + 1e-6f);
+        own.query_norm[row] = 1.0f / sqrtf(squares[1] + 1e-6f);
     }
 #ifndef MUTANT_BARRIER_MISSING
     __syncthreads();
 #endif
-    products<CHANNELS>(own, warp, scale);
-    products<CHANNELS>(own, 7 - warp, scale);
+    products<CHANNELS>(own, warp % 4, warp / 4, THREADS / 128, scale);
+    products<CHANNELS>(own, 7 - warp % 4, warp / 4, THREADS / 128, scale);
     float *rows = (float *)(left + 2 * PANEL);
     if (CHANNELS) {
         unsigned char *moved = left + 2 * PANEL + ROWS * 4;
-        rows[thread] = power(own.g[(C - 1) * G_PITCH + thread]);
-        for (int at = thread; at < C * 16; at += 128) {
+        if (thread < D)
+            rows[thread] = power(own.g[(C - 1) * G_PITCH + thread]);
+        for (int at = thread; at < C * 16; at += THREADS) {
             const int row = at / 16, to = tile_byte(row, at % 16);
             u32 out[3][4];
 #pragma unroll
@@ -408,11 +435,11 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
         rows[3 * C + thread] = power(own.sums[C - 1]);
     }
     __syncthreads();
-    for (int at = thread; at < PANEL / 16; at += 128)
+    for (int at = thread; at < PANEL / 16; at += THREADS)
         ((uint4 *)(left + PANEL))[at] = ((const uint4 *)own.p)[at];
     float *inverse = (float *)own.k;
     invert(own.a, inverse);
-    for (int at = thread; at < C * 8; at += 128) {
+    for (int at = thread; at < C * 8; at += THREADS) {
         const int row = at / 8, column = at % 8 * 8;
         u32 out[4];
 #pragma unroll
