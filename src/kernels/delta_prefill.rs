@@ -4,13 +4,16 @@
 //! As [`reference::ops::linear_attention`] of q and k that are normalised first. What is all in f32 is held to a bound of
 //! f32 arithmetic; what reads and writes bf16 may multiply in bf16, so it is held to an error of each sequence and head.
 
+mod bounds;
+
+use bounds::{Bounds, within_rms};
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::linear_attention as linear;
 use safetensors::Dtype;
 
 use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
-use super::judge::{within, within_rms};
+use super::judge::within;
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
 /// What published kernels with operands in bf16 keep to, relative, in root mean square; their rounding as such, the same
@@ -32,7 +35,10 @@ impl Op for DeltaPrefill {
     }
 
     fn source(&self) -> &'static str {
-        include_str!("delta_prefill.rs")
+        concat!(
+            include_str!("delta_prefill.rs"),
+            include_str!("delta_prefill/bounds.rs")
+        )
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -52,7 +58,8 @@ impl Op for DeltaPrefill {
         let vk = case.dim("out_vk") == 1;
         Ok(Problem {
             bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
-            flops: 0,
+            // States are read by k and by q, and updated.
+            flops: (6 * t * heads * matrix) as u64,
             buffers,
             scalars: vec![("scale", Scalar::F32(prefill.scale()))],
             judge: Box::new(move |outputs: &Outputs| {
@@ -291,51 +298,4 @@ impl Prefill {
 
 fn wide(x: &Tensor<f32>) -> Tensor<f64> {
     Tensor::new(x.shape.clone(), x.data.par_iter().map(|x| f64::from(*x)).collect())
-}
-
-/// Half an ulp of f32, relative.
-const UNIT: f64 = 1.0 / (1 << 24) as f64;
-
-/// How far off f32 arithmetic may be: of every element of o, and of the columns `[N, HV, V]` of the final states.
-///
-/// A step multiplies a column s of the state by exp(g) ≤ 1 and by 1 − β k kᵀ, both of which make no vector longer, and so no
-/// error that is there, and adds β v k. With m ≥ |s| kept along, sums of K products, here and in the two norms, and a
-/// few single operations err by at most (3 K + 40) units of m + |v|.
-struct Bounds {
-    o: Vec<f64>,
-    state: Vec<f64>,
-}
-
-impl Bounds {
-    fn new(prefill: &Prefill, case: &Case) -> Self {
-        let [n, heads, k, v, decays] = ["N", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
-        let vk = case.dim("in_vk") == 1;
-        let unit = (3 * k + 40) as f64 * UNIT;
-        let scale = f64::from(prefill.scale());
-        let mut bounds = Self {
-            o: vec![0.0; prefill.v.data.len()],
-            state: vec![0.0; n * heads * v],
-        };
-        for (column, state) in bounds.state.iter_mut().enumerate() {
-            let (sequence, head, channel) = (column / heads / v, column / v % heads, column % v);
-            let matrix = &prefill.initial.data[(sequence * heads + head) * k * v..][..k * v];
-            let element = |key: usize| matrix[if vk { channel * k + key } else { key * v + channel }];
-            let mut most = (0..k).map(|key| f64::from(element(key)).powi(2)).sum::<f64>().sqrt();
-            let mut error = 0.0;
-            for token in prefill.starts[sequence]..prefill.starts[sequence + 1] {
-                let row = token * heads + head;
-                let slowest = prefill.g.data[row * decays..][..decays]
-                    .iter()
-                    .fold(f32::MIN, |a, b| a.max(*b));
-                let value = f64::from(prefill.v.data[row * v + channel]).abs();
-                let decay = f64::from(slowest).exp();
-                // What is subnormal has no relative error.
-                error = decay * error + unit * (decay * most + value) + 1e-37 * (1.0 + most);
-                most = decay * most + f64::from(prefill.beta.data[row]) * value;
-                bounds.o[row * v + channel] = 1.01 * scale * (error + unit * most) + 1e-37;
-            }
-            *state = 1.01 * error;
-        }
-        bounds
-    }
 }

@@ -95,41 +95,6 @@ pub fn within(
     all
 }
 
-/// Elements that are not finite where they must be, and all of a group whose error in root mean square, relative to what is
-/// wanted, is beyond `bar` (`violations`); the largest such error over the bar (`bound_ratio`), and the usual metrics. A
-/// group of zeros must be zeros. `groups` is how many there are and which an element is in.
-pub fn within_rms(
-    output: &'static str,
-    want: &[f64],
-    got: &[f64],
-    groups: (usize, impl Fn(usize) -> usize + Sync),
-    bar: f64,
-    shape: &[usize],
-) -> Vec<Measured> {
-    assert_eq!(want.len(), got.len(), "elements of '{output}'");
-    let group = groups.1;
-    let mut sums = vec![[0.0; 2]; groups.0];
-    for (at, (want, got)) in want.iter().zip(got).enumerate() {
-        let sums = &mut sums[group(at)];
-        sums[0] += want * want;
-        sums[1] += (got - want) * (got - want);
-    }
-    // NaN counts as beyond: nothing may be wanted that is not finite.
-    let ratio = |[want, error]: &[f64; 2]| match error / want {
-        _ if *error == 0.0 => 0.0,
-        ratio if ratio.is_nan() => f64::INFINITY,
-        ratio => ratio.sqrt() / bar,
-    };
-    let ratios: Vec<f64> = sums.iter().map(ratio).collect();
-    within(
-        output,
-        want,
-        got,
-        |at| (got[at] - want[at]).abs() / ratios[group(at)],
-        shape,
-    )
-}
-
 /// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most
 /// 2^-8 of the number, or half the least.
 pub fn bf16_error(y: f64, error: f64) -> f64 {
