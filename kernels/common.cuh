@@ -47,12 +47,23 @@ __device__ __forceinline__ u64 let_go() {
     return policy;
 }
 
-// Loads of what is read once: not kept in the first-level cache, nor in the second, where what is written stays instead.
+// Loads of what is read once, to be gone from the second-level cache first; or with no such hint, which is faster where much
+// is written too.
 __device__ __forceinline__ uint4 load_once(const uint4 *from, u64 policy = let_go()) {
     uint4 out;
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
                  : "l"(from), "l"(policy));
+    return out;
+}
+
+struct NoHint {};
+
+__device__ __forceinline__ uint4 load_once(const uint4 *from, NoHint) {
+    uint4 out;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "l"(from));
     return out;
 }
 
@@ -203,41 +214,45 @@ template <int LANES> __device__ __forceinline__ u32 lanes_max(u32 x) {
     return x;
 }
 
-// The sum over the warp, known to all lanes, in the same order for each.
-__device__ __forceinline__ float warp_sum(float x) {
+// The sum over each group of `LANES` neighbouring lanes, known to all of them, in the same order for each.
+template <int LANES> __device__ __forceinline__ float lanes_sum(float x) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2)
+    for (int step = LANES / 2; step > 0; step /= 2)
         x += __shfl_xor_sync(0xffffffff, x, step);
     return x;
 }
 
-// The sum over a block of at most 1024 threads, known to all. `room` has 32 numbers; between two calls with the same
-// room there must be a barrier.
-__device__ __forceinline__ float block_sum(float x, float *room) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    x = warp_sum(x);
+__device__ __forceinline__ float warp_sum(float x) {
+    return lanes_sum<32>(x);
+}
+
+__device__ __forceinline__ u32 warp_max(u32 x) {
+    return __reduce_max_sync(0xffffffff, x);
+}
+
+// Over a block of at most `WARPS` warps, known to all: `over_warp` of each warp, and of those `over_warps`, in as many lanes.
+// `room` has as many numbers; between two calls with the same room there must be a barrier.
+template <int WARPS, class T, class OverWarp, class OverWarps>
+__device__ __forceinline__ T over_block(T x, T *room, OverWarp over_warp, OverWarps over_warps) {
+    const int lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    x = over_warp(x);
     if (lane == 0)
-        room[warp] = x;
+        room[threadIdx.x / 32] = x;
     __syncthreads();
 #ifdef MUTANT_WARP_LOST
     return room[0];
 #else
-    return warp_sum(lane < warps ? room[lane] : 0.0f);
+    return over_warps(lane % WARPS < warps ? room[lane % WARPS] : T(0));
 #endif
 }
 
-// The same for the largest of magnitudes.
+template <int WARPS = 32> __device__ __forceinline__ float block_sum(float x, float *room) {
+    return over_block<WARPS>(x, room, warp_sum, lanes_sum<WARPS>);
+}
+
+// Of magnitudes.
 __device__ __forceinline__ u32 block_max(u32 x, u32 *room) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    x = __reduce_max_sync(0xffffffff, x);
-    if (lane == 0)
-        room[warp] = x;
-    __syncthreads();
-#ifdef MUTANT_WARP_LOST
-    return room[0];
-#else
-    return __reduce_max_sync(0xffffffff, lane < warps ? room[lane] : 0);
-#endif
+    return over_block<32>(x, room, warp_max, warp_max);
 }
 
 // Returns when all thread blocks of a cooperative launch have come here, and what they wrote before can be read.
@@ -264,32 +279,6 @@ __device__ __forceinline__ void wait_for_last() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// ---- Copies from global to shared memory on their own: a barrier counts the bytes that have come.
-
 __device__ __forceinline__ u32 shared_address(const void *at) {
     return (u32)__cvta_generic_to_shared(at);
-}
-
-// By one thread, before a __syncthreads after which others use it.
-__device__ __forceinline__ void arrival_init(u64 *arrival) {
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// By one thread: `bytes`, a multiple of 16, from and to multiples of 16, of what is read once.
-__device__ __forceinline__ void copy_to_shared(void *to, const void *from, u32 bytes, u64 *arrival) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                     shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(arrival)), "l"(let_go())
-                 : "memory");
-}
-
-// Returns once the copy has come for the time that has this parity, the first having 0.
-__device__ __forceinline__ void arrival_wait(u64 *arrival, u32 parity) {
-    asm volatile("{ .reg .pred come;\n"
-                 "again_%=: mbarrier.try_wait.parity.shared.b64 come, [%0], %1;\n"
-                 "@!come bra again_%=; }" ::"r"(shared_address(arrival)),
-                 "r"(parity)
-                 : "memory");
 }

@@ -28,6 +28,15 @@ struct E4m3 {
         return make_uint2(encode2(x[0], x[1]) | encode2(x[2], x[3]) << 16, encode2(x[4], x[5]) | encode2(x[6], x[7]) << 16);
     }
 
+    // Of products with a factor.
+    static __device__ __forceinline__ uint2 encode8(const float (&x)[8], float factor) {
+        float y[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            y[i] = x[i] * factor;
+        return encode8(y);
+    }
+
     // The values of two codes.
     static __device__ __forceinline__ void decode2(u32 codes, float &low, float &high) {
         u32 halves;
@@ -58,24 +67,23 @@ struct E2m1 {
     static constexpr int bits = 4;
     static constexpr float max = 6.0f, inverse = 1.0f / 6.0f;
 
-    // 2^23 plus the code of a magnitude, as bits. The code of a value is min(2x, x + 2, x/2 + 4, 7), its three binades in
-    // turn, and even codes are even integers: so three sums round as the cast does, once each, and the least is it.
-    // `fminf` makes the largest of NaN.
+    // 2^23 − 4 plus the code of a magnitude, as bits: codes are 2x, x + 2, x/2 + 4 and 7, in turn, and even codes are even
+    // integers. The sum 2^23 − 2 + x is rounded to halves until it is 2^23, and to integers from there on: the first two.
+    // The third is rounded by another sum, and the less of both is the code. `fminf` makes the largest of NaN.
+    static constexpr u32 ZERO = 0x4afffffc;
+
     static __device__ __forceinline__ u32 magnitude(float x) {
 #ifdef MUTANT_TIES_UP
         x = __uint_as_float(__float_as_uint(x) + 1);
 #endif
         const float integers = 8388608.0f, size = fminf(fabsf(x), 6.0f);
-        const u32 fine = __float_as_uint(__fmaf_rn(size, 2.0f, integers));
-        const u32 middle = __float_as_uint(__fadd_rn(size, integers + 2.0f));
-        const u32 coarse = __float_as_uint(__fmaf_rn(size, 0.5f, integers + 4.0f));
-        return min(min(fine, middle), coarse);
+        return min(__float_as_uint(__fadd_rn(size, integers - 2.0f)), __float_as_uint(__fmaf_rn(size, 0.5f, integers)));
     }
 
     // Of NaN the sign is dropped, as the machine's own cast would; arithmetic gives it none.
     static __device__ __forceinline__ u32 encode(float x) {
         const u32 sign = __float_as_uint(x) >> 31 & (x == x);
-        return (magnitude(x) & 7) | sign << 3;
+        return (magnitude(x) - ZERO) | sign << 3;
     }
 
     // Two codes, the first in the low nibble.
@@ -89,26 +97,48 @@ struct E2m1 {
 
     // Eight codes, the first in the lowest bits. NaN must be without a sign, as every arithmetic result is.
     static __device__ __forceinline__ u32 encode8(const float (&x)[8]) {
-        u32 codes = 0, even, odd;
+        u32 codes = 0;
 #pragma unroll
         for (int i = 7; i >= 0; i--)
             codes = codes * 16 + magnitude(x[i]);
-        // Upper bytes of the numbers, which begin with their signs.
-        even = __byte_perm(__byte_perm(bits_of(x[0]), bits_of(x[2]), 0x0073),
-                           __byte_perm(bits_of(x[4]), bits_of(x[6]), 0x0073), 0x5410);
-        odd = __byte_perm(__byte_perm(bits_of(x[1]), bits_of(x[3]), 0x0073),
-                          __byte_perm(bits_of(x[5]), bits_of(x[7]), 0x0073), 0x5410);
-        const u32 signs = (even >> 4 & 0x08080808) | (odd & 0x80808080);
-#ifdef MUTANT_NIBBLE_ORDER
-        const u32 right = codes - 0xfb000000 + signs;
-        return (right >> 4 & 0x0f0f0f0f) | (right & 0x0f0f0f0f) << 4;
-#endif
-        // The powers 2^23 have added up, modulo 2^32, to this.
-        return codes - 0xfb000000 + signs;
+        return with_signs(codes - ZERO * 0x11111111, x);
     }
 
-    static __device__ __forceinline__ u32 bits_of(float x) {
-        return __float_as_uint(x);
+    // Of products with an ordinary factor. The second sum is one that the machine keeps below 1, where the last bit is 2^-24,
+    // instead of a limit of 6. Its tie at 5 goes down, as it must, because the coefficient is just below 2^-25.
+    static __device__ __forceinline__ u32 encode8(const float (&x)[8], float factor) {
+        const u32 zero = 0x3f7ffff9;
+        u32 codes = 0;
+#pragma unroll
+        for (int i = 7; i >= 0; i--) {
+            float size = fabsf(x[i]) * factor, coarse;
+#ifdef MUTANT_TIES_UP
+            size = __uint_as_float(__float_as_uint(size) + 1);
+#endif
+            asm("fma.rn.sat.f32 %0, %1, 0f32FFFFFF, 0f3F7FFFFD;" : "=f"(coarse) : "f"(size));
+            const float fine = __fadd_rn(size, 8388606.0f);
+            codes = codes * 16 + __viaddmin_s32(__float_as_int(fine), (int)(zero - ZERO), __float_as_int(coarse));
+        }
+        return with_signs(codes - zero * 0x11111111, x);
+    }
+
+    // Codes of magnitudes and the signs of numbers, each of which fills a byte first.
+    static __device__ __forceinline__ u32 with_signs(u32 codes, const float (&x)[8]) {
+        const u32 even = __byte_perm(signs_of(x[0], x[2]), signs_of(x[4], x[6]), 0x5410);
+        const u32 odd = __byte_perm(signs_of(x[1], x[3]), signs_of(x[5], x[7]), 0x5410);
+        codes |= (even & 0x08080808) | (odd & 0x80808080);
+#ifdef MUTANT_NIBBLE_ORDER
+        return (codes >> 4 & 0x0f0f0f0f) | (codes & 0x0f0f0f0f) << 4;
+#else
+        return codes;
+#endif
+    }
+
+    // The signs of two numbers in the two lower bytes.
+    static __device__ __forceinline__ u32 signs_of(float a, float b) {
+        u32 out;
+        asm("prmt.b32 %0, %1, %2, 0x00fb;" : "=r"(out) : "r"(__float_as_uint(a)), "r"(__float_as_uint(b)));
+        return out;
     }
 
     // By how much the first and the second code of a byte are shifted.
@@ -218,8 +248,8 @@ struct Te {
     };
 
     template <class Element> static __device__ __forceinline__ u8 scale(u32 amax, Level level) {
-        const float finite = __uint_as_float(amax < INFINITY_BITS ? amax : NAN_BITS);
-        return amax == 0 ? 0 : E4m3::encode(finite * level.sixth);
+        const float finite = __uint_as_float(amax < INFINITY_BITS ? amax : NAN_BITS), product = finite * level.sixth;
+        return E4m3::encode(amax == 0 ? 0.0f : product);
     }
 
     static __device__ __forceinline__ float factor(u8 scale, Level level) {
@@ -287,9 +317,9 @@ template <class F, int N> struct Shared {
         return threadIdx.x % F::lanes >> exchanges == 0;
     }
 
-    // The largest magnitudes of the lane's blocks, from those of its own eights, and their scales and the factors of all.
-    static __device__ __forceinline__ void scales(u32 (&amax)[N], typename F::Level level, typename F::Stored (&scale)[own],
-                                                  float (&factor)[N]) {
+    // The scales of the lane's blocks and their factors, the first of as many, from the largest magnitudes of its own eights.
+    static __device__ __forceinline__ void work_out(u32 (&amax)[N], typename F::Level level, typename F::Stored (&scale)[own],
+                                                    float (&factor)[N]) {
 #pragma unroll
         for (int e = 0; e < exchanges; e++) {
             const bool upper = threadIdx.x >> e & 1;
@@ -307,6 +337,10 @@ template <class F, int N> struct Shared {
             scale[i] = F::Rule::template scale<typename F::Element>(amax[i], level);
             factor[i] = F::Rule::factor(scale[i], level);
         }
+    }
+
+    // The factors of all.
+    static __device__ __forceinline__ void hand_back(float (&factor)[N]) {
 #pragma unroll
         for (int e = exchanges - 1; e >= 0; e--) {
             const bool upper = threadIdx.x >> e & 1;
@@ -320,27 +354,58 @@ template <class F, int N> struct Shared {
     }
 };
 
-// N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
-// those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements. All lanes of a warp take
-// part; of those that hold a block there are all or none.
-template <class F, int N, class Get, class There>
-__device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
-                                                typename F::Stored *scales, int at, There there) {
-    typedef Shared<F, N> Share;
-    float factor[N];
-    typename F::Stored scale[Share::own];
-    Share::scales(amax, level, scale, factor);
-    data += at, scales += at / F::lanes + Share::first() * (32 / F::lanes);
+// Whether all factors of a warp are ordinary: numbers above 2^-127, which is what a block with a NaN or an infinity has if not
+// NaN itself. The first n of each lane.
+template <int N> __device__ __forceinline__ bool ordinary(const float (&factor)[N], int n) {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        all &= factor[i] > __uint_as_float(0x00400000);
+    return __all_sync(0xffffffff, all);
+}
+
+// Factors as they are.
+struct Unchanged {
+    template <int N> __device__ __forceinline__ bool operator()(float (&factor)[N], int n) const {
+        return ordinary(factor, n);
+    }
+};
+
+// Codes of a thread's eights; where factors are ordinary a faster way.
+template <class F, bool ORDINARY, int N, class Get, class There>
+__device__ __forceinline__ void store_codes(Get get, const float (&factor)[N], typename F::Codes *data, int at, There there) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float x[8];
         get(i, x);
+        if (!ORDINARY) {
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[k] *= factor[i];
+            for (int k = 0; k < 8; k++)
+                x[k] *= factor[i];
+        }
         if (there(at + i * 32))
-            data[i * 32] = F::Element::encode8(x);
+            data[i * 32] = ORDINARY ? F::Element::encode8(x, factor[i]) : F::Element::encode8(x);
     }
+}
+
+// N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
+// those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements. adjust(factor, n) may change
+// the first n factors, and says to the whole warp whether they are ordinary. All lanes of a warp take part; of those that hold a
+// block there are all or none.
+template <class F, int N, class Get, class There, class Adjust = Unchanged>
+__device__ __forceinline__ void quantize_eights(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
+                                                typename F::Stored *scales, int at, There there, Adjust adjust = Adjust()) {
+    typedef Shared<F, N> Share;
+    float factor[N];
+    typename F::Stored scale[Share::own];
+    Share::work_out(amax, level, scale, factor);
+    const bool fast = adjust(factor, Share::own) || F::Element::bits == 8;
+    Share::hand_back(factor);
+    data += at, scales += at / F::lanes + Share::first() * (32 / F::lanes);
+    if (fast)
+        store_codes<F, true>(get, factor, data, at, there);
+    else
+        store_codes<F, false>(get, factor, data, at, there);
 #pragma unroll
     for (int i = 0; i < Share::own; i++) {
         if (Share::stores() && there(at + (Share::first() + i) * 32))

@@ -29,24 +29,18 @@ programmatic = true
 args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "norm_eps", "eps"]
 
 [[variant]]
-name = "tiles"
-doc = "many tokens: tensor cores multiply 64 of them by exact bf16 thirds of the projection; then a block for each mixes"
-needs = ["C == 7168", "T % 64 == 0"]
-scratch = [{ name = "sums", bytes = "8 * T * 25 * 4" }]
+name = "resident"
+doc = "many tokens: 32 blocks share them, each with its channels of the projection in registers, as exact bf16 thirds; tokens stay on the chip until they are mixed"
+needs = ["C == 7168", "sms >= 128"]
+scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
-entry = "mhc_pre_tiles_sums"
-grid = ["T / 64", "max(2, min(8, 8192 / T))"]
-block = [256]
-shared = "3 * 8 * 8192"
-args = ["x", "fn", "sums", "T"]
-
-[[variant.launch]]
-entry = "mhc_pre_tiles_mix"
-grid = ["T + ceil(T, 448)"]
-block = [448]
-programmatic = true
-args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "T", "norm_eps", "eps"]
+entry = "mhc_pre_resident"
+grid = ["32 * min(4, ceil(T, 16))"]
+block = [512]
+shared = "7 * 29824 + 16 * (7 * 24 + 16) * 4 + 7 * 16 * 16 + 32 * 25 * 4"
+cooperative = true
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "mail", "T", "norm_eps", "eps"]
 
 [[mutant]]
 name = "comb_transposed"
@@ -63,9 +57,9 @@ doc = "the last of the sums over parts of the channels is left out"
 [[mutant]]
 name = "weights_of_first_token"
 doc = "every token is mixed as the first one"
-variants = ["split", "tiles"]
+variants = ["split", "resident"]
 */
-#include "mhc_pre.cuh"
+#include "mhc_pre_resident.cuh"
 
 // ---- simple
 
@@ -259,209 +253,11 @@ extern "C" __global__ void __launch_bounds__(512)
     from_f32(y[(size_t)token * DIM + channel], u * norm * w);
 }
 
-// ---- tiles
+// ---- resident
 
-// A warp multiplies 64 tokens by its part of the columns, 64 columns at a time; STAGES such pieces are on their way.
-constexpr int TOKENS = 64, COLUMNS = 64, STAGES = 3, WARPS = 8, PIECE = TOKENS * COLUMNS * 2, WIDTH = MUS + 1;
-
-// Blocks that share the columns of a tile, as many as keep the machine busy.
-__device__ __forceinline__ int splits_of(int tokens) {
-    return max(2, min(8, 8192 / tokens));
-}
-
-// Where 8 columns of a token lie in a piece: rotated, so that neither writes nor `ldmatrix` meet in a bank.
-__device__ __forceinline__ u32 piece_at(int row, int eight) {
-    return row * (COLUMNS * 2) + ((eight ^ row % 8) * 16);
-}
-
-__device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Takes from two numbers as much as bf16 holds of them. Three times that is all there is.
-__device__ __forceinline__ u32 take(float2 &rest) {
-    const u32 part = to_bf16x2(rest.x, rest.y);
-    rest.x -= __uint_as_float(part << 16), rest.y -= __uint_as_float(part & 0xffff0000);
-    return part;
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1)
-    mhc_pre_tiles_sums(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums, int tokens) {
-    extern __shared__ __align__(128) u8 shared[];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * TOKENS;
-    const u32 pieces = (u32)__cvta_generic_to_shared(shared) + warp * STAGES * PIECE;
-    // The warp's columns begin here; neighbouring warps are at neighbouring columns.
-    constexpr int ROUNDS = K / (WARPS * COLUMNS);
-    const int begin = blockIdx.y * ROUNDS / gridDim.y, rounds = (blockIdx.y + 1) * ROUNDS / gridDim.y - begin;
-    const auto column = [&](int round) { return (begin + round) * (WARPS * COLUMNS) + warp * COLUMNS; };
-    const auto fetch = [&](int round) {
-        if (round < rounds) {
-            const u32 to = pieces + round % STAGES * PIECE;
-            const bf16 *from = x + (size_t)first * K + column(round) + lane % 8 * 8;
-#pragma unroll
-            for (int i = 0; i < TOKENS / 4; i++) {
-                const int row = i * 4 + lane / 8;
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + piece_at(row, lane % 8)),
-                             "l"(from + (size_t)row * K));
-            }
-        }
-        asm volatile("cp.async.commit_group;");
-    };
-    // Columns of the projection as `mma` wants them: for each 16 columns two pairs of each of three eights of rows.
-    float2 f[COLUMNS / 16][6];
-    const auto fetch_f = [&](int round, int step, float2 (&f)[6]) {
-        const float *from = fn + (size_t)(lane / 4) * K + column(round) + step * 16 + lane % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < 6; i++)
-            f[i] = __ldg((const float2 *)(from + (size_t)(i / 2 * 8) * K + i % 2 * 8));
-    };
-
-#pragma unroll
-    for (int round = 0; round < STAGES - 1; round++)
-        fetch(round);
-#pragma unroll
-    for (int step = 0; step < COLUMNS / 16; step++)
-        fetch_f(0, step, f[step]);
-    float d[TOKENS / 16][3][4] = {}, squares[TOKENS / 16][2] = {};
-#pragma unroll 1
-    for (int round = 0; round < rounds; round++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
-        __syncwarp();
-        fetch(round + STAGES - 1);
-        const u32 piece = pieces + round % STAGES * PIECE;
-#pragma unroll
-        for (int step = 0; step < COLUMNS / 16; step++) {
-            u32 b[3][6];
-#pragma unroll
-            for (int i = 0; i < 6; i++)
-#pragma unroll
-                for (int part = 0; part < 3; part++)
-                    b[part][i] = take(f[step][i]);
-            if (round + 1 < rounds)
-                fetch_f(round + 1, step, f[step]);
-#pragma unroll
-            for (int m = 0; m < TOKENS / 16; m++) {
-                u32 a[4];
-                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                             : "r"(piece + piece_at(m * 16 + lane % 16, step * 2 + lane / 16))
-                             : "memory");
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float low = __uint_as_float(a[i] << 16), high = __uint_as_float(a[i] & 0xffff0000);
-                    squares[m][i % 2] = fmaf(low, low, fmaf(high, high, squares[m][i % 2]));
-                }
-#pragma unroll
-                for (int n = 0; n < 3; n++)
-#pragma unroll
-                    for (int third = 2; third >= 0; third--)
-                        multiply(d[m][n], a, b[third][2 * n], b[third][2 * n + 1]);
-            }
-        }
-    }
-
-    // Not earlier: the blocks that mix would take the way to memory for what these still have to read.
-    start_next();
-    // Warps leave what they have where their pieces were, and one thread adds up one sum of them.
-    asm volatile("cp.async.wait_all;");
-    __syncthreads();
-    float *room = (float *)shared;
-#pragma unroll
-    for (int m = 0; m < TOKENS / 16; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float *row = room + (warp * TOKENS + m * 16 + half * 8 + lane / 4) * WIDTH;
-#pragma unroll
-            for (int n = 0; n < 3; n++) {
-                row[n * 8 + lane % 4 * 2] = d[m][n][2 * half];
-                row[n * 8 + lane % 4 * 2 + 1] = d[m][n][2 * half + 1];
-            }
-            float square = squares[m][half];
-            square += __shfl_xor_sync(~0u, square, 1);
-            square += __shfl_xor_sync(~0u, square, 2);
-            if (lane % 4 == 0)
-                row[MUS] = square;
-        }
-    __syncthreads();
-    for (int at = threadIdx.x; at < TOKENS * WIDTH; at += 256) {
-        float total = 0;
-#ifdef MUTANT_SHARE_LOST
-        for (int part = 0; part < WARPS - 1; part++)
-#else
-        for (int part = 0; part < WARPS; part++)
-#endif
-            total += room[part * TOKENS * WIDTH + at];
-        sums[((size_t)blockIdx.y * tokens + first) * WIDTH + at] = total;
-    }
-}
-
-// The first blocks make what the outputs are mixed back by, a token for each thread; the others mix a token each.
-extern "C" __global__ void __launch_bounds__(448)
-    mhc_pre_tiles_mix(const bf16 *__restrict__ x, const float *sums, const float *__restrict__ base,
-                      const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
-                      int tokens, float norm_eps, float eps) {
-    __shared__ float room[32];
-    const Constants constants = {base, scale, norm_eps, eps};
-    const int others = (tokens + 447) / 448;
-    const auto sum = [&](int token, int i) {
-#ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
-        token = 0;
-#endif
-        float total = 0;
-        for (int part = 0; part < splits_of(tokens); part++)
-            total += __ldcg(sums + ((size_t)part * tokens + token) * WIDTH + i);
-        return total;
-    };
-    const auto inverse = [&](int token) { return rsqrtf(sum(token, MUS) / K + norm_eps); };
-    if (blockIdx.x < others) {
-        asm volatile("griddepcontrol.wait;" ::: "memory");
-        const int token = blockIdx.x * 448 + threadIdx.x;
-        if (token < tokens) {
-            const float scale = inverse(token);
-            const auto mu = [&](int i) { return sum(token, i) * scale; };
-            make_comb(mu, constants, comb + token * STREAMS * STREAMS);
-            make_post(mu, constants, post + token * STREAMS);
-        }
-        return;
-    }
-    const int token = blockIdx.x - others, lane = threadIdx.x % 32;
-    Eight<bf16> in[2][STREAMS];
-#pragma unroll
-    for (int c = 0; c < 2; c++)
-#pragma unroll
-        for (int i = 0; i < STREAMS; i++)
-            in[c][i].load(x + (size_t)token * K + i * DIM, c * 448 + threadIdx.x);
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    const float own = sigmoid(logit(sum(token, lane % STREAMS) * inverse(token), lane % STREAMS, constants)) + eps;
-    float u[2][8] = {}, squares = 0;
-#pragma unroll
-    for (int i = 0; i < STREAMS; i++) {
-        const float pre = __shfl_sync(~0u, own, i);
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            float v[8];
-            in[c][i].unpack(v);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                u[c][j] = fmaf(pre, v[j], u[c][j]);
-        }
-    }
-#pragma unroll
-    for (int c = 0; c < 2; c++)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            squares = fmaf(u[c][j], u[c][j], squares);
-    const float norm = rsqrtf(block_sum(squares, room) / DIM + norm_eps);
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-        const float4 *w = (const float4 *)weight + 2 * (c * 448 + threadIdx.x);
-        const float4 low = __ldg(w), high = __ldg(w + 1);
-        const float ws[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            u[c][j] *= norm * ws[j];
-        Eight<bf16>::store(y + (size_t)token * DIM, c * 448 + threadIdx.x, u[c]);
-    }
+extern "C" __global__ void __launch_bounds__(512, 1)
+    mhc_pre_resident(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *__restrict__ base,
+                     const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
+                     float4 *mail, int tokens, float norm_eps, float eps) {
+    resident(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb, {mail, (u32 *)(mail + tokens)}, tokens);
 }

@@ -15,15 +15,15 @@ __device__ __forceinline__ float logit(float mu, int i, Constants c) {
     return mu * c.scale[(i >= STREAMS) + (i >= 2 * STREAMS)] + c.base[i];
 }
 
-__device__ __forceinline__ float sigmoid(float x) {
-    return 1 / (1 + expf(-x));
-}
-
 // 1/x to 1 ulp.
 __device__ __forceinline__ float reciprocal(float x) {
     float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+__device__ __forceinline__ float sigmoid(float x) {
+    return reciprocal(1 + expf(-x));
 }
 
 // Row softmax, + ε, then ITERATIONS column normalisations with row normalisations between, each dividing by sum + ε. The

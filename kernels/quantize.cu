@@ -23,47 +23,40 @@ args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
 name = "pieces"
-doc = "64 bytes a thread, whose lanes share the work on scales"
+doc = "64 bytes a thread, in small thread blocks; lanes share the work on scales"
 needs = ["FIND == 0", "C % W == 0"]
 
 [[variant.launch]]
 entry = "quantize_pieces_{format}_{dtype}"
-grid = ["ceil(T * C * S, 16384)"]
-block = [256]
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
 args = ["x", "amax", "data", "scale", "T", "C"]
 
 [[variant]]
-name = "two_launches"
-doc = "the largest magnitude of each thread block, then all blocks, last first: their end is still in the second-level cache"
+name = "two_passes"
+doc = "the largest magnitude of all, found first; then all blocks, last first, as their end is still in the cache"
 needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "sms * 3 * 4" }]
+scratch = [{ name = "largest", bytes = "4" }]
 
 [[variant.launch]]
-entry = "quantize_amax_{dtype}"
-grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
+entry = "quantize_clear_{dtype}"
+grid = [1]
+block = [1]
+args = ["largest"]
+
+[[variant.launch]]
+entry = "quantize_find_{dtype}"
+grid = ["ceil(T * C * S, 16384)"]
 block = [256]
+programmatic = true
 args = ["x", "largest", "T", "C"]
 
 [[variant.launch]]
 entry = "quantize_found_{dtype}"
-grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
-block = [256]
+grid = ["ceil(T * C * S, 8192)"]
+block = [128]
 programmatic = true
 args = ["x", "largest", "amax", "data", "scale", "T", "C"]
-
-[[variant]]
-name = "fused"
-doc = "the same in one launch with a barrier over the grid between; the first pieces stay in shared memory"
-needs = ["FIND == 1", "C % W == 0"]
-scratch = [{ name = "largest", bytes = "sms * 3 * 4" }, { name = "arrived", bytes = "4", zero = true }]
-
-[[variant.launch]]
-entry = "quantize_fused_{dtype}"
-grid = ["min(ceil(T * C * S, 16384), sms * 3)"]
-block = [256]
-shared = "65536"
-cooperative = true
-args = ["x", "largest", "arrived", "amax", "data", "scale", "T", "C"]
 
 [[mutant]]
 name = "nan_dropped"
@@ -72,7 +65,7 @@ doc = "the largest magnitude by a maximum that ignores NaN"
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["few", "pieces", "two_launches", "fused"]
+variants = ["few", "pieces", "two_passes"]
 
 [[mutant]]
 name = "nibble_order"
@@ -95,12 +88,12 @@ variants = ["simple"]
 [[mutant]]
 name = "no_barrier"
 doc = "blocks begin before all magnitudes are in"
-variants = ["fused"]
+variants = ["two_passes"]
 
 [[mutant]]
 name = "warp_lost"
 doc = "the largest magnitude of a thread block is that of its first warp"
-variants = ["two_launches", "fused"]
+variants = ["two_passes"]
 */
 
 #include "formats.cuh"
@@ -117,184 +110,126 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
                       [=](int i) { return to_f32(x[i]); });
 }
 
-// N eights of a thread; zeros from `count` on.
-template <int N, class T, class... Policy>
-__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, int count, Policy... policy) {
-    if (at + (N - 1) * 32 < count) {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            into[i].load(x, at + i * 32, policy...);
-        return;
-    }
+// N eights of a thread, of those that there are; zeros for others.
+template <int N, class T, class There, class Hint>
+__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, There there, Hint hint) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        if (at + i * 32 < count)
-            into[i].load(x, at + i * 32, policy...);
+        if (there(at + i * 32))
+            into[i].load(x, at + i * 32, hint);
         else
             into[i].zero();
     }
 }
 
 // What they are quantized to.
-template <class F, int N, class T>
+template <class F, int N, class T, class There>
 __device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
-                                         typename F::Stored *scales, int at, int count) {
+                                         typename F::Stored *scales, int at, There there) {
     u32 amax[N];
 #pragma unroll
     for (int i = 0; i < N; i++)
         amax[i] = in[i].amax();
     const auto get = [&](int i, float(&x)[8]) { in[i].unpack(x); };
-    quantize_eights<F>(amax, get, level, data, scales, at, Below{count});
+    quantize_eights<F>(amax, get, level, data, scales, at, there);
 }
 
-// N eights of each thread once, all of a thread block in one piece.
+// N eights of each thread, all of the thread block `block` in one piece; with no bounds where there are as many. `prepare`
+// makes what stands above the scales once they are on their way.
+template <int N, class F, class T, class Prepare, class Hint>
+__device__ __forceinline__ void piece(int block, const T *x, typename F::Codes *data, typename F::Stored *scales, int count,
+                                      Prepare prepare, Hint hint) {
+    const int first = block * N * blockDim.x, at = first + first_eight<N>();
+    Eight<T> in[N];
+    if (first + N * (int)blockDim.x <= count) {
+        load_eights(in, x, at, All(), hint);
+        quantize<F>(in, prepare(), data, scales, at, All());
+    } else {
+        load_eights(in, x, at, Below{count}, hint);
+        quantize<F>(in, prepare(), data, scales, at, Below{count});
+    }
+}
+
 template <int N, class F, class T>
 __device__ __forceinline__ void once(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
                                      int rows, int cols) {
-    const int count = rows * (cols / 8), at = blockIdx.x * N * blockDim.x + first_eight<N>();
-    Eight<T> in[N];
-    load_eights(in, x, at, count);
-    quantize<F>(in, typename F::Level(amax), data, scales, at, count);
+    const auto level = [=] { return typename F::Level(amax); };
+    piece<N, F>(blockIdx.x, x, data, scales, rows * (cols / 8), level, NoHint());
 }
-
-// Eights of a thread on their way at a time where the largest magnitude is found first.
-template <class T> constexpr int EIGHTS = 8 / sizeof(T);
 
 // Bytes at the end of x that stay in the second-level cache, to be read again first.
-constexpr int KEPT = 32 << 20;
+constexpr int KEPT = 24 << 20;
 
-// The pieces of x that a thread block works on: those of its number and every gridDim.x, the first HELD of which stay in
-// shared memory once they have been read.
-template <class T, int HELD> struct Pieces {
-    static constexpr int N = EIGHTS<T>;
-    const T *x;
-    int count;
-    Eight<T> *held;
-
-    __device__ __forceinline__ int step() const {
-        return gridDim.x * N * blockDim.x;
-    }
-
-    // Where the thread's eights of its `turn`th piece are.
-    __device__ __forceinline__ int at(int turn) const {
-        return (turn * gridDim.x + blockIdx.x) * N * blockDim.x + first_eight<N>();
-    }
-
-    __device__ __forceinline__ void load(Eight<T> (&into)[N], int turn, u64 policy) const {
-        load_eights(into, x, at(turn), count, policy);
-    }
-
-    __device__ __forceinline__ Eight<T> &hold(int turn, int i) const {
-        return held[(turn * N + i) * blockDim.x + threadIdx.x];
-    }
-
-    // The largest magnitude of all, stored by the first thread.
-    __device__ __forceinline__ void find(u32 *largest) const {
-        __shared__ u32 room[32];
-        const int kept = count - KEPT / (8 * (int)sizeof(T));
-        const u64 keep_it = keep(), drop_it = let_go();
-        const auto policy = [=](int turn) { return at(turn) < kept ? drop_it : keep_it; };
-        u32 found = 0;
-        Eight<T> now[N], next[N];
-        load(now, 0, policy(0));
-        for (int turn = 0; at(turn) < count; turn++) {
-            load(next, turn + 1, policy(turn + 1));
+// N eights of each thread: their largest magnitude, put with that of all others, which the launch before cleared.
+template <int N, class T> __device__ __forceinline__ void find(const T *x, u32 *largest, int count) {
+    __shared__ u32 room[32];
+    const int first = blockIdx.x * N * blockDim.x, kept = count - KEPT / (8 * (int)sizeof(T));
+    Eight<T> in[N];
+    load_eights(in, x, first + first_eight<N>(), Below{count}, first < kept ? let_go() : keep());
+    u32 found = 0;
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                found = larger(found, now[i].amax());
-                if (turn < HELD)
-                    hold(turn, i) = now[i];
-                now[i] = next[i];
-            }
-        }
-        found = block_max(found, room);
-        if (threadIdx.x == 0)
-            largest[blockIdx.x] = found;
-    }
-
-    // All under the largest magnitude of all thread blocks, which is stored too, from the last piece to the first. `ready`
-    // returns once those magnitudes are there.
-    template <class Ready>
-    __device__ __forceinline__ void cast(const u32 *largest, float *amax, u32 *data, u8 *scales, Ready ready) const {
-        __shared__ u32 room[32];
-        const u64 drop_it = let_go();
-        int turn = (count - 1) / step();
-        Eight<T> now[N], next[N];
-        load(now, turn, drop_it);
-        ready();
-        u32 all = 0;
-        for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x)
-            all = larger(all, __ldcg(largest + i));
-        all = block_max(all, room);
-        const float stored = __uint_as_float(all < INFINITY_BITS ? all : NAN_BITS);
-        if (blockIdx.x == 0 && threadIdx.x == 0)
-            *amax = stored;
-        const Te::Level level(stored);
-        for (; turn >= 0; turn--) {
-            if (turn > HELD)
-                load(next, turn - 1, drop_it);
-            quantize<nvfp4>(now, level, data, scales, at(turn), count);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                if (0 < turn && turn <= HELD)
-                    next[i] = hold(turn - 1, i);
-                now[i] = next[i];
-            }
-        }
-    }
-};
-
-extern __shared__ __align__(16) u8 shared[];
-
-// Pieces of 16 KB that a thread block holds; three thread blocks share a multiprocessor.
-constexpr int HELD = 4;
-
-template <class T> __device__ void fused(const T *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scales, int count) {
-    const Pieces<T, HELD> pieces = {x, count, (Eight<T> *)shared};
-    pieces.find(largest);
-    pieces.cast(largest, amax, data, scales, [=] {
-#ifndef MUTANT_NO_BARRIER
-        grid_barrier(arrived);
+    for (int i = 0; i < N; i++)
+        found = larger(found, in[i].amax());
+    found = block_max(found, room);
+#ifdef MUTANT_NO_BARRIER
+    // Few blocks would be through before the next launch begins.
+    __nanosleep(100000);
 #endif
-    });
+    wait_for_last();
+    if (threadIdx.x == 0)
+        atomicMax(largest, found);
 }
 
-#define VARIANT(NAME, FORMAT, DTYPE, T, BLOCKS, CALL)                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                          \
+// N eights of each thread under that magnitude, which is stored too, from the last to the first.
+template <int N, class T>
+__device__ __forceinline__ void found(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count) {
+    const auto level = [=] {
+#ifndef MUTANT_NO_BARRIER
+        wait_for_last();
+#endif
+        const u32 bits = __ldcg(largest);
+        const float stored = __uint_as_float(bits < INFINITY_BITS ? bits : NAN_BITS);
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            *amax = stored;
+        return Te::Level(stored);
+    };
+    piece<N, nvfp4>(gridDim.x - 1 - blockIdx.x, x, data, scales, count, level, let_go());
+}
+
+#define VARIANT(NAME, FORMAT, DTYPE, T, BLOCK, BLOCKS, N)                                                              \
+    extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)                                                        \
         quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *amax, FORMAT::Codes *data,                       \
                                              FORMAT::Stored *scale, int rows, int cols) {                              \
-        CALL(x, amax, data, scale, rows, cols);                                                                        \
+        once<N, FORMAT>(x, amax, data, scale, rows, cols);                                                             \
     }
 
 #define ALL(FORMAT, DTYPE, T, N)                                                                                       \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        quantize_simple_##FORMAT##_##DTYPE(const T *x, const float *amax, u8 *data, FORMAT::Stored *scale, int rows,  \
+        quantize_simple_##FORMAT##_##DTYPE(const T *x, const float *amax, u8 *data, FORMAT::Stored *scale, int rows,   \
                                            int cols) {                                                                 \
         simple<FORMAT>(x, amax, data, scale, rows, cols);                                                              \
     }                                                                                                                  \
-    VARIANT(few, FORMAT, DTYPE, T, 4, (once<1, FORMAT>))                                                               \
-    VARIANT(pieces, FORMAT, DTYPE, T, 5, (once<N, FORMAT>))
+    VARIANT(few, FORMAT, DTYPE, T, 256, 4, 1)                                                                          \
+    VARIANT(pieces, FORMAT, DTYPE, T, 128, 10, N)
 
 #define ENTRIES(FORMAT) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 
 FOR_ALL_FORMATS(ENTRIES)
 
-#define FIND(DTYPE, T)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
-        quantize_amax_##DTYPE(const T *x, u32 *largest, int rows, int cols) {                                          \
+#define FIND(DTYPE, T, N)                                                                                              \
+    extern "C" __global__ void quantize_clear_##DTYPE(u32 *largest) {                                                  \
         start_next();                                                                                                  \
-        Pieces<T, 0>{x, rows * (cols / 8), nullptr}.find(largest);                                                       \
+        *largest = 0;                                                                                                  \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
+    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+        quantize_find_##DTYPE(const T *x, u32 *largest, int rows, int cols) {                                          \
+        start_next();                                                                                                  \
+        find<N>(x, largest, rows * (cols / 8));                                                                        \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(128, 10)                                                              \
         quantize_found_##DTYPE(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) { \
-        const Pieces<T, 0> pieces = {x, rows * (cols / 8), nullptr};                                                     \
-        pieces.cast(largest, amax, data, scale, [] { wait_for_last(); });                                              \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 3)                                                               \
-        quantize_fused_##DTYPE(const T *x, u32 *largest, u32 *arrived, float *amax, u32 *data, u8 *scale, int rows,    \
-                               int cols) {                                                                             \
-        fused(x, largest, arrived, amax, data, scale, rows * (cols / 8));                                              \
+        found<N>(x, largest, amax, data, scale, rows * (cols / 8));                                                    \
     }
 
-FIND(bf16, bf16)
-FIND(f32, float)
+FIND(bf16, bf16, 4)
+FIND(f32, float, 2)

@@ -10,12 +10,12 @@ block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
 [[variant]]
-name = "twice"
-doc = "2 times 16 bytes of output for each thread: their slots are loaded together, then their codes and scales"
+name = "rows"
+doc = "a warp, or half of one, for a token; those of 4 or 8 tokens are loaded together, after their slots"
 
 [[variant.launch]]
-entry = "record_read_twice_{record}_{out}"
-grid = ["ceil(T * C * out_bytes / 16, 512)"]
+entry = "record_read_rows_{record}_{out}"
+grid = ["ceil(T * min(C * out_bytes / 16, 32), 512 * out_bytes)"]
 block = [256]
 args = ["pages", "slots", "out", "T", "slot_bytes"]
 
@@ -43,18 +43,19 @@ template <class R, int N> struct Raw {
     typename R::Stored scale;
 };
 
+// What is read once is the first to leave L2.
 template <int BYTES> __device__ __forceinline__ void load(u32 *words, const u8 *from) {
     if constexpr (BYTES == 2)
-        words[0] = __ldg((const u16 *)from);
+        words[0] = __ldcs((const u16 *)from);
     else if constexpr (BYTES == 4)
-        words[0] = __ldg((const u32 *)from);
+        words[0] = __ldcs((const u32 *)from);
     else if constexpr (BYTES == 8)
-        *(uint2 *)words = __ldg((const uint2 *)from);
+        *(uint2 *)words = __ldcs((const uint2 *)from);
     else
-        *(uint4 *)words = __ldg((const uint4 *)from);
+        *(uint4 *)words = __ldcs((const uint4 *)from);
 }
 
-template <class R, int N> __device__ __forceinline__ Raw<R, N> fetch(const u8 *pages, long long slot, int channel) {
+template <class R, int N> __device__ __forceinline__ Raw<R, N> fetch(const u8 *pages, u64 slot, int channel) {
     Raw<R, N> raw;
     const auto [row, tail] = token_at<R>(pages, slot);
     if (channel >= R::CODED) {
@@ -83,16 +84,21 @@ __device__ __forceinline__ void values(E2m1, const u32 *words, int i, float &fir
 #endif
 }
 
+template <class R> __device__ __forceinline__ float decoded_scale(typename R::Stored stored) {
+    const float scale = R::Rule::decode(stored, {});
+#ifdef MUTANT_TINY_SCALE_FLUSHED
+    return scale < 0x1p-126f ? 0 : scale;
+#endif
+    return scale;
+}
+
 template <class R, int N> __device__ __forceinline__ void decode(const Raw<R, N> &raw, int channel, float (&out)[N]) {
     if (channel >= R::CODED) {
         for (int i = 0; i < N; i++)
             out[i] = __uint_as_float(i % 2 ? raw.words[i / 2] & 0xffff0000 : raw.words[i / 2] << 16);
         return;
     }
-    float scale = R::Rule::decode(raw.scale, {});
-#ifdef MUTANT_TINY_SCALE_FLUSHED
-    scale = scale < 0x1p-126f ? 0 : scale;
-#endif
+    const float scale = decoded_scale<R>(raw.scale);
     for (int i = 0; i < N; i += 2) {
         values(typename R::Element(), raw.words, i, out[i], out[i + 1]);
         out[i] *= scale, out[i + 1] *= scale;
@@ -107,45 +113,145 @@ __device__ __forceinline__ void store(bf16 *out, const float (&x)[8]) {
     Eight<bf16>::store(out, 0, x);
 }
 
-// Each thread reads COUNT runs of channels that make 16 bytes of output; a token without a slot reads as zeros.
-template <class R, class T, int COUNT>
-__device__ __forceinline__ void record_read(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
+// ---- simple
+
+// Each thread reads a run of channels that make 16 bytes of output; a token without a slot reads as zeros.
+template <class R, class T>
+__device__ __forceinline__ void simple(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
     constexpr int N = 16 / sizeof(T), RUNS = R::DIM / N;
-    const long long first = (long long)blockIdx.x * (COUNT * blockDim.x) + threadIdx.x;
-    long long slot[COUNT];
-    Raw<R, N> raw[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        const long long run = first + i * blockDim.x;
-        slot[i] = run / RUNS < tokens ? slot_of(slots, slot_bytes, run / RUNS) : -1;
+    const long long run = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int channel = run % RUNS * N;
+    if (run / RUNS >= tokens)
+        return;
+    long long slot = slot_of(slots, slot_bytes, run / RUNS);
 #ifdef MUTANT_SKIPPED_READ
-        slot[i] = max(slot[i], 0LL);
+    slot = max(slot, 0LL);
 #endif
+    float x[N] = {};
+    if (slot >= 0)
+        decode<R>(fetch<R, N>(pages, slot, channel), channel, x);
+    store(out + run * N, x);
+}
+
+// ---- rows
+
+// Four E2M1 codes as pairs of bf16: the bytes of the eight magnitudes are looked up by code.
+__device__ __forceinline__ uint2 e2m1_pairs(u32 magnitudes, u32 signs) {
+    const u32 low = __byte_perm(0xc0800000, 0xc0804000, magnitudes);
+    const u32 high = __byte_perm(0x3f3f3f00, 0x40404040, magnitudes) | __byte_perm(0x8000, 0, signs);
+    return make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
+}
+
+// Codes times their scale, as 16 bytes of output. A scale of 4-bit codes has at most 4 bits, so their product is rounded once in
+// bf16 as it is in f32.
+__device__ __forceinline__ uint4 scaled(E2m1, bf16, const u32 *words, float scale) {
+#ifdef MUTANT_NIBBLES_SWAPPED
+    const u32 codes = (words[0] & 0x0f0f0f0f) << 4 | (words[0] >> 4 & 0x0f0f0f0f);
+#else
+    const u32 codes = words[0];
+#endif
+    const u32 magnitudes = codes & 0x77777777, signs = codes >> 3 & 0x11111111, both = to_bf16x2(scale, scale);
+    const uint2 low = e2m1_pairs(magnitudes, signs), high = e2m1_pairs(magnitudes >> 16, signs >> 16);
+    return make_uint4(times_bf16x2(low.x, both), times_bf16x2(low.y, both), times_bf16x2(high.x, both),
+                      times_bf16x2(high.y, both));
+}
+
+__device__ __forceinline__ uint4 scaled(E4m3, bf16, const u32 *words, float scale) {
+    u32 out[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float first, second;
+        values(E4m3(), words, 2 * i, first, second);
+        out[i] = to_bf16x2(first * scale, second * scale);
+    }
+    return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+template <class Element> __device__ __forceinline__ uint4 scaled(Element, float, const u32 *words, float scale) {
+    float x[4];
+    values(Element(), words, 0, x[0], x[1]);
+    values(Element(), words, 2, x[2], x[3]);
+    return make_uint4(__float_as_uint(x[0] * scale), __float_as_uint(x[1] * scale), __float_as_uint(x[2] * scale),
+                      __float_as_uint(x[3] * scale));
+}
+
+// Numbers that are stored as bf16, as 16 bytes of output.
+__device__ __forceinline__ uint4 widened(bf16, const u32 *words) {
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+__device__ __forceinline__ uint4 widened(float, const u32 *words) {
+    return make_uint4(words[0] << 16, words[0] & 0xffff0000, words[1] << 16, words[1] & 0xffff0000);
+}
+
+// LANES lanes have a token, TOKENS one after the other, of which everything is loaded before any of it is used.
+template <class R, class T>
+__device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
+    constexpr int N = 16 / sizeof(T), RUNS = R::DIM / N, LANES = RUNS < 32 ? RUNS : 32, EACH = RUNS / LANES;
+    constexpr int TOKENS = 2 * sizeof(T), SIDES = 32 / LANES, CODE_BYTES = N * R::Element::bits / 8;
+    typedef typename R::Stored Stored;
+    const int lane = threadIdx.x % 32, run = lane % LANES, side = lane / LANES;
+    const int first = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * (TOKENS * SIDES);
+    u32 my_slot = NO_SLOT;
+    if (lane < TOKENS * SIDES && first + lane < tokens)
+        my_slot = narrowed(slot_of(slots, slot_bytes, first + lane));
+#ifdef MUTANT_SKIPPED_READ
+    my_slot = my_slot == NO_SLOT ? 0 : my_slot;
+#endif
+
+    // Where a lane's codes, or numbers of bf16, and scales are in slot 0.
+    const u8 *codes = pages + run * CODE_BYTES, *halves = pages + R::BF16 + 2 * (run * N - R::CODED);
+    const u8 *scales = pages + (R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + run * N / R::BLOCK * sizeof(Stored);
+    bool there[TOKENS];
+    Raw<R, N> raw[TOKENS][EACH];
+#pragma unroll
+    for (int i = 0; i < TOKENS; i++) {
+        const u32 slot = __shfl_sync(~0u, my_slot, i * SIDES + side);
+        there[i] = slot != NO_SLOT;
+        if (!there[i])
+            continue;
+        const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;
+#ifdef MUTANT_SCALES_OF_FIRST_SLOT
+        const u64 tail = page;
+#else
+        const u64 tail = page + slot % PAGE * (R::TAIL ? R::TAIL : R::ROW);
+#endif
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            if ((e * LANES + run) * N < R::CODED) {
+                load<CODE_BYTES>(raw[i][e].words, codes + row + e * LANES * CODE_BYTES);
+                raw[i][e].scale = __ldg((const Stored *)(scales + tail) + e * LANES * N / R::BLOCK);
+            } else {
+                load<2 * N>(raw[i][e].words, halves + row + 2 * e * LANES * N);
+            }
+        }
     }
 #pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (slot[i] >= 0)
-            raw[i] = fetch<R, N>(pages, slot[i], (first + i * blockDim.x) % RUNS * N);
+    for (int i = 0; i < TOKENS; i++) {
+        const int token = first + i * SIDES + side;
+        if (token >= tokens)
+            return;
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        const long long run = first + i * blockDim.x;
-        float x[N] = {};
-        if (slot[i] >= 0)
-            decode<R>(raw[i], run % RUNS * N, x);
-        if (run / RUNS < tokens)
-            store(out + run * N, x);
+        for (int e = 0; e < EACH; e++) {
+            uint4 x = make_uint4(0, 0, 0, 0);
+            if (there[i] && (e * LANES + run) * N < R::CODED)
+                x = scaled(typename R::Element(), T(), raw[i][e].words, decoded_scale<R>(raw[i][e].scale));
+            else if (there[i])
+                x = widened(T(), raw[i][e].words);
+            ((uint4 *)out)[(size_t)token * RUNS + e * LANES + run] = x;
+        }
     }
 }
 
-#define ENTRY(VARIANT, RECORD, NAME, TYPE, COUNT)                                                                      \
-    extern "C" __global__ void __launch_bounds__(256, 8) record_read_##VARIANT##_##RECORD##_##NAME(                       \
+#define ENTRY(VARIANT, RECORD, NAME, TYPE, BLOCKS)                                                                     \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##VARIANT##_##RECORD##_##NAME(                  \
         const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens,              \
         int slot_bytes) {                                                                                              \
-        record_read<RECORD, TYPE, COUNT>(pages, slots, out, tokens, slot_bytes);                                       \
+        VARIANT<RECORD, TYPE>(pages, slots, out, tokens, slot_bytes);                                                  \
     }
 #define ENTRIES(RECORD)                                                                                                \
-    ENTRY(simple, RECORD, bf16, bf16, 1)                                                                               \
-    ENTRY(simple, RECORD, f32, float, 1)                                                                               \
-    ENTRY(twice, RECORD, bf16, bf16, 2)                                                                                \
-    ENTRY(twice, RECORD, f32, float, 2)
+    ENTRY(simple, RECORD, bf16, bf16, 8)                                                                               \
+    ENTRY(simple, RECORD, f32, float, 8)                                                                               \
+    ENTRY(rows, RECORD, bf16, bf16, 4)                                                                                 \
+    ENTRY(rows, RECORD, f32, float, 2)
 FOR_ALL_RECORDS(ENTRIES)

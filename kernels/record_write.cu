@@ -10,22 +10,22 @@ block = ["C / 2"]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
 [[variant]]
-name = "warps"
-doc = "a warp for each token at a time (half a warp where a token has 128 channels), the next token on its way; 8 channels a lane"
-
-[[variant.launch]]
-entry = "record_write_warps_{record}_{form}"
-grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
-block = [256]
-args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
-
-[[variant]]
 name = "eights"
-doc = "a thread for each 8 channels; two warps that have a token add up its squares through shared memory"
+doc = "a thread for each 8 channels; two warps that have a token add up its squares through shared memory: the fastest of few tokens, and of 128 channels"
 
 [[variant.launch]]
 entry = "record_write_eights_{record}_{form}"
 grid = ["ceil(T * C / 8, 256)"]
+block = [256]
+args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
+
+[[variant]]
+name = "rows"
+doc = "a warp, or half of one, for a token at a time, the next ones on their way to shared memory: the fastest of many tokens"
+
+[[variant.launch]]
+entry = "record_write_rows_{record}_{form}"
+grid = ["min(ceil(T * min(C / 8, 32), 256), 4 * sms)"]
 block = [256]
 args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_bytes", "eps"]
 
@@ -54,7 +54,7 @@ doc = "cosine and sine exchanged"
 name = "skipped_written"
 doc = "a token without a slot goes to the first one"
 */
-#include "records.cuh"
+#include "record_encode.cuh"
 
 constexpr int ROPE = 64; // channels that are turned, the last ones
 
@@ -67,30 +67,6 @@ template <class R> __device__ __forceinline__ float scaled(float x, float factor
         x = x * factor;
     return CLEARS_ZERO<typename R::Rule> ? x + 0.0f : x;
 }
-
-// What the elements of a block are multiplied or divided by, where a thread has many. One step from the product with the
-// reciprocal is the quotient to the last bit, for numbers of 8 bits and divisors amax/448 or of 4 bits, if nothing on the
-// way is subnormal.
-template <class R> struct Factor {
-    float lift, factor, inverse;
-
-    __device__ __forceinline__ explicit Factor(float by) : lift(1), factor(by), inverse(1) {
-        if constexpr (DIVIDES<typename R::Rule>) {
-            lift = by < 0x1p-60f ? 0x1p64f : 1;
-            factor = by * lift;
-            inverse = __frcp_rn(factor);
-        }
-    }
-
-    __device__ __forceinline__ float of(float x) const {
-        if constexpr (!DIVIDES<typename R::Rule>)
-            return scaled<R>(x, factor);
-        x *= lift;
-        const float near = x * inverse, quotient = fmaf(fmaf(-near, factor, x), inverse, near);
-        // A sum with what is left of it has lost the sign of a negative zero.
-        return CLEARS_ZERO<typename R::Rule> ? quotient + 0.0f : copysignf(quotient, x);
-    }
-};
 
 template <class R> __device__ __forceinline__ void store_padding(u8 *tail, int thread) {
 #ifndef MUTANT_PADDING_NOT_ZEROED
@@ -115,7 +91,7 @@ __device__ __forceinline__ float2 turned(float2 x, float2 turn) {
 #ifdef MUTANT_COS_SIN_SWAPPED
     turn = make_float2(turn.y, turn.x);
 #endif
-    return make_float2(x.x * turn.x - x.y * turn.y, x.y * turn.x + x.x * turn.y);
+    return make_float2(fmaf(x.x, turn.x, -(x.y * turn.y)), fmaf(x.y, turn.x, x.x * turn.y));
 }
 
 // Angles of a position: ROPE/2 pairs of cosine and sine.
@@ -202,106 +178,6 @@ template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inp
         row[channel / 2] = E2m1::encode(first) | E2m1::encode(second) << 4;
 }
 
-// ---- warps
-
-// The next token of a group of lanes, on its way.
-template <int CHUNKS> struct Next {
-    Eight<bf16> x[CHUNKS];
-    long long slot = -1, position = 0;
-};
-
-template <class R, bool NORMED> __device__ __forceinline__ void warps(const Inputs in, u8 *pages) {
-    // A lane has channels 8·lane … 8·lane + 7 of each of CHUNKS pieces of the vector.
-    constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES;
-    const int lane = threadIdx.x % LANES, groups = gridDim.x * blockDim.x / LANES;
-
-    Next<CHUNKS> next;
-    const auto fetch = [&](int token) {
-        if (token >= in.tokens)
-            return;
-        next.slot = in.slot(token);
-        if constexpr (NORMED)
-            next.position = in.positions[token];
-        for (int c = 0; c < CHUNKS; c++)
-            next.x[c].load(in.x + (long long)token * R::DIM, c * LANES + lane);
-    };
-    int token = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
-    fetch(token);
-    // Groups that share a warp go on together, for the sake of shuffles.
-    for (; token - threadIdx.x % 32 / LANES < in.tokens; token += groups) {
-        const bool written = token < in.tokens && next.slot >= 0;
-        const auto [row, tail] = token_at<R>(pages, written ? next.slot : 0);
-        Eight<bf16> halves[CHUNKS];
-        float x[CHUNKS][8];
-        for (int c = 0; c < CHUNKS; c++) {
-            halves[c] = next.x[c];
-            halves[c].unpack(x[c]);
-        }
-
-        if constexpr (NORMED) {
-            // The last lanes have the channels that are turned, in the last piece.
-            const int pair = ((CHUNKS - 1) * LANES + lane) * 4 - (R::DIM - ROPE) / 2;
-            float2 turns[4];
-            if (pair >= 0)
-                for (int i = 0; i < 4; i += 2)
-                    *(float4 *)&turns[i] = *(const float4 *)(turns_of(in.cos_sin, next.position) + pair + i);
-            fetch(token + groups);
-            float sum = 0;
-            for (int c = 0; c < CHUNKS; c++)
-                for (int i = 0; i < 8; i++)
-                    sum = fmaf(x[c][i], x[c][i], sum);
-            for (int step = LANES / 2; step > 0; step /= 2)
-                sum += __shfl_xor_sync(~0u, sum, step);
-            const float scale = rsqrtf(sum / R::DIM + in.eps);
-            for (int c = 0; c < CHUNKS; c++)
-                for (int i = 0; i < 8; i += 4) {
-                    const float4 weight = *(const float4 *)(in.weight + (c * LANES + lane) * 8 + i);
-                    x[c][i] *= scale * weight.x, x[c][i + 1] *= scale * weight.y;
-                    x[c][i + 2] *= scale * weight.z, x[c][i + 3] *= scale * weight.w;
-                }
-            if (pair >= 0)
-                for (int i = 0; i < 4; i++) {
-                    float *both = &x[CHUNKS - 1][2 * i];
-                    const float2 pair = turned(make_float2(both[0], both[1]), turns[i]);
-                    both[0] = pair.x, both[1] = pair.y;
-                }
-        } else {
-            fetch(token + groups);
-        }
-
-        for (int c = 0; c < CHUNKS; c++) {
-            const int channel = (c * LANES + lane) * 8;
-            if (NORMED)
-                for (int i = 0; i < 4; i++)
-                    halves[c].word[i] = to_bf16x2(x[c][2 * i], x[c][2 * i + 1]);
-            if (written && channel >= R::CODED)
-                Eight<bf16>::store((bf16 *)(row + R::BF16), (channel - R::CODED) / 8, x[c]);
-            if constexpr (R::CODED > 0) {
-                if (NORMED)
-                    halves[c].unpack(x[c]);
-                u32 largest = channel < R::CODED ? halves[c].amax() : 0;
-#ifdef MUTANT_SCALE_OF_PART
-                largest = __shfl_sync(~0u, largest, 0, R::BLOCK / 8);
-#else
-                largest = lanes_max<R::BLOCK / 8>(largest);
-#endif
-                if (written && channel < R::CODED) {
-                    const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
-                    if (channel % R::BLOCK == 0)
-                        ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
-                    const Factor<R> factor(R::Rule::factor(scale, {}));
-                    for (int i = 0; i < 8; i++)
-                        x[c][i] = factor.of(x[c][i]);
-                    typedef typename R::Element::Codes Codes;
-                    *(Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x[c]);
-                }
-            }
-        }
-        if (written)
-            store_padding<R>(tail, lane);
-    }
-}
-
 // ---- eights
 
 template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inputs in, u8 *pages) {
@@ -368,10 +244,191 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
     const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
     if (channel % R::BLOCK == 0)
         ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
-    const Factor<R> factor(R::Rule::factor(scale, {}));
-    for (int i = 0; i < 8; i++)
-        x[i] = factor.of(x[i]);
-    *(typename R::Element::Codes *)(row + channel * R::Element::bits / 8) = R::Element::encode8(x);
+    *(typename R::Element::Codes *)(row + channel * R::Element::bits / 8) =
+        codes_of<R>(halves.word, R::Rule::factor(scale, {}));
+}
+
+// ---- rows
+
+// An offset that stays in registers, where the compiler would work it out again at every use.
+__device__ __forceinline__ u64 kept(u64 offset) {
+    asm volatile("" : "+l"(offset));
+    return offset;
+}
+
+// 16 bytes to shared memory on their own; those that are read ONCE are the first to leave L2.
+template <bool ONCE> __device__ __forceinline__ void copy_16(uint4 *to, const uint4 *from) {
+    if (ONCE)
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                     "l"(let_go()));
+    else
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
+}
+
+// A scale, kept in L2 until its neighbours of other tokens are there too: few bytes of a sector are written at a time.
+template <class Stored> __device__ __forceinline__ void store_scale(u8 *to, Stored scale) {
+    if constexpr (sizeof(Stored) == 1)
+        asm volatile("st.global.L2::cache_hint.u8 [%0], %1, %2;" ::"l"(to), "r"((u32)scale), "l"(keep()) : "memory");
+    else
+        asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(to), "f"(scale), "l"(keep()) : "memory");
+}
+
+// LANES lanes have a token, each 8 channels of CHUNKS pieces of it; a lane reads what it has copied to shared memory itself.
+template <class R, bool NORMED> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
+    constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, SIDES = 32 / LANES;
+    constexpr int STAGES = NORMED ? 2 : 3, STEPS = 32 / SIDES, TURNING = ROPE / 8, BITS = R::Element::bits, SHARE = R::BLOCK / 8;
+    typedef typename R::Stored Stored;
+    typedef typename R::Element::Codes Codes;
+    // The padding of a token is in the place of codes or scales of channels that are not coded.
+    constexpr bool PADS_CODES = R::ZEROS > 0 && R::ZERO == R::CODED * BITS / 8 && R::ZERO < R::SCALES;
+    constexpr bool PADS_SCALES = R::ZEROS > 0 && !PADS_CODES;
+    static_assert(CHUNKS <= 2 && CHUNKS <= SHARE, "one lane works out the scale of one of its pieces");
+
+    __shared__ uint4 room[8][STAGES][CHUNKS * 32 + (NORMED ? 2 * TURNING * SIDES : 0)];
+    auto &stages = room[threadIdx.x / 32];
+    const int lane = threadIdx.x % LANES, side = threadIdx.x % 32 / LANES;
+    const int turning = lane - (LANES - TURNING), angles = CHUNKS * 32 + (side * TURNING + turning) * 2;
+    const int warps = gridDim.x * 8, warp = blockIdx.x * 8 + threadIdx.x / 32;
+
+    // Where a lane's pieces, and the scale that it stores, are in slot 0.
+    bool coded[CHUNKS];
+    u64 places[CHUNKS];
+    for (int c = 0; c < CHUNKS; c++) {
+        const int channel = (c * LANES + lane) * 8;
+        coded[c] = channel < R::CODED;
+        places[c] = kept(coded[c] ? channel * BITS / 8 : R::BF16 + 2 * (channel - R::CODED));
+    }
+    const int chunk = lane % CHUNKS, block = (chunk * LANES + lane) / SHARE;
+    const u64 place = kept((R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + block * sizeof(Stored));
+    const bool padding = block * R::BLOCK >= R::CODED;
+#ifdef MUTANT_PADDING_NOT_ZEROED
+    const bool stores_scale = lane % SHARE < CHUNKS && !padding;
+#else
+    const bool stores_scale = lane % SHARE < CHUNKS && (!padding || PADS_SCALES);
+#endif
+
+    const int units = (in.tokens + SIDES - 1) / SIDES;
+    for (int first = warp; first < units; first += STEPS * warps) {
+        const int steps = min(STEPS, (units - first + warps - 1) / warps);
+        // Each lane loads slot and position of one of the tokens to come.
+        const int mine = (first + int(threadIdx.x % 32) / SIDES * warps) * SIDES + threadIdx.x % SIDES;
+        long long slot_64 = -1, position_64 = 0;
+        if (mine < in.tokens) {
+            slot_64 = in.slot(mine);
+            if constexpr (NORMED)
+                position_64 = in.positions[mine];
+        }
+        const auto fetch = [&](int step) {
+            const int token = (first + step * warps) * SIDES + side;
+            if (step < steps && token < in.tokens)
+                for (int c = 0; c < CHUNKS; c++)
+                    copy_16<true>(&stages[step % STAGES][c * 32 + threadIdx.x % 32],
+                                  (const uint4 *)in.x + (size_t)token * (R::DIM / 8) + c * LANES + lane);
+        };
+        fetch(0);
+        const u32 my_slot = narrowed(slot_64), my_position = position_64;
+        // Angles have to wait for the position.
+        const auto fetch_angles = [&](int step) {
+            if (NORMED && step < steps) {
+                const u32 position = __shfl_sync(~0u, my_position, step * SIDES + side);
+                if (turning >= 0)
+                    for (int i = 0; i < 2; i++)
+                        copy_16<false>(&stages[step % STAGES][angles + i],
+                                       (const uint4 *)turns_of(in.cos_sin, position) + turning * 2 + i);
+            }
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        };
+#pragma unroll 1
+        for (int s = 0; s < STAGES; s++) {
+            fetch_angles(s);
+            if (s + 1 < STAGES)
+                fetch(s + 1);
+        }
+
+#pragma unroll 1
+        for (int step = 0; step < steps; step++) {
+            const u32 slot = __shfl_sync(~0u, my_slot, step * SIDES + side);
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+            const uint4 *stage = stages[step % STAGES];
+            u32 halves[CHUNKS][4];
+            for (int c = 0; c < CHUNKS; c++)
+                *(uint4 *)halves[c] = stage[c * 32 + threadIdx.x % 32];
+            if constexpr (NORMED) {
+                float x[CHUNKS][8], sum = 0;
+                for (int c = 0; c < CHUNKS; c++) {
+                    unpack(halves[c], x[c]);
+                    for (int i = 0; i < 8; i++)
+                        sum = fmaf(x[c][i], x[c][i], sum);
+                }
+                for (int distance = LANES / 2; distance > 0; distance /= 2)
+                    sum += __shfl_xor_sync(~0u, sum, distance);
+                const float scale = rsqrtf(sum / R::DIM + in.eps);
+                for (int c = 0; c < CHUNKS; c++)
+                    for (int i = 0; i < 8; i += 4) {
+                        const float4 weight = __ldg((const float4 *)(in.weight + (c * LANES + lane) * 8 + i));
+                        x[c][i] *= scale * weight.x, x[c][i + 1] *= scale * weight.y;
+                        x[c][i + 2] *= scale * weight.z, x[c][i + 3] *= scale * weight.w;
+                    }
+                if (turning >= 0)
+                    for (int i = 0; i < 4; i++) {
+                        float *both = &x[CHUNKS - 1][2 * i];
+                        const float2 pair = turned(make_float2(both[0], both[1]), ((const float2 *)(stage + angles))[i]);
+                        both[0] = pair.x, both[1] = pair.y;
+                    }
+                for (int c = 0; c < CHUNKS; c++)
+                    for (int i = 0; i < 4; i++)
+                        halves[c][i] = to_bf16x2(x[c][2 * i], x[c][2 * i + 1]);
+            } else {
+                // Times one, so that NaN has the bits that arithmetic gives it.
+                for (int c = 0; c < CHUNKS; c++)
+                    for (int i = 0; i < 4; i++)
+                        halves[c][i] = times_bf16x2(halves[c][i], 0x3f803f80);
+            }
+            fetch(step + STAGES);
+            fetch_angles(step + STAGES);
+
+            // Largest magnitudes of blocks, those of the first piece in the low halves. Of two pieces, neighbouring lanes work
+            // out one scale each.
+            Stored scale = {};
+            float factors[2] = {};
+            if constexpr (R::CODED > 0) {
+                u32 largest[CHUNKS];
+                for (int c = 0; c < CHUNKS; c++) {
+                    const u32(&half)[4] = halves[c];
+                    const u32 both = larger_bf16x2(larger_bf16x2(half[0], half[1]), larger_bf16x2(half[2], half[3]));
+                    largest[c] = coded[c] ? both & 0x7fff7fff : 0;
+                }
+                u32 both = __vmaxu2(__byte_perm(largest[0], largest[CHUNKS - 1], 0x5410),
+                                    __byte_perm(largest[0], largest[CHUNKS - 1], 0x7632));
+#ifdef MUTANT_SCALE_OF_PART
+                both = __shfl_sync(~0u, both, 0, SHARE);
+#else
+#pragma unroll
+                for (int distance = SHARE / 2; distance > 0; distance /= 2)
+                    both = __vmaxu2(both, __shfl_xor_sync(~0u, both, distance));
+#endif
+                scale = R::Rule::template scale<typename R::Element>(chunk == 0 ? both << 16 : both & 0xffff0000, {});
+                const float mine = R::Rule::factor(scale, {}), other = __shfl_xor_sync(~0u, mine, CHUNKS - 1);
+                factors[0] = chunk == 0 ? mine : other, factors[1] = chunk == 0 ? other : mine;
+            }
+            if (slot == NO_SLOT)
+                continue;
+            const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;
+            if (R::CODED > 0 && stores_scale)
+                store_scale<Stored>(pages + (place + (R::TAIL ? page + slot % PAGE * R::TAIL : row)), padding ? 0 : scale);
+            for (int c = 0; c < CHUNKS; c++) {
+                u8 *to = pages + (places[c] + row);
+                if (R::CODED > 0 && coded[c])
+                    *(Codes *)to = codes_of<R>(halves[c], factors[c]);
+                if (!coded[c])
+                    *(uint4 *)to = *(const uint4 *)halves[c];
+#ifndef MUTANT_PADDING_NOT_ZEROED
+                if (PADS_CODES && !coded[c])
+                    *(Codes *)(pages + row + (c * LANES + lane) * BITS) = Codes{};
+#endif
+            }
+        }
+    }
 }
 
 #define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
@@ -384,8 +441,8 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
 #define ENTRIES(RECORD)                                                                                                \
     ENTRY(simple, RECORD, raw, false, RECORD::DIM / 2)                                                                 \
     ENTRY(simple, RECORD, normed, true, RECORD::DIM / 2)                                                               \
-    ENTRY(warps, RECORD, raw, false, 256)                                                                              \
-    ENTRY(warps, RECORD, normed, true, 256)                                                                            \
     ENTRY(eights, RECORD, raw, false, 256)                                                                             \
-    ENTRY(eights, RECORD, normed, true, 256)
+    ENTRY(eights, RECORD, normed, true, 256)                                                                           \
+    ENTRY(rows, RECORD, raw, false, 256)                                                                               \
+    ENTRY(rows, RECORD, normed, true, 256)
 FOR_ALL_RECORDS(ENTRIES)

@@ -120,21 +120,36 @@ struct index_mxfp4 : Record<E2m1, Fp4ActQuant, 32> {
     static constexpr int DIM = 128, CODED = 128, ROW = 64, TAIL = 4;
 };
 
+template <class R> constexpr int page_bytes = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
+
 // The two places of a token's bytes.
 template <class Byte> struct Token {
     Byte *row, *tail;
 };
 
 template <class R, class Byte> __device__ __forceinline__ Token<Byte> token_at(Byte *pages, u64 slot) {
-    constexpr int STRIDE = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
     const int in_page = slot % PAGE;
-    Byte *page = pages + slot / PAGE * STRIDE, *row = page + in_page * R::ROW;
+    Byte *page = pages + slot / PAGE * page_bytes<R>, *row = page + in_page * R::ROW;
     return {row, R::TAIL ? page + PAGE * R::ROW + in_page * R::TAIL : row};
 }
 
 // The slot of a token, from indices of 4 or 8 bytes; negative if it has none.
 __device__ __forceinline__ long long slot_of(const void *slots, int slot_bytes, int token) {
     return slot_bytes == 8 ? ((const long long *)slots)[token] : ((const int *)slots)[token];
+}
+
+// A slot in 32 bits: no memory holds more records than these tell apart.
+constexpr u32 NO_SLOT = ~0u;
+
+__device__ __forceinline__ u32 narrowed(long long slot) {
+    return slot < 0 ? NO_SLOT : (u32)slot;
+}
+
+// Products of pairs of bf16, each rounded once.
+__device__ __forceinline__ u32 times_bf16x2(u32 x, u32 y) {
+    u32 out;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(x), "r"(y));
+    return out;
 }
 
 #define FOR_ALL_RECORDS(MACRO)                                                                                         \

@@ -10,36 +10,25 @@ block = [128]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
-name = "wide"
-doc = "a thread block for each row, one eight a thread"
-needs = ["C % 8 == 0", "C <= 8192", "T < 1024"]
-
-[[variant.launch]]
-entry = "rmsnorm_wide_{dtype}"
-grid = ["T"]
-block = ["ceil(C, 256) * 32"]
-args = ["x", "weight", "y", "eps", "T", "C"]
-
-[[variant]]
 name = "rows"
-doc = "a thread block for each row, four eights a thread"
+doc = "a thread block for each row, two eights a thread"
 needs = ["C % 8 == 0", "C <= 8192"]
 
 [[variant.launch]]
 entry = "rmsnorm_rows_{dtype}"
 grid = ["T"]
-block = ["ceil(C, 1024) * 32"]
+block = ["ceil(C, 512) * 32"]
 args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
-variants = ["wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "row_index"
 doc = "every row written where the first of its thread block goes, or the first of all"
-variants = ["wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "no_eps"
@@ -58,13 +47,19 @@ template <class T> __device__ void simple(const T *x, const float *weight, T *y,
         from_f32(y[i], to_f32(x[i]) * weight[i] * scale);
 }
 
+struct Nothing {};
+
+__device__ __forceinline__ Nothing nothing() {
+    return {};
+}
+
 // What is done with a row's products: stored, each by the inverse root mean square.
 template <int V, class T> struct Store {
     T *y;
     int cols;
 
     template <class There>
-    __device__ __forceinline__ void operator()(int, int row, float (&product)[V][8], float inverse, There there) const {
+    __device__ __forceinline__ void operator()(Nothing, int row, float (&product)[V][8], float inverse, There there) const {
         T *to = y + (size_t)row * cols;
 #pragma unroll
         for (int v = 0; v < V; v++) {
@@ -78,22 +73,14 @@ template <int V, class T> struct Store {
     }
 };
 
-__device__ __forceinline__ int nothing() {
-    return 0;
-}
-
 #define ENTRIES(DTYPE, T)                                                                                              \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         rmsnorm_simple_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                 \
         simple(x, weight, y, eps, rows, cols);                                                                         \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
-        rmsnorm_wide_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
-        norm_row<1>(x, weight, eps, cols, nothing, Store<1, T>{y, cols});                                          \
-    } \
-    extern "C" __global__ void __launch_bounds__(256, 5)                                                               \
-        rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                         \
-        norm_row<4>(x, weight, eps, cols, nothing, Store<4, T>{y, cols});                                          \
+    extern "C" __global__ void __launch_bounds__(512, sizeof(T) == 2 ? 4 : 3)                                          \
+        rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
+        norm_row<2, 16>(x, weight, eps, cols, nothing, Store<2, T>{y, cols}, NoHint());                                \
     }
 
 ENTRIES(bf16, bf16)

@@ -7,7 +7,10 @@ __device__ __forceinline__ float inverse_rms(float sum, int cols, float eps) {
 #ifdef MUTANT_NO_EPS
     eps = 0.0f;
 #endif
-    return rsqrtf(sum * __frcp_rn((float)cols) + eps);
+    // Within one unit in the last place; the sum has many fewer roundings than its bound allows.
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"((float)cols));
+    return rsqrtf(sum * inverse + eps);
 }
 
 // (mean(x²) + ε)^−½ of a row by one warp.
@@ -27,94 +30,51 @@ __device__ __forceinline__ void load_weights(const float *weight, int at, float 
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
 }
 
-// The products x·w of a row and the sum of squares. There are no weights where there are no eights.
-template <int V, class T, class There>
-__device__ __forceinline__ float multiply(const Eight<T> (&x)[V], const float *weight, There there, float (&product)[V][8]) {
-    // Two chains of additions, of which neither waits for the other.
-    float sum[2] = {};
+// A row by a thread block of at most WARPS warps, `V` eights a thread. Calls emit(state, row, product, inverse, there) with
+// all threads: y of an eight is product · inverse, zeros where there is none. `prepare` makes the state, by the first warp
+// for all, once the row is on its way.
+template <int V, int WARPS, class T, class Prepare, class Emit, class... Hint>
+__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit,
+                                         Hint... hint) {
+    typedef decltype(prepare()) State;
+    __shared__ State state;
+    __shared__ float room[WARPS];
+    const Below there = {cols / 8};
+    Eight<T> in[V];
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const int at = first_eight<V>() + v * 32;
+        if (there(at))
+            in[v].load(x, (size_t)blockIdx.x * (cols / 8) + at, hint...);
+        else
+            in[v].zero();
+    }
+    // The products x·w and, in two chains of which neither waits for the other, the sum of squares.
+    float product[V][8], sum[2] = {};
 #pragma unroll
     for (int v = 0; v < V; v++) {
         const int at = first_eight<V>() + v * 32;
         float w[8] = {};
         if (there(at))
             load_weights(weight, at, w);
-        x[v].unpack(product[v]);
+        in[v].unpack(product[v]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             sum[i % 2] = __fmaf_rn(product[v][i], product[v][i], sum[i % 2]);
             product[v][i] *= w[i];
         }
     }
-    return sum[0] + sum[1];
-}
-
-// One row by a thread block, `V` eights a thread. Calls emit(state, row, product, inverse, there) with all threads: y of an
-// eight is product · inverse, zeros where there is none. `prepare` makes the state once the row is on its way.
-template <int V, class T, class Prepare, class Emit>
-__device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit) {
-    __shared__ float room[32];
-    const int count = cols / 8;
-    const Below there = {count};
-    Eight<T> in[V];
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        const int at = first_eight<V>() + v * 32;
-        if (there(at))
-            in[v].load(x, (size_t)blockIdx.x * count + at);
-        else
-            in[v].zero();
-    }
-    float product[V][8];
-    const float sum = multiply(in, weight, there, product);
-    const auto state = prepare();
+    if (threadIdx.x < 32)
+        state = prepare();
 #ifdef MUTANT_ROW_INDEX
     const int row = 0;
 #else
     const int row = blockIdx.x;
 #endif
-    emit(state, row, product, inverse_rms(block_sum(sum, room), cols, eps), there);
-}
-
-// Rows that wait in shared memory, of those that a thread block is to work on.
-constexpr int WAITING = 3;
-
-// The same of many rows by thread blocks that stay, `V` eights a thread, whose eights are exactly those of a row. Rows are
-// copied to shared memory while others are worked on; `ring` has room for WAITING of them.
-template <int V, class T, class Prepare, class Emit>
-__device__ __forceinline__ void norm_rows(const T *x, const float *weight, float eps, int rows, int cols, T *ring,
-                                          Prepare prepare, Emit emit) {
-    __shared__ float room[2][32];
-    __shared__ u64 arrival[WAITING];
-    const int bytes = cols * sizeof(T);
-    const auto fetch = [=](int row, int slot) {
-        if (threadIdx.x == 0 && row < rows)
-            copy_to_shared(ring + slot * cols, x + (size_t)row * cols, bytes, arrival + slot);
-    };
-    if (threadIdx.x == 0)
-        for (int slot = 0; slot < WAITING; slot++)
-            arrival_init(arrival + slot);
-    __syncthreads();
-    for (int slot = 0; slot < WAITING; slot++)
-        fetch(blockIdx.x + slot * gridDim.x, slot);
-    const auto state = prepare();
-    int turn = 0, slot = 0, parity = 0;
-    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-        arrival_wait(arrival + slot, parity);
-        Eight<T> in[V];
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            in[v].load_shared(ring + slot * cols, first_eight<V>() + v * 32);
-        float product[V][8];
-        const float sum = block_sum(multiply(in, weight, All(), product), room[turn]);
-        // All threads have read the row before the sum's barrier; the room of the turn before may still be read.
-        fetch(row + WAITING * gridDim.x, slot);
-#ifdef MUTANT_ROW_INDEX
-        emit(state, blockIdx.x, product, inverse_rms(sum, cols, eps), All());
-#else
-        emit(state, row, product, inverse_rms(sum, cols, eps), All());
-#endif
-        turn ^= 1, slot++;
-        if (slot == WAITING)
-            slot = 0, parity ^= 1;
-    }
+    const float inverse = inverse_rms(block_sum<WARPS>(sum[0] + sum[1], room), cols, eps);
+    // With no bounds where a row has exactly as many eights.
+    if (cols == V * 8 * (int)blockDim.x)
+        emit(State(state), row, product, inverse, All());
+    else
+        emit(State(state), row, product, inverse, there);
 }

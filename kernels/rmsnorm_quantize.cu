@@ -10,32 +10,9 @@ block = [128]
 args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
-name = "fast"
-doc = "thread blocks that stay, four eights a thread, with the next three rows on their way to shared memory: fastest with NVFP4"
-needs = ["C % 1024 == 0", "C <= 7168"]
-
-[[variant.launch]]
-entry = "rmsnorm_quantize_fast_{format}_{dtype}"
-grid = ["min(T, sms * 4)"]
-block = ["C / 32"]
-shared = "C * S * 3"
-args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
-
-[[variant]]
-name = "wide"
-doc = "a thread block for each row, one eight a thread"
-needs = ["C % W == 0", "C <= 8192", "T < 1024"]
-
-[[variant.launch]]
-entry = "rmsnorm_quantize_wide_{format}_{dtype}"
-grid = ["T"]
-block = ["ceil(C, 256) * 32"]
-args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
-
-[[variant]]
 name = "rows"
-doc = "a thread block for each row, four eights a thread: fastest with 8-bit codes"
-needs = ["C % W == 0", "C <= 8192"]
+doc = "a thread block for each row, four eights a thread"
+needs = ["C % W == 0", "C <= 7168"]
 
 [[variant.launch]]
 entry = "rmsnorm_quantize_rows_{format}_{dtype}"
@@ -46,17 +23,17 @@ args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 [[mutant]]
 name = "warp_lost"
 doc = "the sum of a row is that of its first warp"
-variants = ["fast", "wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "row_index"
 doc = "every row written where the first of its thread block goes, or the first of all"
-variants = ["fast", "wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "lane_lost"
 doc = "half of the lanes of a block missing from its largest magnitude"
-variants = ["fast", "wide", "rows"]
+variants = ["rows"]
 
 [[mutant]]
 name = "nan_dropped"
@@ -84,7 +61,8 @@ __device__ void simple(const T *x, const float *weight, const float *amax, u8 *d
                           typename F::Level(amax), [=](int i) { return to_f32(x[i]) * weight[i] * inverse; });
 }
 
-// What is done with a row's products: cast, each by the inverse root mean square.
+// What is done with a row's products: cast, each by the inverse root mean square. That is put into the factors where both
+// together are a normal number: one rounding more, where the sum has many fewer than its bound allows.
 template <int V, class F> struct Cast {
     typename F::Codes *data;
     typename F::Stored *scales;
@@ -98,13 +76,34 @@ template <int V, class F> struct Cast {
 #pragma unroll
         for (int v = 0; v < V; v++)
             largest[v] = __float_as_uint(__uint_as_float(amax_of(product[v])) * inverse);
+        const auto adjust = [&](float (&factor)[V], int n) {
+            bool normal = true;
+            float both[V];
+#pragma unroll
+            for (int i = 0; i < n; i++) {
+                both[i] = factor[i] * inverse;
+                normal &= __float_as_uint(both[i]) - 0x00800000 < INFINITY_BITS - 0x00800000;
+            }
+            if (__all_sync(0xffffffff, normal)) {
+#pragma unroll
+                for (int i = 0; i < n; i++)
+                    factor[i] = both[i];
+                return true;
+            }
+#pragma unroll
+            for (int v = 0; v < V; v++)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    product[v][i] *= inverse;
+            return false;
+        };
         const auto get = [&](int v, float(&y)[8]) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                y[i] = product[v][i] * inverse;
+                y[i] = product[v][i];
         };
         quantize_eights<F>(largest, get, level, data + (size_t)row * (cols / 8), scales + (size_t)row * (cols / F::width),
-                           first_eight<V>(), there);
+                           first_eight<V>(), there, adjust);
     }
 };
 
@@ -116,29 +115,25 @@ template <class F> struct Prepare {
     }
 };
 
-extern __shared__ __align__(16) u8 ring[];
+// A hint costs time where as many bytes are written, and saves some where few are.
+template <class F, class... Args> __device__ __forceinline__ void rows(Args... args) {
+    if constexpr (F::Element::bits == 8)
+        norm_row<4, 8>(args..., NoHint());
+    else
+        norm_row<4, 8>(args..., let_go());
+}
+
+#define ENTRY(NAME, FORMAT, DTYPE, T, CODES)                                                                           \
+    rmsnorm_quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *weight, const float *amax, CODES *data,      \
+                                                 FORMAT::Stored *scale, float eps, int count, int cols)
 
 #define BOTH(FORMAT, DTYPE, T)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(128) rmsnorm_quantize_simple_##FORMAT##_##DTYPE(                      \
-        const T *x, const float *weight, const float *amax, u8 *data, FORMAT::Stored *scale, float eps, int rows,     \
-        int cols) {                                                                                                    \
-        simple<FORMAT>(x, weight, amax, data, scale, eps, rows, cols);                                                 \
+    extern "C" __global__ void __launch_bounds__(128) ENTRY(simple, FORMAT, DTYPE, T, u8) {                            \
+        simple<FORMAT>(x, weight, amax, data, scale, eps, count, cols);                                                \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(224, 4) rmsnorm_quantize_fast_##FORMAT##_##DTYPE(                     \
-        const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps,    \
-        int rows, int cols) {                                                                                          \
-        norm_rows<4>(x, weight, eps, rows, cols, (T *)ring, Prepare<FORMAT>{amax},                                     \
-                     Cast<4, FORMAT>{data, scale, cols});                                                          \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024) rmsnorm_quantize_wide_##FORMAT##_##DTYPE(                       \
-        const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int, \
-        int cols) {                                                                                                    \
-        norm_row<1>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<1, FORMAT>{data, scale, cols});              \
-    } \
-    extern "C" __global__ void __launch_bounds__(256, 4) rmsnorm_quantize_rows_##FORMAT##_##DTYPE(                      \
-        const T *x, const float *weight, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float eps, int, \
-        int cols) {                                                                                                    \
-        norm_row<4>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});              \
+    extern "C" __global__ void __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4)            \
+        ENTRY(rows, FORMAT, DTYPE, T, FORMAT::Codes) {                                                                 \
+        rows<FORMAT>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});                 \
     }
 
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

@@ -10,25 +10,25 @@ block = [256]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "staged"
-doc = "32 rows × 128 bytes of a warp pass through shared memory: it reads 128 bytes of a row, writes 128 of a tile"
-needs = ["col_groups == 0 || W % 16 == 0"]
+name = "columns"
+doc = "16 bytes of four rows for each thread: their words are 16 bytes of each of four tiles"
+needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
-entry = "scale_layout_staged_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128) + row_groups"]
+entry = "scale_layout_columns_{groups}"
+grid = ["ceil(W, 256)", "4 * ceil(H, 128)"]
 block = [128]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[variant]]
-name = "first"
-doc = "staged, and what is read leaves L2 first, so that less is driven out of it"
-needs = ["col_groups == 0 || W % 16 == 0"]
+name = "rows"
+doc = "the same for groups of rows: a block for the tiles of 128 rows, which come to L2 while their group is looked up"
+needs = ["W % 16 == 0", "row_groups > 0"]
 
 [[variant.launch]]
-entry = "scale_layout_first_{groups}"
-grid = ["ceil(W, 128)", "ceil(H, 128) + row_groups"]
-block = [128]
+entry = "scale_layout_rows_{groups}"
+grid = [1, "ceil(H, 128) + row_groups"]
+block = ["min(2 * W, 448)"]
 args = ["x", "ends", "y", "H", "W", "G", "bytes"]
 
 [[mutant]]
@@ -39,6 +39,7 @@ variants = ["simple"]
 [[mutant]]
 name = "padding_kept"
 doc = "columns that pad a tile hold the scales of the next group"
+variants = ["simple", "columns"]
 
 [[mutant]]
 name = "tail_kept"
@@ -139,10 +140,10 @@ __device__ int sum_up_to_lane(int x) {
 }
 
 // Zeros from byte `at` of y on, a share of them for each thread.
-__device__ void clear_tail(u8* y, size_t at, int bytes) {
+__device__ void clear_tail(u8* y, int at, int bytes) {
 #ifndef MUTANT_TAIL_KEPT
-    int threads = gridDim.x * gridDim.y * 128, thread = (blockIdx.y * gridDim.x + blockIdx.x) * 128 + threadIdx.x;
-    for (at += thread * 4; at < bytes; at += threads * 4) *reinterpret_cast<u32*>(y + at) = 0;
+    int block = blockIdx.y * gridDim.x + blockIdx.x, threads = gridDim.x * gridDim.y * blockDim.x;
+    for (at += (block * blockDim.x + threadIdx.x) * 4; at < bytes; at += threads * 4) *reinterpret_cast<u32*>(y + at) = 0;
 #endif
 }
 
@@ -173,138 +174,115 @@ struct Groups32 {
     }
 };
 
-// Rows are read from a multiple of 16 bytes on, so 144 bytes hold 128. With it, words of 8 rows are in 8 × 4 banks.
-constexpr int PITCH = 144;
-
-// What is read once is the first to leave L2, so that it does not drive out what is to be written.
-template <bool FIRST>
-__device__ __forceinline__ u64 policy() {
-    u64 policy;
-    if (FIRST) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    else asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// 16 bytes of x to shared memory, of which those from `count` on are 0 and not read.
-__device__ __forceinline__ void copy(u8* to, const u8* from, int count, u64 hint) {
-    u32 shared = __cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared), "l"(from), "r"(count),
-                 "l"(hint));
-}
-__device__ __forceinline__ void copy(u8* to, const u8* from, u64 hint) {
-    u32 shared = __cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "l"(hint));
-}
-
-__device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncwarp();
-}
-
-// A warp's 32 rows × 128 columns of a part to shared memory: rows `top` to `top` + 8, and those 32, 64 and 96 below. 8
-// lanes take a row.
-__device__ __forceinline__ void fetch(u8* stage, const u8* x, int W, const Part& part, int top, int col, u64 hint) {
-    int lane = threadIdx.x % 32, chunk = lane % 8;
-#pragma unroll
-    for (int q = lane / 8; q < 8; q += 4) {
-        const u8* from = x + size_t(top + q) * W + col;
-        u8* to = stage + q * PITCH + chunk * 16;
-        int shift = size_t(from) % 16, left = part.col1 - col + shift - chunk * 16;
-        from += chunk * 16 - shift;
-        auto some = [&](int i, int left) { return has_row(part, top + q + i * 32) ? min(max(left, 0), 16) : 0; };
-        if (top + q + 96 < part.row1 && left >= 16) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, hint);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, some(i, left), hint);
-        }
-        if (shift && chunk == 7) {
-            to += 16, from += 16, left -= 16;
-#pragma unroll
-            for (int i = 0; i < 4; i++) copy(to + i * 8 * PITCH, from + size_t(i) * 32 * W, some(i, left), hint);
-        }
-    }
-}
-
-// What `fetch` left of a part, to its tiles: those that begin in the 128 columns from `col` on. `y` is where the first tile
-// of these rows is, `shift` how far from a multiple of 16 bytes the row began. 8 lanes take 128 bytes of a tile.
-__device__ __forceinline__ void deliver(const u8* stage, u8* y, const Part& part, int col, int shift) {
-    int lane = threadIdx.x % 32, q = lane % 8, skipped = max(col - part.col0, 0);
-    int last = ceil(min(part.col1, col + 128) - part.col0, 4);
-#pragma unroll 2
-    for (int tile = ceil(skipped, 4) + lane / 8; tile < last; tile += 4) {
-        int at = part.col0 + tile * 4 - col + shift, bits = at % 4 * 8, count = part.col1 - part.col0 - tile * 4;
-        const u32* from = reinterpret_cast<const u32*>(stage + q * PITCH + at / 4 * 4);
-        u32 mask = count < 4 ? (1u << 8 * count) - 1 : ~0u;
-#ifdef MUTANT_PADDING_KEPT
-        mask = ~0u;
-#endif
-        u32 rows[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            rows[i] = from[i * 2 * PITCH];
-            if (bits) rows[i] = __funnelshift_r(rows[i], from[i * 2 * PITCH + 1], bits);
-            rows[i] &= mask;
-        }
-        *reinterpret_cast<uint4*>(y + tile * 512 + q * 16) = {rows[0], rows[1], rows[2], rows[3]};
-    }
-}
-
-// Block (128 columns, 128 rows of x or of a group of rows).
-template <Groups GROUPS, bool FIRST>
-__device__ __forceinline__ void staged(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
-    alignas(16) __shared__ u8 room[4][32 * PITCH];
-    int warp = threadIdx.x / 32, col = blockIdx.x * 128, tile = blockIdx.y, down = tile, used = ceil(H, 128);
-    Part part = {0, H, 0, W};
-    if (GROUPS == m) {
-        used = 0;
-        for (int g0 = 0; g0 < G; g0 += 32) {
-            int before = used;
-            Groups32 groups(ends, g0, G, 128, used);
-            if (tile < before || tile >= used) continue;
-            u32 upto = __ballot_sync(~0u, groups.start <= tile && groups.begin < groups.end);
-            groups = groups.of(31 - __clz(upto));
-            part.row0 = groups.begin, part.row1 = groups.end, down = tile - groups.start;
-        }
-    }
-    if (tile < used) {
-        int top = part.row0 + down * 128 + warp * 8;
-        fetch(room[warp], x, W, part, top, col, policy<FIRST>());
-        wait_for_copies();
-        int shift = (size_t(x) + size_t(top + threadIdx.x % 8) * W + col) % 16;
-        deliver(room[warp], y + size_t(tile) * part.across() * 512 + warp * 128, part, col, shift);
-    }
-    clear_tail(y, size_t(used) * part.across() * 512, bytes);
-}
-
-// The same with groups of columns. Blocks are cut as x is, so that what they read does not wait for the ends of groups.
-template <bool FIRST>
+// Two warps side by side have 128 columns each, of 8 of every 32 rows. Blocks are cut as x is, not as groups are.
+template <Groups GROUPS>
 __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
-    alignas(16) __shared__ u8 room[4][32 * PITCH];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, col = blockIdx.x * 128, next = col + 128, used = 0;
-    int top = blockIdx.y * 128 + warp * 8;
-    u8* stage = room[warp];
+    int lane = threadIdx.x % 32, chunk = lane % 8, warp = threadIdx.x / 32, tile = blockIdx.y / 4;
+    int q0 = blockIdx.y % 4 * 8, q = q0 + warp / 2 * 4 + lane / 8, top = tile * 128 + q;
+    int first = blockIdx.x * 256 + warp % 2 * 128, col = first + chunk * 16, next = min(first + 128, W);
     Part all = {0, H, 0, W};
-    u64 hint = policy<FIRST>();
-    fetch(stage, x, W, all, top, col, hint);
-    for (int g0 = 0; g0 < G; g0 += 32) {
-        Groups32 groups(ends, g0, G, 4, used);
-        bool here = groups.begin < next && groups.end > col && groups.begin < groups.end;
-        if (__any_sync(~0u, here && groups.end > next && (next - groups.begin) % 4)) {
-            // A tile begins in these columns and ends after them.
-            int row = top + lane / 8 * 32 + lane % 8;
-            copy(stage + lane * PITCH + 128, x + size_t(row) * W + next, has_row(all, row) ? 16 : 0, hint);
+    // The block's 64 lines come to L2 while groups are looked up.
+    int line = threadIdx.x / 2, ahead = tile * 128 + q0 + line % 8 + line / 8 * 32;
+    int ahead_col = blockIdx.x * 256 + threadIdx.x % 2 * 128;
+    if (line < 32 && ahead < H && ahead_col < W)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(x + ahead * W + ahead_col));
+
+    // Whether a tile begins in these columns and ends after them.
+    bool cut = false;
+    for (int g = lane; GROUPS == k && g < G; g += 32) {
+        int begin = g > 0 ? ends[g - 1] : 0;
+        cut |= begin < next && ends[g] > next && (next - begin) % 4;
+    }
+    cut = __any_sync(~0u, cut);
+
+    u32 words[4][5];
+    const u8* from = x + top * W + col;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint4 piece = {0, 0, 0, 0};
+        if (has_row(all, top + i * 32) && col < W) piece = __ldg(reinterpret_cast<const uint4*>(from + i * 32 * W));
+        words[i][0] = piece.x, words[i][1] = piece.y, words[i][2] = piece.z, words[i][3] = piece.w;
+    }
+    // The word after those: the neighbour's, or what comes after the columns, of which half the lanes load one for each
+    // row of the warp.
+    u32 after = 0;
+    int row = top - lane / 8 + lane % 4 + lane / 4 * 32;
+    if (cut && lane < 16 && has_row(all, row)) after = __ldg(reinterpret_cast<const u32*>(x + row * W + next));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 near = __shfl_down_sync(~0u, words[i][0], 1, 8), far = __shfl_sync(~0u, after, i * 4 + lane / 8);
+        words[i][4] = chunk == 7 ? far : near;
+    }
+
+    // To the tiles of columns `begin` to `end`; the first of these rows is number `tiles`.
+    auto give = [&](int begin, int end, int tiles) {
+        int skipped = (begin - col) & 3, at = col + skipped;
+        u8* to = y + (tiles * 512 + (at - begin) * 128 + q * 16);
+#pragma unroll
+        for (int j = 0; j < 4; j++, at += 4) {
+            if (at < begin || at >= end) continue;
+            u32 mask = end - at < 4 ? (1u << 8 * (end - at)) - 1 : ~0u;
+#ifdef MUTANT_PADDING_KEPT
+            mask = ~0u;
+#endif
+            auto word = [&](int i) { return __funnelshift_r(words[i][j], words[i][j + 1], skipped * 8) & mask; };
+            *reinterpret_cast<uint4*>(to + j * 512) = {word(0), word(1), word(2), word(3)};
         }
-        wait_for_copies();
+    };
+    int used = 0;
+    if (GROUPS == plain) {
+        used = all.across();
+        give(0, W, tile * used);
+    }
+#pragma unroll 1
+    for (int g0 = 0; GROUPS == k && g0 < G; g0 += 32) {
+        Groups32 groups(ends, g0, G, 4, used);
+        bool here = groups.begin < next && groups.end > first && groups.begin < groups.end;
+#pragma unroll 1
         for (u32 left = __ballot_sync(~0u, here); left; left &= left - 1) {
             Groups32 group = groups.of(__ffs(left) - 1);
             Part part = {0, H, group.begin, group.end};
-            size_t tile = size_t(group.start) * part.down() + size_t(blockIdx.y) * part.across();
-            deliver(stage, y + tile * 512 + warp * 128, part, col, 0);
+            give(group.begin, group.end, group.start * part.down() + tile * part.across());
         }
     }
-    clear_tail(y, size_t(used) * all.down() * 512, bytes);
+    clear_tail(y, used * all.down() * 512, bytes);
+}
+
+// The tiles of 128 rows.
+__device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+    int tile = blockIdx.y, used = 0, top = 0, across = ceil(W, 4), chunks = W / 16;
+    // Padding before is not counted yet, so these are rows of this block or of one close by.
+    if (threadIdx.x == 0 && tile * 128 < H)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x + tile * 128 * W), "r"(min(H - tile * 128, 128) * W));
+    Part part = {};
+#pragma unroll 1
+    for (int g0 = 0; g0 < G; g0 += 32) {
+        int before = used;
+        Groups32 groups(ends, g0, G, 128, used);
+        if (tile < before || tile >= used) continue;
+        u32 upto = __ballot_sync(~0u, groups.start <= tile && groups.begin < groups.end);
+        groups = groups.of(31 - __clz(upto));
+        part = {groups.begin, groups.end, 0, W};
+        top = groups.begin + (tile - groups.start) * 128;
+    }
+#pragma unroll 1
+    for (int at = threadIdx.x; tile < used && at < 32 * chunks; at += blockDim.x) {
+        // 16 columns of 8 rows, then the next 16 of them.
+        int chunk = at / 8 % chunks, q = at / 8 / chunks * 8 + at % 8;
+        const u8* from = x + (top + q) * W + chunk * 16;
+        uint4 piece[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            piece[i] = uint4{0, 0, 0, 0};
+            if (has_row(part, top + q + i * 32)) piece[i] = __ldg(reinterpret_cast<const uint4*>(from + i * 32 * W));
+        }
+        uint4* to = reinterpret_cast<uint4*>(y + (tile * across + chunk * 4) * 512) + q;
+        to[0] = {piece[0].x, piece[1].x, piece[2].x, piece[3].x};
+        to[32] = {piece[0].y, piece[1].y, piece[2].y, piece[3].y};
+        to[64] = {piece[0].z, piece[1].z, piece[2].z, piece[3].z};
+        to[96] = {piece[0].w, piece[1].w, piece[2].w, piece[3].w};
+    }
+    clear_tail(y, used * across * 512, bytes);
 }
 
 #define ENTRY(variant, groups, threads, ...)                                                                           \
@@ -316,9 +294,6 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
 ENTRY(simple, plain, 256, simple<plain>)
 ENTRY(simple, m, 256, simple<m>)
 ENTRY(simple, k, 256, simple<k>)
-ENTRY(staged, plain, 128, staged<plain, false>)
-ENTRY(staged, m, 128, staged<m, false>)
-ENTRY(staged, k, 128, columns<false>)
-ENTRY(first, plain, 128, staged<plain, true>)
-ENTRY(first, m, 128, staged<m, true>)
-ENTRY(first, k, 128, columns<true>)
+ENTRY(columns, plain, 128, columns<plain>)
+ENTRY(columns, k, 128, columns<k>)
+ENTRY(rows, m, 448, rows)

@@ -49,7 +49,7 @@ template <class T> __device__ __forceinline__ void fast(const T *gate_up, T *y, 
     swiglu_eights(gate_up, limit, rows, cols, nothing, [=](int, int at, const float(&out)[8]) {
         if (at < rows * (cols / 8))
             Eight<T>::store(y, at, out);
-    });
+    }, NoHint());
 }
 
 #define ENTRIES(DTYPE, T)                                                                                              \

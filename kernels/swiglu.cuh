@@ -25,8 +25,9 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 // Rows [gate, up] of 2·cols by eights of the result, whose pairs are loaded while those before are worked on. Calls
 // emit(state, eight, y) for all lanes of a warp together, some of which may be beyond the last; neighbouring lanes hold
 // neighbouring eights. `prepare` makes the state once the first are on their way.
-template <class T, class Prepare, class Emit>
-__device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int rows, int cols, Prepare prepare, Emit emit) {
+template <class T, class Prepare, class Emit, class... Hint>
+__device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int rows, int cols, Prepare prepare, Emit emit,
+                                              Hint... hint) {
     const int across = cols / 8, count = rows * across, stride = gridDim.x * blockDim.x;
     int at = blockIdx.x * blockDim.x + threadIdx.x;
     // Of the eight that is loaded next its column and where its gate is: followed, as divisions are slow.
@@ -37,9 +38,9 @@ __device__ __forceinline__ void swiglu_eights(const T *gate_up, float limit, int
     const auto load = [&](Eight<T> &gate, Eight<T> &up, int at) {
         if (at < count) {
 #ifdef MUTANT_GATE_UP_SWAPPED
-            up.load(gate_up, from), gate.load(gate_up, from + across);
+            up.load(gate_up, from, hint...), gate.load(gate_up, from + across, hint...);
 #else
-            gate.load(gate_up, from), up.load(gate_up, from + across);
+            gate.load(gate_up, from, hint...), up.load(gate_up, from + across, hint...);
 #endif
         } else {
             gate.zero(), up.zero();

@@ -16,7 +16,7 @@ needs = ["C % W == 0"]
 
 [[variant.launch]]
 entry = "swiglu_quantize_fast_{format}_{dtype}"
-grid = ["min(ceil(T * C, 2048), sms * 4)"]
+grid = ["min(ceil(T * C, 2048), sms * 5)"]
 block = [256]
 args = ["gate_up", "amax", "data", "scale", "limit", "T", "C"]
 
@@ -82,7 +82,7 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
                                                   float limit, int rows, int cols) {                                   \
         simple<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                 \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 4 : 3)                                          \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3)                                          \
         swiglu_quantize_fast_##FORMAT##_##DTYPE(const T *gate_up, const float *amax, FORMAT::Codes *data,              \
                                                 FORMAT::Stored *scale, float limit, int rows, int cols) {              \
         fast<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                   \

@@ -20,7 +20,7 @@ use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::gate::judge;
 use crate::metrics::{Bound, METRICS};
 use crate::pattern::matches;
-use crate::record::Phase;
+use crate::record::{Phase, Record};
 use crate::report;
 
 /// Finds what is wrong with the rules of an experiment before anything is run: `(offending text, message)`.
@@ -117,7 +117,7 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
         records.extend(folder.read_cell(id)?);
     }
     let summaries = summarize(&records);
-    let verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
+    let verdicts = judge(&bind(&manifest, &records), &summaries).map_err(|message| Error::data(&folder.path, message))?;
     Ok(Run {
         manifest,
         records,
@@ -126,8 +126,9 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
     })
 }
 
-/// Each rule with the recipes it binds. A run of selected cells (`--only`) may leave a rule without any: it is dropped.
-fn bind(manifest: &Manifest) -> Vec<(&Rule, Vec<&str>)> {
+/// Each rule with the recipes it binds. A run of selected cells (`--only`) may leave a rule without any: it is dropped. So
+/// it may be that a kernel takes none of the cases: it is not judged.
+fn bind<'a>(manifest: &'a Manifest, records: &[Record]) -> Vec<(&'a Rule, Vec<&'a str>)> {
     let recipes = || {
         manifest
             .recipes
@@ -137,7 +138,8 @@ fn bind(manifest: &Manifest) -> Vec<(&Rule, Vec<&str>)> {
     };
     let ran = |recipe: &str, phase: Phase| {
         let prefix = format!("{recipe}/{phase}/");
-        manifest.cells.iter().any(|id| id.starts_with(&prefix))
+        let took = manifest.experiment.kind != Kind::Kernels || records.iter().any(|record| record.recipe == recipe);
+        took && manifest.cells.iter().any(|id| id.starts_with(&prefix))
     };
     let bound = |rule: &Rule| {
         recipes()
