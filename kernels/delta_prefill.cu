@@ -379,6 +379,23 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
 }
 
 // By 128 threads for 64 value channels of head and sequence blockIdx.x / 2.
+// Elements (k, v) and (k + 1, v) of a state, k even.
+__device__ __forceinline__ void load_pair(float &first, float &second, const float *state, int k, int v, int vk) {
+    if (vk) {
+        const float2 both = *(const float2 *)(state + v * D + k);
+        first = both.x, second = both.y;
+    } else {
+        first = state[k * D + v], second = state[(k + 1) * D + v];
+    }
+}
+
+__device__ __forceinline__ void store_pair(float *state, float first, float second, int k, int v, int vk) {
+    if (vk)
+        *(float2 *)(state + v * D + k) = make_float2(first, second);
+    else
+        state[k * D + v] = first, state[(k + 1) * D + v] = second;
+}
+
 // c [64, 64] = a [64, 16 STEPS] · tileᵀ, a row of the tile for each column of c, or c += where it ADDs.
 template <int STEPS, bool ADD = false>
 __device__ __forceinline__ void group_rows(float (&c)[8][4], const u32 (&a)[STEPS][4], const unsigned char *tile) {
@@ -418,8 +435,8 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
 #pragma unroll
     for (int n = 0; n < 16; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[n / 8][n % 8][i] = initial[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, in_vk)];
+        for (int i = 0; i < 2; i++)
+            load_pair(s[n / 8][n % 8][2 * i], s[n / 8][n % 8][2 * i + 1], initial + matrix, 8 * n + pair, channel + 8 * i, in_vk);
     }
     const int at = tile_byte(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
     wait_for_last();
@@ -522,8 +539,8 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
 #pragma unroll
     for (int n = 0; n < 16; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            final[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, OUT_VK)] = s[n / 8][n % 8][i];
+        for (int i = 0; i < 2; i++)
+            store_pair(final + matrix, s[n / 8][n % 8][2 * i], s[n / 8][n % 8][2 * i + 1], 8 * n + pair, channel + 8 * i, OUT_VK);
     }
 }
 

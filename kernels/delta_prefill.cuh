@@ -88,58 +88,79 @@ __device__ __forceinline__ u32 word_of(const unsigned char *tile, int row, int c
     return *(const u32 *)(tile + tile_byte(row, channel / 8) + channel % 8 * 2);
 }
 
-// x ← (1 + a)⁻¹, both [64, 64] lower triangles of which those of a have no diagonal. By four warps, of those that come.
-__device__ __forceinline__ void invert(const float *a, float *x) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    // Squares of 16 on the diagonal: each column by a thread, downwards.
-    if (warp < 4 && lane < 16) {
-        const float *square = a + warp * 16 * PITCH + warp * 16;
-        float column[16];
+// c [16, 16] += left · right, in f32 read as TF32, both with rows of PITCH.
+__device__ __forceinline__ void multiply_squares(float (&c)[2][4], const float *left, const float *right) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            column[i] = i == lane;
-#pragma unroll
-        for (int j = 0; j < 15; j++) {
-#pragma unroll
-            for (int i = j + 1; i < 16; i++)
-                column[i] = fmaf(-square[i * PITCH + j], column[j], column[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            x[(warp * 16 + i) * PITCH + warp * 16 + lane] = column[i];
-    }
-    __syncthreads();
-    // Below: X_rc = −X_rr Σ A_rm X_mc over c ≤ m < r, column c of squares by warp c.
-    const auto product = [&](float(&c)[2][4], const float *left, const float *right) {
-#pragma unroll
-        for (int k = 0; k < 16; k += 8) {
-            const float *row = left + g * PITCH + k + t;
-            const float l[4] = {row[0], row[8 * PITCH], row[4], row[8 * PITCH + 4]};
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                const float *column = right + (k + t) * PITCH + n * 8 + g;
-                multiply_tf32(c[n], l, column[0], column[4 * PITCH]);
-            }
-        }
-    };
-    const auto keep_square = [&](const float(&c)[2][4], float *to, float sign) {
+    for (int k = 0; k < 16; k += 8) {
+        const float *row = left + g * PITCH + k + t;
+        const float l[4] = {row[0], row[8 * PITCH], row[4], row[8 * PITCH + 4]};
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            float *at = to + g * PITCH + n * 8 + 2 * t;
-            at[0] = sign * c[n][0], at[1] = sign * c[n][1], at[8 * PITCH] = sign * c[n][2], at[8 * PITCH + 1] = sign * c[n][3];
+            const float *column = right + (k + t) * PITCH + n * 8 + g;
+            multiply_tf32(c[n], l, column[0], column[4 * PITCH]);
         }
-        __syncwarp();
-    };
-    for (int r = warp + 1; r < 4; r++) {
-        float sum[2][4] = {}, block[2][4] = {};
-        for (int m = warp; m < r; m++)
-            product(sum, a + r * 16 * PITCH + m * 16, x + m * 16 * PITCH + warp * 16);
-        float *to = x + r * 16 * PITCH + warp * 16;
-        keep_square(sum, to, 1.0f);
-        product(block, x + r * 16 * PITCH + r * 16, to);
-        __syncwarp();
-        keep_square(block, to, -1.0f);
     }
+}
+
+__device__ __forceinline__ void keep_square(float *to, const float (&c)[2][4], float sign) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            to[(g + i / 2 * 8) * PITCH + n * 8 + 2 * t + i % 2] = sign * c[n][i];
+    }
+}
+
+// x ← (1 + a)⁻¹, both [64, 64] lower triangles of which those of a have no diagonal. By four warps, of those that come.
+__device__ __forceinline__ void invert(const float *a, float *x) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const auto square = [](int row, int column) { return row * 16 * PITCH + column * 16; };
+    // Squares of 16 on the diagonal: each column by a thread, downwards.
+    if (warp < 4 && lane < 16) {
+        float column[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            column[i] = i == lane;
+#pragma unroll
+            for (int j = 0; j < i; j++) {
+                const float4 *row = (const float4 *)(a + square(warp, warp) + i * PITCH);
+                const float4 four = row[j / 4];
+                const float entry = j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w;
+                column[i] = fmaf(-entry, column[j], column[i]);
+            }
+            x[square(warp, warp) + i * PITCH + lane] = column[i];
+        }
+    }
+    __syncthreads();
+    // Of (P 0, A Q) the lower left of the inverse is −Q⁻¹ A P⁻¹: first with squares of 16,
+    if (warp < 2) {
+        const int column = 2 * warp, row = column + 1;
+        float sum[2][4] = {}, block[2][4] = {}, *to = x + square(row, column);
+        multiply_squares(sum, a + square(row, column), x + square(column, column));
+        keep_square(to, sum, 1.0f);
+        __syncwarp();
+        multiply_squares(block, x + square(row, row), to);
+        __syncwarp();
+        keep_square(to, block, -1.0f);
+    }
+    __syncthreads();
+    // then of 32, a square of 16 of them by each warp.
+    const int row = 2 + warp / 2, column = warp % 2;
+    float sum[2][4] = {}, block[2][4] = {};
+    if (warp < 4) {
+        for (int m = column; m < 2; m++)
+            multiply_squares(sum, a + square(row, m), x + square(m, column));
+        keep_square(x + square(row, column), sum, 1.0f);
+    }
+    __syncthreads();
+    if (warp < 4)
+        for (int m = 2; m <= row; m++)
+            multiply_squares(block, x + square(row, m), x + square(m, column));
+    __syncthreads();
+    if (warp < 4)
+        keep_square(x + square(row, column), block, -1.0f);
     __syncthreads();
 }
 
@@ -310,25 +331,30 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
         }
     }
     for (int column = part; column < 8; column += parts) {
-        float c[2][4] = {};
+        u32 *const entries = (u32 *)(own.p + tile_byte(i, column) + pair * 2);
         if (CHANNELS && column == block)
             continue;
-        if (column <= block) {
+        float c[2][4] = {};
+#ifndef MUTANT_FUTURE_SEEN
+        if (column > block) {
+            *entries = 0;
+            continue;
+        }
+#endif
 #pragma unroll
-            for (int steps = 0; steps < 8; steps += 2) {
-                u32 right[4];
-                if (CHANNELS) {
+        for (int steps = 0; steps < 8; steps += 2) {
+            u32 right[4];
+            if (CHANNELS) {
 #pragma unroll
-                    for (int half = 0; half < 4; half++) {
-                        const int channel = 16 * steps + 8 * half + pair, j = 8 * column + row;
-                        right[half] = decayed(own.k, j, channel, decay_of(own.g, 8 * block, j, channel));
-                    }
-                } else {
-                    load_matrices(right, shared_address(own.k + tile_byte(8 * column + lane % 8, 2 * steps + lane / 8)));
+                for (int half = 0; half < 4; half++) {
+                    const int channel = 16 * steps + 8 * half + pair, j = 8 * column + row;
+                    right[half] = decayed(own.k, j, channel, decay_of(own.g, 8 * block, j, channel));
                 }
-                multiply(c[0], left[steps], right[0], right[1]);
-                multiply(c[1], left[steps + 1], right[2], right[3]);
+            } else {
+                load_matrices(right, shared_address(own.k + tile_byte(8 * column + lane % 8, 2 * steps + lane / 8)));
             }
+            multiply(c[0], left[steps], right[0], right[1]);
+            multiply(c[1], left[steps + 1], right[2], right[3]);
         }
         float query[2];
 #pragma unroll
@@ -339,7 +365,7 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
             keep_key(own, i, j, decay * (c[0][n] + c[1][n]));
             query[n] = query_entry(own, i, j, decay * (c[0][2 + n] + c[1][2 + n]), scale);
         }
-        *(u32 *)(own.p + tile_byte(i, column) + pair * 2) = to_bf16x2(query[0], query[1]);
+        *entries = to_bf16x2(query[0], query[1]);
     }
 }
 
