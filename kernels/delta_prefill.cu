@@ -28,27 +28,7 @@ args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
 entry = "delta_prefill_chunks_states_{gate}"
 grid = ["N * H * 2"]
 block = [128]
-shared = "3 * (58368 + 16384 * (G / 128))"
-args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
-
-[[variant]]
-name = "groups"
-doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
-needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
-scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
-
-[[variant.launch]]
-entry = "delta_prefill_chunks_own_{gate}"
-grid = ["(T / 64 + N) * H"]
-block = [128]
-shared = "60416 + 34816 * (G / 128)"
-args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
-
-[[variant.launch]]
-entry = "delta_prefill_groups_states_{gate}"
-grid = ["N * H * 2"]
-block = [128]
-shared = "3 * (58368 + 16384 * (G / 128))"
+shared = "3 * (58368 + 16384 * (G / 128)) + 32"
 programmatic = true
 args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
 
@@ -66,10 +46,38 @@ shared = "60416 + 34816 * (G / 128)"
 args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
 
 [[variant.launch]]
-entry = "delta_prefill_groups_states_{gate}"
+entry = "delta_prefill_chunks_states_{gate}"
 grid = ["N * H * 2"]
 block = [128]
-shared = "3 * (58368 + 16384 * (G / 128))"
+shared = "3 * (58368 + 16384 * (G / 128)) + 32"
+programmatic = true
+args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
+
+[[variant]]
+name = "probe"
+doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
+needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
+scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
+
+[[variant.launch]]
+entry = "delta_prefill_wide_own_{gate}"
+grid = ["(T / 64 + N) * H"]
+block = [256]
+shared = "60416 + 34816 * (G / 128)"
+args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
+
+[[variant.launch]]
+entry = "delta_prefill_wide_own_{gate}"
+grid = ["(T / 64 + N) * H"]
+block = [256]
+shared = "60416 + 34816 * (G / 128)"
+args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
+
+[[variant.launch]]
+entry = "delta_prefill_chunks_states_{gate}"
+grid = ["N * H * 2"]
+block = [128]
+shared = "3 * (58368 + 16384 * (G / 128)) + 32"
 programmatic = true
 args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
 
@@ -190,41 +198,38 @@ SIMPLE(kda, true, bf16, bf16)
 
 constexpr int STAGES = 3;
 
+// What the products of a chunk read, and its values.
 template <bool CHANNELS> struct Stage {
-    unsigned char k[2 * PANEL], q[2 * PANEL], t[PANEL], p[PANEL];
-    unsigned char v[CHANNELS ? 3 * PANEL : PANEL]; // and of KDA exp(G_64 − G) k, which of GDN is k by rows
-    float rows[ROWS];
+    Left<false> left;
+    unsigned char k[2 * PANEL], q[2 * PANEL], v[PANEL];
 
-    __device__ __forceinline__ unsigned char *keys_until() {
-        return CHANNELS ? v + PANEL : k;
-    }
+    __device__ __forceinline__ unsigned char *keys() { return k; }
+    __device__ __forceinline__ unsigned char *queries() { return q; }
+    __device__ __forceinline__ unsigned char *keys_until() { return k; }
 };
 
-// By 128 threads; without what other chunks than `chunk` have.
+template <> struct Stage<true> {
+    Left<true> left;
+    unsigned char v[PANEL];
+
+    __device__ __forceinline__ unsigned char *keys() { return left.k; }
+    __device__ __forceinline__ unsigned char *queries() { return left.q; }
+    __device__ __forceinline__ unsigned char *keys_until() { return left.until; }
+};
+
+// By 128 threads; without what other chunks have.
 template <bool CHANNELS>
-__device__ __forceinline__ void copy_chunk(Stage<CHANNELS> &stage, const bf16 *q, const bf16 *k, const bf16 *v,
-                                           const unsigned char *left, int tokens, int H) {
+__device__ __forceinline__ void copy_chunk(Stage<CHANNELS> &stage, u64 *arrival, const bf16 *q, const bf16 *k, const bf16 *v,
+                                           const Left<CHANNELS> &left, int tokens, int H) {
     const int thread = threadIdx.x;
-    const auto copy = [&](void *to, const unsigned char *from, int bytes) {
-        for (int at = thread * 16; at < bytes; at += 128 * 16)
-            copy_async(shared_address(to) + at, from + at);
-    };
-    copy(stage.t, left, PANEL);
-    copy(stage.p, left + PANEL, PANEL);
-    copy(stage.rows, left + 2 * PANEL, ROWS * 4);
-    if (CHANNELS) {
-        const unsigned char *moved = left + 2 * PANEL + ROWS * 4;
-        copy(stage.k, moved, 2 * PANEL);
-        copy(stage.q, moved + 2 * PANEL, 2 * PANEL);
-        copy(stage.keys_until(), moved + 4 * PANEL, 2 * PANEL);
-    } else {
+    if (thread == 0)
+        copy_block(&stage.left, &left, sizeof left, arrival);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int row = i * 8 + thread / 16, to = tile_byte(row, thread % 16);
-            const size_t from = (row < tokens ? (size_t)row * H * D : 0) + thread % 16 * 8;
-            copy_async(shared_address(stage.k + to), k + from, row < tokens);
-            copy_async(shared_address(stage.q + to), q + from, row < tokens);
-        }
+    for (int i = 0; i < (CHANNELS ? 0 : 8); i++) {
+        const int row = i * 8 + thread / 16, to = tile_byte(row, thread % 16);
+        const size_t from = (row < tokens ? (size_t)row * H * D : 0) + thread % 16 * 8;
+        copy_async(shared_address(stage.keys() + to), k + from, row < tokens);
+        copy_async(shared_address(stage.queries() + to), q + from, row < tokens);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -232,153 +237,9 @@ __device__ __forceinline__ void copy_chunk(Stage<CHANNELS> &stage, const bf16 *q
         copy_async(shared_address(stage.v + tile_byte(row, thread % 8)),
                    v + (row < tokens ? (size_t)row * H * D : 0) + thread % 8 * 8, row < tokens);
     }
+    commit_copies();
 }
 
-// c [16, 64] += a [16, 16 STEPS] · tileᵀ, a row of the tile for each column of c. Of triangles only what is not zero.
-template <int STEPS, bool TRIANGLE>
-__device__ __forceinline__ void multiply_rows(float (&c)[8][4], const u32 (&a)[STEPS][4], const unsigned char *tile) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-#pragma unroll
-        for (int n = TRIANGLE ? 2 * step : 0; n < 8; n += 2) {
-            u32 b[4];
-            load_matrices(b, shared_address(tile + tile_byte(8 * n + lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2)));
-            multiply(c[n], a[step], b[0], b[1]);
-            multiply(c[n + 1], a[step], b[2], b[3]);
-        }
-    }
-}
-
-// By 128 threads for 64 value channels of head and sequence blockIdx.x / 2.
-template <bool CHANNELS>
-__device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, Sequences sequences,
-                                       const unsigned char *left, bf16 *o, float *final, int H, int in_vk, int out_vk) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    Stage<CHANNELS> *stages = (Stage<CHANNELS> *)shared;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, pair = lane % 4 * 2;
-    const int half = blockIdx.x % 2, head = blockIdx.x / 2 % H, n = blockIdx.x / 2 / H;
-    const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
-    const int chunks = (int)((length + C - 1) / C);
-    const size_t first = ((size_t)start * H + head) * D;
-    const bf16 *values = v + first + half * C;
-    left += ((size_t)sequences.chunks_before(n) * H + head) * left_by_chunk<CHANNELS>();
-    const auto request = [&](int chunk) {
-        if (chunk < chunks) {
-            const size_t from = (size_t)chunk * C * H * D;
-            const int tokens = (int)min((long long)C, length - (long long)chunk * C);
-            copy_chunk<CHANNELS>(stages[chunk % STAGES], q + first + from, k + first + from, values + from,
-                                 left + (size_t)chunk * H * left_by_chunk<CHANNELS>(), tokens, H);
-        }
-        commit_copies();
-    };
-#pragma unroll
-    for (int chunk = 0; chunk < STAGES - 1; chunk++)
-        request(chunk);
-
-    // Of value channel `channel`, and eight further, key channels 8 n + pair and the next.
-    const int channel = half * C + warp * 16 + row;
-    const size_t matrix = ((size_t)n * H + head) * D * D;
-    float s[16][4];
-#pragma unroll
-    for (int n = 0; n < 16; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[n][i] = initial[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, in_vk)];
-    }
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        wait_copies<STAGES - 2>();
-#ifndef MUTANT_BARRIER_MISSING
-        __syncthreads();
-#endif
-        request(chunk + STAGES - 1);
-        Stage<CHANNELS> &stage = stages[chunk % STAGES];
-        u32 old[8][4];
-#pragma unroll
-        for (int step = 0; step < 8; step++)
-            as_operand(old[step], s[2 * step], s[2 * step + 1]);
-        float r[8][4] = {}, out[8][4] = {};
-        multiply_rows<8, false>(r, old, stage.k);
-        multiply_rows<8, false>(out, old, stage.q);
-        // V − exp(G) K S
-        const int at = tile_byte(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
-#pragma unroll
-        for (int n = 0; n < 8; n += 2) {
-            u32 words[4];
-            load_turned(words, shared_address(stage.v + at + n * 8 * 128));
-#pragma unroll
-            for (int tile = 0; tile < 2; tile++) {
-                const float2 low = pair_of(words[2 * tile]), high = pair_of(words[2 * tile + 1]);
-                float(&x)[4] = r[n + tile], (&y)[4] = out[n + tile];
-                const float2 one = make_float2(1.0f, 1.0f);
-                const float2 a = CHANNELS ? one : *(const float2 *)(stage.rows + 8 * (n + tile) + pair);
-                const float2 b = CHANNELS ? one : *(const float2 *)(stage.rows + C + 8 * (n + tile) + pair);
-                x[0] = fmaf(-a.x, x[0], low.x), x[1] = fmaf(-a.y, x[1], low.y);
-                x[2] = fmaf(-a.x, x[2], high.x), x[3] = fmaf(-a.y, x[3], high.y);
-                y[0] *= b.x, y[1] *= b.y, y[2] *= b.x, y[3] *= b.y;
-            }
-        }
-        u32 operand[4][4];
-#pragma unroll
-        for (int step = 0; step < 4; step++)
-            as_operand(operand[step], r[2 * step], r[2 * step + 1]);
-        float pseudo[8][4] = {};
-        multiply_rows<4, true>(pseudo, operand, stage.t);
-#pragma unroll
-        for (int step = 0; step < 4; step++)
-            as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
-        multiply_rows<4, true>(out, operand, stage.p);
-        // The new state.
-#pragma unroll
-        for (int n = 0; n < 16; n++) {
-            const float2 decay = *(const float2 *)(stage.rows + (CHANNELS ? 8 * n + pair : 3 * C));
-            s[n][0] *= decay.x, s[n][1] *= decay.y, s[n][2] *= decay.x, s[n][3] *= decay.y;
-        }
-        if (!CHANNELS) {
-#pragma unroll
-            for (int n = 0; n < 8; n++) {
-                const float2 c = *(const float2 *)(stage.rows + 2 * C + 8 * n + pair);
-                pseudo[n][0] *= c.x, pseudo[n][1] *= c.y, pseudo[n][2] *= c.x, pseudo[n][3] *= c.y;
-            }
-#pragma unroll
-            for (int step = 0; step < 4; step++)
-                as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
-        }
-        const unsigned char *keys = stage.keys_until();
-#pragma unroll
-        for (int step = 0; step < 4; step++) {
-#pragma unroll
-            for (int n = 0; n < 16; n += 2) {
-                u32 b[4];
-                load_turned(b, shared_address(keys + tile_byte(16 * step + lane % 16, n + lane / 16)));
-                multiply(s[n], operand[step], b[0], b[1]);
-                multiply(s[n + 1], operand[step], b[2], b[3]);
-            }
-        }
-        // The output goes where the warp's values were, and from there to memory in rows.
-#pragma unroll
-        for (int n = 0; n < 8; n += 2)
-            store_turned(shared_address(stage.v + at + n * 8 * 128), to_bf16x2(out[n][0], out[n][1]),
-                         to_bf16x2(out[n][2], out[n][3]), to_bf16x2(out[n + 1][0], out[n + 1][1]),
-                         to_bf16x2(out[n + 1][2], out[n + 1][3]));
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = 16 * i + lane / 2, token = chunk * C + row, sixteen = 2 * warp + lane % 2;
-            if (token < length)
-                *(uint4 *)(o + first + (size_t)token * H * D + half * C + sixteen * 8) =
-                    *(const uint4 *)(stage.v + tile_byte(row, sixteen));
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < 16; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            final[matrix + state_at(8 * n + pair + i % 2, channel + i / 2 * 8, D, D, OUT_VK)] = s[n][i];
-    }
-}
-
-// By 128 threads for 64 value channels of head and sequence blockIdx.x / 2.
 // Elements (k, v) and (k + 1, v) of a state, k even.
 __device__ __forceinline__ void load_pair(float &first, float &second, const float *state, int k, int v, int vk) {
     if (vk) {
@@ -408,25 +269,27 @@ __device__ __forceinline__ void group_rows(float (&c)[8][4], const u32 (&a)[STEP
 }
 
 template <bool CHANNELS>
-__device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, Sequences sequences,
-                                       const unsigned char *left, bf16 *o, float *final, int H, int in_vk, int out_vk) {
+__device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, Sequences sequences,
+                                       const Left<CHANNELS> *left, bf16 *o, float *final, int H, int in_vk, int out_vk) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Stage<CHANNELS> *stages = (Stage<CHANNELS> *)shared;
+    u64 *arrivals = (u64 *)(stages + STAGES);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, pair = lane % 4 * 2;
     const int half = blockIdx.x % 2, head = blockIdx.x / 2 % H, n = blockIdx.x / 2 / H;
     const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
     const int chunks = (int)((length + C - 1) / C);
     const size_t first = ((size_t)start * H + head) * D;
     const bf16 *values = v + first + half * C;
-    left += ((size_t)sequences.chunks_before(n) * H + head) * left_by_chunk<CHANNELS>();
+    left += (size_t)sequences.chunks_before(n) * H + head;
     const auto request = [&](int chunk) {
         if (chunk < chunks) {
             const size_t from = (size_t)chunk * C * H * D;
             const int tokens = (int)min((long long)C, length - (long long)chunk * C);
-            copy_chunk<CHANNELS>(stages[chunk % STAGES], q + first + from, k + first + from, values + from,
-                                 left + (size_t)chunk * H * left_by_chunk<CHANNELS>(), tokens, H);
+            copy_chunk<CHANNELS>(stages[chunk % STAGES], arrivals + chunk % STAGES, q + first + from, k + first + from,
+                                 values + from, left[(size_t)chunk * H], tokens, H);
+        } else {
+            commit_copies();
         }
-        commit_copies();
     };
     // Of value channel `channel`, and eight further, key channels 8 n + pair and the next.
     const int channel = half * C + warp * 16 + row;
@@ -439,41 +302,43 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
             load_pair(s[n / 8][n % 8][2 * i], s[n / 8][n % 8][2 * i + 1], initial + matrix, 8 * n + pair, channel + 8 * i, in_vk);
     }
     const int at = tile_byte(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
+    if (threadIdx.x < STAGES)
+        arrival_init(arrivals + threadIdx.x);
+    __syncthreads();
     wait_for_last();
 #pragma unroll
     for (int chunk = 0; chunk < STAGES - 1; chunk++)
         request(chunk);
     for (int chunk = 0; chunk < chunks; chunk++) {
+        arrival_wait(arrivals + chunk % STAGES, chunk / STAGES % 2);
         wait_copies<STAGES - 2>();
         group_publish();
 #ifndef MUTANT_BARRIER_MISSING
         __syncthreads();
 #endif
-        request(chunk + STAGES - 1);
         Stage<CHANNELS> &stage = stages[chunk % STAGES];
+        const float *factors = stage.left.factors;
         u32 old[8][4];
 #pragma unroll
         for (int step = 0; step < 8; step++)
             as_operand(old[step], s[step / 4][step % 4 * 2], s[step / 4][step % 4 * 2 + 1]);
         float r[8][4], out[8][4];
         group_fence();
-        group_rows(r, old, stage.k);
-        group_rows(out, old, stage.q);
+        group_rows(r, old, stage.keys());
+        group_rows(out, old, stage.queries());
+        request(chunk + STAGES - 1);
+        u32 words[4][4];
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            load_turned(words[n], shared_address(stage.v + at + n * 16 * 128));
         group_wait<1>();
         // V − exp(G) K S
 #pragma unroll
-        for (int n = 0; n < 8; n += 2) {
-            u32 words[4];
-            load_turned(words, shared_address(stage.v + at + n * 8 * 128));
-#pragma unroll
-            for (int tile = 0; tile < 2; tile++) {
-                const float2 low = pair_of(words[2 * tile]), high = pair_of(words[2 * tile + 1]);
-                float(&x)[4] = r[n + tile];
-                const float2 one = make_float2(1.0f, 1.0f);
-                const float2 a = CHANNELS ? one : *(const float2 *)(stage.rows + 8 * (n + tile) + pair);
-                x[0] = fmaf(-a.x, x[0], low.x), x[1] = fmaf(-a.y, x[1], low.y);
-                x[2] = fmaf(-a.x, x[2], high.x), x[3] = fmaf(-a.y, x[3], high.y);
-            }
+        for (int n = 0; n < 8; n++) {
+            const float2 low = pair_of(words[n / 2][n % 2 * 2]), high = pair_of(words[n / 2][n % 2 * 2 + 1]);
+            const float2 a = CHANNELS ? make_float2(1.0f, 1.0f) : *(const float2 *)(factors + 8 * n + pair);
+            r[n][0] = fmaf(-a.x, r[n][0], low.x), r[n][1] = fmaf(-a.y, r[n][1], low.y);
+            r[n][2] = fmaf(-a.x, r[n][2], high.x), r[n][3] = fmaf(-a.y, r[n][3], high.y);
         }
         u32 operand[4][4];
 #pragma unroll
@@ -481,11 +346,11 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
             as_operand(operand[step], r[2 * step], r[2 * step + 1]);
         float pseudo[8][4];
         group_fence();
-        group_rows(pseudo, operand, stage.t);
+        group_rows(pseudo, operand, stage.left.t);
         // Meanwhile the state decays, and what the old one gives.
 #pragma unroll
         for (int n = 0; n < 16; n++) {
-            const float2 decay = *(const float2 *)(stage.rows + (CHANNELS ? 8 * n + pair : 3 * C));
+            const float2 decay = *(const float2 *)(factors + (CHANNELS ? 8 * n + pair : 3 * C));
             float(&x)[4] = s[n / 8][n % 8];
             x[0] *= decay.x, x[1] *= decay.y, x[2] *= decay.x, x[3] *= decay.y;
         }
@@ -493,7 +358,7 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
         if (!CHANNELS) {
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                const float2 b = *(const float2 *)(stage.rows + C + 8 * n + pair);
+                const float2 b = *(const float2 *)(factors + C + 8 * n + pair);
                 out[n][0] *= b.x, out[n][1] *= b.y, out[n][2] *= b.x, out[n][3] *= b.y;
             }
         }
@@ -502,11 +367,11 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
         for (int step = 0; step < 4; step++)
             as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
         group_fence();
-        group_rows<4, true>(out, operand, stage.p);
+        group_rows<4, true>(out, operand, stage.left.p);
         u32 until[4][4];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const float2 c = CHANNELS ? make_float2(1.0f, 1.0f) : *(const float2 *)(stage.rows + 2 * C + 8 * n + pair);
+            const float2 c = CHANNELS ? make_float2(1.0f, 1.0f) : *(const float2 *)(factors + 2 * C + 8 * n + pair);
             u32(&to)[4] = until[n / 2];
             to[n % 2 * 2] = to_bf16x2(pseudo[n][0] * c.x, pseudo[n][1] * c.y);
             to[n % 2 * 2 + 1] = to_bf16x2(pseudo[n][2] * c.x, pseudo[n][3] * c.y);
@@ -552,24 +417,25 @@ __device__ __forceinline__ void states_group(const bf16 *q, const bf16 *k, const
     }                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                            \
         const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \
-        const unsigned char *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {             \
+        const Left<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {             \
         states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
     }
-#define WIDE(GATE, CHANNELS)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256, CHANNELS ? 2 : 3) delta_prefill_wide_own_##GATE(                  \
-        const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, unsigned char *left,       \
+#define OWN(GATE, CHANNELS, THREADS, BLOCKS, NAME)                                                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_prefill_##NAME##_own_##GATE(                    \
+        const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, Left<CHANNELS> *left,      \
         int N, int H, int index, float scale) {                                                                         \
-        prepare<CHANNELS, 256>(q, k, g, beta, {starts, index, N}, left, H, scale);                                      \
+        prepare<CHANNELS, THREADS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                  \
     }
-WIDE(gdn, false)
-WIDE(kda, true)
-#define GROUPS(GATE, CHANNELS)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_groups_states_##GATE(                            \
+OWN(gdn, false, 128, 3, chunks)
+OWN(kda, true, 128, 2, chunks)
+OWN(gdn, false, 256, 3, wide)
+OWN(kda, true, 256, 2, wide)
+
+#define STATES(GATE, CHANNELS)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                            \
         const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \
-        const unsigned char *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {             \
-        states_group<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
+        const Left<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {            \
+        states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
     }
-GROUPS(gdn, false)
-GROUPS(kda, true)
-CHUNKS(gdn, false)
-CHUNKS(kda, true)
+STATES(gdn, false)
+STATES(kda, true)

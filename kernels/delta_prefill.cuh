@@ -12,7 +12,6 @@ constexpr int C = 64;        // tokens of a chunk
 constexpr int D = 128;       // key and value channels
 constexpr int PITCH = 72;    // of matrices [64, 64] in f32
 constexpr int G_PITCH = 136; // of decays [64, 128]
-constexpr int ROWS = 4 * C;  // factors of a chunk: of GDN of K S, Q S and N in its rows, and the decay of S; of KDA those of S
 
 // First tokens of sequences, [N + 1] in integers of 4 or 8 bytes.
 struct Sequences {
@@ -166,10 +165,16 @@ __device__ __forceinline__ void invert(const float *a, float *x) {
 
 // ---- First step, for each chunk and head: T, P, and of KDA the decayed keys and queries.
 
-// Bytes that a chunk of a head leaves: T, P, factors of rows; of KDA exp(G) k, exp(G) scale q, exp(G_64 − G) k besides.
-template <bool CHANNELS> __host__ __device__ constexpr int left_by_chunk() {
-    return 2 * PANEL + ROWS * 4 + (CHANNELS ? 6 * PANEL : 0);
-}
+// What a chunk of a head leaves. Factors of GDN are of K S, Q S and N in its rows, and the decay of S in all of the last 64;
+// of KDA the decays of S, besides exp(G) k, exp(G) scale q and exp(G_64 − G) k.
+template <bool CHANNELS> struct Left {
+    unsigned char t[PANEL], p[PANEL];
+    float factors[4 * C];
+};
+
+template <> struct Left<true> : Left<false> {
+    unsigned char k[2 * PANEL], q[2 * PANEL], until[2 * PANEL];
+};
 
 struct Own {
     unsigned char k[2 * PANEL], q[2 * PANEL], p[PANEL];
@@ -233,19 +238,6 @@ __device__ __forceinline__ u32 decayed(const unsigned char *tile, int row, int c
     return to_bf16x2(x.x * decay.x, x.y * decay.y);
 }
 
-// Puts k·k of rows i > j and q·k of rows i ≥ j, decays in them, where they belong.
-__device__ __forceinline__ void keep_key(Own &own, int i, int j, float product) {
-    own.a[i * PITCH + j] = i > j ? own.beta[i] * own.key_norm[i] * own.key_norm[j] * product : 0.0f;
-}
-
-__device__ __forceinline__ float query_entry(const Own &own, int i, int j, float product, float scale) {
-#ifdef MUTANT_FUTURE_SEEN
-    return j < C ? scale * own.query_norm[i] * own.key_norm[j] * product : 0.0f;
-#else
-    return i >= j ? scale * own.query_norm[i] * own.key_norm[j] * product : 0.0f;
-#endif
-}
-
 // Sixteen sums over the lanes of a warp, two lanes being left with each: s[0] of lane l is number l / 2, but for the other lane.
 template <int STEP> __device__ __forceinline__ void sum_over_lanes(float (&s)[16]) {
     const bool upper = threadIdx.x & STEP;
@@ -298,11 +290,12 @@ __device__ __forceinline__ void own_products(Own &own, int block, float scale) {
         sum_over_lanes<16>(s);
         s[0] += __shfl_xor_sync(0xffffffff, s[0], 1);
         const int i = 8 * block + lane / 2 % 8, column = 8 * block + j;
+        const float product = own.key_norm[column] * s[0];
         if (lane % 2 == 0 && lane < 16)
-            keep_key(own, i, column, s[0]);
+            own.a[i * PITCH + column] = i > column ? own.beta[i] * own.key_norm[i] * product : 0.0f;
         if (lane % 2 == 0 && lane >= 16) {
             bf16 entry;
-            from_f32(entry, query_entry(own, i, column, s[0], scale));
+            from_f32(entry, i >= column ? scale * own.query_norm[i] * product : 0.0f);
             *(bf16 *)(own.p + tile_byte(i, column / 8) + column % 8 * 2) = entry;
         }
     }
@@ -330,17 +323,16 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
             load_matrices(left[step], shared_address(tile + tile_byte(8 * block + lane % 8, 2 * step + lane / 16)));
         }
     }
+    const float key = own.beta[i] * own.key_norm[i], query = scale * own.query_norm[i], sum = own.sums[i];
     for (int column = part; column < 8; column += parts) {
         u32 *const entries = (u32 *)(own.p + tile_byte(i, column) + pair * 2);
         if (CHANNELS && column == block)
             continue;
         float c[2][4] = {};
-#ifndef MUTANT_FUTURE_SEEN
         if (column > block) {
             *entries = 0;
             continue;
         }
-#endif
 #pragma unroll
         for (int steps = 0; steps < 8; steps += 2) {
             u32 right[4];
@@ -356,23 +348,28 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
             multiply(c[0], left[steps], right[0], right[1]);
             multiply(c[1], left[steps + 1], right[2], right[3]);
         }
-        float query[2];
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            const int j = 8 * column + pair + n;
-            // Above the diagonal the exponent is positive, and the result is not used.
-            const float decay = CHANNELS ? 1.0f : power(own.sums[i] - own.sums[j]);
-            keep_key(own, i, j, decay * (c[0][n] + c[1][n]));
-            query[n] = query_entry(own, i, j, decay * (c[0][2 + n] + c[1][2 + n]), scale);
+        const int j = 8 * column + pair;
+        const float2 norms = *(const float2 *)(own.key_norm + j), sums = *(const float2 *)(own.sums + j);
+        // Above the diagonal the exponent is positive, and the result is not used.
+        const float first = norms.x * (CHANNELS ? 1.0f : power(sum - sums.x));
+        const float second = norms.y * (CHANNELS ? 1.0f : power(sum - sums.y));
+        float2 keys = make_float2(key * first * (c[0][0] + c[1][0]), key * second * (c[0][1] + c[1][1]));
+        float2 queries = make_float2(query * first * (c[0][2] + c[1][2]), query * second * (c[0][3] + c[1][3]));
+        if (column == block) {
+            keys = make_float2(row > pair ? keys.x : 0.0f, row > pair + 1 ? keys.y : 0.0f);
+#ifndef MUTANT_FUTURE_SEEN
+            queries = make_float2(row >= pair ? queries.x : 0.0f, row >= pair + 1 ? queries.y : 0.0f);
+#endif
         }
-        *entries = to_bf16x2(query[0], query[1]);
+        *(float2 *)(own.a + i * PITCH + j) = keys;
+        *entries = to_bf16x2(queries.x, queries.y);
     }
 }
 
 // For chunk and head blockIdx.x.
 template <bool CHANNELS, int THREADS>
 __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const float *g, const float *beta, Sequences sequences,
-                                        unsigned char *left, int H, float scale) {
+                                        Left<CHANNELS> *lefts, int H, float scale) {
     extern __shared__ __align__(128) unsigned char shared[];
     Own &own = *(Own *)shared;
     const int head = blockIdx.x % H, thread = threadIdx.x, warp = thread / 32;
@@ -380,7 +377,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
     if (chunk.tokens == 0)
         return;
     start_next();
-    left += (size_t)blockIdx.x * left_by_chunk<CHANNELS>();
+    Left<CHANNELS> &left = lefts[blockIdx.x];
     const size_t first = (size_t)chunk.first * H + head;
     for (int at = thread; at < C * 16; at += THREADS) {
         const int row = at / 16, to = tile_byte(row, at % 16);
@@ -428,11 +425,10 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
 #endif
     products<CHANNELS>(own, warp % 4, warp / 4, THREADS / 128, scale);
     products<CHANNELS>(own, 7 - warp % 4, warp / 4, THREADS / 128, scale);
-    float *rows = (float *)(left + 2 * PANEL);
-    if (CHANNELS) {
-        unsigned char *moved = left + 2 * PANEL + ROWS * 4;
+    float *factors = left.factors;
+    if constexpr (CHANNELS) {
         if (thread < D)
-            rows[thread] = power(own.g[(C - 1) * G_PITCH + thread]);
+            factors[thread] = power(own.g[(C - 1) * G_PITCH + thread]);
         for (int at = thread; at < C * 16; at += THREADS) {
             const int row = at / 16, to = tile_byte(row, at % 16);
             u32 out[3][4];
@@ -446,23 +442,24 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
                 out[1][n] = decayed(own.q, row, channel, make_float2(query * since.x, query * since.y));
                 out[2][n] = decayed(own.k, row, channel, make_float2(key * until.x, key * until.y));
             }
+            unsigned char *const tiles[3] = {left.k, left.q, left.until};
 #pragma unroll
             for (int n = 0; n < 3; n++)
-                *(uint4 *)(moved + n * 2 * PANEL + to) = make_uint4(out[n][0], out[n][1], out[n][2], out[n][3]);
+                *(uint4 *)(tiles[n] + to) = make_uint4(out[n][0], out[n][1], out[n][2], out[n][3]);
         }
     } else if (thread < C) {
         const float since = power(own.sums[thread]), until = power(own.sums[C - 1] - own.sums[thread]);
 #ifdef MUTANT_DECAY_TURNED
-        rows[thread] = own.key_norm[thread] * until, rows[2 * C + thread] = own.key_norm[thread] * since;
+        factors[thread] = own.key_norm[thread] * until, factors[2 * C + thread] = own.key_norm[thread] * since;
 #else
-        rows[thread] = own.key_norm[thread] * since, rows[2 * C + thread] = own.key_norm[thread] * until;
+        factors[thread] = own.key_norm[thread] * since, factors[2 * C + thread] = own.key_norm[thread] * until;
 #endif
-        rows[C + thread] = scale * own.query_norm[thread] * since;
-        rows[3 * C + thread] = power(own.sums[C - 1]);
+        factors[C + thread] = scale * own.query_norm[thread] * since;
+        factors[3 * C + thread] = power(own.sums[C - 1]);
     }
     __syncthreads();
     for (int at = thread; at < PANEL / 16; at += THREADS)
-        ((uint4 *)(left + PANEL))[at] = ((const uint4 *)own.p)[at];
+        ((uint4 *)left.p)[at] = ((const uint4 *)own.p)[at];
     float *inverse = (float *)own.k;
     invert(own.a, inverse);
     for (int at = thread; at < C * 8; at += THREADS) {
@@ -481,6 +478,6 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
             out[n] = to_bf16x2(x[0] * own.beta[column + 2 * n], x[1] * own.beta[column + 2 * n + 1]);
 #endif
         }
-        *(uint4 *)(left + tile_byte(row, at % 8)) = make_uint4(out[0], out[1], out[2], out[3]);
+        *(uint4 *)(left.t + tile_byte(row, at % 8)) = make_uint4(out[0], out[1], out[2], out[3]);
     }
 }

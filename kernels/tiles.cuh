@@ -25,6 +25,32 @@ template <int N> __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+// ---- Large copies: a barrier counts the bytes that have come.
+
+// By one thread, before a __syncthreads after which others use it.
+__device__ __forceinline__ void arrival_init(u64 *arrival) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// By one thread: `bytes`, a multiple of 16, from and to multiples of 16.
+__device__ __forceinline__ void copy_block(void *to, const void *from, u32 bytes, u64 *arrival) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(arrival))
+                 : "memory");
+}
+
+// Returns once the copy has come for the time that has this parity, the first having 0.
+__device__ __forceinline__ void arrival_wait(u64 *arrival, u32 parity) {
+    asm volatile("{ .reg .pred come;\n"
+                 "again_%=: mbarrier.try_wait.parity.shared.b64 come, [%0], %1;\n"
+                 "@!come bra again_%=; }" ::"r"(shared_address(arrival)),
+                 "r"(parity)
+                 : "memory");
+}
+
 // Four matrices of 8 × 8; lane l names row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(u32 (&x)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

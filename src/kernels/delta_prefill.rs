@@ -229,11 +229,10 @@ impl Prefill {
     }
 
     fn buffers(&self, case: &Case) -> Vec<Buffer> {
-        let (dtype, bytes): (_, fn(&[f32]) -> Vec<u8>) = match case.key("dtype") {
-            "bf16" => (Dtype::BF16, bf16_bytes),
-            _ => (Dtype::F32, f32_bytes),
+        let values = |name, x: &Tensor<f32>| match case.key("dtype") {
+            "bf16" => Buffer::input(name, Dtype::BF16, &x.shape, bf16_bytes(&x.data)),
+            _ => Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data)),
         };
-        let values = |name, x: &Tensor<f32>| Buffer::input(name, dtype, &x.shape, bytes(&x.data));
         let f32s = |name, x: &Tensor<f32>| Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data));
         let (index, starts): (_, Vec<u8>) = match case.dim("index") {
             4 => (
@@ -253,7 +252,7 @@ impl Prefill {
             f32s("beta", &self.beta),
             f32s("initial", &self.initial),
             Buffer::input("starts", index, &[self.starts.len()], starts),
-            Buffer::output("o", dtype, &self.v.shape),
+            Buffer::output("o", values("v", &self.v).dtype, &self.v.shape),
             Buffer::output("final", Dtype::F32, &self.state_shape(case, "out_vk")),
         ]
     }
