@@ -21,34 +21,49 @@ struct Sequences {
         return size == 8 ? ((const long long *)starts)[n] : ((const int *)starts)[n];
     }
 
-    // Chunks of all sequences before n.
+    // Chunks of sequence n; none if there is no such sequence.
+    __device__ __forceinline__ int chunks(int n) const {
+        return n < count ? (int)((start(n + 1) - start(n) + C - 1) / C) : 0;
+    }
+
+    // Chunks of all sequences before n, by a warp.
     __device__ __forceinline__ int chunks_before(int n) const {
-        int chunks = 0;
-        for (int i = 0; i < n; i++)
-            chunks += (int)((start(i + 1) - start(i) + C - 1) / C);
-        return chunks;
+        int sum = 0;
+        for (int i = threadIdx.x % 32; i < n; i += 32)
+            sum += chunks(i);
+        return __reduce_add_sync(0xffffffff, sum);
     }
 };
 
-// Where a chunk starts and how many tokens it has, at most 64.
+// Where a chunk starts and how many tokens it has, at most 64; none if there is no such chunk.
 struct Chunk {
     long long first;
     int tokens;
 
+    // By a warp, a lane for each of 32 sequences at a time.
     __device__ __forceinline__ Chunk(const Sequences &sequences, int chunk) : first(0), tokens(0) {
-        for (int n = 0; n < sequences.count; n++) {
-            const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
-            const int chunks = (int)((length + C - 1) / C);
-            if (chunk < chunks) {
-                first = start + (long long)chunk * C;
+        const int lane = threadIdx.x % 32;
+        for (int n = lane; n - lane < sequences.count; n += 32) {
+            const int chunks = sequences.chunks(n);
+            int sum = chunks;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const int other = __shfl_up_sync(0xffffffff, sum, step);
+                sum += lane >= step ? other : 0;
+            }
+            const u32 beyond = __ballot_sync(0xffffffff, chunk < sum);
+            if (beyond) {
+                const int its = __ffs(beyond) - 1;
+                const int before = __shfl_sync(0xffffffff, sum - chunks, its), found = n - lane + its;
+                first = sequences.start(found) + (long long)(chunk - before) * C;
 #ifdef MUTANT_SEQUENCE_CROSSED
                 tokens = decaying(sequences);
 #else
-                tokens = (int)min((long long)C, length - (long long)chunk * C);
+                tokens = (int)min((long long)C, sequences.start(found + 1) - first);
 #endif
                 return;
             }
-            chunk -= chunks;
+            chunk -= __shfl_sync(0xffffffff, sum, 31);
         }
     }
 
