@@ -6,8 +6,9 @@ use crate::error::{Error, Exit, Result};
 use crate::sweep::command::{self, SweepArgs};
 use crate::sweep::kernels::above;
 
-/// Time the kernels on the GPU that is here, each once it has been found right: µs, bytes, shares of a copy, beside peers.
-/// The same as `ulplab sweep experiments/kernels.toml --timed`: the records are kept in runs/.
+/// Time the kernels on the GPU that is here: µs, bytes, shares of a copy, beside peers.
+///
+/// Each is timed once it has been found right. The same as `ulplab sweep experiments/kernels.toml --timed`: the records are kept in runs/.
 #[derive(Debug, clap::Args)]
 pub struct KernelsArgs {
     /// Only cells whose id (op.variant/local/case) matches, e.g. 'rope.*/**'.

@@ -216,6 +216,10 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
     judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
+    if experiment.kind != Kind::Kernels && (args.peers.is_some() || args.timed) {
+        let option = if args.timed { "--timed" } else { "--peers" };
+        return Err(Error::Usage(format!("{option} is for kernels only")));
+    }
     let mut planned = plan(&experiment);
     if args.timed {
         let timed = kernels::timed();
@@ -226,10 +230,6 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     }
     let cells = select(planned, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
-    if experiment.kind != Kind::Kernels && (peers.is_some() || args.timed) {
-        let option = if args.timed { "--timed" } else { "--peers" };
-        return Err(Error::Usage(format!("{option} is for kernels only")));
-    }
     let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready, peers.as_ref())?;
     Ok(Prepared {
         experiment,

@@ -59,9 +59,14 @@ impl Runner for Worker {
 fn serve(chosen: &[Chosen], asked: &Receiver<Asked>) {
     let mut ready = None;
     for Asked(call, answer) in asked {
-        let ready = ready.get_or_insert_with(|| Ready::new(chosen).map_err(|error| error.to_string()));
+        // The class of the error is said by whoever reports it.
+        let message = |error| match error {
+            Error::Setup(message) | Error::Usage(message) => message,
+            other => other.to_string(),
+        };
+        let ready = ready.get_or_insert_with(|| Ready::new(chosen).map_err(message));
         let outputs = match ready {
-            Ok(ready) => ready.run(&call).map_err(|error| error.to_string()),
+            Ok(ready) => ready.run(&call).map_err(message),
             Err(why) => Err(why.clone()),
         };
         // Who asked may have gone.
