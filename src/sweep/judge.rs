@@ -117,8 +117,7 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
         records.extend(folder.read_cell(id)?);
     }
     let summaries = summarize(&records);
-    let verdicts =
-        judge(&bind(&manifest, &records), &summaries).map_err(|message| Error::data(&folder.path, message))?;
+    let verdicts = judge(&bind(&manifest, &records), &summaries).map_err(|message| Error::data(&folder.path, message))?;
     Ok(Run {
         manifest,
         records,
