@@ -14,60 +14,12 @@ args = ["q", "k", "v", "g", "beta", "initial", "starts", "o", "final", "N", "H",
 [[variant]]
 name = "chunks"
 doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
+arch = "sm_90a"
 needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
 scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
 
 [[variant.launch]]
 entry = "delta_prefill_chunks_own_{gate}"
-grid = ["(T / 64 + N) * H"]
-block = [128]
-shared = "60416 + 34816 * (G / 128)"
-args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
-
-[[variant.launch]]
-entry = "delta_prefill_chunks_states_{gate}"
-grid = ["N * H * 2"]
-block = [128]
-shared = "3 * (58368 + 16384 * (G / 128)) + 32"
-programmatic = true
-args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
-
-[[variant]]
-name = "wide"
-doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
-needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
-scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
-
-[[variant.launch]]
-entry = "delta_prefill_wide_own_{gate}"
-grid = ["(T / 64 + N) * H"]
-block = [256]
-shared = "60416 + 34816 * (G / 128)"
-args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
-
-[[variant.launch]]
-entry = "delta_prefill_chunks_states_{gate}"
-grid = ["N * H * 2"]
-block = [128]
-shared = "3 * (58368 + 16384 * (G / 128)) + 32"
-programmatic = true
-args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
-
-[[variant]]
-name = "probe"
-doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
-needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
-scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
-
-[[variant.launch]]
-entry = "delta_prefill_wide_own_{gate}"
-grid = ["(T / 64 + N) * H"]
-block = [256]
-shared = "60416 + 34816 * (G / 128)"
-args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
-
-[[variant.launch]]
-entry = "delta_prefill_wide_own_{gate}"
 grid = ["(T / 64 + N) * H"]
 block = [256]
 shared = "60416 + 34816 * (G / 128)"
@@ -268,6 +220,7 @@ __device__ __forceinline__ void group_rows(float (&c)[8][4], const u32 (&a)[STEP
     group_commit();
 }
 
+// By 128 threads for 64 value channels of head and sequence blockIdx.x / 2.
 template <bool CHANNELS>
 __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, Sequences sequences,
                                        const Left<CHANNELS> *left, bf16 *o, float *final, int H, int in_vk, int out_vk) {
@@ -408,32 +361,18 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
 }
 
 #define CHUNKS(GATE, CHANNELS)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128, CHANNELS ? 2 : 3) delta_prefill_chunks_own_##GATE(                \
-        const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, unsigned char *left,       \
-        int N, int H, int index, float scale) {                                                                         \
-        prepare<CHANNELS, 128>(q, k, g, beta, {starts, index, N}, left, H, scale);                                           \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                            \
-        const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \
-        const Left<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {             \
-        states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
-    }
-#define OWN(GATE, CHANNELS, THREADS, BLOCKS, NAME)                                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_prefill_##NAME##_own_##GATE(                    \
+    extern "C" __global__ void __launch_bounds__(THREADS, CHANNELS ? 2 : 3) delta_prefill_chunks_own_##GATE(            \
         const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, Left<CHANNELS> *left,      \
         int N, int H, int index, float scale) {                                                                         \
-        prepare<CHANNELS, THREADS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                  \
-    }
-OWN(gdn, false, 128, 3, chunks)
-OWN(kda, true, 128, 2, chunks)
-OWN(gdn, false, 256, 3, wide)
-OWN(kda, true, 256, 2, wide)
-
-#define STATES(GATE, CHANNELS)                                                                                          \
+        prepare<CHANNELS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                           \
+    }                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                            \
         const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \
         const Left<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {            \
         states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
     }
-STATES(gdn, false)
-STATES(kda, true)
+// No other architecture has these products.
+#if __CUDA_ARCH__ == 900
+CHUNKS(gdn, false)
+CHUNKS(kda, true)
+#endif

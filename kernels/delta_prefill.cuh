@@ -114,6 +114,8 @@ template <> struct Left<true> : Left<false> {
     unsigned char k[2 * PANEL], q[2 * PANEL], until[2 * PANEL];
 };
 
+constexpr int THREADS = 256;
+
 struct Own {
     unsigned char k[2 * PANEL], q[2 * PANEL], p[PANEL];
     float a[C * PITCH];
@@ -139,8 +141,7 @@ __device__ __forceinline__ void sum_decays(float *sums, const float *g, size_t s
     sums[2 * lane + 1] = sums[2 * lane] + second;
 }
 
-// The same of each channel, by a thread for every so many tokens.
-template <int THREADS>
+// The same of each channel, half of them by a thread.
 __device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, size_t stride, int tokens) {
     constexpr int PART = C * D / THREADS;
     const int channel = threadIdx.x % D, first = threadIdx.x / D * PART;
@@ -151,18 +152,17 @@ __device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, 
 #pragma unroll
     for (int i = 1; i < PART; i++)
         part[i] += part[i - 1];
-    // Later parts begin where the one before ends.
+    // The second half begins where the first ends.
+    const auto keep = [&](float before) {
 #pragma unroll
-    for (int turn = 0; turn < C / PART; turn++) {
-        if (turn > 0)
-            __syncthreads();
-        if (turn * PART == first) {
-            const float before = turn > 0 ? sums[(first - 1) * G_PITCH + channel] : 0.0f;
-#pragma unroll
-            for (int i = 0; i < PART; i++)
-                sums[(first + i) * G_PITCH + channel] = before + part[i];
-        }
-    }
+        for (int i = 0; i < PART; i++)
+            sums[(first + i) * G_PITCH + channel] = before + part[i];
+    };
+    if (first == 0)
+        keep(0.0f);
+    __syncthreads();
+    if (first > 0)
+        keep(sums[(first - 1) * G_PITCH + channel]);
 }
 
 // exp(G_to − G_from) of two channels.
@@ -239,11 +239,11 @@ __device__ __forceinline__ void own_products(Own &own, int block, float scale) {
     }
 }
 
-// A and P of eight tokens, k in the upper eight rows of the left operand and q in the lower; of every so many columns.
-template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int block, int part, int parts, float scale) {
+// A and P of eight tokens, k in the upper eight rows of the left operand and q in the lower; of every other column of eight.
+template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int block, int odd, float scale) {
     const int lane = threadIdx.x % 32, row = lane / 4, pair = lane % 4 * 2;
     const int i = 8 * block + row;
-    if (CHANNELS && block % parts == part)
+    if (CHANNELS && block % 2 == odd)
         own_products(own, block, scale);
     u32 left[8][4];
 #pragma unroll
@@ -262,7 +262,7 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
         }
     }
     const float key = own.beta[i] * own.key_norm[i], query = scale * own.query_norm[i], sum = own.sums[i];
-    for (int column = part; column < 8; column += parts) {
+    for (int column = odd; column < 8; column += 2) {
         u32 *const entries = (u32 *)(own.p + tile_byte(i, column) + pair * 2);
         if (CHANNELS && column == block)
             continue;
@@ -304,8 +304,8 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
     }
 }
 
-// For chunk and head blockIdx.x.
-template <bool CHANNELS, int THREADS>
+// By 256 threads for chunk and head blockIdx.x.
+template <bool CHANNELS>
 __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const float *g, const float *beta, Sequences sequences,
                                         Left<CHANNELS> *lefts, int H, float scale) {
     extern __shared__ __align__(128) unsigned char shared[];
@@ -327,7 +327,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
     commit_copies();
     const int decaying = chunk.decaying(sequences);
     if (CHANNELS)
-        sum_channel_decays<THREADS>(own.g, g + first * D, (size_t)H * D, decaying);
+        sum_channel_decays(own.g, g + first * D, (size_t)H * D, decaying);
     else
         sum_decays(own.sums, g + first, H, decaying);
     if (thread < C)
@@ -361,8 +361,9 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
 #ifndef MUTANT_BARRIER_MISSING
     __syncthreads();
 #endif
-    products<CHANNELS>(own, warp % 4, warp / 4, THREADS / 128, scale);
-    products<CHANNELS>(own, 7 - warp % 4, warp / 4, THREADS / 128, scale);
+    // Together as many products for each warp.
+    products<CHANNELS>(own, warp % 4, warp / 4, scale);
+    products<CHANNELS>(own, 7 - warp % 4, warp / 4, scale);
     float *factors = left.factors;
     if constexpr (CHANNELS) {
         if (thread < D)
