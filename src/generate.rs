@@ -11,6 +11,7 @@ use reference::paths::deepseek_v4::{Model, SITES};
 use crate::backend::rounding::Rounding;
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result, did_you_mean};
+use crate::formats::Direction;
 use crate::sweep::experiment::{Recipe, Round};
 use crate::sweep::load::Source;
 
@@ -135,6 +136,7 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
                 role: None,
                 layers: None,
                 hadamard: false,
+                direction: Direction::Nearest,
             }),
             None => Err(Error::Usage(format!("--round {text}: expected SITE=FORMAT"))),
         };

@@ -8,6 +8,8 @@ mod interruption;
 mod kernels;
 #[path = "cli/programs.rs"]
 mod programs;
+#[path = "cli/recurrence.rs"]
+mod recurrence;
 #[path = "cli/sources.rs"]
 mod sources;
 #[path = "cli/sweep.rs"]

@@ -129,7 +129,9 @@ impl MiniFloat {
     }
 
     /// The code of the largest magnitude not above that of `x`, and by how much the magnitude exceeds it, in units of
-    /// 2^-32 of the step to the next code; what is below one unit counts as none. For stochastic rounding. `x` is finite.
+    /// 2^-32 of the step to the next code; what is below one unit counts as none. For stochastic rounding. NaN and infinities
+    /// are beyond the largest code.
+    #[inline(always)]
     pub(super) fn truncate(&self, x: f32) -> (u32, u32) {
         let (significand, drop, base) = self.split(x.to_bits() & 0x7fff_ffff);
         let fixed = (u64::from(significand) << 32).checked_shr(drop).unwrap_or(0);

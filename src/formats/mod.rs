@@ -10,6 +10,7 @@ mod block;
 mod codec;
 mod codes;
 mod convention;
+mod direction;
 mod element;
 mod f32_scale;
 mod hadamard;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 pub use block::{Format, Group, Scaling};
 pub use codec::{Codec, Encoded, Part};
 pub use convention::{CONVENTIONS, Convention, Rounding, convention};
+pub use direction::Direction;
 pub use element::{
     BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT4, INT8, Integer, MXINT8, Repr, UE4M3, element,
 };
@@ -48,7 +50,7 @@ pub use quantize::GlobalScale;
 pub use records::{PAGE, Place, RECORDS, Record, Segment};
 pub use scale::Scale;
 pub(crate) use single::Single;
-pub use stochastic::{stochastic_byte, stochastic_hardware};
+pub use stochastic::{stochastic, stochastic_byte, stochastic_hardware, toward_zero};
 pub use verify::{Verified, verify};
 
 use crate::error::did_you_mean;

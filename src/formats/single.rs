@@ -69,8 +69,13 @@ impl Single {
         self.scale.factor(&scale.to_le_bytes(), amax.to_bits(), &self.level)
     }
 
+    /// An element under a factor, before its cast.
+    pub fn scaled(&self, x: f32, factor: f32) -> f32 {
+        self.operation.apply(factor, x)
+    }
+
     /// The code of an element under a factor.
     pub fn code(&self, x: f32, factor: f32) -> u32 {
-        u32::from(self.repr.encode(self.operation.apply(factor, x)))
+        u32::from(self.repr.encode(self.scaled(x, factor)))
     }
 }

@@ -1,11 +1,24 @@
-//! Stochastic rounding: up with the probability of the distance to the code below.
+//! Rounding other than to nearest: stochastic, which is up with the probability of the distance to the code below, and
+//! towards zero, which is never up.
 //!
-//! Random bits are added to the part of the significand that a cast drops, and the carry decides. Both forms here are
-//! biased towards zero by less than one random step (2^-16 or 2^-8 of a code), as the dropped part is cut off to as many
-//! bits as there are random ones.
+//! Random bits are added to the part of the significand that a cast drops, and the carry decides. Forms with fewer than 32
+//! of them are biased towards zero by less than one random step (2^-16 or 2^-8 of a code), as the dropped part is cut off
+//! to as many bits as there are random ones.
 
 use super::element::{Cast, Element, Repr};
 use super::minifloat::FloatCast;
+
+/// Rounds with 32 random bits: up with the probability of the distance to the code below, to 2^-32 of it.
+///
+/// Saturates as the element's own cast does, infinities included; an element that is no float rounds to nearest.
+pub fn stochastic(element: &Element, x: f32, random: u32) -> u16 {
+    round(element, x, |fraction| carries(fraction, random))
+}
+
+/// Rounds towards zero: the bits below the code's are cut off. Otherwise as [`stochastic`].
+pub fn toward_zero(element: &Element, x: f32) -> u16 {
+    round(element, x, |_| false)
+}
 
 /// Rounds with eight random bits: up if `⌊256·f⌋ + random ≥ 256`, `f` being how far the magnitude is above the code
 /// below, in steps. TransformerEngine's software form.
@@ -39,17 +52,45 @@ pub fn stochastic_hardware(element: &Element, x: [f32; 4], random: u32) -> [u16;
 
 /// The code of the magnitude below `x`, or of the next if `up` says so of the distance between, in 2^-32 of it.
 fn round(element: &Element, x: f32, up: impl Fn(u32) -> bool) -> u16 {
-    let Repr::Float(cast) = element.repr else {
-        return element.encode(x);
-    };
-    let FloatCast { float, .. } = cast;
-    let largest = element.max();
-    if x.is_nan() || x.abs() >= largest {
-        return element.encode(if x.is_nan() { x } else { largest.copysign(x) });
+    match element.repr {
+        Repr::Float(cast) => Between::new(cast).code(x, up),
+        _ => element.encode(x),
     }
-    let (below, fraction) = float.truncate(x);
-    let code = below + u32::from(up(fraction));
-    // The sign as the cast has it.
-    let sign = cast.encode(-0.0) * u32::from(x.is_sign_negative());
-    (code | sign) as u16
+}
+
+/// Whether the random number added to the dropped part makes it a whole step.
+#[inline(always)]
+pub(super) fn carries(fraction: u32, random: u32) -> bool {
+    fraction.checked_add(random).is_none()
+}
+
+/// A float's cast that chooses between the two codes about a number.
+#[derive(Clone, Copy)]
+pub(super) struct Between {
+    cast: FloatCast,
+    /// The code of −0, as the cast has it.
+    sign: u32,
+}
+
+impl Between {
+    pub fn new(cast: FloatCast) -> Self {
+        Self {
+            cast,
+            sign: cast.encode(-0.0),
+        }
+    }
+
+    /// The code of the magnitude below `x`, or of the next if `up` says so of the distance between, in 2^-32 of it.
+    #[inline(always)]
+    pub fn code(&self, x: f32, up: impl Fn(u32) -> bool) -> u16 {
+        let float = &self.cast.float;
+        let (below, fraction) = float.truncate(x);
+        // NaN and infinities are beyond it too.
+        if below >= float.max {
+            let largest = self.cast.decode(float.max).copysign(x);
+            return self.cast.encode(if x.is_nan() { x } else { largest }) as u16;
+        }
+        let code = below + u32::from(up(fraction));
+        (code | (self.sign * u32::from(x.is_sign_negative()))) as u16
+    }
 }

@@ -10,6 +10,7 @@ mod diff;
 mod evidence;
 mod flip_gap;
 mod gain;
+mod growth;
 mod kernel;
 mod kl;
 mod max_abs;
@@ -27,6 +28,7 @@ pub use bound::Bound;
 pub use cosine::{COSINE, cosine_distance};
 pub use evidence::{Bits, Choice, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel};
 pub use gain::Gain;
+pub use growth::Growth;
 pub use max_abs::MAX_ABS;
 pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
@@ -60,6 +62,7 @@ pub enum Eval {
     Logits(fn(&Logits) -> Option<f64>),
     Choice(fn(&Choice) -> Option<f64>),
     Gain(fn(&Gain) -> Option<f64>),
+    Growth(fn(&Growth) -> Option<f64>),
     RoundTrip(fn(&RoundTrip) -> Option<f64>),
     Threshold(fn(&Threshold) -> Option<f64>),
     /// Given by what runs kernels.
@@ -79,6 +82,7 @@ pub const METRICS: &[&Metric] = &[
     &ulp::ULP_MAX,
     &nonfinite::NONFINITE,
     &gain::GAIN,
+    &growth::GROWTH,
     &kl::KL,
     &kl::KL_MAX,
     &top1::TOP1,
@@ -136,6 +140,7 @@ impl Metric {
             (Eval::Logits(eval), Evidence::Logits(logits)) => eval(logits),
             (Eval::Choice(eval), Evidence::Choice(choice)) => eval(choice),
             (Eval::Gain(eval), Evidence::Gain(gain)) => eval(gain),
+            (Eval::Growth(eval), Evidence::Growth(growth)) => eval(growth),
             (Eval::RoundTrip(eval), Evidence::RoundTrip(trip)) => eval(trip),
             (Eval::Threshold(eval), Evidence::Threshold(threshold)) => eval(threshold),
             _ => None,

@@ -116,14 +116,11 @@ fn provenance(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let experiment = &manifest.experiment;
     let windows: Vec<String> = experiment.windows.iter().map(|window| window.name()).collect();
-    let [rows, cols] = experiment.shape;
     let mut parts = vec![
         format!("`experiments/{}.toml`", experiment.name),
         format!("seed {}", experiment.seed),
     ];
-    if experiment.draws > 0 {
-        parts.push(format!("{} draws of {rows} × {cols}", experiment.draws));
-    }
+    parts.extend(experiment.drawn());
     if !windows.is_empty() {
         let (tokens, count) = (experiment.tokens, windows.len());
         parts.push(format!("{tokens} tokens × {count} windows ({})", windows.join(", ")));

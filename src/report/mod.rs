@@ -11,6 +11,7 @@ mod markdown;
 mod number;
 mod overview;
 mod recipes;
+mod recurrence;
 mod sources;
 mod terminal;
 mod verdicts;
@@ -151,11 +152,7 @@ impl Summarized<'_> {
     /// What was measured on, in a line.
     fn setting(&self) -> String {
         let experiment = &self.run.manifest.experiment;
-        let [rows, cols] = experiment.shape;
-        let mut parts = Vec::new();
-        if experiment.draws > 0 {
-            parts.push(format!("{} draws of {rows} × {cols}", experiment.draws));
-        }
+        let mut parts: Vec<String> = experiment.drawn().into_iter().collect();
         if !experiment.windows.is_empty() {
             parts.extend(experiment.model.clone());
             let (windows, tokens) = (experiment.windows.len(), experiment.tokens);
@@ -173,12 +170,9 @@ impl Summarized<'_> {
         let manifest = &self.run.manifest;
         let experiment = &manifest.experiment;
         let windows: Vec<String> = experiment.windows.iter().map(|window| window.name()).collect();
-        let [rows, cols] = experiment.shape;
         let mut facts = vec![("experiment", experiment.name.clone())];
         facts.extend(experiment.model.clone().map(|model| ("model", model)));
-        if experiment.draws > 0 {
-            facts.push(("draws", format!("{} of {rows} × {cols}", experiment.draws)));
-        }
+        facts.extend(experiment.drawn().map(|drawn| ("drawn", drawn)));
         if !windows.is_empty() {
             let (count, tokens) = (windows.len(), experiment.tokens);
             facts.push(("windows", format!("{count} of {tokens} tokens: {}", windows.join(", "))));

@@ -53,7 +53,7 @@ pub fn interval(mean: f64, low: f64, high: f64) -> String {
     }
 }
 
-/// Decibels: a tenth is a difference of one per cent in the error.
+/// Decibels, of which a tenth is a difference of one per cent in the error; and exponents.
 pub fn decibels(x: f64) -> String {
     if x.is_finite() {
         format!("{x:.2}")
@@ -70,7 +70,9 @@ pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String 
         _ if signed => interval(mean, low, high),
         _ if half == 0.0 || !mean.is_finite() => of_metric(metric, mean),
         // The interval is never shown narrower than it is.
-        _ if metric.contains("sqnr") => format!("{} ±{:.2}", of_metric(metric, mean), (half * 100.0).ceil() / 100.0),
+        _ if metric.contains("sqnr") || metric == "growth" => {
+            format!("{} ±{:.2}", of_metric(metric, mean), (half * 100.0).ceil() / 100.0)
+        }
         _ => format!("{} ±{}", of_metric(metric, mean), significant(half, 1)),
     }
 }
@@ -93,6 +95,7 @@ pub fn of_metric(metric: &str, x: f64) -> String {
         _ if metric.contains("sqnr") && metric != "sqnr_bits" => decibels(x),
         "delta_nats" | "rho" | "recall_excess" => signed(x),
         "nonfinite" => bytes(x),
+        "growth" => decibels(if x.abs() < 0.005 { 0.0 } else { x }),
         _ => error(x),
     }
 }
@@ -183,6 +186,7 @@ mod tests {
         assert_eq!(of_metric_within("sqnr", 31.524, 31.524, 31.524), "31.52");
         assert_eq!(of_metric_within("sqnr_gain", -0.001, -0.04, 0.012), "+0.00 ±0.04");
         assert_eq!(of_metric_within("sqnr_excess", -0.694, -0.7, -0.69), "-0.69 ±0.01");
+        assert_eq!(of_metric_within("growth", -0.001, -0.012, 0.01), "0.00 ±0.02");
         assert_eq!(of_metric_within("recall", 0.9781, 0.9776, 0.9785), "0.978 ±5e-4");
         assert_eq!(
             of_metric_within("delta_nats", 0.00213, 0.0017, 0.0025),

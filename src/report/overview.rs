@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::index::{self, Index, Quantity};
 use super::recipes::{Candidate, Gate, Group};
-use super::{kernels, number, sources};
+use super::{kernels, number, recurrence, sources};
 use crate::record::Phase::{Cumulative, Local};
 use crate::sweep::experiment::{Experiment, Kind};
 
@@ -50,6 +50,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         Kind::Model => MODEL.iter().map(Fixed::column).collect(),
         Kind::RoundTrip => sources::round_trip(experiment),
         Kind::Recall => sources::recall(experiment),
+        Kind::Recurrence => recurrence::columns(experiment),
         Kind::Kernels => kernels::columns(),
     }
 }
@@ -197,7 +198,7 @@ impl<'a> Overview<'a> {
 
 /// What recipes are sorted by: the first of these that the run has.
 pub fn sort_key(experiment: &Experiment, index: &Index, recipe: &str) -> Option<f64> {
-    if experiment.kind == Kind::Kernels {
+    if matches!(experiment.kind, Kind::Kernels | Kind::Recurrence) {
         // In the experiment's order.
         let at = experiment.recipes.iter().position(|other| other.name == recipe)?;
         Some(at as f64)

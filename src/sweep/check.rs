@@ -2,11 +2,13 @@
 
 use super::experiment::{Experiment, Kind, Recipe, Window};
 use super::plan::REFERENCE;
+use super::recurrence::CHECKPOINT;
 use super::source::Origin;
 
 /// More draws, or numbers in one, are a slip: they would not end, or not fit memory.
 const MOST_DRAWS: usize = 1 << 20;
 const MOST_NUMBERS: usize = 1 << 32;
+const MOST_HEADS: usize = 1024;
 
 /// The offending text, and what is wrong with it.
 type Wrong = (String, String);
@@ -51,6 +53,10 @@ impl Experiment {
         match self.kind {
             Kind::Model => self.check_model()?,
             Kind::RoundTrip | Kind::Recall => self.check_sources()?,
+            Kind::Recurrence => {
+                self.check_sources()?;
+                self.check_steps()?;
+            }
             Kind::Kernels => return self.check_kernels(),
         }
         self.recipes.iter().try_for_each(|recipe| self.check_recipe(recipe))
@@ -69,7 +75,7 @@ impl Experiment {
         if self.draws > 0 || !self.sources.is_empty() {
             return wrong(
                 "source",
-                "draws and sources are for kind = \"round_trip\" or \"recall\"",
+                "draws and sources are for kind = \"round_trip\", \"recall\" or \"recurrence\"",
             );
         }
         Ok(())
@@ -118,7 +124,12 @@ impl Experiment {
             .iter()
             .any(|source| !matches!(source.from, Origin::Site(_)));
         if drawn && (self.draws == 0 || self.shape.contains(&0)) {
-            return wrong("draws", "drawn sources need draws = N and shape = [rows, columns]");
+            let shape = match self.kind {
+                Kind::Recurrence => "[heads, steps]",
+                _ => "[rows, columns]",
+            };
+            let message = format!("drawn sources need draws = N and shape = {shape}");
+            return wrong("draws", message);
         }
         if self.draws > MOST_DRAWS {
             return wrong("draws", format!("draws = {}: at most {MOST_DRAWS}", self.draws));
@@ -143,18 +154,34 @@ impl Experiment {
         Ok(())
     }
 
+    fn check_steps(&self) -> Result<(), Wrong> {
+        let [heads, steps] = self.shape;
+        if steps % CHECKPOINT != 0 || !(steps / CHECKPOINT).is_power_of_two() || steps < 4 * CHECKPOINT {
+            let message =
+                format!("shape = [{heads}, {steps}]: {steps} steps, expected {CHECKPOINT} doubled twice or more often");
+            return wrong("shape", message);
+        }
+        if heads > MOST_HEADS {
+            let message = format!("shape = [{heads}, {steps}]: {heads} heads, expected at most {MOST_HEADS}");
+            return wrong("shape", message);
+        }
+        Ok(())
+    }
+
     fn check_recipe(&self, recipe: &Recipe) -> Result<(), Wrong> {
         let name = &recipe.name;
-        let [rounds, kernels, format, noise] = [
+        let [rounds, kernels, format, noise, form] = [
             !recipe.rounds.is_empty(),
             !recipe.kernels.is_empty(),
             recipe.format.is_some(),
             recipe.score_noise.is_some(),
+            recipe.form.is_some(),
         ];
         let suits = match self.kind {
-            Kind::Model => !format && !noise,
-            Kind::RoundTrip => format && !rounds && !kernels && !noise && !recipe.noise,
-            Kind::Recall => !format && !kernels && rounds != noise,
+            Kind::Model => !format && !noise && !form,
+            Kind::RoundTrip => format && !rounds && !kernels && !noise && !recipe.noise && !form,
+            Kind::Recall => !format && !kernels && rounds != noise && !form,
+            Kind::Recurrence => form && !format && !kernels && !noise && !recipe.noise,
             Kind::Kernels => true,
         };
         if !suits {
@@ -162,12 +189,18 @@ impl Experiment {
                 Kind::Model => "'round' and 'kernels' only",
                 Kind::RoundTrip => "'format' only",
                 Kind::Recall => "either 'round' or 'score_noise'",
+                Kind::Recurrence => "a 'form', and 'round'",
                 Kind::Kernels => "nothing",
             };
             return wrong(
                 name,
                 format!("recipe '{name}': an experiment of this kind takes {needs}"),
             );
+        }
+        let directed = recipe.rounds.iter().any(|round| !round.direction.is_nearest());
+        if directed && self.kind != Kind::Recurrence {
+            let message = format!("recipe '{name}': 'direction' is for kind = \"recurrence\"");
+            return wrong("direction", message);
         }
         if let Some(size) = recipe.score_noise.filter(|size| !(size.is_finite() && *size >= 0.0)) {
             return wrong(name, format!("recipe '{name}': score_noise = {size} is not a size"));

@@ -11,6 +11,7 @@ use super::plan::{Cell, REFERENCE};
 use super::probe::{Probe, Recorder, Trace};
 use super::ready::Ready;
 use super::recall::{self, Vectors};
+use super::recurrence::{self, Path};
 use super::round_trip::{self, Sample};
 use crate::backend::rounding::Rounding;
 use crate::error::{Error, Result};
@@ -40,6 +41,7 @@ enum Exact<'a> {
     Model(Text<'a>, Trace<f32>),
     Samples(Vec<Sample>),
     Vectors(Vec<Vectors>),
+    Paths(Vec<Path<f64>>),
 }
 
 impl Bench<'_> {
@@ -48,6 +50,7 @@ impl Bench<'_> {
         let exact = match (self.experiment.kind, text) {
             (Kind::RoundTrip, Some(text)) => Exact::Samples(round_trip::recorded(&self.experiment.sources, text)?),
             (Kind::RoundTrip, None) => Exact::Samples(round_trip::drawn(self.experiment, name)),
+            (Kind::Recurrence, _) => Exact::Paths(recurrence::exact(self.experiment, name)?),
             (_, None) => Exact::Vectors(recall::drawn(self.experiment, name)),
             (_, Some(text)) => {
                 let want = trace(|recorder| text.model.run(&mut text.model.state(), text.ids, recorder))?;
@@ -76,6 +79,10 @@ impl Bench<'_> {
             (Exact::Vectors(vectors), Some(recipe)) => {
                 let seed = self.experiment.seed;
                 Ok(recall::of_vectors(&blank, seed, recipe, rounding(), vectors))
+            }
+            (Exact::Paths(paths), Some(recipe)) => {
+                let method = &self.ready.methods[&recipe.name];
+                recurrence::measure(&blank, self.experiment, method, paths)
             }
             (Exact::Model(text, want), Some(recipe)) if self.experiment.kind == Kind::Recall => {
                 let got = match recipe.score_noise {

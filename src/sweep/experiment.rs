@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::source::Source;
+use crate::formats::Direction;
 use crate::kernels::call::Type;
 use crate::record::Phase;
 
@@ -25,13 +26,13 @@ pub struct Experiment {
     pub tokens: usize,
     #[serde(default)]
     pub seed: u64,
-    /// How a model is run; a round trip and a recall have no phases, and are recorded as local.
+    /// How a model is run; other kinds have no phases, and are recorded as local.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Phase>,
     /// Independent draws of each source that is drawn, a window each.
     #[serde(default)]
     pub draws: usize,
-    /// Rows and columns of a draw; of a recall: queries and entries.
+    /// Rows and columns of a draw; of a recall: queries and entries; of a recurrence: heads and steps.
     #[serde(default)]
     pub shape: [usize; 2],
     #[serde(default, rename = "window")]
@@ -65,6 +66,8 @@ pub enum Kind {
     RoundTrip,
     /// Scores from each source: the best are selected, with and without an error in the scores.
     Recall,
+    /// Operations with a state that is carried from step to step, with inputs from each source.
+    Recurrence,
     /// GPU kernels: every variant on every case of its operation.
     Kernels,
 }
@@ -85,7 +88,8 @@ impl Window {
     }
 }
 
-/// A candidate to measure against the reference: formats by site, or one format (round trip), or noise (recall).
+/// A candidate to measure against the reference: formats by site, or one format (round trip), or noise (recall), or a form
+/// (recurrence).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
@@ -112,6 +116,25 @@ pub struct Recipe {
     /// Recall: Gaussian noise added to the scores, in standard deviations of the row's scores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_noise: Option<f64>,
+    /// Recurrence: how it is computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
+}
+
+/// A way to compute a recurrence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// Step by step, as it is defined.
+    Recurrent,
+    /// Linear attention: step by step, both reads of the state in one pass.
+    OnePass,
+    /// State-space model: step by step, b folded into c.
+    Folded,
+    /// In chunks of so many steps.
+    Chunked(usize),
+    /// Linear attention: as the prefill kernel of that name, with all it rounds.
+    Prefill(String),
 }
 
 /// A program that computes an operation: it reads a problem from one file and writes what it computes to another.
@@ -142,7 +165,8 @@ impl Command {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
-    /// Site pattern; `*` stands for one name between dots or a part of it, `**` for any number of them.
+    /// Site pattern; `*` stands for one name between dots or a part of it, `**` for any number of them. Of a recurrence: the
+    /// `state` that is stored between steps, a parameter, or an intermediate of the chunked form.
     pub at: String,
     /// A KV record (`v4_fp8`), a named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
     pub format: String,
@@ -158,6 +182,9 @@ pub struct Round {
     /// Rotate by a Hadamard matrix before rounding, and leave the tensor rotated.
     #[serde(default)]
     pub hadamard: bool,
+    /// Recurrence: which of the two codes about a number it becomes.
+    #[serde(default, skip_serializing_if = "Direction::is_nearest")]
+    pub direction: Direction,
 }
 
 /// Some channels of a KV vector.
@@ -220,6 +247,17 @@ impl Experiment {
         draws.chain(self.windows.iter().map(Window::name)).collect()
     }
 
+    /// What is drawn, in words; none where nothing is.
+    pub fn drawn(&self) -> Option<String> {
+        let (draws, [rows, cols]) = (self.draws, self.shape);
+        let each = match self.kind {
+            Kind::Recurrence if rows == 1 => format!("{cols} steps"),
+            Kind::Recurrence => format!("{rows} heads × {cols} steps"),
+            _ => format!("{rows} × {cols}"),
+        };
+        (draws > 0).then(|| format!("{draws} draws of {each}"))
+    }
+
     /// Whether there are recipes of which kernels compute operations of the model.
     pub fn kernels_stand_in(&self) -> bool {
         self.recipes.iter().any(|recipe| !recipe.kernels.is_empty())
@@ -229,7 +267,7 @@ impl Experiment {
     pub fn phases(&self) -> &[Phase] {
         match self.kind {
             Kind::Model => &self.phases,
-            Kind::RoundTrip | Kind::Recall | Kind::Kernels => &[Phase::Local],
+            Kind::RoundTrip | Kind::Recall | Kind::Recurrence | Kind::Kernels => &[Phase::Local],
         }
     }
 }

@@ -11,6 +11,7 @@ use super::experiment::{Experiment, Kind, Rule};
 use super::folder::Folder;
 use super::load::Source;
 use super::plan::REFERENCE;
+use super::recurrence;
 use super::run::{Manifest, Run};
 use super::source::Origin;
 use super::store;
@@ -89,6 +90,7 @@ fn sites(experiment: &Experiment) -> Vec<String> {
             })
             .collect(),
         Kind::RoundTrip | Kind::Recall => sources.collect(),
+        Kind::Recurrence => recurrence::sites(experiment),
         // Outputs are named by the operations.
         Kind::Kernels => Vec::new(),
     }

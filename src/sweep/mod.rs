@@ -17,6 +17,7 @@ pub mod plan;
 pub mod probe;
 pub mod ready;
 pub mod recall;
+pub mod recurrence;
 pub mod round_trip;
 pub mod run;
 pub mod source;

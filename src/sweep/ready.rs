@@ -9,6 +9,7 @@ use reference::{Role, Site, SiteKind};
 use super::experiment::{Experiment, Kind, Recipe};
 use super::plan::REFERENCE;
 use super::probe::TOPK;
+use super::recurrence::Method;
 use super::source::{Origin, Source};
 use crate::backend::rounding::Rounding;
 use crate::error::did_you_mean;
@@ -22,6 +23,8 @@ pub struct Ready {
     pub roundings: HashMap<String, Rounding>,
     /// Of a round trip.
     pub codecs: HashMap<String, Arc<dyn Codec>>,
+    /// Of a recurrence.
+    pub methods: HashMap<String, Method>,
 }
 
 impl Ready {
@@ -32,6 +35,12 @@ impl Ready {
         ready.roundings.insert(REFERENCE.into(), Rounding::none());
         for recipe in &experiment.recipes {
             let name = recipe.name.clone();
+            if experiment.kind == Kind::Recurrence {
+                let method = Method::resolve(recipe, &experiment.sources)
+                    .map_err(|(place, message)| (place, of(recipe, message)))?;
+                ready.methods.insert(name, method);
+                continue;
+            }
             match (&recipe.format, config) {
                 (Some(format), _) => {
                     let codec = codec(format).map_err(|message| (format.clone(), of(recipe, message)))?;

@@ -1,4 +1,4 @@
-//! Where the numbers of a round trip and the scores of a recall come from.
+//! Where the numbers of a round trip, the scores of a recall and the inputs of a recurrence come from.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -7,6 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::experiment::Kind;
+
+/// More channels of a state are a slip.
+const MOST_CHANNELS: usize = 1024;
 
 /// A kind of numbers, under the name its records have as site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,9 +33,53 @@ pub enum Origin {
     OutlierChannels { share: f64, factor: f64 },
     /// Of a recall: scores of queries and entries of so many N(0, 1) channels, of which the `top` are selected.
     Vectors { channels: usize, top: usize },
+    /// Of a recurrence: linear attention with a state of so many key and value channels a head.
+    LinearAttention {
+        op: Attention,
+        gate: Gate,
+        state: [usize; 2],
+    },
+    /// Of a recurrence: a diagonal state-space model of so many states a head.
+    DiagonalSsm { poles: Poles, states: usize },
     /// What passes at these sites of the model on each window of text; values are means over the layers, and each layer
     /// has its own beside them. Of a recall: what is selected there.
     Site(String),
+}
+
+/// Which linear attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Attention {
+    /// The gated delta rule: one decay a head.
+    Gdn,
+    /// Kimi delta attention: one decay a key channel.
+    Kda,
+    /// One decay a head and no delta rule.
+    SimpleGla,
+}
+
+/// How log decays are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// All 0: nothing decays.
+    None,
+    /// Exponentially, with this mean below 0.
+    Mean(f64),
+    /// This bound below 0 times the sigmoid of N(0, 1).
+    Bound(f64),
+}
+
+/// How the factors a of a state-space model are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Poles {
+    /// N(0, 1) times this.
+    Normal(f64),
+    /// Uniformly between 0 and this.
+    Uniform(f64),
+    /// 1 − a log-uniformly between these.
+    BelowOne([f64; 2]),
 }
 
 impl Origin {
@@ -40,10 +87,15 @@ impl Origin {
     pub fn suits(&self, kind: Kind) -> bool {
         match (kind, self) {
             (Kind::Model | Kind::Kernels, _) => false,
-            (_, Self::Site(_)) => true,
+            (Kind::RoundTrip | Kind::Recall, Self::Site(_)) => true,
             (Kind::Recall, origin) => matches!(origin, Self::Vectors { .. }),
-            (Kind::RoundTrip, origin) => !matches!(origin, Self::Vectors { .. }),
+            (Kind::Recurrence, origin) => origin.is_recurrence(),
+            (Kind::RoundTrip, origin) => !matches!(origin, Self::Vectors { .. }) && !origin.is_recurrence(),
         }
+    }
+
+    fn is_recurrence(&self) -> bool {
+        matches!(self, Self::LinearAttention { .. } | Self::DiagonalSsm { .. })
     }
 
     /// What is wrong with its numbers, for draws with so many columns.
@@ -58,7 +110,37 @@ impl Origin {
             Self::Vectors { channels, top } if channels == 0 || top == 0 || top >= cols => Err(format!(
                 "vectors: {channels} channels, top {top}: at least one of each, and fewer than the {cols} entries"
             )),
+            Self::LinearAttention { state: [k, v], .. }
+                if !(1..=MOST_CHANNELS).contains(&k) || !(1..=MOST_CHANNELS).contains(&v) =>
+            {
+                Err(format!(
+                    "linear_attention: state = [{k}, {v}], expected 1 to {MOST_CHANNELS} channels each"
+                ))
+            }
+            Self::LinearAttention {
+                gate: Gate::Mean(g) | Gate::Bound(g),
+                ..
+            } if !(g < 0.0 && g.is_finite()) => {
+                Err(format!("linear_attention: gate {g}, expected a log decay below 0"))
+            }
+            Self::DiagonalSsm { states, .. } if !(1..=MOST_CHANNELS).contains(&states) => Err(format!(
+                "diagonal_ssm: states = {states}, expected 1 to {MOST_CHANNELS}"
+            )),
+            Self::DiagonalSsm { poles, .. } if !poles.are_stable() => Err(format!(
+                "diagonal_ssm: {poles:?}, expected numbers above 0 that leave |a| below 1"
+            )),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Poles {
+    /// Whether they are numbers that keep states bounded; of a normal distribution, but for one in 10⁹.
+    fn are_stable(self) -> bool {
+        match self {
+            Self::Normal(size) => size > 0.0 && size <= 1.0 / 6.0,
+            Self::Uniform(most) => most > 0.0 && most < 1.0,
+            Self::BelowOne([least, most]) => 0.0 < least && least <= most && most < 1.0,
         }
     }
 }
@@ -98,7 +180,7 @@ pub fn draw(origin: &Origin, [rows, cols]: [usize; 2], rng: &mut ChaCha8Rng) -> 
             }
             values
         }
-        Origin::Vectors { .. } | Origin::Site(_) => Vec::new(),
+        _ => Vec::new(),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Stochastic rounding: how often it goes up, counted over all random bits.
 
-use ulplab::formats::{E2M1, E2M3, E3M2, E4M3, E5M2, Element, stochastic_byte, stochastic_hardware};
+use ulplab::formats::{
+    BF16, Direction, E2M1, E2M3, E3M2, E4M3, E5M2, Element, F16, Format, GlobalScale, stochastic, stochastic_byte,
+    stochastic_hardware, toward_zero,
+};
 
 use crate::oracle::Random;
 
@@ -130,5 +133,70 @@ fn exact_and_too_large_numbers_and_nan_do_not_depend_on_chance() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn thirty_two_bits_go_up_where_the_fraction_says_and_toward_zero_never() {
+    for element in [&BF16, &F16].into_iter().chain(FLOATS) {
+        for x in numbers(element) {
+            let (low, fraction) = below(element, x);
+            // Up from the random number on that carries.
+            let carries = 2f64.powi(32) - (fraction * 2f64.powi(32)).floor();
+            let random = |offset: f64| (carries + offset).clamp(0.0, f64::from(u32::MAX)) as u32;
+            assert_eq!(stochastic(element, x, random(-1.0)), low, "{} of {x}", element.name);
+            if carries < 2f64.powi(32) {
+                assert_eq!(stochastic(element, x, random(0.0)), low + 1, "{} of {x}", element.name);
+            }
+            assert_eq!(toward_zero(element, x), low, "{} of {x}", element.name);
+        }
+    }
+}
+
+/// Under the scales that rounding to nearest stores, by which nearest and stochastic rounding differ in the codes only.
+#[test]
+fn tensors_round_in_any_direction_under_their_scales() {
+    let mut random = Random(5);
+    let x: Vec<f32> = (0..3 * 70)
+        .map(|_| (random.uniform() * 8.0 - 4.0).exp2() as f32 * (random.uniform() - 0.5) as f32)
+        .collect();
+    for name in ["bf16", "e4m3", "e4m3/b32:e8m0", "e2m1/b16:e4m3", "e4m3/token:f32"] {
+        let format: Format = name.parse().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let round = |direction, random: u32| {
+            let mut y = x.clone();
+            format.round_toward(direction, &mut y, 70, |numbers| numbers.fill(random));
+            y
+        };
+        let [near, zero] = [Direction::Nearest, Direction::TowardZero].map(|direction| round(direction, 0));
+        let mut read = vec![0.0; x.len()];
+        format.decode(&format.encode(&x, 70, GlobalScale::Own), &mut read);
+        assert_eq!(near, read, "{name}");
+        // Halfway up is nearest but for ties; with no random bits, towards zero.
+        let half = round(Direction::Stochastic, 1 << 31);
+        assert!(
+            half.iter().zip(&near).filter(|(a, b)| a != b).count() <= x.len() / 20,
+            "{name}"
+        );
+        assert_eq!(round(Direction::Stochastic, 0), zero, "{name}");
+        let up = round(Direction::Stochastic, u32::MAX);
+        for i in 0..x.len() {
+            assert!(
+                zero[i].abs() <= near[i].abs() && near[i].abs() <= up[i].abs(),
+                "{name}: {} {} {}",
+                zero[i],
+                near[i],
+                up[i]
+            );
+            assert!([zero[i], up[i]].contains(&near[i]), "{name}");
+        }
+        assert_ne!(zero, up, "{name}");
+    }
+    for name in ["int8/token:f32", "e2m1/b16:e4m3/t:f32", "e4m3/b128x128:f32"] {
+        let format: Format = name.parse().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let refused = format.has_directions();
+        assert!(
+            refused.is_err_and(|why| why.contains("rounds to nearest only")),
+            "{name}"
+        );
     }
 }

@@ -8,13 +8,15 @@ use ulplab::sweep::ready::Ready;
 
 use super::{cases, edited, edits};
 
-const GIVEN: [&str; 3] = [
+const GIVEN: [&str; 5] = [
     include_str!("../../experiments/smoke.toml"),
     include_str!("../../experiments/recall.toml"),
     include_str!("../../experiments/round_trip.toml"),
+    include_str!("../../experiments/state_precision.toml"),
+    include_str!("../../experiments/ssm.toml"),
 ];
 
-const LINES: [&str; 24] = [
+const LINES: [&str; 31] = [
     "[[window]]",
     "[[source]]",
     "[[recipe]]",
@@ -38,6 +40,13 @@ const LINES: [&str; 24] = [
     "from = { student_t = nan }",
     "from = { vectors = { channels = 0, top = 0 } }",
     "against = \"nobody\"",
+    "kind = \"recurrence\"",
+    "form = \"folded\"",
+    "form = { chunked = 0 }",
+    "form = { prefill = \"nobody\" }",
+    "round = [{ at = \"*\", format = \"mxfp4\", direction = \"stochastic\" }]",
+    "from = { linear_attention = { op = \"kda\", gate = { mean = nan }, state = [0, 1] } }",
+    "from = { diagonal_ssm = { poles = { below_one = [0.5, nan] }, states = 9 } }",
     "require = \">= nan\"",
 ];
 

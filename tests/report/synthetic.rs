@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ulplab::formats::Direction;
 use ulplab::gate::Verdict;
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::sweep::experiment::{Experiment, Recipe, Role, Round, Rule, Segment, Statistic, Window};
@@ -220,6 +221,7 @@ fn recipe(spec: &Spec) -> Recipe {
             role: spec.role,
             layers: spec.layers.map(String::from),
             hadamard: false,
+            direction: Direction::Nearest,
         }],
         ..Recipe::default()
     }

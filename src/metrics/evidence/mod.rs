@@ -17,7 +17,7 @@ pub use round_trip::RoundTrip;
 pub use threshold::Threshold;
 pub use ulps::{Bits, Ulps, ordered};
 
-use super::Gain;
+use super::{Gain, Growth};
 
 /// Any kind of evidence.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,7 @@ pub enum Evidence<'a> {
     Logits(&'a Logits),
     Choice(&'a Choice),
     Gain(&'a Gain),
+    Growth(&'a Growth),
     RoundTrip(&'a RoundTrip<'a>),
     Threshold(&'a Threshold),
 }
@@ -38,6 +39,7 @@ impl Evidence<'_> {
             Self::Logits(logits) => logits.rows,
             Self::Choice(choice) => choice.rows,
             Self::Gain(gain) => gain.n,
+            Self::Growth(growth) => growth.points.len() as u64,
             Self::RoundTrip(trip) => trip.pair.n,
             Self::Threshold(threshold) => threshold.rows,
         }
@@ -51,7 +53,7 @@ impl Evidence<'_> {
             Self::Choice(choice) => (choice.nonfinite, 0),
             Self::RoundTrip(trip) => (trip.pair.nonfinite_want, trip.pair.nonfinite_got),
             Self::Threshold(threshold) => (threshold.nonfinite, 0),
-            Self::Gain(_) => (0, 0),
+            Self::Gain(_) | Self::Growth(_) => (0, 0),
         }
     }
 }
@@ -71,6 +73,12 @@ impl<'a> From<&'a Logits> for Evidence<'a> {
 impl<'a> From<&'a Gain> for Evidence<'a> {
     fn from(gain: &'a Gain) -> Self {
         Self::Gain(gain)
+    }
+}
+
+impl<'a> From<&'a Growth> for Evidence<'a> {
+    fn from(growth: &'a Growth) -> Self {
+        Self::Growth(growth)
     }
 }
 

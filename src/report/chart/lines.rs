@@ -1,4 +1,4 @@
-//! Values by layer, one line a series.
+//! Values by layer, or by steps, one line a series.
 
 use super::scale::Scale;
 use super::{Area, Mark, SLOTS, escape, line, marker, open, short, text, width};
@@ -12,7 +12,7 @@ pub struct Series {
     pub slot: usize,
     /// Drawn dashed, with hollow markers.
     pub dashed: bool,
-    /// Layer and value, in order of layers.
+    /// Layer (or steps) and value, in this order.
     pub points: Vec<(u32, f64)>,
 }
 
@@ -23,13 +23,15 @@ pub struct Bound {
     pub label: String,
 }
 
-/// A line chart over layers.
+/// A line chart over layers, or over steps.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     pub title: String,
     /// What the values are.
     pub unit: String,
     pub log: bool,
+    /// Steps on a logarithmic axis in the place of layers.
+    pub steps: bool,
     /// Name of the metric, for the way its values are written.
     pub metric: String,
     pub series: Vec<Series>,
@@ -57,7 +59,7 @@ impl Lines {
             .iter()
             .flat_map(|series| series.points.iter().map(|point| point.0 as f64));
         let values = values.chain(self.range.iter().copied());
-        let (Some(x), Some(y)) = (Scale::over(layers, false), Scale::over(values, self.log)) else {
+        let (Some(x), Some(y)) = (Scale::over(layers, self.steps), Scale::over(values, self.log)) else {
             return String::new();
         };
         let names = self
@@ -73,7 +75,7 @@ impl Lines {
             bottom: high - 34.0,
         };
         let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
-        let mut svg = open(wide, high, &format!("{}: {} by layer", self.title, self.unit));
+        let mut svg = open(wide, high, &format!("{}: {} by {}", self.title, self.unit, self.axis()));
         text(&mut svg, 0.0, 14.0, "title", &self.title);
         text(&mut svg, 0.0, 30.0, "unit", &self.unit);
         self.axes(&mut svg, area, &x, &y);
@@ -83,6 +85,18 @@ impl Lines {
         self.labels(&mut svg, area, &x, &y);
         self.readings(&mut svg, area, &x);
         svg + "</svg>"
+    }
+
+    fn axis(&self) -> &'static str {
+        if self.steps { "steps" } else { "layer" }
+    }
+
+    fn place(&self, at: u32) -> String {
+        if self.steps {
+            format!("{at} steps")
+        } else {
+            format!("layer {at}")
+        }
     }
 
     fn axes(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
@@ -108,7 +122,7 @@ impl Lines {
             (area.left + area.right) / 2.0,
             area.bottom + 31.0,
             "tick middle",
-            "layer",
+            self.axis(),
         );
         if let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) {
             let at = y.at(bound.value);
@@ -135,7 +149,7 @@ impl Lines {
         // Each series starts at its own layer, so that markers of close lines do not cover each other.
         for (at, (layer, value)) in series.points.iter().enumerate() {
             if !value.is_finite() {
-                let title = format!("{}: {value} in layer {layer}", series.name);
+                let title = format!("{}: {value} in {}", series.name, self.place(*layer));
                 marker(
                     svg,
                     [x.at(f64::from(*layer)), area.top],
@@ -191,7 +205,11 @@ impl Lines {
             .collect();
         layers.sort_unstable();
         layers.dedup();
-        let step = (x.at(1.0) - x.at(0.0)).max(2.0);
+        let next = |layer: u32| f64::from(if self.steps { 2 * layer } else { layer + 1 });
+        let step = layers
+            .first()
+            .map_or(0.0, |&layer| x.at(next(layer)) - x.at(f64::from(layer)));
+        let step = step.max(2.0);
         for layer in layers {
             let at = |series: &Series| series.points.iter().find(|point| point.0 == layer).map(|point| point.1);
             let mut values: Vec<_> = self
@@ -203,7 +221,7 @@ impl Lines {
             let rows = values
                 .iter()
                 .map(|(value, name)| format!("\n{} {name}", number::of_metric(&self.metric, *value)));
-            let title = format!("layer {layer}{}", rows.collect::<String>());
+            let title = format!("{}{}", self.place(layer), rows.collect::<String>());
             *svg += &format!(
                 "<rect x=\"{:.1}\" y=\"{:.0}\" width=\"{step:.1}\" height=\"{:.0}\" class=\"hover\"><title>{}</title></rect>",
                 x.at(f64::from(layer)) - step / 2.0,

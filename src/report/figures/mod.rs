@@ -8,7 +8,7 @@ use super::number;
 use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use super::verdicts;
-use super::{Summarized, kernels, sources};
+use super::{Summarized, kernels, recurrence, sources};
 use crate::record::Phase::{Cumulative, Local};
 use crate::sweep::experiment::Kind;
 
@@ -51,7 +51,7 @@ pub const HALF: [f64; 2] = [560.0, 370.0];
 const THIRD: [f64; 2] = [380.0, 250.0];
 
 /// Lines that one chart takes: beyond [`SLOTS`] they are dashed.
-const LINES: usize = 12;
+pub const LINES: usize = 12;
 
 /// All sections that have something to show.
 pub fn sections(run: &Summarized) -> Vec<Section> {
@@ -60,6 +60,7 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
         Kind::Model => of_model(run),
         Kind::RoundTrip => sources::round_trip_sections(run),
         Kind::Recall => sources::recall_sections(run),
+        Kind::Recurrence => recurrence::sections(run),
         Kind::Kernels => kernels::sections(run),
     };
     let drawn = sections.into_iter().map(|mut section| {
@@ -269,6 +270,7 @@ fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, ran
             title,
             unit: unit(quantity),
             log,
+            steps: false,
             metric: quantity.metric.into(),
             series: series.to_vec(),
             range: range.clone(),

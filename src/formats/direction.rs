@@ -1,0 +1,117 @@
+//! Tensors whose elements are not rounded to nearest. Their scales are those of the format all the same.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::block::{Format, Group, Scaling};
+use super::codec::Encoded;
+use super::element::Repr;
+use super::quantize::GlobalScale;
+use super::single::Single;
+use super::stochastic::{Between, carries};
+
+/// Which of the two codes about a number it becomes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// The nearer one, as the format has it.
+    #[default]
+    Nearest,
+    /// The smaller in magnitude.
+    TowardZero,
+    /// Either, with the probability of the distance to the other.
+    Stochastic,
+}
+
+impl Direction {
+    /// Whether it is the one that formats have anyway.
+    pub fn is_nearest(&self) -> bool {
+        *self == Self::Nearest
+    }
+}
+
+impl Format {
+    /// Whether [`Format::round_toward`] knows the format, or why not.
+    pub fn has_directions(&self) -> Result<(), String> {
+        let float = matches!(self.element.repr, Repr::Float(_));
+        let plain = self.convention.is_none() && self.rotation.is_none() && self.global.is_none();
+        let of_rows = matches!(
+            self.scaling.map(|scaling| scaling.group),
+            None | Some(Group::Token | Group::Tile { rows: 1, .. })
+        );
+        if float && plain && of_rows {
+            return Ok(());
+        }
+        Err(format!(
+            "format '{self}' rounds to nearest only; other directions are for floats alone or under scales of parts of rows"
+        ))
+    }
+
+    /// Replaces `[rows, cols]` by what is read back after storing it, rounded so. `random` fills in a number for each element
+    /// if rounding is stochastic.
+    ///
+    /// # Panics
+    /// When [`Format::check`] refuses `cols`, `x` is not a whole number of rows, or [`Format::has_directions`] says no.
+    pub fn round_toward(&self, direction: Direction, x: &mut [f32], cols: usize, random: impl FnOnce(&mut [u32])) {
+        if direction == Direction::Nearest {
+            return self.decode(&self.encode(x, cols, GlobalScale::Own), x);
+        }
+        let Repr::Float(cast) = self.element.repr else {
+            panic!("format '{self}' rounds to nearest only");
+        };
+        let between = Between::new(cast);
+        let mut encoded = self.scale_in_place(x, cols);
+        let mut chance = vec![0; x.len()];
+        if direction == Direction::Stochastic {
+            random(&mut chance);
+        }
+        // With nothing added, nothing is carried.
+        let codes = x
+            .iter()
+            .zip(&chance)
+            .map(|(&x, &chance)| between.code(x, |fraction| carries(fraction, chance)));
+        if let Some(data) = encoded.parts.iter_mut().find(|part| part.name == "data") {
+            data.bytes.resize(encoded.rows * self.data_bytes(cols), 0);
+            pack(codes, self.element.stored_bits(), &mut data.bytes);
+        }
+        self.decode(&encoded, x);
+    }
+
+    /// Leaves in `x` what is to be cast, and gives what is stored but for the codes.
+    fn scale_in_place(&self, x: &mut [f32], cols: usize) -> Encoded {
+        let Some((Scaling { group, .. }, single)) = self.scaling.zip(Single::new(self, 1.0)) else {
+            let rows = x.len() / cols;
+            let parts = self.parts(rows, cols);
+            return Encoded { rows, cols, parts };
+        };
+        let encoded = self.encode(x, cols, GlobalScale::Own);
+        let (_, width) = group.tile(1, cols);
+        let blocks = x.chunks_mut(cols).flat_map(|row| row.chunks_mut(width));
+        let scales = encoded.part("scale").chunks_exact(single.scale_bytes());
+        for (block, stored) in blocks.zip(scales) {
+            let amax = block.iter().fold(0.0, |amax: f32, x| amax.max(x.abs()));
+            let scale = stored.iter().rev().fold(0, |scale, byte| scale << 8 | u32::from(*byte));
+            let factor = single.factor(scale, amax);
+            block.iter_mut().for_each(|x| *x = single.scaled(*x, factor));
+        }
+        encoded
+    }
+}
+
+/// Codes as they lie in memory: of two 4-bit codes of a byte the first in the lower half.
+fn pack(codes: impl Iterator<Item = u16>, bits: usize, data: &mut [u8]) {
+    match bits {
+        4 => {
+            data.fill(0);
+            for (at, code) in codes.enumerate() {
+                data[at / 2] |= (code << (4 * (at % 2))) as u8;
+            }
+        }
+        8 => data.iter_mut().zip(codes).for_each(|(byte, code)| *byte = code as u8),
+        _ => {
+            for (bytes, code) in data.chunks_exact_mut(2).zip(codes) {
+                bytes.copy_from_slice(&code.to_le_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+use super::{Better, Eval, Metric};
+
+/// Relative errors (`relative_l2`) after more and more steps of a recurrence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Growth {
+    /// Steps and error.
+    pub points: Vec<[f64; 2]>,
+}
+
+/// Errors above this have nowhere to grow: little is left of what they are errors of.
+const MOST: f64 = 0.5;
+
+/// b of error ≈ a · steps^b, by least squares of the logarithms of errors up to [`MOST`]. A state that forgets its errors has 0,
+/// independent errors that add up have 1/2, errors of one direction 1. Not defined where an error is 0, or of fewer than two points.
+pub const GROWTH: Metric = Metric {
+    name: "growth",
+    doc: "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are biased",
+    unit: "",
+    better: Better::Lower,
+    eval: Eval::Growth(|growth| exponent(&growth.points)),
+};
+
+fn exponent(points: &[[f64; 2]]) -> Option<f64> {
+    if points.iter().any(|[_, error]| !error.is_finite()) {
+        return Some(f64::NAN);
+    }
+    let points: Vec<[f64; 2]> = points.iter().copied().filter(|[_, error]| *error <= MOST).collect();
+    if points.len() < 2 || points.iter().any(|[_, error]| *error == 0.0) {
+        return None;
+    }
+    let n = points.len() as f64;
+    let mean = |of: usize| points.iter().map(|point| point[of].ln()).sum::<f64>() / n;
+    let (x, y) = (mean(0), mean(1));
+    let moment = |of: usize, at: f64| {
+        let products = points.iter().map(|point| (point[0].ln() - x) * (point[of].ln() - at));
+        products.sum::<f64>()
+    };
+    Some(moment(1, y) / moment(0, x))
+}

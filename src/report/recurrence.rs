@@ -1,0 +1,163 @@
+//! What reports show of recurrences: errors against steps, and how they grow.
+
+use std::borrow::Cow;
+
+use super::Summarized;
+use super::chart::{Lines, SLOTS, Series, escape};
+use super::figures::{Figure, HALF, LINES, Section, Size, figure};
+use super::index::{Index, Quantity};
+use super::number;
+use super::overview::Column;
+use super::recipes::Candidate;
+use crate::record::Phase::Local;
+use crate::sweep::experiment::Experiment;
+use crate::sweep::recurrence::checkpoints;
+use crate::sweep::summary::Summary;
+
+fn summary<'a>(index: &'a Index, recipe: &'a str, site: &'a str, metric: &'a str) -> Option<&'a Summary> {
+    index.whole(recipe, Quantity::new(Local, site, metric))
+}
+
+/// For every source the error of the output at the end, and its growth.
+pub fn columns(experiment: &Experiment) -> Vec<Column> {
+    let steps = experiment.shape[1];
+    let of_source = |(at, name): (usize, &str)| {
+        let weight = 100u8.saturating_sub(2 * at as u8);
+        let column = |title: [&str; 2], doc: String, weight, site: String, metric: &'static str| Column {
+            title: title.map(|line| Cow::Owned(line.to_string())),
+            doc: Cow::Owned(doc),
+            weight,
+            cell: Box::new(move |index: &Index, candidate: &Candidate| {
+                let mean = summary(index, candidate.name, &site, metric)?.mean;
+                Some(number::of_metric(metric, mean))
+            }),
+        };
+        let error = format!("Relative L2 error of the output of the last of {steps} steps, mean over draws.");
+        let growth = "Exponent b of error = a · steps^b: 0 where errors are forgotten, ½ where they add up at random, 1 where \
+                      they are biased.";
+        [
+            column(
+                [name, "error"],
+                error,
+                weight,
+                format!("{name}.output.{steps}"),
+                "relative_l2",
+            ),
+            column(
+                ["", "growth"],
+                growth.into(),
+                weight - 1,
+                format!("{name}.output"),
+                "growth",
+            ),
+        ]
+    };
+    let names = experiment.sources.iter().map(|source| source.name.as_str());
+    names.enumerate().flat_map(of_source).collect()
+}
+
+/// Charts of errors against steps, and a table of their growth.
+pub fn sections(run: &Summarized) -> Vec<Section> {
+    let sources = || {
+        run.run
+            .manifest
+            .experiment
+            .sources
+            .iter()
+            .map(|source| source.name.as_str())
+    };
+    let charts = |what: &'static str| {
+        sources()
+            .flat_map(move |source| against_steps(run, source, what))
+            .collect()
+    };
+    vec![
+        Section {
+            id: "output",
+            title: "Error of the output against steps",
+            intro: "Relative L2 error of the output of the steps before each checkpoint, mean over draws, both axes \
+                    logarithmic: a flat line is a state that forgets its errors, one of slope ½ errors that add up at \
+                    random, one of slope 1 errors of one direction. Rest the pointer on a checkpoint to read its values.",
+            figures: charts("output"),
+        },
+        Section {
+            id: "state",
+            title: "Error of the state against steps",
+            intro: "The same of the state as it is carried on.",
+            figures: charts("state"),
+        },
+        Section {
+            id: "growth",
+            title: "Growth",
+            intro: "The exponent b of error = a · steps^b of the state, with a 95 % bootstrap interval of the mean over draws.",
+            figures: growth(run).into_iter().collect(),
+        },
+    ]
+}
+
+/// As many charts as it takes to have at most [`LINES`] lines in each.
+fn against_steps<'a>(run: &'a Summarized, source: &'a str, what: &'a str) -> Vec<Figure> {
+    let checkpoints: Vec<usize> = checkpoints(&run.run.manifest.experiment).collect();
+    let series = |candidate: &Candidate| {
+        let points = checkpoints.iter().filter_map(|steps| {
+            let site = format!("{source}.{what}.{steps}");
+            let error = summary(run.index, candidate.name, &site, "relative_l2")?.mean;
+            Some((*steps as u32, error))
+        });
+        Series {
+            name: candidate.name.into(),
+            slot: candidate.slot,
+            dashed: candidate.slot >= SLOTS,
+            points: points.collect(),
+        }
+    };
+    let all: Vec<Series> = run.candidates.iter().map(series).collect();
+    let values: Vec<f64> = all
+        .iter()
+        .flat_map(|series| series.points.iter().map(|point| point.1))
+        .collect();
+    let chart = |series: &[Series]| {
+        let lines = Lines {
+            title: format!("{source}, {what}"),
+            unit: "relative L2 error".into(),
+            log: true,
+            steps: true,
+            metric: "relative_l2".into(),
+            series: series.to_vec(),
+            range: values.clone(),
+            bound: None,
+            size: HALF,
+        };
+        figure(lines.svg(), String::new())
+    };
+    all.chunks(LINES).map(chart).collect()
+}
+
+/// A row for each recipe, a column for each source.
+fn growth(run: &Summarized) -> Option<Figure> {
+    let sources = &run.run.manifest.experiment.sources;
+    let row = |candidate: &Candidate| {
+        let cells = sources.iter().map(|source| {
+            let site = format!("{}.state", source.name);
+            let found = summary(run.index, candidate.name, &site, "growth");
+            let text = found.map_or("—".into(), |s| {
+                number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high)
+            });
+            format!("<td class=\"n\">{text}</td>")
+        });
+        let (name, cells) = (escape(candidate.name), cells.collect::<String>());
+        format!("<tr><th scope=\"row\">{name}</th>{cells}</tr>")
+    };
+    let rows: String = run.candidates.iter().map(row).collect();
+    let head = |name: &str| format!("<th class=\"n\">{}</th>", escape(name));
+    let heads: String = sources.iter().map(|source| head(&source.name)).collect();
+    (!rows.is_empty()).then(|| Figure {
+        size: Size::Whole,
+        ..figure(
+            format!(
+                "<div class=\"wide\"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+            ),
+            String::new(),
+        )
+    })
+}
