@@ -333,7 +333,9 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
     if (thread < C)
         own.beta[thread] = thread < chunk.tokens ? beta[first + (size_t)thread * H] : 0.0f;
     wait_copies<0>();
+#ifndef MUTANT_BARRIER_MISSING
     __syncthreads();
+#endif
     {
         constexpr int LANES = THREADS / C;
         const int row = thread / LANES;
