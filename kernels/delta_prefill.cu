@@ -54,7 +54,7 @@ variants = ["chunks"]
 
 [[mutant]]
 name = "barrier_missing"
-doc = "keys, queries, their norms and sums of decays are read before all are there"
+doc = "keys, queries, norms, sums of decays and products are read before all are there"
 variants = ["chunks"]
 
 [[mutant]]

@@ -304,6 +304,12 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
     }
 }
 
+__device__ __forceinline__ void finish_stage() {
+#ifndef MUTANT_BARRIER_MISSING
+    __syncthreads();
+#endif
+}
+
 // By 256 threads for chunk and head blockIdx.x.
 template <bool CHANNELS>
 __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const float *g, const float *beta, Sequences sequences,
@@ -333,9 +339,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
     if (thread < C)
         own.beta[thread] = thread < chunk.tokens ? beta[first + (size_t)thread * H] : 0.0f;
     wait_copies<0>();
-#ifndef MUTANT_BARRIER_MISSING
-    __syncthreads();
-#endif
+    finish_stage();
     {
         constexpr int LANES = THREADS / C;
         const int row = thread / LANES;
@@ -360,9 +364,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
         own.key_norm[row] = 1.0f / sqrtf(squares[0] + 1e-6f);
         own.query_norm[row] = 1.0f / sqrtf(squares[1] + 1e-6f);
     }
-#ifndef MUTANT_BARRIER_MISSING
-    __syncthreads();
-#endif
+    finish_stage();
     // Together as many products for each warp.
     products<CHANNELS>(own, warp % 4, warp / 4, scale);
     products<CHANNELS>(own, 7 - warp % 4, warp / 4, scale);
@@ -398,7 +400,7 @@ __device__ __forceinline__ void prepare(const bf16 *q, const bf16 *k, const floa
         factors[C + thread] = scale * own.query_norm[thread] * since;
         factors[3 * C + thread] = power(own.sums[C - 1]);
     }
-    __syncthreads();
+    finish_stage();
     for (int at = thread; at < PANEL / 16; at += THREADS)
         ((uint4 *)left.p)[at] = ((const uint4 *)own.p)[at];
     float *inverse = (float *)own.k;
