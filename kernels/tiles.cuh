@@ -51,6 +51,8 @@ __device__ __forceinline__ void arrival_wait(u64 *arrival, u32 parity) {
                  : "memory");
 }
 
+// ---- Operands and products of a warp.
+
 // Four matrices of 8 × 8; lane l names row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(u32 (&x)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
