@@ -37,6 +37,7 @@ pub fn html(run: &Summarized) -> String {
         ("", Group::Reference),
         ("Formats", Group::Plain),
         ("Narrowed", Group::Narrowed),
+        ("Kernels", Group::Kernels),
         ("Noise controls", Group::Noise),
     ];
     let rows = |group| {

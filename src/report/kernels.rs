@@ -214,7 +214,7 @@ fn markup(run: &Run) -> String {
     let heads: Vec<String> = heads.into_iter().map(String::from).collect();
     let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>", of("td", row))).collect();
     format!(
-        "<table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table>",
+        "<div class=\"wide\"><table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table></div>",
         of("th", &heads)
     )
 }

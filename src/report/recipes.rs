@@ -16,6 +16,8 @@ pub enum Group {
     Plain,
     /// A format on some channels, one reader or some layers only.
     Narrowed,
+    /// Kernels in the place of the reference's operations, and no format.
+    Kernels,
     /// Gaussian noise of a format's energy.
     Noise,
 }
@@ -84,6 +86,7 @@ fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {
     let group = match recipe {
         _ if name == REFERENCE => Group::Reference,
         _ if noise => Group::Noise,
+        Some(recipe) if recipe.rounds.is_empty() && !recipe.kernels.is_empty() => Group::Kernels,
         Some(recipe) if is_narrowed(run, recipe) => Group::Narrowed,
         _ => Group::Plain,
     };
@@ -130,7 +133,7 @@ fn origin<'a>(run: &'a Run, recipe: &Recipe, group: Group) -> Option<&'a Recipe>
     match group {
         Group::Noise => others.find(|other| other.rounds == recipe.rounds),
         Group::Narrowed => others.find(|other| !is_narrowed(run, other) && widens(other, recipe)),
-        Group::Reference | Group::Plain => None,
+        Group::Reference | Group::Plain | Group::Kernels => None,
     }
 }
 

@@ -119,7 +119,8 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
         records.extend(folder.read_cell(id)?);
     }
     let summaries = summarize(&records);
-    let verdicts = judge(&bind(&manifest, &records), &summaries).map_err(|message| Error::data(&folder.path, message))?;
+    let verdicts =
+        judge(&bind(&manifest, &records), &summaries).map_err(|message| Error::data(&folder.path, message))?;
     Ok(Run {
         manifest,
         records,

@@ -1,5 +1,6 @@
 //! What reports show of kernels and of peers beside them.
 
+use ulplab::backend::cuda::time::Ceilings;
 use ulplab::record::{Phase, Record};
 use ulplab::report;
 use ulplab::sweep::experiment::{Experiment, Kind, Recipe};
@@ -65,13 +66,29 @@ fn peers_stand_beside_kernels() {
     let page = report::html(&run);
     for shown in [
         "<th>× peer</th>",
-        "<td>a &lt;peer&gt;</td><td>2.50</td>",
+        "<td>2.50</td><td>a &lt;peer&gt;</td>",
         "<td>—</td><td>—</td>",
     ] {
         assert!(page.contains(shown), "{shown}");
     }
     let text = report::terminal(&run, 120, false);
     assert!(text.contains("× peer") && text.contains("2.50"), "{text}");
+}
+
+#[test]
+fn times_for_a_terminal_say_what_they_are_shares_of() {
+    let mut run = run();
+    run.manifest.ceilings = Some(Ceilings {
+        copy_gb_s: 4270.0,
+        matmul_tflop_s: None,
+    });
+    let text = report::times(&run);
+    for shown in ["cold µs", "2.50", "a <peer>", "copy 4270 GB/s, no cuBLASLt"] {
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
+    assert!(report::html(&run).contains("In this run: copy 4270 GB/s"));
+    run.records.clear();
+    assert_eq!(report::times(&run), "nothing was timed\n");
 }
 
 #[test]
