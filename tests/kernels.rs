@@ -4,6 +4,8 @@
 mod delta_decode;
 #[path = "kernels/diagonal_ssm.rs"]
 mod diagonal_ssm;
+#[path = "kernels/delta_prefill.rs"]
+mod delta_prefill;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]
