@@ -62,9 +62,19 @@ offset = 20000
 {gates}
 "#
     );
-    let file = folder.join("test.toml");
+    write(folder, &text)
+}
+
+fn write(folder: &Path, text: &str) -> PathBuf {
+    let file = folder.join("experiment.toml");
     std::fs::write(&file, text).expect("the test folder can be written");
     file
+}
+
+/// Everything a run measured, in its order, without the line that says when and how.
+fn records(run: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(run.join("records.jsonl")).expect("a finished run has its records");
+    text.lines().skip(1).map(String::from).collect()
 }
 
 const FP8: &str = r#"

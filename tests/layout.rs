@@ -68,16 +68,21 @@ fn is_crate_root(file: &Path) -> bool {
 }
 
 /// The files that may declare the module which `file` holds: those of its folder, or of the folder above for a `mod.rs`.
+/// In a folder of tests every file is a crate and may.
 fn declarers(file: &Path) -> Vec<PathBuf> {
     let folder = match file.ends_with("mod.rs") {
         true => file.parent().unwrap().parent().unwrap(),
         false => file.parent().unwrap(),
     };
     let inside = ["mod.rs", "lib.rs", "main.rs"].map(|name| folder.join(name));
+    let crates = with_extension(&["rs"])
+        .into_iter()
+        .filter(|other| other.parent() == Some(folder) && folder.ends_with("tests") && other != file);
     inside
         .into_iter()
         .chain([folder.with_extension("rs")])
         .filter(|file| Path::new(ROOT).join(file).is_file())
+        .chain(crates)
         .collect()
 }
 

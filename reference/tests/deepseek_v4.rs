@@ -8,6 +8,7 @@ mod errors;
 mod invariance;
 #[path = "deepseek_v4/layers.rs"]
 mod layers;
+mod measure;
 #[path = "deepseek_v4/models.rs"]
 mod models;
 #[path = "deepseek_v4/moe.rs"]

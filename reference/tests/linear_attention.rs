@@ -7,6 +7,7 @@ mod errors;
 mod fixtures;
 #[path = "linear_attention/gates.rs"]
 mod gates;
+mod measure;
 #[path = "linear_attention/properties.rs"]
 mod properties;
 #[path = "linear_attention/rounding.rs"]

@@ -8,7 +8,8 @@ use crate::sweep::kernels::above;
 
 /// Time the kernels on the GPU that is here: µs, bytes, shares of a copy, beside peers.
 ///
-/// Each is timed once it has been found right. The same as `ulplab sweep experiments/kernels.toml --timed`: the records are kept in runs/.
+/// Each is timed once it has been found right. The same as `ulplab sweep experiments/kernels.toml --timed`: the records are
+/// kept in runs/.
 #[derive(Debug, clap::Args)]
 pub struct KernelsArgs {
     /// Only cells whose id (op.variant/local/case) matches, e.g. 'rope.*/**'.

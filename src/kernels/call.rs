@@ -172,9 +172,7 @@ impl StandIn {
             }
         }
     }
-}
 
-impl StandIn {
     /// Writes rows `[rows, record.dim]` into pages of a cache, as bf16 and in order, and reads them again; whether that was
     /// for the runner to do.
     pub fn store(&self, record: &Record, x: &mut [f32]) -> bool {

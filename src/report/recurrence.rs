@@ -4,19 +4,14 @@ use std::borrow::Cow;
 
 use super::Summarized;
 use super::chart::{Lines, SLOTS, Series, escape};
-use super::figures::{Figure, HALF, LINES, Section, Size, figure};
-use super::index::{Index, Quantity};
+use super::figures::{Figure, HALF, LINES, Section, figure};
+use super::index::Index;
 use super::number;
 use super::overview::Column;
 use super::recipes::Candidate;
-use crate::record::Phase::Local;
+use super::sources::{by_source, summary};
 use crate::sweep::experiment::Experiment;
 use crate::sweep::recurrence::checkpoints;
-use crate::sweep::summary::Summary;
-
-fn summary<'a>(index: &'a Index, recipe: &'a str, site: &'a str, metric: &'a str) -> Option<&'a Summary> {
-    index.whole(recipe, Quantity::new(Local, site, metric))
-}
 
 /// For every source the error of the output at the end, and its growth.
 pub fn columns(experiment: &Experiment) -> Vec<Column> {
@@ -133,31 +128,9 @@ fn against_steps<'a>(run: &'a Summarized, source: &'a str, what: &'a str) -> Vec
     all.chunks(LINES).map(chart).collect()
 }
 
-/// A row for each recipe, a column for each source.
+/// How errors of the state grow.
 fn growth(run: &Summarized) -> Option<Figure> {
-    let sources = &run.run.manifest.experiment.sources;
-    let row = |candidate: &Candidate| {
-        let cells = sources.iter().map(|source| {
-            let site = format!("{}.state", source.name);
-            let found = summary(run.index, candidate.name, &site, "growth");
-            let text = found.map_or("—".into(), |s| {
-                number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high)
-            });
-            format!("<td class=\"n\">{text}</td>")
-        });
-        let (name, cells) = (escape(candidate.name), cells.collect::<String>());
-        format!("<tr><th scope=\"row\">{name}</th>{cells}</tr>")
-    };
-    let rows: String = run.candidates.iter().map(row).collect();
-    let head = |name: &str| format!("<th class=\"n\">{}</th>", escape(name));
-    let heads: String = sources.iter().map(|source| head(&source.name)).collect();
-    (!rows.is_empty()).then(|| Figure {
-        size: Size::Whole,
-        ..figure(
-            format!(
-                "<div class=\"wide\"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-            ),
-            String::new(),
-        )
-    })
+    let rows = run.candidates.iter();
+    let rows = rows.map(|candidate| (escape(candidate.name).to_string(), candidate.name));
+    by_source(run, rows, |source| format!("{source}.state"), "growth")
 }

@@ -15,7 +15,7 @@ use crate::sweep::source::Origin;
 use crate::sweep::summary::Summary;
 
 /// The value over all layers of a source.
-fn summary<'a>(index: &'a Index, recipe: &'a str, source: &'a str, metric: &'a str) -> Option<&'a Summary> {
+pub fn summary<'a>(index: &'a Index, recipe: &'a str, source: &'a str, metric: &'a str) -> Option<&'a Summary> {
     index.whole(recipe, Quantity::new(Local, source, metric))
 }
 
@@ -276,30 +276,41 @@ fn spread(run: &Summarized) -> Figure {
     }
 }
 
-/// A table: a row for each recipe that is set against another, a column for each source.
+/// A row for each recipe that is set against another.
 fn paired(run: &Summarized) -> Option<Figure> {
-    let experiment = &run.run.manifest.experiment;
-    let sources: Vec<&str> = experiment.sources.iter().map(|source| source.name.as_str()).collect();
-    let rows = experiment.recipes.iter().filter_map(|recipe| {
+    let rows = run.run.manifest.experiment.recipes.iter().filter_map(|recipe| {
         let against = recipe.against.as_ref()?;
-        let cells = sources.iter().map(|source| {
-            let found = summary(run.index, &recipe.name, source, "sqnr_gain");
+        let name = format!("{} <small>over {}</small>", escape(&recipe.name), escape(against));
+        Some((name, recipe.name.as_str()))
+    });
+    by_source(run, rows, str::to_string, "sqnr_gain")
+}
+
+/// A table of a metric with its intervals: a row for each recipe, with the markup of its head, a column for each source, of
+/// which `site` is the place; none without rows.
+pub fn by_source<'a>(
+    run: &Summarized,
+    recipes: impl Iterator<Item = (String, &'a str)>,
+    site: impl Fn(&str) -> String,
+    metric: &str,
+) -> Option<Figure> {
+    let sources = run.run.manifest.experiment.sources.iter();
+    let sources: Vec<&str> = sources.map(|source| source.name.as_str()).collect();
+    let row = |(head, recipe): (String, &str)| {
+        let cell = |source: &&str| {
+            let site = site(source);
+            let found = summary(run.index, recipe, &site, metric);
             let text = found.map_or("—".into(), |s| {
                 number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high)
             });
             format!("<td class=\"n\">{text}</td>")
-        });
-        let name = format!("{} <small>over {}</small>", escape(&recipe.name), escape(against));
-        Some(format!(
-            "<tr><th scope=\"row\">{name}</th>{}</tr>",
-            cells.collect::<String>()
-        ))
-    });
-    let rows: String = rows.collect();
-    let heads: String = sources
-        .iter()
-        .map(|source| format!("<th class=\"n\">{}</th>", escape(source)))
-        .collect();
+        };
+        let cells: String = sources.iter().map(cell).collect();
+        format!("<tr><th scope=\"row\">{head}</th>{cells}</tr>")
+    };
+    let rows: String = recipes.map(row).collect();
+    let head = |source: &&str| format!("<th class=\"n\">{}</th>", escape(source));
+    let heads: String = sources.iter().map(head).collect();
     (!rows.is_empty()).then(|| Figure {
         size: Size::Whole,
         ..figure(

@@ -223,10 +223,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let mut planned = plan(&experiment);
     if args.timed {
         let timed = kernels::timed();
-        planned.retain(|cell| {
-            let case = experiment.cases.get(cell.window);
-            case.is_some_and(|case| timed.iter().any(|(op, name)| *op == cell.kernel().0 && name == case))
-        });
+        planned.retain(|cell| timed.contains(&format!("{}/{}", cell.kernel().0, experiment.cases[cell.window])));
     }
     let cells = select(planned, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;

@@ -95,12 +95,12 @@ pub fn cases_of(recipe: &str) -> HashSet<String> {
     cases.into_iter().map(|case| case.name).collect()
 }
 
-/// All cases whose time is taken: operation and case.
-pub fn timed() -> HashSet<(&'static str, String)> {
+/// All cases whose time is taken, as `op/case`.
+pub fn timed() -> HashSet<String> {
     let timed = |op: &&'static dyn Op| {
         let name = op.name();
         let cases = op.cases().into_iter().filter(|case| case.timed);
-        cases.map(move |case| (name, case.name))
+        cases.map(move |case| format!("{name}/{}", case.name))
     };
     kernels::OPS.iter().flat_map(timed).collect()
 }

@@ -194,18 +194,6 @@ recipes = ["f16_*"]
 why = "errors are forgotten"
 "#;
 
-fn write(folder: &Path, text: &str) -> PathBuf {
-    let file = folder.join("recurrence.toml");
-    std::fs::write(&file, text).expect("the test folder can be written");
-    file
-}
-
-/// Everything a run measured, in its order, without the line that says when and how.
-fn records(run: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(run.join("records.jsonl")).expect("a finished run has its records");
-    text.lines().skip(1).map(String::from).collect()
-}
-
 #[test]
 fn a_gate_on_growth_tells_a_biased_rounding_from_a_fair_one() {
     let folder = tempfile::tempdir().unwrap();

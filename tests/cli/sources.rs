@@ -102,18 +102,6 @@ recipes = ["fp8"]
 why = "swapped entries have little mass"
 "#;
 
-fn write(folder: &Path, text: &str) -> PathBuf {
-    let file = folder.join("sources.toml");
-    std::fs::write(&file, text).expect("the test folder can be written");
-    file
-}
-
-/// Everything a run measured, in its order, without the line that says when and how.
-fn records(run: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(run.join("records.jsonl")).expect("a finished run has its records");
-    text.lines().skip(1).map(String::from).collect()
-}
-
 #[test]
 fn both_kinds_are_judged_and_reported_like_models() {
     for (text, cells, shown) in [(ROUND_TRIP, 8, "SQNR"), (RECALL, 6, "recall")] {

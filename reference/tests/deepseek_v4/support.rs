@@ -1,5 +1,6 @@
 //! Files, distances, and a `Numerics` that records and changes what passes.
 
+pub use super::measure::*;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -113,26 +114,6 @@ pub fn pick<T: Copy>(x: &Tensor<T>, rows: &[usize]) -> Tensor<T> {
 
 pub fn span<T: Copy>(x: &Tensor<T>, rows: std::ops::Range<usize>) -> Tensor<T> {
     pick(x, &rows.collect::<Vec<_>>())
-}
-
-/// ‖got − want‖ / ‖want‖, Frobenius.
-pub fn relative<T: Real, U: Real>(got: &[T], want: &[U]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let difference = got.iter().zip(want).map(|(&a, &b)| (a.into() - b.into()).powi(2));
-    let size = want.iter().map(|&x| x.into().powi(2)).sum::<f64>();
-    (difference.sum::<f64>() / size).sqrt()
-}
-
-/// max |got − want|; infinite where one is NaN.
-pub fn farthest<T: Real, U: Real>(got: &[T], want: &[U]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let difference = got.iter().zip(want).map(|(&a, &b)| (a.into() - b.into()).abs());
-    difference.fold(0.0, |top, x| if x.is_nan() { f64::INFINITY } else { top.max(x) })
-}
-
-/// max |x|.
-pub fn top<T: Real>(x: &[T]) -> f64 {
-    x.iter().map(|&x| x.into().abs()).fold(0.0, f64::max)
 }
 
 /// Prints a measured error and holds it to its bound.

@@ -1,5 +1,6 @@
 //! Files, random cases, distances.
 
+pub use super::measure::*;
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
 use std::path::Path;
@@ -321,26 +322,6 @@ impl Draws {
         let data = (0..shape.iter().product()).map(|_| of(self.uniform(), self.uniform()));
         single(Tensor::new(shape, data.collect()))
     }
-}
-
-/// max |got − want|; infinite where one is NaN.
-pub fn farthest<T: Real, U: Real>(got: &[T], want: &[U]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let difference = got.iter().zip(want).map(|(&a, &b)| (a.into() - b.into()).abs());
-    difference.fold(0.0, |top, x| if x.is_nan() { f64::INFINITY } else { top.max(x) })
-}
-
-/// max |x|.
-pub fn top<T: Real>(x: &[T]) -> f64 {
-    x.iter().map(|&x| x.into().abs()).fold(0.0, f64::max)
-}
-
-/// ‖got − want‖ / ‖want‖.
-pub fn relative<T: Real, U: Real>(got: &[T], want: &[U]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let difference = got.iter().zip(want).map(|(&a, &b)| (a.into() - b.into()).powi(2));
-    let size = want.iter().map(|&x| x.into().powi(2)).sum::<f64>();
-    (difference.sum::<f64>() / size).sqrt()
 }
 
 /// Prints a measured error and holds it to its bound.

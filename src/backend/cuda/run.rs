@@ -24,7 +24,6 @@ pub struct Running<'a> {
     problem: &'a Problem,
     case: &'a Case,
     plan: &'a Plan,
-    functions: Vec<Function>,
     set: Set<'a>,
 }
 
@@ -55,70 +54,18 @@ impl<'a> Running<'a> {
             device.prepare(function, &step.shape)?;
             Ok(function)
         };
-        let set = Set {
-            buffers: Vec::new(),
-            scratch: Vec::new(),
-            launches: Vec::new(),
-        };
-        let mut running = Self {
+        let functions = plan.steps.iter().map(function).collect::<Result<Vec<_>>>()?;
+        let running = Self {
             device,
             problem,
             case,
             plan,
-            functions: plan.steps.iter().map(function).collect::<Result<_>>()?,
-            set,
+            set: Set::new(device, case, problem, plan, &functions)?,
         };
-        running.set = running.set()?;
         for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
             device.write(memory, GUARD, &buffer.bytes)?;
         }
         Ok(running)
-    }
-
-    /// Memory between guard bands, and launches with its addresses.
-    fn set(&self) -> Result<Set<'a>> {
-        let guarded = |len: usize| {
-            let memory = self.device.memory(len + 2 * GUARD)?;
-            self.device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
-            Ok(memory)
-        };
-        let buffers = self.problem.buffers.iter().map(|buffer| guarded(buffer.size()));
-        let scratch = self.plan.scratch.iter().map(|(_, bytes, _)| guarded(*bytes));
-        let mut set = Set {
-            buffers: buffers.collect::<Result<_>>()?,
-            scratch: scratch.collect::<Result<_>>()?,
-            launches: Vec::new(),
-        };
-        for (step, function) in self.plan.steps.iter().zip(&self.functions) {
-            let arguments = step.arguments.iter().map(|name| self.argument(name, &set));
-            let arguments = arguments.collect::<Result<_>>()?;
-            set.launches.push((*function, step, arguments));
-        }
-        Ok(set)
-    }
-
-    fn argument(&self, name: &str, set: &Set) -> Result<Argument> {
-        let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
-        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
-        let scratch = self.plan.scratch.iter().position(|(scratch, ..)| scratch == name);
-        let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
-        let dim = self.case.dims.iter().find(|(dim, _)| *dim == name);
-        match (buffer, scratch, scalar, dim) {
-            (Some(at), ..) => Ok(address(&set.buffers[at])),
-            (_, Some(at), ..) => Ok(address(&set.scratch[at])),
-            (_, _, Some((_, scalar)), _) => Ok(match *scalar {
-                Scalar::I32(value) => Argument::Narrow(value.cast_unsigned()),
-                Scalar::I64(value) => Argument::Wide(value.cast_unsigned()),
-                Scalar::F32(value) => Argument::Narrow(value.to_bits()),
-            }),
-            (_, _, _, Some((_, size))) => {
-                let size = i32::try_from(*size).map_err(|_| Error::Usage(format!("size {name} = {size} is no int")))?;
-                Ok(Argument::Narrow(size.cast_unsigned()))
-            }
-            _ => Err(Error::Usage(format!(
-                "argument '{name}' is no buffer, scratch, scalar or size of the operation"
-            ))),
-        }
     }
 
     /// Puts all launches into the stream.
@@ -153,8 +100,9 @@ impl<'a> Running<'a> {
         if sets > MOST_SETS {
             return Ok(None);
         }
+        let functions: Vec<Function> = self.set.launches.iter().map(|(function, ..)| *function).collect();
         let more = (1..sets).map(|_| {
-            let set = self.set()?;
+            let set = Set::new(self.device, self.case, self.problem, self.plan, &functions)?;
             for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
                 self.device.copy(from, to, from.len)?;
             }
@@ -165,6 +113,7 @@ impl<'a> Running<'a> {
         let works: Vec<_> = works.map(|set| move || self.launch_on(set)).collect();
         watch.replayed(&works)
     }
+
     /// Runs twice, poisoned differently, and looks at every byte around and in the buffers.
     pub fn check(&self, deterministic: bool) -> Result<Checked> {
         let first = self.outputs()?;
@@ -229,6 +178,57 @@ impl<'a> Running<'a> {
             }
         }
         Ok(violations("inputs", changed, all))
+    }
+}
+
+impl<'a> Set<'a> {
+    /// Memory between guard bands, and launches with its addresses.
+    fn new(device: &Device, case: &Case, problem: &Problem, plan: &'a Plan, functions: &[Function]) -> Result<Self> {
+        let guarded = |len: usize| {
+            let memory = device.memory(len + 2 * GUARD)?;
+            device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
+            Ok(memory)
+        };
+        let buffers = problem.buffers.iter().map(|buffer| guarded(buffer.size()));
+        let scratch = plan.scratch.iter().map(|(_, bytes, _)| guarded(*bytes));
+        let mut set = Self {
+            buffers: buffers.collect::<Result<_>>()?,
+            scratch: scratch.collect::<Result<_>>()?,
+            launches: Vec::new(),
+        };
+        for (step, function) in plan.steps.iter().zip(functions) {
+            let arguments = step
+                .arguments
+                .iter()
+                .map(|name| set.argument(name, case, problem, plan));
+            let arguments = arguments.collect::<Result<_>>()?;
+            set.launches.push((*function, step, arguments));
+        }
+        Ok(set)
+    }
+
+    fn argument(&self, name: &str, case: &Case, problem: &Problem, plan: &Plan) -> Result<Argument> {
+        let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
+        let buffer = problem.buffers.iter().position(|buffer| buffer.name == name);
+        let scratch = plan.scratch.iter().position(|(scratch, ..)| scratch == name);
+        let scalar = problem.scalars.iter().find(|(scalar, _)| *scalar == name);
+        let dim = case.dims.iter().find(|(dim, _)| *dim == name);
+        match (buffer, scratch, scalar, dim) {
+            (Some(at), ..) => Ok(address(&self.buffers[at])),
+            (_, Some(at), ..) => Ok(address(&self.scratch[at])),
+            (_, _, Some((_, scalar)), _) => Ok(match *scalar {
+                Scalar::I32(value) => Argument::Narrow(value.cast_unsigned()),
+                Scalar::I64(value) => Argument::Wide(value.cast_unsigned()),
+                Scalar::F32(value) => Argument::Narrow(value.to_bits()),
+            }),
+            (_, _, _, Some((_, size))) => {
+                let size = i32::try_from(*size).map_err(|_| Error::Usage(format!("size {name} = {size} is no int")))?;
+                Ok(Argument::Narrow(size.cast_unsigned()))
+            }
+            _ => Err(Error::Usage(format!(
+                "argument '{name}' is no buffer, scratch, scalar or size of the operation"
+            ))),
+        }
     }
 }
 
