@@ -1,0 +1,353 @@
+// What variants of swap_ffn.cu share: rows of x from event to event, the swap, and the collapse. Each kernel may be launched
+// before the last has ended, reads what that wrote only after `wait_for_last`, and so do all in turn.
+//
+// With x a row of D numbers: n = x / rms(x) · g; of every row there are SUMS sums, Σ x² and the five products of the router,
+// each in PARTS parts in memory, which are added in one order wherever they are read.
+#pragma once
+
+#include "formats.cuh"
+#include "warpgroups.cuh"
+
+constexpr int ROW_THREADS = 256, SUMS = 6, PARTS = 8, BANKS = 4, COLLAPSE = 8, REDUCED = 224;
+constexpr int TILE_ROWS = 128, TILE = TILE_ROWS * 128; // rows of tiles of activations, and bytes
+
+// Byte of an activation in tiles of 128 rows and 128 bytes, those of the same rows next to each other.
+__device__ __forceinline__ size_t activation_byte(int row, int byte, int row_bytes) {
+    return ((size_t)(row / TILE_ROWS) * (row_bytes / 128) + byte / 128) * TILE + tile_byte(row % TILE_ROWS, byte / 16 % 8) + byte % 16;
+}
+
+__device__ __forceinline__ float silu(float x) {
+    return __fdividef(x, 1.0f + __expf(-x));
+}
+
+// Of a row by its mean square.
+__device__ __forceinline__ float inverse_norm(float squares, int D, float eps) {
+    return 1.0f / sqrtf(squares / (float)D + eps);
+}
+
+// Sums over a block of ROW_THREADS, known to all. `room` has N numbers for each warp, and serves once.
+template <int N> __device__ __forceinline__ void block_sums(float (&s)[N], float *room) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        s[i] = warp_sum(s[i]);
+        if (threadIdx.x % 32 == 0)
+            room[threadIdx.x / 32 * N + i] = s[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        s[i] = room[i];
+#pragma unroll
+        for (int warp = 1; warp < ROW_THREADS / 32; warp++)
+            s[i] += room[warp * N + i];
+    }
+}
+
+// ---- Operands of the products: a row from a block of ROW_THREADS, of which a thread has N times four numbers, `at` fours
+// apart from each other.
+
+__device__ __forceinline__ float4 four(const float *from, int at) {
+    return ((const float4 *)from)[at];
+}
+
+__device__ __forceinline__ float4 four(const bf16 *from, int at) {
+    const uint2 in = ((const uint2 *)from)[at];
+    return make_float4(__uint_as_float(in.x << 16), __uint_as_float(in.x & 0xffff0000), __uint_as_float(in.y << 16),
+                       __uint_as_float(in.y & 0xffff0000));
+}
+
+template <int N> struct Fours {
+    float4 x[N];
+
+    static __device__ __forceinline__ int at(int i) {
+        return threadIdx.x + i * ROW_THREADS;
+    }
+
+    // Zeros beyond the row.
+    template <class In> __device__ __forceinline__ void load(const In *row, int columns) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = at(i) < columns / 4 ? four(row, at(i)) : make_float4(0, 0, 0, 0);
+    }
+
+    __device__ __forceinline__ void store(float *row, int columns) const {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (at(i) < columns / 4)
+                ((float4 *)row)[at(i)] = x[i];
+    }
+
+    __device__ __forceinline__ float dot(const Fours &y) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum = fmaf(x[i].x, y.x[i].x, fmaf(x[i].y, y.x[i].y, fmaf(x[i].z, y.x[i].z, fmaf(x[i].w, y.x[i].w, sum))));
+        return sum;
+    }
+
+    __device__ __forceinline__ void multiply(float factor, const Fours &y) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = make_float4(x[i].x * factor * y.x[i].x, x[i].y * factor * y.x[i].y, x[i].z * factor * y.x[i].z,
+                               x[i].w * factor * y.x[i].w);
+    }
+
+    __device__ __forceinline__ u32 amax() const {
+        u32 amax = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            amax = max(max(amax, max(__float_as_uint(fabsf(x[i].x)), __float_as_uint(fabsf(x[i].y)))),
+                       max(__float_as_uint(fabsf(x[i].z)), __float_as_uint(fabsf(x[i].w))));
+        return amax;
+    }
+};
+
+__device__ __forceinline__ uint2 to_bf16x4(float4 x) {
+    return make_uint2(to_bf16x2(x.x, x.y), to_bf16x2(x.z, x.w));
+}
+
+// bf16 in rows, or in tiles.
+template <bool TILES> struct Rounded {
+    unsigned char *to;
+    float *scales; // not used
+
+    // Whether the norm is in the numbers, or left to the products.
+    static constexpr bool normed = !TILES;
+
+    template <int N> __device__ __forceinline__ void write(const Fours<N> &n, int row, int columns) const {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int byte = 8 * n.at(i);
+            if (byte < 2 * columns)
+                *(uint2 *)(to + (TILES ? activation_byte(row, byte, 2 * columns) : (size_t)row * columns * 2 + byte)) =
+                    to_bf16x4(n.x[i]);
+        }
+    }
+};
+
+// E4M3 in rows, or in tiles, under one scale a row, by which the largest is 448.
+template <bool TILES> struct Coded {
+    unsigned char *to;
+    float *scales;
+
+    static constexpr bool normed = true;
+
+    template <int N> __device__ __forceinline__ void write(const Fours<N> &n, int row, int columns) const {
+        __shared__ u32 room[ROW_THREADS / 32];
+        const float amax = __uint_as_float(block_max(n.amax(), room));
+        const float scale = amax > 0.0f ? amax / E4m3::max : 1.0f;
+        if (threadIdx.x == 0)
+            scales[row] = scale;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int byte = 4 * n.at(i);
+            const float4 x = n.x[i];
+            const u32 codes = E4m3::encode2(x.x / scale, x.y / scale) | E4m3::encode2(x.z / scale, x.w / scale) << 16;
+            if (byte < columns)
+                *(u32 *)(to + (TILES ? activation_byte(row, byte, columns) : (size_t)row * columns + byte)) = codes;
+        }
+    }
+};
+
+template <int N, class Operand>
+__device__ __forceinline__ void write_operand(Operand operand, Fours<N> &x, float squares, const float *g, int row, int D, float eps) {
+    Fours<N> weight;
+    weight.load(g, D);
+    x.multiply(Operand::normed ? inverse_norm(squares, D, eps) : 1.0f, weight);
+    operand.write(x, row, D);
+}
+
+// ---- Rows.
+
+// x of a core from what all cores of a token are given, where that is how it begins.
+struct Film {
+    const bf16 *x_in;
+    const float *scale, *shift;
+    int C, begin;
+};
+
+// One row a block: x, its sums, and the operand made of it.
+template <int N, class Operand>
+__device__ __forceinline__ void settle(Film film, float *x, const float *router, const float *g, float *sums, Operand operand, int D,
+                                       float eps) {
+    __shared__ float room[ROW_THREADS / 32 * SUMS];
+    const int row = blockIdx.x;
+    start_next();
+    wait_for_last();
+    Fours<N> own;
+    if (film.begin) {
+        const size_t core = (size_t)(row % film.C) * D;
+        Fours<N> scale, shift;
+        own.load(film.x_in + (size_t)(row / film.C) * D, D);
+        scale.load(film.scale + core, D);
+        shift.load(film.shift + core, D);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            own.x[i] = make_float4(own.x[i].x * scale.x[i].x + shift.x[i].x, own.x[i].y * scale.x[i].y + shift.x[i].y,
+                                   own.x[i].z * scale.x[i].z + shift.x[i].z, own.x[i].w * scale.x[i].w + shift.x[i].w);
+        own.store(x + (size_t)row * D, D);
+    } else {
+        own.load(x + (size_t)row * D, D);
+    }
+    float s[SUMS] = {own.dot(own)};
+#pragma unroll
+    for (int i = 1; i < SUMS; i++) {
+        Fours<N> by;
+        by.load(router + (size_t)(i - 1) * D, D);
+        s[i] = own.dot(by);
+    }
+    block_sums(s, room);
+    if (threadIdx.x < SUMS * PARTS) {
+        float part = 0.0f;
+#pragma unroll
+        for (int i = 0; i < SUMS; i++)
+            part = threadIdx.x == i * PARTS ? s[i] : part;
+        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = part;
+    }
+    write_operand(operand, own, s[0], g, row, D, eps);
+}
+
+// ---- The swap.
+
+enum Rule { TRANSPOSE, MOVE, LITERAL };
+
+// The map after bank `selected` of it was swapped in. Lane i is bits 2i and 2i + 1.
+template <Rule RULE> __device__ __forceinline__ u32 swapped(u32 map, int selected) {
+    const u32 physical = map >> 2 * selected & 3;
+#ifdef MUTANT_LANE_LITERAL
+    return (map & ~3u) | physical;
+#endif
+    if (RULE == TRANSPOSE) {
+        const u32 change = physical ^ (map & 3);
+        return selected ? map ^ change ^ change << 2 * selected : map;
+    }
+    if (RULE == MOVE) {
+        const u32 moved = (1u << 2 * (selected + 1)) - 1;
+        return (map & ~moved) | (map << 2 & moved) | physical;
+    }
+    return (map & ~3u) | physical;
+}
+
+// What the router of a row says.
+struct Decision {
+    bool gate;
+    int bank; // logical
+
+    // From the six sums and five biases.
+    __device__ __forceinline__ Decision(const float (&sums)[SUMS], const float *bias, int D, float eps) {
+        const float norm = inverse_norm(sums[0], D, eps);
+        const float l = norm * sums[1] + bias[0];
+#ifdef MUTANT_GATE_AT_ZERO
+        gate = l >= 0.0f;
+#else
+        gate = l > 0.0f;
+#endif
+        float best = norm * sums[2] + bias[1];
+        bank = 0;
+#pragma unroll
+        for (int i = 1; i < BANKS; i++) {
+            const float q = norm * sums[2 + i] + bias[1 + i];
+#ifdef MUTANT_LAST_BANK
+            if (q >= best)
+#else
+            if (q > best)
+#endif
+                best = q, bank = i;
+        }
+    }
+};
+
+// The sums of a row from their parts, by every warp.
+__device__ __forceinline__ void add_parts(float (&s)[SUMS], const float *parts) {
+    const int lane = threadIdx.x % 32;
+    const float2 two = lane < SUMS * PARTS / 2 ? ((const float2 *)parts)[lane] : make_float2(0, 0);
+    float sum = two.x + two.y;
+    sum += __shfl_xor_sync(0xffffffff, sum, 1);
+    sum += __shfl_xor_sync(0xffffffff, sum, 2);
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        s[i] = __shfl_sync(0xffffffff, sum, i * PARTS / 2);
+}
+
+// What the swap changes.
+struct Store {
+    float *x;
+    unsigned char *ram; // bf16 [rows, BANKS, D]
+    u8 *map, *decisions;
+    u32 *events; // of each row, how many there have been
+};
+
+// One row a block. Where its gate is closed, all but the decision is as it was.
+template <int N, Rule RULE, class Operand>
+__device__ __forceinline__ void swap(Store store, float *sums, const float *bias, const float *g, Operand operand, int D, float eps) {
+    __shared__ float room[ROW_THREADS / 32];
+    const int row = blockIdx.x;
+    start_next();
+    wait_for_last();
+    float s[SUMS];
+    add_parts(s, sums + (size_t)row * SUMS * PARTS);
+    const Decision decision(s, bias, D, eps);
+    if (threadIdx.x == 0) {
+        const u32 event = store.events[row];
+        store.decisions[(size_t)event * gridDim.x + row] = decision.gate << 2 | decision.bank;
+        store.events[row] = event + 1;
+    }
+    if (!decision.gate)
+        return;
+#ifdef MUTANT_NEIGHBOUR_MAP
+    const u32 map = store.map[row ^ 1];
+#else
+    const u32 map = store.map[row];
+#endif
+    float *x = store.x + (size_t)row * D;
+    uint2 *bank = (uint2 *)(store.ram + ((size_t)row * BANKS + (map >> 2 * decision.bank & 3)) * D * 2);
+    Fours<N> own;
+    own.load(x, D);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        if (own.at(i) >= D / 4)
+            continue;
+        const float4 in = four((const bf16 *)bank, own.at(i));
+#ifndef MUTANT_NOT_WRITTEN_BACK
+        bank[own.at(i)] = to_bf16x4(own.x[i]);
+#endif
+        own.x[i] = in;
+    }
+    own.store(x, D);
+    float squares[1] = {own.dot(own)};
+    block_sums(squares, room);
+    // Everyone has read map and sums.
+    if (threadIdx.x == 0)
+        store.map[row] = (u8)swapped<RULE>(map, decision.bank);
+    if (threadIdx.x < PARTS)
+        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x == 0 ? squares[0] : 0.0f;
+    write_operand(operand, own, squares[0], g, row, D, eps);
+}
+
+// ---- What is made of the sums of W1 n and W3 n.
+
+// h = silu(gate) · up, in f32, of rows [gate, up]: one row a block.
+template <class In, class Operand> __device__ __forceinline__ void activate(const In *gate_up, Operand operand, int F) {
+    const int row = blockIdx.x;
+    start_next();
+    wait_for_last();
+    const In *gate = gate_up + (size_t)row * 2 * F;
+    Fours<4> h, up;
+    h.load(gate, F);
+    up.load(gate + F, F);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        h.x[i].x = silu(h.x[i].x) * up.x[i].x, h.x[i].y = silu(h.x[i].y) * up.x[i].y;
+        h.x[i].z = silu(h.x[i].z) * up.x[i].z, h.x[i].w = silu(h.x[i].w) * up.x[i].w;
+    }
+    operand.write(h, row, F);
+}
+
+// Rows of f32 as operands.
+template <int N, class Operand> __device__ __forceinline__ void round_rows(const float *x, Operand operand, int columns) {
+    start_next();
+    wait_for_last();
+    Fours<N> own;
+    own.load(x + (size_t)blockIdx.x * columns, columns);
+    operand.write(own, blockIdx.x, columns);
+}

@@ -1,0 +1,78 @@
+// The end of a token in swap_ffn.cu: cores pooled, reduced and decoded.
+#pragma once
+
+#include "swap_ffn.cuh"
+
+// ---- Collapse, of B tokens: pooled [B, COLLAPSE, D] over the cores, reduced to [B, REDUCED], and decoded.
+
+// Eight columns of a token a block.
+__device__ __forceinline__ void pool(const float *x, const float *alpha, float *pooled, int C, int D) {
+    __shared__ float room[ROW_THREADS / 32][4][2 * COLLAPSE];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, pair = lane % 4;
+    const int token = blockIdx.x / (D / 8), column = blockIdx.x % (D / 8) * 8;
+    start_next();
+    wait_for_last();
+    float s[2 * COLLAPSE] = {};
+    for (int core = threadIdx.x / 4; core < C; core += ROW_THREADS / 4) {
+        const float2 two = *(const float2 *)(x + ((size_t)token * C + core) * D + column + 2 * pair);
+#pragma unroll
+        for (int k = 0; k < COLLAPSE; k++) {
+            const float a = alpha[core * COLLAPSE + k];
+            s[2 * k] = fmaf(a, two.x, s[2 * k]), s[2 * k + 1] = fmaf(a, two.y, s[2 * k + 1]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * COLLAPSE; i++) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2)
+            s[i] += __shfl_xor_sync(0xffffffff, s[i], step);
+        if (lane < 4)
+            room[warp][pair][i] = s[i];
+    }
+    __syncthreads();
+    if (threadIdx.x < 8 * COLLAPSE) {
+        const int k = threadIdx.x / 8, c = threadIdx.x % 8;
+        float sum = 0.0f;
+        for (int w = 0; w < ROW_THREADS / 32; w++)
+            sum += room[w][c / 2][2 * k + c % 2];
+        pooled[((size_t)token * COLLAPSE + k) * D + column + c] = sum;
+    }
+}
+
+// One number a block.
+__device__ __forceinline__ void reduce(const float *pooled, const bf16 *basis, float *reduced, int D) {
+    __shared__ float room[32];
+    const int token = blockIdx.x / REDUCED, r = blockIdx.x % REDUCED;
+    start_next();
+    wait_for_last();
+    float sum = 0.0f;
+    for (int at = threadIdx.x; at < COLLAPSE * D / 8; at += ROW_THREADS) {
+        const int k = at / (D / 8), eight = at % (D / 8);
+        Eight<bf16> b;
+        float x[8];
+        b.load(basis, ((size_t)k * REDUCED + r) * (D / 8) + eight, NoHint());
+        b.unpack(x);
+        const float *p = pooled + ((size_t)token * COLLAPSE + k) * D + 8 * eight;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            sum = fmaf(x[i], p[i], sum);
+    }
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0)
+        reduced[blockIdx.x] = silu(sum);
+}
+
+// One number a warp.
+__device__ __forceinline__ void decode(const float *reduced, const bf16 *decoder, float *delta, int B, int D) {
+    const int at = blockIdx.x * (ROW_THREADS / 32) + threadIdx.x / 32;
+    start_next();
+    wait_for_last();
+    if (at >= B * D)
+        return;
+    float sum = 0.0f;
+    for (int r = threadIdx.x % 32; r < REDUCED; r += 32)
+        sum = fmaf(to_f32(decoder[(size_t)(at % D) * REDUCED + r]), reduced[at / D * REDUCED + r], sum);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0)
+        delta[at] = sum;
+}

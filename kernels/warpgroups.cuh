@@ -1,0 +1,164 @@
+// Products of groups of four warps with both operands in shared memory, and how thread blocks of a cluster fetch, wait for
+// and read from each other.
+#pragma once
+
+#include "tiles.cuh"
+
+// ---- Barriers in shared memory. What waits for copies counts their bytes too.
+
+// By one thread, before `barriers_ready` and a barrier after which others use it.
+__device__ __forceinline__ void barrier_init(u64 *barrier, u32 count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives, and has the barrier wait for so many bytes.
+__device__ __forceinline__ void barrier_expect(u64 *barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+// Arrives at the barrier in the same place of thread block `rank` of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(u64 *barrier, int rank) {
+    asm volatile("{ .reg .u32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+
+// Of some warps of the thread block; 0 is that of __syncthreads.
+__device__ __forceinline__ void warps_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- Clusters.
+
+__device__ __forceinline__ int cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// All threads of all thread blocks; what they wrote to shared memory before can be read after.
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Four numbers from the same place in the shared memory of thread block `rank`.
+__device__ __forceinline__ float4 load_from(const float *at, int rank) {
+    float4 x;
+    asm volatile("{ .reg .u32 there;\n"
+                 "mapa.shared::cluster.u32 there, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(shared_address(at)), "r"(rank)
+                 : "memory");
+    return x;
+}
+
+// ---- Large copies, of multiples of 16 bytes.
+
+// By one thread; the barrier has been told, or will be, how many bytes come.
+__device__ __forceinline__ void copy_in(void *to, const void *from, u32 bytes, u64 *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+// The same to the same place in each thread block of the mask, and to the barrier there.
+__device__ __forceinline__ void copy_in_all(void *to, const void *from, u32 bytes, u64 *barrier, u16 ranks) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
+                     "r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(ranks)
+                 : "memory");
+}
+
+// From shared memory that was published (`group_publish`) before a barrier; by one thread, which waits for the end.
+__device__ __forceinline__ void copy_out(void *to, const void *from, u32 bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copies_out_done() {
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// Copies that follow see what ordinary stores of launches before have written.
+__device__ __forceinline__ void fence_copies() {
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// Four matrices of 8 × 8 to shared memory; lane l names row l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrices(u32 at, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+// ---- Products.
+
+// Registers of each thread, from here on, of the group of warps.
+template <int N> __device__ __forceinline__ void registers_less() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ __forceinline__ void registers_more() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// Operands: rows of 128 bytes in tiles as `group_tile` has them. 32 bytes of each row are multiplied at a time.
+struct Bf16 {
+    static constexpr int bytes = 2;
+};
+struct Fp8 {
+    static constexpr int bytes = 1;
+};
+
+#define SUMS_64 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SUMS_128 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SUM(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define SUMS_4(n) SUM(n), SUM(n + 1), SUM(n + 2), SUM(n + 3)
+#define SUMS_16(n) SUMS_4(n), SUMS_4(n + 4), SUMS_4(n + 8), SUMS_4(n + 12)
+
+// c [64, 8 N] = a [64, 32 bytes] · b [8 N, 32 bytes]ᵀ, or c += where `add`. A sum of a thread is of row lane / 4, and eight
+// further, and of columns 8 n + 2 (lane % 4) and the next.
+__device__ __forceinline__ void group_multiply(Bf16, float (&c)[16][4], u64 a, u64 b, int add) {
+    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SUMS_64 "}, %64, %65, add, 1, 1, 0, 0; }"
+                 : SUMS_16(0)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+__device__ __forceinline__ void group_multiply(Bf16, float (&c)[32][4], u64 a, u64 b, int add) {
+    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" SUMS_128 "}, %128, %129, add, 1, 1, 0, 0; }"
+                 : SUMS_16(0), SUMS_16(16)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+__device__ __forceinline__ void group_multiply(Fp8, float (&c)[16][4], u64 a, u64 b, int add) {
+    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SUMS_64 "}, %64, %65, add, 1, 1; }"
+                 : SUMS_16(0)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+__device__ __forceinline__ void group_multiply(Fp8, float (&c)[32][4], u64 a, u64 b, int add) {
+    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" SUMS_128 "}, %128, %129, add, 1, 1; }"
+                 : SUMS_16(0), SUMS_16(16)
+                 : "l"(a), "l"(b), "r"(add));
+}
