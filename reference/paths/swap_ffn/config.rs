@@ -51,29 +51,26 @@ pub struct Config {
     pub collapse_silu: bool,
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            d_model: 1024,
-            d_ff: 4096,
-            core_count: 512,
-            n_events: 8,
-            k_ffn: 2,
-            d_router: 64,
-            collapse_k: 8,
-            collapse_r: 224,
-            d_embed: 32,
-            eps: 1e-6,
-            residual: false,
-            lane_rule: LaneRule::Transposition,
-            decision: DecisionRule::Logits,
-            router: RouterForm::Folded,
-            collapse_silu: true,
-        }
-    }
-}
-
 impl Config {
+    /// The sizes and readings of the source that defines the path.
+    pub const STANDARD: Self = Self {
+        d_model: 1024,
+        d_ff: 4096,
+        core_count: 512,
+        n_events: 8,
+        k_ffn: 2,
+        d_router: 64,
+        collapse_k: 8,
+        collapse_r: 224,
+        d_embed: 32,
+        eps: 1e-6,
+        residual: false,
+        lane_rule: LaneRule::Transposition,
+        decision: DecisionRule::Logits,
+        router: RouterForm::Folded,
+        collapse_silu: true,
+    };
+
     /// Finds a size that cannot be. No events, or events without FFN steps, can.
     pub fn check(&self) -> Result<(), String> {
         let positive = [

@@ -7,10 +7,12 @@
 //! otherwise stays.
 
 mod config;
+mod context;
 mod lanes;
 mod model;
 mod parameters;
 mod parts;
+mod router;
 mod sites;
 mod state;
 
@@ -18,6 +20,7 @@ pub use config::{Config, DecisionRule, RouterForm};
 pub use lanes::{BANKS, IDENTITY, LaneRule, decode, is_permutation, pack};
 pub use model::{Model, Output};
 pub use parameters::Initial;
-pub use parts::{Collapse, Decisions, Ffn, Film, Router};
+pub use parts::{Collapse, Ffn, Film};
+pub use router::{Decisions, Router};
 pub use sites::SITES;
 pub use state::State;

@@ -1,9 +1,11 @@
 //! A token from end to end, and the steps it is made of.
 
 use super::config::{Config, RouterForm};
+use super::context::Context;
 use super::lanes::{BANKS, decode};
 use super::parameters::tensor_name;
-use super::parts::{Collapse, Context, Decisions, Ffn, Film, Router, softmax_of_columns};
+use super::parts::{Collapse, Ffn, Film};
+use super::router::{Decisions, Router, softmax_of_columns};
 use super::sites::*;
 use super::state::State;
 use crate::ops::linear::Linear;
