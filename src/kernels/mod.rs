@@ -22,6 +22,7 @@ mod rope;
 mod scale_layout;
 mod slots;
 mod state_transpose;
+mod swap_ffn;
 mod swiglu;
 mod swiglu_quantize;
 
@@ -45,6 +46,7 @@ pub const OPS: &[&dyn Op] = &[
     &rope::Rope,
     &scale_layout::ScaleLayout,
     &state_transpose::StateTranspose,
+    &swap_ffn::SwapFfn,
     &swiglu::SwiGlu,
     &swiglu_quantize::SwiGluQuantize,
 ];

@@ -1,0 +1,382 @@
+//! Stretches of a token of Swap-FFN: its beginning from x_in, or x as it is given; E events of an exchange and J steps of the
+//! FFN each; and its end as delta, or x as it is then. Operands of the FFN's products are rounded, to bf16 or to E4M3 under a
+//! scale for each row; x, the router and all sums are f32, banks are bf16.
+//!
+//! Decisions are discrete, and rounding makes any two kernels part sooner or later. So a kernel's own decisions are followed
+//! by the reference, and everything is judged as what comes of them: see [`follow`].
+
+mod follow;
+
+use std::sync::Arc;
+
+use follow::Follower;
+use rayon::prelude::*;
+use reference::Tensor;
+use reference::ops::linear::Linear;
+use reference::paths::swap_ffn::{BANKS, Collapse, Config, DecisionRule, Ffn, Film, LaneRule, Router, RouterForm, pack};
+use safetensors::Dtype;
+
+use super::blocks::traffic;
+use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use crate::formats::element;
+
+const EPS: f32 = 1e-6;
+/// Sizes that no case changes: of the router, of pooling, and between pooling and decoder.
+const ROUTER: usize = 64;
+const POOLED: usize = 8;
+const REDUCED: usize = 224;
+
+pub struct SwapFfn;
+
+impl Op for SwapFfn {
+    fn name(&self) -> &'static str {
+        "swap_ffn"
+    }
+
+    fn doc(&self) -> &'static str {
+        "a token of Swap-FFN: cores that exchange their vectors with banks of memory and share one FFN"
+    }
+
+    fn source(&self) -> &'static str {
+        concat!(include_str!("swap_ffn.rs"), include_str!("swap_ffn/follow.rs"))
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        cases()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let token = Token::new(case, data);
+        let buffers = token.buffers();
+        let steps = token.events * token.config.k_ffn;
+        let flops = 6 * token.rows() * token.config.d_model * token.config.d_ff * steps;
+        let follower = Follower::new(Arc::new(token))?;
+        Ok(Problem {
+            bytes: traffic(&buffers),
+            flops: flops as u64,
+            buffers,
+            scalars: vec![("eps", Scalar::F32(EPS))],
+            judge: Box::new(move |outputs| follower.judge(outputs)),
+        })
+    }
+}
+
+fn cases() -> Vec<Case> {
+    // Sizes are B, C, D, F; what is done is E, J, begin, end, RES.
+    let case = |weights: &str, rule: &str, name: &str, sizes: [i64; 4], done: [i64; 5], inputs, timed| {
+        let [b, c, d, f] = sizes;
+        let [e, j, begin, end, residual] = done;
+        Case {
+            name: format!("{weights}.{rule}.{name}"),
+            keys: vec![("W", weights.into()), ("L", rule.into())],
+            dims: vec![
+                ("B", b),
+                ("C", c),
+                ("D", d),
+                ("F", f),
+                ("E", e),
+                ("J", j),
+                ("begin", begin),
+                ("end", end),
+                ("RES", residual),
+                ("size", if weights == "bf16" { 2 } else { 1 }),
+            ],
+            inputs,
+            timed,
+        }
+    };
+    use Inputs::{Edges, Random};
+    let full = |batch| [batch, 512, 1024, 4096];
+    let (small, ragged) = ([2, 24, 64, 96], [1, 37, 72, 100]);
+    let mut cases = Vec::new();
+    for weights in ["bf16", "e4m3"] {
+        let here = |rule, name, sizes, done, inputs, timed| case(weights, rule, name, sizes, done, inputs, timed);
+        cases.push(here("transpose", "token.b1", full(1), [8, 2, 1, 1, 0], Random, true));
+        cases.push(here("transpose", "token.b4", full(4), [8, 2, 1, 1, 0], Random, true));
+        for rule in ["transpose", "move", "literal"] {
+            cases.push(here(rule, "maps", full(4), [1, 0, 0, 0, 0], Edges, false));
+            cases.push(here(rule, "small", small, [3, 2, 1, 1, 0], Random, false));
+        }
+        cases.push(here("transpose", "event", full(1), [1, 2, 0, 0, 0], Random, false));
+        cases.push(here("transpose", "residual", full(1), [1, 2, 0, 0, 1], Random, false));
+        cases.push(here("move", "ragged", ragged, [2, 1, 0, 1, 1], Random, false));
+    }
+    cases
+}
+
+/// A matrix as it is stored: its numbers, and where they are E4M3, codes and scales of its rows.
+struct Weight {
+    values: Tensor<f32>,
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+impl Weight {
+    fn new(mut values: Tensor<f32>, e4m3: bool) -> Self {
+        let (rows, cols) = (values.rows(), values.cols());
+        let (mut codes, mut scales) = (Vec::new(), vec![1.0; rows]);
+        if e4m3 {
+            let element = element("e4m3").expect("E4M3 is an element");
+            codes = vec![0; values.data.len()];
+            let rows = values.data.par_chunks_mut(cols).zip(codes.par_chunks_mut(cols));
+            rows.zip(&mut scales).for_each(|((values, codes), scale)| {
+                let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
+                *scale = if amax > 0.0 { amax / 448.0 } else { 1.0 };
+                for (value, code) in values.iter_mut().zip(codes) {
+                    *code = element.encode(*value / *scale) as u8;
+                    *value = element.decode((*code).into()) * *scale;
+                }
+            });
+        } else {
+            round_to_bf16(&mut values.data);
+        }
+        Self { values, codes, scales }
+    }
+
+    fn buffers(&self, name: &'static str, scale: &'static str) -> [Buffer; 2] {
+        let shape = &self.values.shape;
+        let values = match self.codes.is_empty() {
+            true => Buffer::input(name, Dtype::BF16, shape, bf16_bytes(&self.values.data)),
+            false => Buffer::input(name, Dtype::U8, shape, self.codes.clone()),
+        };
+        [
+            values,
+            Buffer::input(scale, Dtype::F32, &shape[..1], f32_bytes(&self.scales)),
+        ]
+    }
+}
+
+/// What a case is computed from.
+struct Token {
+    config: Config,
+    batch: usize,
+    events: usize,
+    begin: bool,
+    end: bool,
+    e4m3: bool,
+    x_in: Tensor<f32>,
+    film: Film<f32>,
+    /// Unfolded: norm, projection, heads `[5, ROUTER]`, biases.
+    router_g: Vec<f32>,
+    router_w: Tensor<f32>,
+    heads: Tensor<f32>,
+    bias: [f32; 1 + BANKS],
+    ffn_g: Vec<f32>,
+    w1: Weight,
+    w3: Weight,
+    w2: Weight,
+    collapse: Collapse<f32>,
+    x: Tensor<f32>,
+    ram: Tensor<f32>,
+    map: Vec<u8>,
+    delta: Tensor<f32>,
+}
+
+impl Token {
+    fn new(case: &Case, data: &Data) -> Self {
+        let [batch, cores, width, inner, events, steps] = ["B", "C", "D", "F", "E", "J"].map(|dim| case.dim(dim));
+        let rows = batch * cores;
+        let e4m3 = case.key("W") == "e4m3";
+        let edges = case.inputs == Inputs::Edges;
+        let drawn = |name: &str, shape: &[usize], mean: f32, deviation: f32| {
+            let mut values = data.normal(&format!("swap_ffn/{name}"), shape.iter().product());
+            values.par_iter_mut().for_each(|x| *x = mean + *x * deviation);
+            Tensor::new(shape, values)
+        };
+        let bf16 = |name: &str, shape: &[usize], deviation: f32| {
+            let mut values = drawn(name, shape, 0.0, deviation);
+            round_to_bf16(&mut values.data);
+            values
+        };
+        // Rows of n are about 1: gates are too.
+        let weight = |name: &str, shape: [usize; 2]| {
+            let deviation = (shape[1] as f32).sqrt().recip();
+            let values = match steps {
+                0 => Tensor::full(shape, 0.0),
+                _ => drawn(name, &shape, 0.0, deviation),
+            };
+            Weight::new(values, e4m3)
+        };
+        let deviation = (width as f32).sqrt().recip();
+        let mut alpha = drawn("alpha", &[cores, POOLED], 0.0, 0.6);
+        alpha.data.iter_mut().for_each(|a| *a = a.exp() / cores as f32);
+        let mut x = drawn("x", &[rows, width], 0.0, 1.0);
+        // Norms must make up for rows of any size.
+        let sizes = x.data.par_chunks_mut(width).enumerate();
+        sizes.for_each(|(row, x)| x.iter_mut().for_each(|x| *x *= 2f32.powi((row * 5 % 9) as i32 - 4)));
+        let bias = drawn("bias", &[1 + BANKS], 0.0, 0.07).data;
+        let mut token = Self {
+            config: Config {
+                d_model: width,
+                d_ff: inner,
+                core_count: cores,
+                n_events: events,
+                k_ffn: steps,
+                d_router: ROUTER,
+                collapse_k: POOLED,
+                collapse_r: REDUCED,
+                eps: f64::from(EPS),
+                residual: case.dim("RES") == 1,
+                lane_rule: match case.key("L") {
+                    "move" => LaneRule::MoveToFront,
+                    "literal" => LaneRule::Literal,
+                    _ => LaneRule::Transposition,
+                },
+                decision: DecisionRule::Logits,
+                router: RouterForm::Folded,
+                ..Config::STANDARD
+            },
+            batch,
+            events,
+            begin: case.dim("begin") == 1,
+            end: case.dim("end") == 1,
+            e4m3,
+            x_in: bf16("x_in", &[batch, width], 1.0),
+            film: Film {
+                scale: drawn("scale", &[cores, width], 1.0, 0.6),
+                shift: drawn("shift", &[cores, width], 0.0, 0.6),
+                alpha,
+            },
+            router_g: drawn("router_g", &[width], 1.0, 0.2).data,
+            router_w: bf16("router_w", &[ROUTER, width], deviation),
+            heads: drawn("heads", &[1 + BANKS, ROUTER], 0.0, 0.1),
+            bias: std::array::from_fn(|i| bias[i]),
+            ffn_g: drawn("ffn_g", &[width], 1.0, 0.2).data,
+            w1: weight("w1", [inner, width]),
+            w3: weight("w3", [inner, width]),
+            w2: weight("w2", [width, inner]),
+            collapse: Collapse {
+                basis: bf16("basis", &[POOLED, REDUCED, width], deviation),
+                decoder: Linear {
+                    weight: bf16("decoder", &[width, REDUCED], 0.07),
+                },
+            },
+            x,
+            ram: bf16("ram", &[batch, cores, BANKS, width], 1.0),
+            map: (0..rows).map(permutation).collect(),
+            delta: drawn("delta", &[batch, width], 0.0, 1.0),
+        };
+        if edges {
+            token.edges();
+        }
+        token
+    }
+
+    /// Every map with every decision, which the first five numbers of a row make: gates that are closed by 0 or less, banks
+    /// that are the largest, or the first of equals. Among the others are ties of bf16, subnormals and zeros of both signs.
+    fn edges(&mut self) {
+        let identity = |rows: usize, cols: usize| {
+            let mut matrix = Tensor::full([rows, cols], 0.0);
+            (0..=BANKS).for_each(|i| matrix.data[i * cols + i] = 1.0);
+            matrix
+        };
+        let width = self.config.d_model;
+        self.router_w = identity(ROUTER, width);
+        self.heads = identity(1 + BANKS, ROUTER);
+        self.router_g = vec![1.0; width];
+        self.bias = [0.0; 1 + BANKS];
+        for (row, x) in self.x.data.chunks_exact_mut(width).enumerate() {
+            let (gate, bank, turn) = (row / 256 % 2, row / 512 % BANKS, row / 2);
+            for x in &mut *x {
+                // All rows of one size, so that logits are.
+                *x *= 2f32.powi(4 - (row * 5 % 9) as i32);
+            }
+            for (at, x) in x.iter_mut().enumerate() {
+                let bits = x.to_bits();
+                *x = match (at + row) % 11 {
+                    0 => f32::from_bits(bits & 0xffff_0000 | 0x8000),
+                    1 => f32::from_bits(bits & 0xffff_0000 | 0x7fff),
+                    2 => f32::from_bits(bits & 0x807f_ffff),
+                    3 => f32::from_bits(bits & 0x8000_0000),
+                    _ => *x,
+                };
+            }
+            x[0] = [[0.0, -1.5][turn % 2], 1.5][gate];
+            for lane in 0..BANKS {
+                x[1 + lane] = match lane.cmp(&bank) {
+                    std::cmp::Ordering::Less => 1.0,
+                    std::cmp::Ordering::Equal => 2.0,
+                    std::cmp::Ordering::Greater => [0.5, 2.0][turn % 2],
+                };
+            }
+        }
+        self.map = (0..self.map.len()).map(|row| row as u8).collect();
+    }
+
+    fn rows(&self) -> usize {
+        self.batch * self.config.core_count
+    }
+
+    fn router(&self) -> Router<f32> {
+        let linear = |weight: &Tensor<f32>| Linear { weight: weight.clone() };
+        Router::Unfolded {
+            norm: self.router_g.clone(),
+            projection: linear(&self.router_w),
+            weight: linear(&self.heads),
+            bias: self.bias,
+        }
+        .folded()
+    }
+
+    fn ffn(&self) -> Ffn<f32> {
+        let linear = |weight: &Weight| Linear {
+            weight: weight.values.clone(),
+        };
+        Ffn {
+            norm: self.ffn_g.clone(),
+            w1: linear(&self.w1),
+            w3: linear(&self.w3),
+            w2: linear(&self.w2),
+        }
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        let floats = |name, shape: &[usize], values: &[f32]| Buffer::input(name, Dtype::F32, shape, f32_bytes(values));
+        let f32s = |name, x: &Tensor<f32>| floats(name, &x.shape, &x.data);
+        let bf16s = |name, x: &Tensor<f32>| Buffer::input(name, Dtype::BF16, &x.shape, bf16_bytes(&x.data));
+        let in_place = |name, dtype, x: &Tensor<f32>, bytes| Buffer::in_place(name, dtype, &x.shape, bytes);
+        let Router::Folded { weight, .. } = self.router() else {
+            unreachable!("it was folded");
+        };
+        let (swap, banks) = self.heads.data.split_at(ROUTER);
+        let banks: Vec<f32> = (0..ROUTER)
+            .flat_map(|m| (0..BANKS).map(move |bank| banks[bank * ROUTER + m]))
+            .collect();
+        let mut buffers = vec![
+            bf16s("x_in", &self.x_in),
+            f32s("film_scale", &self.film.scale),
+            f32s("film_shift", &self.film.shift),
+            f32s("film_alpha", &self.film.alpha),
+            f32s("router", &weight.weight),
+            floats("router_bias", &[1 + BANKS], &self.bias),
+            bf16s("router_w", &self.router_w),
+            floats("router_g", &[self.router_g.len()], &self.router_g),
+            floats("router_swap", &[ROUTER], swap),
+            floats("bank_w", &[ROUTER, BANKS], &banks),
+            floats("ffn_g", &[self.ffn_g.len()], &self.ffn_g),
+            bf16s("basis", &self.collapse.basis),
+            bf16s("decoder", &self.collapse.decoder.weight),
+            in_place("x", Dtype::F32, &self.x, f32_bytes(&self.x.data)),
+            in_place("ram", Dtype::BF16, &self.ram, bf16_bytes(&self.ram.data)),
+            Buffer::in_place("map", Dtype::U8, &[self.rows()], self.map.clone()),
+            Buffer::output("decisions", Dtype::U8, &[self.events, self.rows()]),
+            in_place("delta", Dtype::F32, &self.delta, f32_bytes(&self.delta.data)),
+        ];
+        buffers.extend(self.w1.buffers("w1", "w1_scale"));
+        buffers.extend(self.w3.buffers("w3", "w3_scale"));
+        buffers.extend(self.w2.buffers("w2", "w2_scale"));
+        buffers
+    }
+}
+
+/// One of the 24 maps that name every bank once.
+fn permutation(number: usize) -> u8 {
+    let mut left = vec![0, 1, 2, 3];
+    let mut rest = number * 7;
+    pack(std::array::from_fn(|_| {
+        let at = rest % left.len();
+        rest /= left.len();
+        left.remove(at)
+    }))
+}
