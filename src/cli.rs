@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-use crate::{bench, compare, generate, inspect, inventory, quantize, verify};
+use crate::{bench, compare, generate, inspect, inventory, quantize, trace, verify};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -35,6 +35,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Generate(generate::GenerateArgs),
     Bench(bench::BenchArgs),
+    Trace(trace::TraceArgs),
     Verify(verify::VerifyArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
@@ -67,6 +68,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),

@@ -26,6 +26,7 @@ pub mod record;
 pub mod report;
 pub mod sweep;
 pub mod tensorfile;
+pub mod trace;
 pub mod verify;
 
 pub use error::{Error, Exit, Result};

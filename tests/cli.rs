@@ -14,6 +14,8 @@ mod recurrence;
 mod sources;
 #[path = "cli/sweep.rs"]
 mod sweep;
+#[path = "cli/trace.rs"]
+mod trace;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

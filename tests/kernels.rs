@@ -26,6 +26,7 @@ mod state_transpose;
 use std::path::Path;
 
 use reference::paths::deepseek_v4::Model;
+use ulplab::backend::cuda::plan::Work;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::kernels::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
@@ -102,16 +103,20 @@ fn accepts_only(case: &Case, problem: &Problem, outputs: &[(&'static str, Vec<u8
     }
 }
 
-/// What launches name is a buffer, scratch, a scalar or a size.
+/// What launches name is a buffer, scratch, a scalar, a size or a counter of the repetitions that they are in.
 fn arguments_are_there(case: &Case, problem: &Problem, plan: &Plan) {
-    for step in &plan.steps {
-        let missing = step.arguments.iter().find(|name| {
-            !problem.buffers.iter().any(|buffer| buffer.name == **name)
+    let once = plan.prepare.iter().map(|step| (step, None));
+    let turns = plan.order.iter().map(|(step, turn)| (&plan.steps[*step], Some(turn)));
+    for (step, turn) in once.chain(turns) {
+        let counted = |name: &str| name.strip_prefix('@').and_then(|count| turn?.counter(count)).is_some();
+        let missing = step.arguments().into_iter().find(|name| {
+            !problem.buffers.iter().any(|buffer| buffer.name == *name)
                 && !problem.scalars.iter().any(|(scalar, _)| scalar == name)
                 && !case.dims.iter().any(|(dim, _)| dim == name)
-                && !plan.scratch.iter().any(|(scratch, ..)| scratch == *name)
+                && !plan.scratch.iter().any(|(scratch, ..)| scratch == name)
+                && !counted(name)
         });
-        assert_eq!(missing, None, "{}: {}", case.name, step.entry);
+        assert_eq!(missing, None, "{}: {}", case.name, step.name);
     }
 }
 
@@ -187,12 +192,10 @@ fn cases_and_headers_fit() {
             named_apart(&case, &problem);
             for plan in plans.into_iter().flatten() {
                 arguments_are_there(&case, &problem, &plan);
-                for step in &plan.steps {
-                    assert!(
-                        source.text.contains(step.entry.split('_').next().unwrap()),
-                        "{}",
-                        step.entry
-                    );
+                for step in plan.prepare.iter().chain(&plan.steps) {
+                    if let Work::Kernel { entry, .. } = &step.work {
+                        assert!(source.text.contains(entry.split('_').next().unwrap()), "{entry}");
+                    }
                 }
             }
         }

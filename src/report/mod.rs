@@ -1,6 +1,6 @@
 //! Reports: each a pure function of a run, all from the same numbers.
 
-mod chart;
+pub mod chart;
 mod figures;
 mod findings;
 mod html;

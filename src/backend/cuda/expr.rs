@@ -26,7 +26,8 @@ const LEVELS: &[&[&str]] = &[
     &["*", "/", "%"],
 ];
 
-fn tokens(text: &str) -> Result<Vec<String>, String> {
+/// The words and signs of a text.
+pub(super) fn tokens(text: &str) -> Result<Vec<String>, String> {
     let mut tokens = Vec::new();
     let mut chars = text.chars().peekable();
     let while_ = |chars: &mut Peekable<Chars>, word: &mut String, keep: fn(char) -> bool| {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::sequence;
 use crate::error::{Error, Result};
 
 /// A file of kernels.
@@ -42,8 +43,13 @@ pub struct Variant {
     pub scratch: Vec<Scratch>,
     /// Why two runs may differ.
     pub nondeterministic: Option<String>,
+    /// Once, after inputs are there, and not timed: what is made of weights when they are loaded.
+    #[serde(default)]
+    pub prepare: Vec<Launch>,
     #[serde(rename = "launch")]
     pub launches: Vec<Launch>,
+    /// In which order, and how often, where that is not each once (`sequence.rs`).
+    pub sequence: Option<String>,
 }
 
 /// Working memory.
@@ -57,11 +63,16 @@ pub struct Scratch {
     pub zero: bool,
 }
 
+/// A function of the file, or a product of matrices by cuBLASLt.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    pub entry: String,
+    /// What a sequence and a trace call it; its entry point, if absent.
+    pub name: Option<String>,
+    pub entry: Option<String>,
+    #[serde(default)]
     pub grid: Vec<Number>,
+    #[serde(default)]
     pub block: Vec<Number>,
     pub cluster: Option<Vec<Number>>,
     pub shared: Option<Number>,
@@ -69,7 +80,72 @@ pub struct Launch {
     pub cooperative: bool,
     #[serde(default)]
     pub programmatic: bool,
+    #[serde(default)]
     pub args: Vec<String>,
+    pub matmul: Option<Matmul>,
+    /// What it must move; each of its buffers once, if absent.
+    pub bytes: Option<Number>,
+    /// Operations of products of matrices.
+    pub flops: Option<Number>,
+}
+
+/// D = A·Bᵀ: A [m, k], B [n, k], D [m, n], rows contiguous, summed in f32.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matmul {
+    pub a: String,
+    pub b: String,
+    pub d: String,
+    pub m: Number,
+    pub n: Number,
+    pub k: Number,
+    /// Of A and B.
+    #[serde(default)]
+    pub of: Factor,
+    /// Of D.
+    #[serde(default)]
+    pub into: Sum,
+    /// f32, one for each row of A and of B: what codes of E4M3 are times.
+    pub scales: Option<[String; 2]>,
+}
+
+/// What is multiplied.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Factor {
+    #[default]
+    Bf16,
+    E4m3,
+}
+
+/// What a sum is stored as.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Sum {
+    #[default]
+    Bf16,
+    F32,
+}
+
+impl Launch {
+    pub fn name(&self) -> &str {
+        let name = self.name.as_deref().or(self.entry.as_deref());
+        name.unwrap_or("matmul")
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let placed = !self.grid.is_empty() || !self.block.is_empty() || !self.args.is_empty();
+        match (&self.entry, &self.matmul) {
+            (Some(_), None) if self.grid.is_empty() || self.block.is_empty() => Err("has no grid or no block".into()),
+            (Some(_), None) => Ok(()),
+            (None, Some(_)) if placed => Err("is a matmul, and has a grid, block or args".into()),
+            (None, Some(matmul)) if (matmul.of == Factor::E4m3) != matmul.scales.is_some() => {
+                Err("scales are for codes of e4m3, which need them".into())
+            }
+            (None, Some(_)) => Ok(()),
+            _ => Err("expected an entry or a matmul, one of them".into()),
+        }
+    }
 }
 
 /// An expression, or a plain number.
@@ -139,14 +215,33 @@ impl Source {
         let unique = |what: &str, names: Vec<&str>| {
             let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
             twice.map_or(Ok(()), |(_, name)| {
-                Err(format!("header: two {what}s are called '{name}'"))
+                Err(format!("header: two {what} are called '{name}'"))
             })
         };
         unique(
-            "variant",
+            "variants",
             variants.iter().map(|variant| variant.name.as_str()).collect(),
         )?;
-        unique("mutant", mutants.iter().map(|mutant| mutant.name.as_str()).collect())?;
+        for variant in variants {
+            let launches = || variant.prepare.iter().chain(&variant.launches);
+            for launch in launches() {
+                let wrong = |why| format!("header: variant '{}', launch '{}': {why}", variant.name, launch.name());
+                launch.check().map_err(wrong)?;
+            }
+            if let Some(sequence) = &variant.sequence {
+                let names: Vec<&str> = variant.launches.iter().map(Launch::name).collect();
+                unique("launches", names.clone())?;
+                let wrong = |why| format!("header: variant '{}', sequence: {why}", variant.name);
+                let named = sequence::launches(sequence).map_err(wrong)?;
+                if let Some(stray) = named.iter().find(|name| !names.contains(&name.as_str())) {
+                    return Err(wrong(format!("no launch '{stray}'")));
+                }
+                if let Some(left) = names.iter().find(|name| !named.iter().any(|named| named == *name)) {
+                    return Err(wrong(format!("launch '{left}' is not in it")));
+                }
+            }
+        }
+        unique("mutants", mutants.iter().map(|mutant| mutant.name.as_str()).collect())?;
         for mutant in mutants {
             if !self.text.contains(&mutant.define())
                 && !self.includes.iter().any(|(_, text)| text.contains(&mutant.define()))

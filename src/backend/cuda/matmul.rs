@@ -5,13 +5,44 @@ use std::ffi::{c_int, c_void};
 use cudarc::cublaslt::{result, sys};
 
 use super::device::{Device, Memory};
+use super::header::{Factor, Sum};
+use super::time::{Spread, Timer};
 use super::toolkit;
 use crate::error::{Error, Result};
 
 /// Bytes that cuBLASLt may work in.
 static WORKSPACE: usize = 32 << 20;
 
-/// D = A·Bᵀ of bf16, summed in f32: A [m, k], B [n, k], D [m, n], rows contiguous.
+/// D = A·Bᵀ, summed in f32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Product {
+    /// m, n, k: A [m, k], B [n, k], D [m, n], rows contiguous.
+    pub sizes: [usize; 3],
+    pub of: Factor,
+    pub into: Sum,
+}
+
+impl Product {
+    /// A, B and D once.
+    pub fn bytes(&self) -> u64 {
+        let [m, n, k] = self.sizes.map(|size| size as u64);
+        let factor = match self.of {
+            Factor::Bf16 => 2,
+            Factor::E4m3 => 1,
+        };
+        let sum = match self.into {
+            Sum::Bf16 => 2,
+            Sum::F32 => 4,
+        };
+        (m + n) * k * factor + m * n * sum
+    }
+
+    pub fn flops(&self) -> u64 {
+        2 * self.sizes.iter().map(|size| *size as u64).product::<u64>()
+    }
+}
+
+/// A product that is ready to be put into the stream.
 pub struct Matmul<'a> {
     device: &'a Device,
     handle: sys::cublasLtHandle_t,
@@ -19,7 +50,17 @@ pub struct Matmul<'a> {
     /// Of B, A and D: to cuBLASLt, whose columns are contiguous, Dᵀ = B·Aᵀ.
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
+    tuned: bool,
     workspace: Memory,
+}
+
+/// Addresses of what is multiplied.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    /// A, B, D.
+    pub matrices: [u64; 3],
+    /// Of the rows of A and of B.
+    pub scales: Option<[u64; 2]>,
 }
 
 fn lt<T>(what: &str, result: std::result::Result<T, result::CublasError>) -> Result<T> {
@@ -27,45 +68,67 @@ fn lt<T>(what: &str, result: std::result::Result<T, result::CublasError>) -> Res
 }
 
 impl<'a> Matmul<'a> {
-    /// None where there is no cuBLASLt.
-    pub fn new(device: &'a Device, [m, n, k]: [usize; 3]) -> Result<Option<Self>> {
+    /// With what cuBLASLt takes for the fastest; none where there is no cuBLASLt.
+    pub fn new(device: &'a Device, product: Product) -> Result<Option<Self>> {
         if !present() {
             return Ok(None);
         }
-        let bf16 = sys::cudaDataType::CUDA_R_16BF;
-        let layout = |rows: usize, cols: usize| {
-            let layout = result::create_matrix_layout(bf16, rows as u64, cols as u64, rows as i64);
+        let [m, n, k] = product.sizes;
+        let factor = match product.of {
+            Factor::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+            Factor::E4m3 => sys::cudaDataType::CUDA_R_8F_E4M3,
+        };
+        let sum = match product.into {
+            Sum::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+            Sum::F32 => sys::cudaDataType::CUDA_R_32F,
+        };
+        let layout = |of, rows: usize, cols: usize| {
+            let layout = result::create_matrix_layout(of, rows as u64, cols as u64, rows as i64);
             lt("cublasLtMatrixLayoutCreate", layout)
         };
-        let (f32, sum) = (
+        let (f32, in_f32) = (
             sys::cudaDataType::CUDA_R_32F,
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         );
         let mut matmul = Self {
             device,
             handle: lt("cublasLtCreate", result::create_handle())?,
-            product: lt("cublasLtMatmulDescCreate", result::create_matmul_desc(sum, f32))?,
-            layouts: [layout(k, n)?, layout(k, m)?, layout(n, m)?],
+            product: lt("cublasLtMatmulDescCreate", result::create_matmul_desc(in_f32, f32))?,
+            layouts: [layout(factor, k, n)?, layout(factor, k, m)?, layout(sum, n, m)?],
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            tuned: false,
             workspace: device.memory(WORKSPACE)?,
         };
-        matmul.algorithm = matmul.choose()?;
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let transposed: c_int = 1;
+        matmul.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &transposed)?;
+        if product.of == Factor::E4m3 {
+            let rows = sys::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+            matmul.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &rows)?;
+            matmul.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows)?;
+        }
+        matmul.algorithm = matmul.candidates(1)?[0];
         Ok(Some(matmul))
     }
 
-    /// What cuBLASLt takes for the fastest.
-    fn choose(&self) -> Result<sys::cublasLtMatmulAlgo_t> {
-        let transposed: c_int = 1;
-        let [b, a, d] = self.layouts;
-        // SAFETY: all descriptors live; the attributes have the types that cublasLt.h gives them.
-        unsafe {
-            let set = result::set_matmul_desc_attribute(
+    fn set<V>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &V) -> Result<()> {
+        // SAFETY: the descriptor lives; callers give the types that cublasLt.h names.
+        let set = unsafe {
+            result::set_matmul_desc_attribute(
                 self.product,
-                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
-                (&raw const transposed).cast(),
-                size_of_val(&transposed),
-            );
-            lt("cublasLtMatmulDescSetAttribute", set)?;
+                attribute,
+                std::ptr::from_ref(value).cast(),
+                size_of::<V>(),
+            )
+        };
+        lt("cublasLtMatmulDescSetAttribute", set)
+    }
+
+    /// What cuBLASLt takes for the fastest, first to last; at least one.
+    fn candidates(&self, most: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
+        let [b, a, d] = self.layouts;
+        // SAFETY: all descriptors live; the attribute has the type that cublasLt.h gives it; `found` has room for `most`.
+        let found = unsafe {
             let preference = lt("cublasLtMatmulPreferenceCreate", result::create_matmul_pref())?;
             let set = result::set_matmul_pref_attribute(
                 preference,
@@ -73,38 +136,90 @@ impl<'a> Matmul<'a> {
                 (&raw const WORKSPACE).cast(),
                 size_of_val(&WORKSPACE),
             );
-            let found =
-                set.and_then(|()| result::get_matmul_algo_heuristic(self.handle, self.product, b, a, d, d, preference));
+            let mut found = Vec::<sys::cublasLtMatmulHeuristicResult_t>::with_capacity(most);
+            let mut count = 0;
+            let asked = set.and_then(|()| {
+                sys::cublasLtMatmulAlgoGetHeuristic(
+                    self.handle,
+                    self.product,
+                    b,
+                    a,
+                    d,
+                    d,
+                    preference,
+                    most as c_int,
+                    found.as_mut_ptr(),
+                    &raw mut count,
+                )
+                .result()
+            });
+            if asked.is_ok() {
+                found.set_len(count as usize);
+            }
             lt(
                 "cublasLtMatmulPreferenceDestroy",
                 result::destroy_matmul_pref(preference),
             )?;
-            Ok(lt("cublasLtMatmulAlgoGetHeuristic", found)?.algo)
+            lt("cublasLtMatmulAlgoGetHeuristic", asked)?;
+            found
+        };
+        let usable = found.into_iter().filter(|found| found.state.result().is_ok());
+        let algorithms: Vec<_> = usable.map(|found| found.algo).collect();
+        match algorithms.is_empty() {
+            true => Err(Error::Setup("cuBLASLt has no algorithm for this product".into())),
+            false => Ok(algorithms),
         }
     }
 
+    /// Whether [`Matmul::tune`] has chosen.
+    pub fn tuned(&self) -> bool {
+        self.tuned
+    }
+
+    /// Takes of cuBLASLt's first candidates the one that is fastest here.
+    pub fn tune(&mut self, operands: &Operands, timer: &Timer) -> Result<()> {
+        const CANDIDATES: usize = 8;
+        let mut best = (f64::INFINITY, self.algorithm);
+        for algorithm in self.candidates(CANDIDATES)? {
+            self.algorithm = algorithm;
+            self.launch(operands)?;
+            let times = (0..7).map(|_| timer.once(|| self.launch(operands)));
+            let time = Spread::of(times.collect::<Result<_>>()?).median;
+            if time < best.0 {
+                best = (time, algorithm);
+            }
+        }
+        (self.algorithm, self.tuned) = (best.1, true);
+        Ok(())
+    }
+
     /// Puts the product into the stream.
-    pub fn launch(&self, a: &Memory, b: &Memory, d: &Memory) -> Result<()> {
+    pub fn launch(&self, operands: &Operands) -> Result<()> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        if let Some([of_a, of_b]) = operands.scales {
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b)?;
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a)?;
+        }
         let (one, zero) = (1.0f32, 0.0f32);
-        let pointer = |memory: &Memory| memory.address as *mut c_void;
+        let [a, b, d] = operands.matrices.map(|address| address as *mut c_void);
         let [b_layout, a_layout, d_layout] = self.layouts;
-        // SAFETY: descriptors live, and the memories hold what the layouts say: the caller made them so.
+        // SAFETY: descriptors live, and the addresses hold what the layouts say: the caller made them so.
         let launched = unsafe {
             result::matmul(
                 self.handle,
                 self.product,
                 (&raw const one).cast(),
                 (&raw const zero).cast(),
-                pointer(b),
+                b,
                 b_layout,
-                pointer(a),
+                a,
                 a_layout,
-                pointer(d),
+                d,
                 d_layout,
-                pointer(d),
+                d,
                 d_layout,
                 &raw const self.algorithm,
-                pointer(&self.workspace),
+                self.workspace.address as *mut c_void,
                 WORKSPACE,
                 self.device.stream.cast(),
             )

@@ -8,6 +8,7 @@ pub mod matmul;
 pub mod plan;
 pub mod run;
 pub mod runner;
+pub mod sequence;
 pub mod time;
 pub mod toolkit;
 

@@ -2,13 +2,20 @@
 
 use super::device::Shape;
 use super::expr::eval;
-use super::header::{Launch, Number, Variant};
+use super::header::{self, Launch, Number, Variant};
+use super::matmul::Product;
+use super::sequence::{Turn, unroll};
 use crate::kernels::Case;
 
 /// What is put into the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
+    /// Once, when inputs are there.
+    pub prepare: Vec<Step>,
+    /// Each launch that is in the order, once.
     pub steps: Vec<Step>,
+    /// By their numbers in `steps`.
+    pub order: Vec<(usize, Turn)>,
     /// Names, bytes, and whether they are cleared before each run.
     pub scratch: Vec<(String, usize, bool)>,
 }
@@ -16,10 +23,32 @@ pub struct Plan {
 /// One launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    pub entry: String,
-    pub shape: Shape,
-    pub arguments: Vec<String>,
+    pub name: String,
+    pub work: Work,
+    /// What it must move, where that is known: of products, and where the header says so.
+    pub bytes: Option<u64>,
+    /// Operations of products of matrices.
+    pub flops: u64,
 }
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    Kernel {
+        entry: String,
+        shape: Shape,
+        arguments: Vec<String>,
+    },
+    Matmul {
+        product: Product,
+        /// A, B, D.
+        matrices: [String; 3],
+        /// Of A and of B.
+        scales: Option<[String; 2]>,
+    },
+}
+
+/// Sizes by name.
+type Sizes<'a> = &'a dyn Fn(&str) -> Option<i64>;
 
 impl Plan {
     /// The launches, or none where the variant does not take the case.
@@ -34,32 +63,110 @@ impl Plan {
                 return Ok(None);
             }
         }
-        let steps = variant.launches.iter().map(|launch| Step::new(launch, case, &sizes));
+        let turns = match &variant.sequence {
+            Some(sequence) => unroll(sequence, &sizes).map_err(wrong)?,
+            None => {
+                let once = |launch: &Launch| Turn {
+                    launch: launch.name().into(),
+                    counters: Vec::new(),
+                };
+                variant.launches.iter().map(once).collect()
+            }
+        };
+        let mut plan = Self {
+            prepare: Vec::new(),
+            steps: Vec::new(),
+            order: Vec::new(),
+            scratch: Vec::new(),
+        };
+        let steps = |launches: &[&Launch]| {
+            let steps = launches.iter().map(|launch| Step::new(launch, case, &sizes));
+            steps.collect::<Result<Vec<_>, _>>().map_err(wrong)
+        };
+        plan.prepare = steps(&variant.prepare.iter().collect::<Vec<_>>())?;
+        // Without a sequence, launches may share a name.
+        let mut used = Vec::new();
+        for (at, turn) in turns.into_iter().enumerate() {
+            let named = |launch: &Launch| launch.name() == turn.launch;
+            let launch = match &variant.sequence {
+                None => Some(at),
+                Some(_) => variant.launches.iter().position(named),
+            };
+            let launch = launch.expect("the header was checked when it was read");
+            let step = used.iter().position(|other| *other == launch).unwrap_or_else(|| {
+                used.push(launch);
+                used.len() - 1
+            });
+            plan.order.push((step, turn));
+        }
+        plan.steps = steps(&used.iter().map(|at| &variant.launches[*at]).collect::<Vec<_>>())?;
         let scratch = variant.scratch.iter().map(|scratch| {
             let bytes = eval(&scratch.bytes, &sizes)?;
             let bytes = usize::try_from(bytes).map_err(|_| format!("scratch '{}' of {bytes} bytes", scratch.name))?;
             Ok((scratch.name.clone(), bytes, scratch.zero))
         });
-        Ok(Some(Self {
-            steps: steps.collect::<Result<_, _>>().map_err(wrong)?,
-            scratch: scratch.collect::<Result<_, String>>().map_err(wrong)?,
-        }))
+        plan.scratch = scratch.collect::<Result<_, String>>().map_err(wrong)?;
+        Ok(Some(plan))
+    }
+}
+
+/// A number of a header with the sizes put in.
+fn number(number: &Number, sizes: Sizes) -> Result<i64, String> {
+    match number {
+        Number::Plain(value) => Ok(*value),
+        Number::Expression(text) => eval(text, sizes),
     }
 }
 
 impl Step {
-    fn new(launch: &Launch, case: &Case, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<Self, String> {
-        let number = |number: &Number| match number {
-            Number::Plain(value) => Ok(*value),
-            Number::Expression(text) => eval(text, sizes),
+    fn new(launch: &Launch, case: &Case, sizes: Sizes) -> Result<Self, String> {
+        let count = |what: &str, given: &Option<Number>| {
+            let value = given.as_ref().map(|given| number(given, sizes)).transpose()?;
+            let count = value.map(|value| u64::try_from(value).map_err(|_| format!("{what} is {value}")));
+            count.transpose()
         };
+        let work = match &launch.matmul {
+            Some(matmul) => Work::matmul(matmul, sizes)?,
+            None => Work::kernel(launch, case, sizes)?,
+        };
+        let (bytes, flops) = match &work {
+            Work::Matmul { product, .. } => (Some(product.bytes()), product.flops()),
+            Work::Kernel { .. } => (
+                count("bytes", &launch.bytes)?,
+                count("flops", &launch.flops)?.unwrap_or(0),
+            ),
+        };
+        let name = match (&launch.name, &work) {
+            (None, Work::Kernel { entry, .. }) => entry.clone(),
+            _ => launch.name().into(),
+        };
+        Ok(Self {
+            name,
+            bytes,
+            flops,
+            work,
+        })
+    }
+
+    /// Buffers, scratch, scalars, sizes and counters that it names.
+    pub fn arguments(&self) -> Vec<&str> {
+        let names: Vec<&String> = match &self.work {
+            Work::Kernel { arguments, .. } => arguments.iter().collect(),
+            Work::Matmul { matrices, scales, .. } => matrices.iter().chain(scales.iter().flatten()).collect(),
+        };
+        names.into_iter().map(String::as_str).collect()
+    }
+}
+
+impl Work {
+    fn kernel(launch: &Launch, case: &Case, sizes: Sizes) -> Result<Self, String> {
         let three = |what: &str, numbers: &[Number]| {
             if numbers.is_empty() || numbers.len() > 3 {
                 return Err(format!("{what} has {} numbers, expected one to three", numbers.len()));
             }
             let mut all = [1; 3];
             for (at, text) in numbers.iter().enumerate() {
-                let value = number(text)?;
+                let value = number(text, sizes)?;
                 all[at] = u32::try_from(value)
                     .ok()
                     .filter(|size| *size > 0)
@@ -67,15 +174,20 @@ impl Step {
             }
             Ok(all)
         };
-        let shared = launch.shared.as_ref().map(number).transpose()?.unwrap_or(0);
-        let mut entry = launch.entry.clone();
+        let shared = launch
+            .shared
+            .as_ref()
+            .map(|shared| number(shared, sizes))
+            .transpose()?
+            .unwrap_or(0);
+        let mut entry = launch.entry.clone().unwrap_or_default();
         for (key, value) in &case.keys {
             entry = entry.replace(&format!("{{{key}}}"), value);
         }
         if entry.contains('{') {
             return Err(format!("entry '{entry}' has a key the case does not"));
         }
-        Ok(Self {
+        Ok(Self::Kernel {
             entry,
             shape: Shape {
                 grid: three("grid", &launch.grid)?,
@@ -90,6 +202,23 @@ impl Step {
                 programmatic: launch.programmatic,
             },
             arguments: launch.args.clone(),
+        })
+    }
+
+    fn matmul(matmul: &header::Matmul, sizes: Sizes) -> Result<Self, String> {
+        let size = |what: &str, given: &Number| {
+            let value = number(given, sizes)?;
+            let size = usize::try_from(value).ok().filter(|size| *size > 0);
+            size.ok_or_else(|| format!("{what} of a matmul is {value}"))
+        };
+        Ok(Self::Matmul {
+            product: Product {
+                sizes: [size("m", &matmul.m)?, size("n", &matmul.n)?, size("k", &matmul.k)?],
+                of: matmul.of,
+                into: matmul.into,
+            },
+            matrices: [&matmul.a, &matmul.b, &matmul.d].map(Clone::clone),
+            scales: matmul.scales.clone(),
         })
     }
 }

@@ -3,8 +3,10 @@
 use rayon::prelude::*;
 
 use super::device::{Argument, Device, Function, Memory, Module};
-use super::plan::{Plan, Step};
-use super::time::{Spread, Stopwatch, Times};
+use super::matmul::{Matmul, Operands};
+use super::plan::{Plan, Step, Work};
+use super::sequence::Turn;
+use super::time::{Spread, Stopwatch, Timer, Times};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
@@ -24,14 +26,34 @@ pub struct Running<'a> {
     problem: &'a Problem,
     case: &'a Case,
     plan: &'a Plan,
-    set: Set<'a>,
+    /// Of the launches that prepare, then of the others.
+    loaded: [Vec<Loaded<'a>>; 2],
+    set: Set,
+}
+
+/// What a launch runs.
+enum Loaded<'a> {
+    Kernel(Function),
+    Matmul(Matmul<'a>),
 }
 
 /// Memory of everything a run reads and writes, and the launches on it.
-struct Set<'a> {
+struct Set {
     buffers: Vec<Memory>,
     scratch: Vec<Memory>,
-    launches: Vec<(Function, &'a Step, Vec<Argument>)>,
+    prepare: Vec<Turned>,
+    launches: Vec<Turned>,
+}
+
+/// A launch in its turn: its number among the plan's, and what it works on.
+struct Turned {
+    step: usize,
+    on: On,
+}
+
+enum On {
+    Arguments(Vec<Argument>),
+    Operands(Operands),
 }
 
 /// What a run showed.
@@ -49,28 +71,45 @@ impl<'a> Running<'a> {
         problem: &'a Problem,
         plan: &'a Plan,
     ) -> Result<Self> {
-        let function = |step: &Step| {
-            let function = module.function(&step.entry)?;
-            device.prepare(function, &step.shape)?;
-            Ok(function)
-        };
-        let functions = plan.steps.iter().map(function).collect::<Result<Vec<_>>>()?;
-        let running = Self {
+        let load = |step: &Step| Loaded::new(device, module, step);
+        let load = |steps: &[Step]| steps.iter().map(load).collect::<Result<Vec<_>>>();
+        let mut running = Self {
             device,
             problem,
             case,
             plan,
-            set: Set::new(device, case, problem, plan, &functions)?,
+            loaded: [load(&plan.prepare)?, load(&plan.steps)?],
+            set: Set::new(device, case, problem, plan)?,
         };
         for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
             device.write(memory, GUARD, &buffer.bytes)?;
         }
+        running.tune()?;
         Ok(running)
+    }
+
+    /// Chooses how matrices are multiplied, on memory that holds what it may.
+    fn tune(&mut self) -> Result<()> {
+        let timer = Timer::new(self.device)?;
+        for turn in &self.set.launches {
+            if let (Loaded::Matmul(matmul), On::Operands(operands)) = (&mut self.loaded[1][turn.step], &turn.on)
+                && !matmul.tuned()
+            {
+                matmul.tune(operands, &timer)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts all launches into the stream.
     pub fn launch(&self) -> Result<()> {
         self.launch_on(&self.set)
+    }
+
+    /// Puts what comes before the first run into it.
+    fn prepare(&self, set: &Set) -> Result<()> {
+        let mut turns = set.prepare.iter();
+        turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn))
     }
 
     fn launch_on(&self, set: &Set) -> Result<()> {
@@ -79,14 +118,35 @@ impl<'a> Running<'a> {
                 self.device.fill(memory, GUARD, *bytes, 0)?;
             }
         }
-        for (function, step, arguments) in &set.launches {
-            self.device.launch(*function, &step.shape, arguments)?;
+        let mut turns = set.launches.iter();
+        turns.try_for_each(|turn| self.put(&self.plan.steps, &self.loaded[1], turn))
+    }
+
+    /// One launch of those of the plan.
+    fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &Turned) -> Result<()> {
+        match (&steps[turn.step].work, &loaded[turn.step], &turn.on) {
+            (Work::Kernel { shape, .. }, Loaded::Kernel(function), On::Arguments(arguments)) => {
+                self.device.launch(*function, shape, arguments)
+            }
+            (_, Loaded::Matmul(matmul), On::Operands(operands)) => matmul.launch(operands),
+            _ => unreachable!("made of the same step"),
         }
-        Ok(())
+    }
+
+    /// How often each launch of the plan is run, and how long it takes where it is one of many in a graph, none of them any
+    /// other's.
+    pub fn trace(&self, watch: &Stopwatch) -> Result<Vec<Option<Spread>>> {
+        let alone = |step: usize| {
+            let turns = self.set.launches.iter().filter(|turn| turn.step == step);
+            let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn));
+            watch.replayed(&works.collect::<Vec<_>>())
+        };
+        (0..self.plan.steps.len()).map(alone).collect()
     }
 
     /// How long it takes.
     pub fn time(&self, watch: &Stopwatch) -> Result<Times> {
+        self.prepare(&self.set)?;
         let mut times = watch.time(&|| self.launch())?;
         times.rotated = self.rotated(watch)?;
         Ok(times)
@@ -100,12 +160,12 @@ impl<'a> Running<'a> {
         if sets > MOST_SETS {
             return Ok(None);
         }
-        let functions: Vec<Function> = self.set.launches.iter().map(|(function, ..)| *function).collect();
         let more = (1..sets).map(|_| {
-            let set = Set::new(self.device, self.case, self.problem, self.plan, &functions)?;
+            let set = Set::new(self.device, self.case, self.problem, self.plan)?;
             for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
                 self.device.copy(from, to, from.len)?;
             }
+            self.prepare(&set)?;
             Ok(set)
         });
         let more = more.collect::<Result<Vec<_>>>()?;
@@ -144,6 +204,7 @@ impl<'a> Running<'a> {
         for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
             device.fill(memory, GUARD, *bytes, poison)?;
         }
+        self.prepare(&self.set)?;
         self.launch()?;
         let written = self
             .problem
@@ -181,9 +242,24 @@ impl<'a> Running<'a> {
     }
 }
 
-impl<'a> Set<'a> {
+impl<'a> Loaded<'a> {
+    fn new(device: &'a Device, module: &Module, step: &Step) -> Result<Self> {
+        match &step.work {
+            Work::Kernel { entry, shape, .. } => {
+                let function = module.function(entry)?;
+                device.prepare(function, shape)?;
+                Ok(Self::Kernel(function))
+            }
+            Work::Matmul { product, .. } => Matmul::new(device, *product)?
+                .map(Self::Matmul)
+                .ok_or_else(|| Error::Setup(format!("launch '{}': there is no cuBLASLt", step.name))),
+        }
+    }
+}
+
+impl Set {
     /// Memory between guard bands, and launches with its addresses.
-    fn new(device: &Device, case: &Case, problem: &Problem, plan: &'a Plan, functions: &[Function]) -> Result<Self> {
+    fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan) -> Result<Self> {
         let guarded = |len: usize| {
             let memory = device.memory(len + 2 * GUARD)?;
             device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
@@ -194,37 +270,80 @@ impl<'a> Set<'a> {
         let mut set = Self {
             buffers: buffers.collect::<Result<_>>()?,
             scratch: scratch.collect::<Result<_>>()?,
+            prepare: Vec::new(),
             launches: Vec::new(),
         };
-        for (step, function) in plan.steps.iter().zip(functions) {
-            let arguments = step
-                .arguments
-                .iter()
-                .map(|name| set.argument(name, case, problem, plan));
-            let arguments = arguments.collect::<Result<_>>()?;
-            set.launches.push((*function, step, arguments));
-        }
+        let names = Names { case, problem, plan };
+        let turned = |step: usize, work: &Work, turn: &Turn| {
+            let on = names.on(&set, work, turn)?;
+            Ok(Turned { step, on })
+        };
+        let once = Turn::default();
+        let prepare = plan.prepare.iter().enumerate();
+        let prepare = prepare.map(|(at, step)| turned(at, &step.work, &once));
+        let launches = plan.order.iter();
+        let launches = launches.map(|(step, turn)| turned(*step, &plan.steps[*step].work, turn));
+        let (prepare, launches) = (prepare.collect::<Result<_>>()?, launches.collect::<Result<_>>()?);
+        (set.prepare, set.launches) = (prepare, launches);
         Ok(set)
     }
+}
 
-    fn argument(&self, name: &str, case: &Case, problem: &Problem, plan: &Plan) -> Result<Argument> {
+/// What arguments of launches may name.
+struct Names<'a> {
+    case: &'a Case,
+    problem: &'a Problem,
+    plan: &'a Plan,
+}
+
+impl Names<'_> {
+    fn on(&self, set: &Set, work: &Work, turn: &Turn) -> Result<On> {
+        let address = |name: &String| match self.argument(set, name, turn)? {
+            Argument::Wide(address) => Ok(address),
+            Argument::Narrow(_) => Err(Error::Usage(format!("'{name}' of a matmul is no buffer or scratch"))),
+        };
+        Ok(match work {
+            Work::Kernel { arguments, .. } => {
+                let arguments = arguments.iter().map(|name| self.argument(set, name, turn));
+                On::Arguments(arguments.collect::<Result<_>>()?)
+            }
+            Work::Matmul {
+                matrices: [a, b, d],
+                scales,
+                ..
+            } => On::Operands(Operands {
+                matrices: [address(a)?, address(b)?, address(d)?],
+                scales: match scales {
+                    Some([of_a, of_b]) => Some([address(of_a)?, address(of_b)?]),
+                    None => None,
+                },
+            }),
+        })
+    }
+
+    fn argument(&self, set: &Set, name: &str, turn: &Turn) -> Result<Argument> {
         let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
-        let buffer = problem.buffers.iter().position(|buffer| buffer.name == name);
-        let scratch = plan.scratch.iter().position(|(scratch, ..)| scratch == name);
-        let scalar = problem.scalars.iter().find(|(scalar, _)| *scalar == name);
-        let dim = case.dims.iter().find(|(dim, _)| *dim == name);
+        let int = |value: i64| {
+            let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {name} = {value} is no int")))?;
+            Ok(Argument::Narrow(narrow.cast_unsigned()))
+        };
+        if let Some(count) = name.strip_prefix('@') {
+            let number = turn.counter(count);
+            return int(number.ok_or_else(|| Error::Usage(format!("'{name}': the launch is in no {count}( … )")))?);
+        }
+        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
+        let scratch = self.plan.scratch.iter().position(|(scratch, ..)| scratch == name);
+        let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
+        let dim = self.case.dims.iter().find(|(dim, _)| *dim == name);
         match (buffer, scratch, scalar, dim) {
-            (Some(at), ..) => Ok(address(&self.buffers[at])),
-            (_, Some(at), ..) => Ok(address(&self.scratch[at])),
+            (Some(at), ..) => Ok(address(&set.buffers[at])),
+            (_, Some(at), ..) => Ok(address(&set.scratch[at])),
             (_, _, Some((_, scalar)), _) => Ok(match *scalar {
                 Scalar::I32(value) => Argument::Narrow(value.cast_unsigned()),
                 Scalar::I64(value) => Argument::Wide(value.cast_unsigned()),
                 Scalar::F32(value) => Argument::Narrow(value.to_bits()),
             }),
-            (_, _, _, Some((_, size))) => {
-                let size = i32::try_from(*size).map_err(|_| Error::Usage(format!("size {name} = {size} is no int")))?;
-                Ok(Argument::Narrow(size.cast_unsigned()))
-            }
+            (_, _, _, Some((_, size))) => int(*size),
             _ => Err(Error::Usage(format!(
                 "argument '{name}' is no buffer, scratch, scalar or size of the operation"
             ))),

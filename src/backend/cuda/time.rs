@@ -4,7 +4,8 @@ use cudarc::driver::{result, sys};
 use serde::{Deserialize, Serialize};
 
 use super::device::{Device, Memory, cuda};
-use super::matmul::Matmul;
+use super::header::{Factor, Sum};
+use super::matmul::{Matmul, Operands, Product};
 use crate::error::Result;
 use crate::kernels::Data;
 
@@ -64,29 +65,13 @@ impl std::fmt::Display for Ceilings {
     }
 }
 
-/// Times work on a device, with what is needed for that.
-pub struct Stopwatch<'a> {
+/// Times what is put into a device's stream.
+pub struct Timer<'a> {
     device: &'a Device,
     events: [sys::CUevent; 2],
-    /// Written between repetitions: twice the second-level cache.
-    flush: Memory,
 }
 
-/// Most time spent on one of the three ways, in microseconds, and most and fewest repetitions.
-const BUDGET: f64 = 60_000.0;
-const REPETITIONS: (usize, usize) = (20, 200);
-
-/// Repetitions of what takes so many microseconds.
-fn repetitions(each: f64) -> usize {
-    ((BUDGET / each.max(0.5)) as usize).clamp(REPETITIONS.0, REPETITIONS.1)
-}
-
-/// How often what takes so many microseconds is done between two events, so that these do not count.
-fn batch(each: f64) -> usize {
-    ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
-}
-
-impl<'a> Stopwatch<'a> {
+impl<'a> Timer<'a> {
     pub fn new(device: &'a Device) -> Result<Self> {
         let event = || {
             cuda(
@@ -97,7 +82,6 @@ impl<'a> Stopwatch<'a> {
         Ok(Self {
             device,
             events: [event()?, event()?],
-            flush: device.memory(2 * device.l2.max(64 << 20))?,
         })
     }
 
@@ -121,21 +105,62 @@ impl<'a> Stopwatch<'a> {
             Ok(f64::from(milliseconds) * 1e3)
         }
     }
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        for event in self.events {
+            // SAFETY: created once, destroyed once.
+            let _ = unsafe { result::event::destroy(event) };
+        }
+    }
+}
+
+/// Times work in the ways that kernels are timed in.
+pub struct Stopwatch<'a> {
+    device: &'a Device,
+    timer: Timer<'a>,
+    /// Written between repetitions: twice the second-level cache.
+    flush: Memory,
+}
+
+/// Most time spent on one of the three ways, in microseconds, and most and fewest repetitions.
+const BUDGET: f64 = 60_000.0;
+const REPETITIONS: (usize, usize) = (20, 200);
+
+/// Repetitions of what takes so many microseconds.
+fn repetitions(each: f64) -> usize {
+    ((BUDGET / each.max(0.5)) as usize).clamp(REPETITIONS.0, REPETITIONS.1)
+}
+
+/// How often what takes so many microseconds is done between two events, so that these do not count.
+fn batch(each: f64) -> usize {
+    ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
+}
+
+impl<'a> Stopwatch<'a> {
+    pub fn new(device: &'a Device) -> Result<Self> {
+        Ok(Self {
+            device,
+            timer: Timer::new(device)?,
+            flush: device.memory(2 * device.l2.max(64 << 20))?,
+        })
+    }
 
     /// Times work that puts the same launches into the stream each time.
     pub fn time(&self, work: &dyn Fn() -> Result<()>) -> Result<Times> {
         work()?;
         self.device.wait()?;
-        let estimate = self.once(work)?;
+        let estimate = self.timer.once(work)?;
         let cold = (0..repetitions(estimate + 40.0)).map(|_| {
             self.device.fill(&self.flush, 0, self.flush.len, 1)?;
-            self.once(work)
+            self.timer.once(work)
         });
         let cold = Spread::of(cold.collect::<Result<_>>()?);
         let batch = batch(estimate);
         let many = || (0..batch).try_for_each(|_| work());
         let per = |whole: f64| whole / batch as f64;
-        let hot = (0..repetitions(estimate * batch as f64)).map(|_| self.once(many).map(per));
+        let hot = (0..repetitions(estimate * batch as f64)).map(|_| self.timer.once(many).map(per));
         let hot = Spread::of(hot.collect::<Result<_>>()?);
         Ok(Times {
             cold,
@@ -150,7 +175,7 @@ impl<'a> Stopwatch<'a> {
         let all = || works.iter().try_for_each(|work| work());
         all()?;
         self.device.wait()?;
-        let estimate = self.once(all)?;
+        let estimate = self.timer.once(all)?;
         let turns = batch(estimate);
         let Some(graph) = self.capture(&|| (0..turns).try_for_each(|_| all()))? else {
             return Ok(None);
@@ -158,7 +183,7 @@ impl<'a> Stopwatch<'a> {
         graph.launch(self.device)?;
         let per = |whole: f64| whole / (turns * works.len()) as f64;
         let replays =
-            (0..repetitions(estimate * turns as f64)).map(|_| self.once(|| graph.launch(self.device)).map(per));
+            (0..repetitions(estimate * turns as f64)).map(|_| self.timer.once(|| graph.launch(self.device)).map(per));
         Ok(Some(Spread::of(replays.collect::<Result<_>>()?)))
     }
 
@@ -196,7 +221,12 @@ impl<'a> Stopwatch<'a> {
     /// Operations per microsecond of a product of bf16 matrices of N(0, 1) by cuBLASLt, 8192³; none without cuBLASLt.
     fn matmul_rate(&self) -> Result<Option<f64>> {
         const SIZE: usize = 8192;
-        let Some(matmul) = Matmul::new(self.device, [SIZE; 3])? else {
+        let product = Product {
+            sizes: [SIZE; 3],
+            of: Factor::Bf16,
+            into: Sum::Bf16,
+        };
+        let Some(matmul) = Matmul::new(self.device, product)? else {
             return Ok(None);
         };
         let nothing = |_: &str| Err(String::new());
@@ -209,10 +239,14 @@ impl<'a> Stopwatch<'a> {
             Ok(memory)
         };
         let (a, b, d) = (memory("a")?, memory("b")?, self.device.memory(2 * SIZE * SIZE)?);
-        matmul.launch(&a, &b, &d)?;
-        let times = (0..12).map(|_| self.once(|| matmul.launch(&a, &b, &d)));
+        let operands = Operands {
+            matrices: [a.address, b.address, d.address],
+            scales: None,
+        };
+        matmul.launch(&operands)?;
+        let times = (0..12).map(|_| self.timer.once(|| matmul.launch(&operands)));
         let time = Spread::of(times.collect::<Result<_>>()?).median;
-        Ok(Some(2.0 * (SIZE as f64).powi(3) / time))
+        Ok(Some(product.flops() as f64 / time))
     }
 
     /// Bytes per microsecond of a copy on the device, read and written, of 4 GiB or what there is room for.
@@ -221,17 +255,8 @@ impl<'a> Stopwatch<'a> {
         let len = (4 << 30).min(free / 4);
         let (from, to) = (self.device.memory(len)?, self.device.memory(len)?);
         self.device.fill(&from, 0, len, 0x5a)?;
-        let times = (0..12).map(|_| self.once(|| self.device.copy(&from, &to, len)));
+        let times = (0..12).map(|_| self.timer.once(|| self.device.copy(&from, &to, len)));
         Ok(2.0 * len as f64 / Spread::of(times.collect::<Result<_>>()?).median)
-    }
-}
-
-impl Drop for Stopwatch<'_> {
-    fn drop(&mut self) {
-        for event in self.events {
-            // SAFETY: created once, destroyed once.
-            let _ = unsafe { result::event::destroy(event) };
-        }
     }
 }
 

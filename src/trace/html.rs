@@ -1,0 +1,74 @@
+//! A trace as a page.
+
+use askama::Template;
+
+use super::Trace;
+use super::command::Traces;
+use super::terminal::{Rows, launches, side_by_side};
+use crate::report::chart::{Dot, DotRow, Dots, Mark};
+
+#[derive(Template)]
+#[template(path = "trace.html")]
+struct Page<'a> {
+    all: &'a Traces,
+    limits: Option<String>,
+    sections: Vec<Section<'a>>,
+    side_by_side: Option<Rows>,
+}
+
+struct Section<'a> {
+    trace: &'a Trace,
+    rows: Rows,
+    /// SVG; empty without times.
+    chart: String,
+}
+
+/// The page. It names no outside resource and has no script.
+pub fn page(all: &Traces) -> String {
+    let section = |trace| Section {
+        trace,
+        rows: launches(all, trace),
+        chart: chart(all, trace),
+    };
+    let page = Page {
+        all,
+        limits: all.ceilings.map(|ceilings| ceilings.to_string()),
+        sections: all.traces.iter().map(section).collect(),
+        side_by_side: (all.traces.len() > 1).then(|| side_by_side(all)),
+    };
+    page.render().expect("the template has no fallible part")
+}
+
+/// Of every launch what it takes in a run, and the least it could.
+fn chart(all: &Traces, trace: &Trace) -> String {
+    let Some(ceilings) = &all.ceilings else {
+        return String::new();
+    };
+    let dot = |value: f64, mark, what: &str| Dot {
+        value,
+        mark,
+        detail: format!("{what}: {value:.2} µs"),
+    };
+    let row = |launch: &super::Launch| {
+        let us = launch.us? * launch.turns as f64;
+        let limit = (launch.cost * launch.turns).limit(ceilings);
+        let least = (limit > 0.0).then(|| dot(limit, Mark::Hollow, "least"));
+        Some(DotRow {
+            name: launch.name.clone(),
+            slot: 0,
+            head: false,
+            dots: least.into_iter().chain([dot(us, Mark::Filled, "measured")]).collect(),
+            note: format!("{} × {:.2} µs", launch.turns, us / launch.turns as f64),
+        })
+    };
+    let dots = Dots {
+        title: format!(
+            "{}: time of all turns of each launch, and the least it could be (hollow)",
+            trace.kernel
+        ),
+        unit: "µs".into(),
+        rows: trace.launches.iter().filter_map(row).collect(),
+        width: 1180.0,
+    };
+    dots.svg()
+}

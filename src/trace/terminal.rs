@@ -1,0 +1,162 @@
+//! A trace as text.
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+use super::command::Traces;
+use super::{Cost, Trace};
+
+/// Every variant's launches, then all variants side by side.
+pub fn text(all: &Traces) -> String {
+    let mut text = format!("{}: {}\ncase {}, {}\n", all.op, all.doc, all.case, all.device);
+    if let Some(ceilings) = &all.ceilings {
+        text += &format!("limits: {ceilings}\n");
+    }
+    for trace in &all.traces {
+        text += &format!("\n{}: {}\n", trace.kernel, trace.doc);
+        if let Some(sequence) = &trace.sequence {
+            text += &format!("sequence: {sequence}\n");
+        }
+        if !trace.prepare.is_empty() {
+            text += &format!("once, when weights are loaded: {}\n", trace.prepare.join(", "));
+        }
+        text += &table(launches(all, trace));
+    }
+    if all.traces.len() > 1 {
+        text += "\nside by side\n";
+        text += &table(side_by_side(all));
+    }
+    text
+}
+
+/// Rows of texts; the first is the head, and the first column is of names.
+pub type Rows = Vec<Vec<String>>;
+
+/// One row a launch, then the whole.
+pub fn launches(all: &Traces, trace: &Trace) -> Rows {
+    let mut rows = vec![head(&[
+        "launch",
+        "turns",
+        "MB",
+        "GFLOP",
+        "µs each",
+        "µs",
+        "least µs",
+        "of limit",
+    ])];
+    let row = |name: &str, turns: usize, cost: Cost, each: Option<f64>, us: Option<f64>| {
+        let limit = all.ceilings.map(|ceilings| cost.limit(&ceilings));
+        vec![
+            name.to_string(),
+            turns.to_string(),
+            megabytes(cost),
+            gigaflops(cost),
+            optional(each, micros),
+            optional(us, micros),
+            optional(limit, micros),
+            optional(us.zip(limit).map(|(us, limit)| limit / us), share),
+        ]
+    };
+    for launch in &trace.launches {
+        let us = launch.us.map(|us| us * launch.turns as f64);
+        rows.push(row(
+            &launch.name,
+            launch.turns,
+            launch.cost * launch.turns,
+            launch.us,
+            us,
+        ));
+    }
+    if trace.turns() > 1 {
+        rows.push(row(
+            "all launches",
+            trace.turns(),
+            trace.cost(),
+            None,
+            trace.us_of_launches(),
+        ));
+    }
+    rows.push(row("a run", trace.turns(), trace.least, None, trace.whole()));
+    // Columns that have no figure.
+    let kept: Vec<bool> = (0..rows[0].len())
+        .map(|at| rows[1..].iter().any(|row| row[at] != NONE))
+        .collect();
+    for row in &mut rows {
+        let mut kept = kept.iter();
+        row.retain(|_| kept.next() == Some(&true));
+    }
+    rows
+}
+
+/// One row a figure of the whole, one column a variant.
+pub fn side_by_side(all: &Traces) -> Rows {
+    let of = |name: &str, figure: &dyn Fn(&Trace) -> String| {
+        let figures = all.traces.iter().map(figure);
+        std::iter::once(name.to_string()).chain(figures).collect::<Vec<_>>()
+    };
+    let us =
+        |get: fn(&super::Micros) -> Option<f64>| move |trace: &Trace| optional(trace.us.as_ref().and_then(get), micros);
+    let limit = |trace: &Trace| all.ceilings.map(|ceilings| trace.least.limit(&ceilings));
+    let mut rows = vec![
+        of("", &|trace| trace.kernel.clone()),
+        of("launches", &|trace| trace.turns().to_string()),
+        of("MB of all launches", &|trace| megabytes(trace.cost())),
+        of("GFLOP of all launches", &|trace| gigaflops(trace.cost())),
+        of("µs, launch by launch", &us(|us| Some(us.hot))),
+        of("µs, in a graph", &us(|us| us.graph)),
+        of("µs, in a graph, rotated", &us(|us| us.rotated)),
+        of("µs, sum of the launches alone", &|trace| {
+            optional(trace.us_of_launches(), micros)
+        }),
+        of("share of the limit", &|trace| {
+            optional(trace.whole().zip(limit(trace)).map(|(us, limit)| limit / us), share)
+        }),
+        of("a second", &|trace| {
+            optional(trace.whole().map(|us| 1e6 / us), |rate| format!("{rate:.0}"))
+        }),
+    ];
+    // Figures that no variant has.
+    rows.retain(|row| row[1..].iter().any(|figure| figure != NONE));
+    rows
+}
+
+const NONE: &str = "—";
+
+fn optional(value: Option<f64>, write: impl Fn(f64) -> String) -> String {
+    value.map_or(NONE.into(), write)
+}
+
+fn micros(us: f64) -> String {
+    format!("{us:.2}")
+}
+
+fn share(share: f64) -> String {
+    format!("{share:.2}")
+}
+
+fn megabytes(cost: Cost) -> String {
+    format!("{:.3}", cost.bytes as f64 / 1e6)
+}
+
+fn gigaflops(cost: Cost) -> String {
+    match cost.flops {
+        0 => NONE.into(),
+        flops => format!("{:.3}", flops as f64 / 1e9),
+    }
+}
+
+fn head(names: &[&str]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+fn table(rows: Rows) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for row in rows {
+        let cell = |(at, text): (usize, String)| match at {
+            0 => Cell::new(text),
+            _ => Cell::new(text).set_alignment(CellAlignment::Right),
+        };
+        table.add_row(row.into_iter().enumerate().map(cell).collect::<Vec<_>>());
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}

@@ -1,0 +1,190 @@
+//! `ulplab trace`, as far as no GPU is needed.
+
+use super::*;
+
+fn trace(arguments: &[&str]) -> std::process::Output {
+    run(&[&["trace"], arguments, &["--device", "compile"]].concat())
+}
+
+/// A folder with one file, of an operation whose sizes are `K`, `V` and `H`, with a header of this text.
+fn folder_with(header: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("/*\n{header}\n*/\n");
+    std::fs::write(folder.path().join("state_transpose.cu"), text).unwrap();
+    folder
+}
+
+fn traced(header: &str) -> std::process::Output {
+    let folder = folder_with(header);
+    assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"))
+        .args([
+            "trace",
+            "state_transpose",
+            "--case",
+            "f32.b1",
+            "--device",
+            "compile",
+            "--json",
+        ])
+        .env("ULPLAB_KERNELS", folder.path())
+        .output()
+        .unwrap()
+}
+
+const LAUNCHES: &str = r#"
+[[variant]]
+name = "steps"
+doc = "many launches"
+sequence = "first 3(product 2(last)) 0(never)"
+scratch = [{ name = "packed", bytes = "100" }]
+
+[[variant.prepare]]
+entry = "pack"
+grid = [1]
+block = [32]
+args = ["x", "packed"]
+
+[[variant.launch]]
+name = "first"
+entry = "first_entry"
+grid = [1]
+block = [32]
+args = ["packed", "packed"]
+
+[[variant.launch]]
+name = "product"
+matmul = { a = "x", b = "x", d = "y", m = 10, n = 20, k = "K" }
+
+[[variant.launch]]
+name = "last"
+entry = "last_entry"
+grid = [1]
+block = [32]
+args = ["@2"]
+bytes = "K * 4"
+flops = 7
+
+[[variant.launch]]
+name = "never"
+entry = "never_entry"
+grid = ["H - H"]
+block = [32]
+args = []
+"#;
+
+#[test]
+fn launches_are_counted_by_the_sequence() {
+    let output = traced(LAUNCHES);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let trace = &all["traces"][0];
+    assert_eq!(trace["kernel"], "state_transpose.steps");
+    assert_eq!(trace["prepare"], serde_json::json!(["pack"]));
+    let launches: Vec<_> = trace["launches"].as_array().unwrap().iter().collect();
+    let figures = launches.iter().map(|launch| {
+        (
+            &launch["name"],
+            &launch["turns"],
+            &launch["cost"]["bytes"],
+            &launch["cost"]["flops"],
+        )
+    });
+    let figures: Vec<String> = figures.map(|(a, b, c, d)| format!("{a} {b} {c} {d}")).collect();
+    // A [10, 128] · B [20, 128]ᵀ of bf16; a buffer that is named twice is moved once.
+    let bytes = 2 * (10 * 128 + 20 * 128 + 10 * 20);
+    let want = [
+        "\"first\" 1 100 0".to_string(),
+        format!("\"product\" 3 {bytes} {}", 2 * 10 * 20 * 128),
+        format!("\"last\" 6 {} 7", 128 * 4),
+    ];
+    assert_eq!(figures, want);
+}
+
+#[test]
+fn headers_say_what_they_launch() {
+    let mistakes = [
+        ("0(never)", "0(ever never)", "no launch 'ever'"),
+        (" 0(never)", "", "launch 'never' is not in it"),
+        ("3(product", "X(product", "'X' is no size"),
+        (
+            "entry = \"first_entry\"",
+            "",
+            "expected an entry or a matmul, one of them",
+        ),
+        (
+            "k = \"K\" }",
+            "k = \"K\", of = \"e4m3\" }",
+            "scales are for codes of e4m3",
+        ),
+        ("name = \"last\"", "name = \"first\"", "two launches are called 'first'"),
+        ("m = 10", "m = 10, bytes = 3", "unknown field `bytes`"),
+        ("bytes = \"K * 4\"", "bytes = \"0 - K\"", "bytes is -128"),
+        ("m = 10", "m = 0", "m of a matmul is 0"),
+    ];
+    for (right, wrong, expected) in mistakes {
+        assert!(LAUNCHES.contains(right), "{right}");
+        let output = traced(&LAUNCHES.replacen(right, wrong, 1));
+        assert_eq!(code(&output), 2, "{wrong}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(expected),
+            "'{expected}' is not in: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn variants_stand_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("trace.html");
+    let arguments = [
+        "mhc_pre",
+        "--variant",
+        "simple",
+        "--variant",
+        "split",
+        "--html",
+        path(&page),
+    ];
+    let output = trace(&arguments);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    for line in ["mhc_pre_split_mix", "side by side", "launches"] {
+        assert!(text.contains(line), "'{line}' is not in: {text}");
+    }
+    assert!(!text.contains("µs"), "times without a GPU: {text}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("mhc_pre_split_sums") && page.contains("Side by side"));
+    assert!(
+        !page.contains("<script") && !page.contains("http"),
+        "the page stands alone"
+    );
+}
+
+#[test]
+fn mistakes_are_named() {
+    let mistakes = [
+        (&["ropes"][..], "no operation 'ropes'; did you mean 'rope'?"),
+        (
+            &["rope", "--variant", "head"],
+            "rope has no variant 'head'; did you mean 'heads'?",
+        ),
+        (
+            &["rope", "--case", "bf16.forward.t2"],
+            "rope has no case 'bf16.forward.t2'; did you mean",
+        ),
+        (
+            &["mhc_pre", "--variant", "split", "--case", "t4096"],
+            "mhc_pre.split does not take case 't4096'",
+        ),
+    ];
+    for (arguments, expected) in mistakes {
+        let output = trace(arguments);
+        assert_eq!(code(&output), 2);
+        assert!(
+            stderr(&output).contains(expected),
+            "'{expected}' is not in: {}",
+            stderr(&output)
+        );
+    }
+}
