@@ -4,24 +4,18 @@ name = "simple"
 doc = "products without tensor cores, any shape"
 needs = ["D % 8 == 0", "F % 4 == 0", "D <= 4096", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "gate_up", bytes = "B * C * F * 8" },
-    { name = "h", bytes = "B * C * F * size" },
-    { name = "h_scale", bytes = "B * C * 4" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
+    { name = "h_scale", bytes = "B * C * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up activate down settle)) end(pool reduce decode)"
 launch = [
     { name = "start", entry = "swap_ffn_start_simple_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_simple_{W}_{L}", grid = ["B * C"], block = [256], args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_simple_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_simple_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_simple_{W}", grid = ["ceil(F, 64)", "ceil(B * C, 64)", "2"], block = [256], args = ["n", "w1", "w3", "n_scale", "w1_scale", "w3_scale", "gate_up", "B", "C", "D", "F"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_simple_{W}", grid = ["ceil(F, 64)", "ceil(B * C, 64)", "2"], block = [256], flops = "4 * B * C * D * F", args = ["n", "w1", "w3", "n_scale", "w1_scale", "w3_scale", "gate_up", "B", "C", "D", "F"] },
     { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
-    { name = "down", entry = "swap_ffn_down_simple_{W}", grid = ["ceil(D, 64)", "ceil(B * C, 64)"], block = [256], args = ["h", "w2", "h_scale", "w2_scale", "x", "B", "C", "D", "F", "RES"] },
+    { name = "down", entry = "swap_ffn_down_simple_{W}", grid = ["ceil(D, 64)", "ceil(B * C, 64)"], block = [256], flops = "2 * B * C * D * F", args = ["h", "w2", "h_scale", "w2_scale", "x", "B", "C", "D", "F", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -32,27 +26,13 @@ name = "unfused"
 doc = "every tensor operation a launch, matrix products by cuBLASLt"
 needs = ["size == 2", "D % 8 == 0", "F % 8 == 0", "D <= 4096"]
 scratch = [
-    { name = "events", bytes = "B * C * 4" },
-    { name = "norm", bytes = "B * C * 4" },
-    { name = "logit", bytes = "B * C * 4" },
-    { name = "normed", bytes = "B * C * D * 4" },
-    { name = "z", bytes = "B * C * 256" },
-    { name = "banks", bytes = "B * C * 16" },
-    { name = "gate", bytes = "B * C" },
-    { name = "bank", bytes = "B * C" },
-    { name = "physical", bytes = "B * C" },
-    { name = "lanes", bytes = "B * C * 4" },
-    { name = "next_lanes", bytes = "B * C * 4" },
-    { name = "gathered", bytes = "B * C * D * 2" },
-    { name = "next_ram", bytes = "B * C * D * 8" },
-    { name = "n", bytes = "B * C * D * 2" },
-    { name = "gates", bytes = "B * C * F * 4" },
-    { name = "ups", bytes = "B * C * F * 4" },
-    { name = "h", bytes = "B * C * F * 2" },
-    { name = "kept", bytes = "B * C * D * 4" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "products", bytes = "B * 8 * 224 * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "events", bytes = "B * C * 4" }, { name = "norm", bytes = "B * C * 4" }, { name = "logit", bytes = "B * C * 4" },
+    { name = "normed", bytes = "B * C * D * 4" }, { name = "z", bytes = "B * C * 256" }, { name = "banks", bytes = "B * C * 16" },
+    { name = "gate", bytes = "B * C" }, { name = "bank", bytes = "B * C" }, { name = "physical", bytes = "B * C" },
+    { name = "lanes", bytes = "B * C * 4" }, { name = "next_lanes", bytes = "B * C * 4" }, { name = "gathered", bytes = "B * C * D * 2" },
+    { name = "next_ram", bytes = "B * C * D * 8" }, { name = "n", bytes = "B * C * D * 2" }, { name = "gates", bytes = "B * C * F * 4" },
+    { name = "ups", bytes = "B * C * F * 4" }, { name = "h", bytes = "B * C * F * 2" }, { name = "kept", bytes = "B * C * D * 4" },
+    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "products", bytes = "B * 8 * 224 * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "film E(norm scale project logit gate banks bank lanes physical gather write_0 write_1 write_2 write_3 take stack first_lane middle_lane last_lane pack J(operand gate_product up_product activate RES(keep) down_product RES(add))) end(pool reduce sum silu decode)"
 launch = [
@@ -96,18 +76,10 @@ name = "cublaslt"
 doc = "an event is one launch for router, swap and norm, and four for each step of the FFN, two of them by cuBLASLt"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "w13", bytes = "2 * F * D * size" },
-    { name = "w13_scale", bytes = "2 * F * 4" },
-    { name = "gate_up", bytes = "B * C * F * 8" },
-    { name = "h", bytes = "B * C * F * size" },
-    { name = "h_scale", bytes = "B * C * 4" },
-    { name = "kept", bytes = "B * C * D * 4" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
+    { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
+    { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up activate RES(keep) down RES(add) settle)) end(pool reduce decode)"
 prepare = [
@@ -115,7 +87,7 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "bf16", into = "f32" } },
     { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
@@ -132,18 +104,10 @@ name = "cublaslt_bf16"
 doc = "the same, with gate and up rounded to bf16 on their way"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "w13", bytes = "2 * F * D * size" },
-    { name = "w13_scale", bytes = "2 * F * 4" },
-    { name = "gate_up", bytes = "B * C * F * 4" },
-    { name = "h", bytes = "B * C * F * size" },
-    { name = "h_scale", bytes = "B * C * 4" },
-    { name = "kept", bytes = "B * C * D * 4" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
+    { name = "gate_up", bytes = "B * C * F * 4" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
+    { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up activate RES(keep) down RES(add) settle)) end(pool reduce decode)"
 prepare = [
@@ -151,7 +115,7 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "bf16", into = "bf16" } },
     { name = "activate", entry = "swap_ffn_activate_bf16_in", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
@@ -169,15 +133,9 @@ doc = "two launches for each step of the FFN, in tensor cores; no thread blocks 
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" },
-    { name = "packed_2", bytes = "8388608" },
-    { name = "h", bytes = "B * C * 8192" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
+    { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
@@ -186,9 +144,9 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229440, args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229440, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -200,15 +158,9 @@ doc = "the same, two thread blocks share weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" },
-    { name = "packed_2", bytes = "8388608" },
-    { name = "h", bytes = "B * C * 8192" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
+    { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
@@ -217,9 +169,9 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 229440, args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 229440, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -231,15 +183,9 @@ doc = "the same, four and two thread blocks share weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" },
-    { name = "packed_2", bytes = "8388608" },
-    { name = "h", bytes = "B * C * 8192" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
+    { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
@@ -248,9 +194,9 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -262,15 +208,9 @@ doc = "fused_1, each launch begins before the last has ended, with its weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" },
-    { name = "packed_2", bytes = "8388608" },
-    { name = "h", bytes = "B * C * 8192" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
+    { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
@@ -279,9 +219,9 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229440, programmatic = true, args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, programmatic = true, args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229440, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -293,15 +233,9 @@ doc = "fused_2, likewise"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" },
-    { name = "packed_2", bytes = "8388608" },
-    { name = "h", bytes = "B * C * 8192" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
+    { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
@@ -310,9 +244,9 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 229440, programmatic = true, args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 229440, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -324,15 +258,9 @@ doc = "fused, likewise"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" },
-    { name = "packed_2", bytes = "8388608" },
-    { name = "h", bytes = "B * C * 8192" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
+    { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
@@ -341,9 +269,9 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, programmatic = true, args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -354,18 +282,10 @@ name = "cublaslt_fp8"
 doc = "as cublaslt, operands in E4M3"
 needs = ["size == 1", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "w13", bytes = "2 * F * D * size" },
-    { name = "w13_scale", bytes = "2 * F * 4" },
-    { name = "gate_up", bytes = "B * C * F * 8" },
-    { name = "h", bytes = "B * C * F * size" },
-    { name = "h_scale", bytes = "B * C * 4" },
-    { name = "kept", bytes = "B * C * D * 4" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
+    { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
+    { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up activate RES(keep) down RES(add) settle)) end(pool reduce decode)"
 prepare = [
@@ -373,12 +293,12 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "e4m3", into = "f32", scale_a = "n_scale", scale_b = "w13_scale" } },
+    { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "e4m3", into = "f32", scales = ["n_scale", "w13_scale"] } },
     { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
     { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
-    { name = "down", matmul = { a = "h", b = "w2", d = "x", m = "B * C", n = "D", k = "F", of = "e4m3", into = "f32", scale_a = "h_scale", scale_b = "w2_scale" } },
+    { name = "down", matmul = { a = "h", b = "w2", d = "x", m = "B * C", n = "D", k = "F", of = "e4m3", into = "f32", scales = ["h_scale", "w2_scale"] } },
     { name = "add", entry = "swap_ffn_unfused_add", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
@@ -391,17 +311,10 @@ doc = "as fused, operands in E4M3; rows of h and of n are rounded by launches of
 arch = "sm_90a"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "8388608" },
-    { name = "packed_2", bytes = "4194304" },
-    { name = "hidden", bytes = "B * C * 16384" },
-    { name = "h", bytes = "B * C * 4096" },
-    { name = "h_scale", bytes = "B * C * 4" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" },
+    { name = "hidden", bytes = "B * C * 16384" }, { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" },
+    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up round down settle)) end(pool reduce decode)"
 prepare = [
@@ -410,11 +323,11 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_tiles_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, bytes = "2 * F * D * size + B * C * (D * size + F * 4)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
     { name = "round", entry = "swap_ffn_round_tiles_e4m3", grid = ["B * C"], block = [256], args = ["hidden", "h", "h_scale", "F"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 4)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -426,17 +339,10 @@ doc = "fp8, each launch begins before the last has ended, with its weights"
 arch = "sm_90a"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" },
-    { name = "events", bytes = "B * C * 4" },
-    { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "8388608" },
-    { name = "packed_2", bytes = "4194304" },
-    { name = "hidden", bytes = "B * C * 16384" },
-    { name = "h", bytes = "B * C * 4096" },
-    { name = "h_scale", bytes = "B * C * 4" },
-    { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" },
+    { name = "hidden", bytes = "B * C * 16384" }, { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" },
+    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up round down settle)) end(pool reduce decode)"
 prepare = [
@@ -445,11 +351,11 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, programmatic = true, args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 4)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
     { name = "round", entry = "swap_ffn_round_tiles_e4m3", grid = ["B * C"], block = [256], programmatic = true, args = ["hidden", "h", "h_scale", "F"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 4)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -510,128 +416,6 @@ variants = ["fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "
 // gate · 4 + bank. Weights W1, W3 [F, D] and W2 [D, F] in bf16, or in E4M3 with a scale for each row; the router is folded into
 // five rows of D numbers and as many biases. begin: x comes from x_in; end: it is collapsed to delta [B, D]; RES: the FFN adds.
 
-#include "swap_ffn_products.cuh"
-#include "swap_ffn_unfused.cuh"
-
-// ---- Rows: start, settle and swap, by how their operands are left.
-
-#define ROWS(FORM, W, N, OPERAND)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
-        swap_ffn_start_##FORM##_##W(const bf16 *x_in, const float *scale, const float *shift, float *x, const float *router,   \
-                                    const float *g, float *sums, u32 *events, unsigned char *n, float *n_scale, int C, int D,  \
-                                    int begin, float eps) {                                                                    \
-        settle<N>(Film{x_in, scale, shift, C, begin}, x, router, g, sums, OPERAND{n, n_scale}, D, eps);                        \
-        if (threadIdx.x == 0)                                                                                                  \
-            events[blockIdx.x] = 0;                                                                                            \
-    }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
-        swap_ffn_settle_##FORM##_##W(float *x, const float *router, const float *g, float *sums, unsigned char *n,             \
-                                     float *n_scale, int D, float eps) {                                                       \
-        settle<N>(Film{}, x, router, g, sums, OPERAND{n, n_scale}, D, eps);                                                    \
-    }                                                                                                                          \
-    SWAP(FORM, W, N, OPERAND, transpose, TRANSPOSE)                                                                            \
-    SWAP(FORM, W, N, OPERAND, move, MOVE)                                                                                      \
-    SWAP(FORM, W, N, OPERAND, literal, LITERAL)
-
-#define SWAP(FORM, W, N, OPERAND, L, RULE)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
-        swap_ffn_swap_##FORM##_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, u32 *events, float *sums,       \
-                                         const float *bias, const float *g, unsigned char *n, float *n_scale, int D,           \
-                                         float eps) {                                                                          \
-        swap<N, RULE>(Store{x, ram, map, decisions, events}, sums, bias, g, OPERAND{n, n_scale}, D, eps);                      \
-    }
-
-ROWS(simple, bf16, 4, Rounded<false>)
-ROWS(simple, e4m3, 4, Coded<false>)
-ROWS(rows, bf16, 1, Rounded<false>)
-ROWS(rows, e4m3, 1, Coded<false>)
-ROWS(tiles, bf16, 1, Rounded<true>)
-ROWS(tiles, e4m3, 1, Coded<true>)
-
-// ---- Between the products.
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_activate_bf16(const float *gate_up, unsigned char *h, float *h_scale, int F) {
-    activate(gate_up, Rounded<false>{h, h_scale}, F);
-}
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_activate_e4m3(const float *gate_up, unsigned char *h, float *h_scale, int F) {
-    activate(gate_up, Coded<false>{h, h_scale}, F);
-}
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_activate_bf16_in(const bf16 *gate_up, unsigned char *h, float *h_scale, int F) {
-    activate(gate_up, Rounded<false>{h, h_scale}, F);
-}
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_round_tiles_e4m3(const float *hidden, unsigned char *h, float *h_scale, int F) {
-    round_rows<4>(hidden, Coded<true>{h, h_scale}, F);
-}
-
-// ---- Products.
-
-#define SIMPLE(W, T)                                                                                                           \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
-        swap_ffn_gate_up_simple_##W(const T *n, const T *w1, const T *w3, const float *n_scale, const float *w1_scale,         \
-                                    const float *w3_scale, float *gate_up, int B, int C, int D, int F) {                       \
-        simple_gate_up(n, w1, w3, n_scale, w1_scale, w3_scale, gate_up, B * C, D, F);                                          \
-    }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
-        swap_ffn_down_simple_##W(const T *h, const T *w2, const float *h_scale, const float *w2_scale, float *x, int B, int C, \
-                                 int D, int F, int residual) {                                                                 \
-        simple_down(h, w2, h_scale, w2_scale, x, B * C, D, F, residual);                                                       \
-    }                                                                                                                          \
-    extern "C" __global__ void swap_ffn_join_##W(const T *w1, const T *w3, const float *w1_scale, const float *w3_scale,       \
-                                                 T *w13, float *w13_scale, int D, int F) {                                     \
-        const bool third = blockIdx.x >= F;                                                                                    \
-        const int row = blockIdx.x - (third ? F : 0);                                                                          \
-        for (int d = threadIdx.x; d < D; d += blockDim.x)                                                                      \
-            w13[(size_t)blockIdx.x * D + d] = (third ? w3 : w1)[(size_t)row * D + d];                                          \
-        if (threadIdx.x == 0)                                                                                                  \
-            w13_scale[blockIdx.x] = (third ? w3_scale : w1_scale)[row];                                                        \
-    }                                                                                                                          \
-    extern "C" __global__ void swap_ffn_pack_gate_up_##W(const uint4 *w1, const uint4 *w3, uint4 *packed, int D) {             \
-        pack_gate_up(w1, w3, packed, D * (int)sizeof(T));                                                                      \
-    }                                                                                                                          \
-    extern "C" __global__ void swap_ffn_pack_down_##W(const uint4 *w2, uint4 *packed, int F) {                                 \
-        pack_down(w2, packed, F * (int)sizeof(T));                                                                             \
-    }
-SIMPLE(bf16, bf16)
-SIMPLE(e4m3, u8)
-
-#define GATE_UP(SHARE, W, T)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_gate_up_##SHARE##_##W(                           \
-        const unsigned char *n, const unsigned char *packed, const float *sums, const float *n_scale, const float *w1_scale,   \
-        const float *w3_scale, void *h, int B, int C, float eps) {                                                             \
-        gate_up<T, SHARE>(n, packed, sums, n_scale, w1_scale, w3_scale, h, B * C, eps);                                        \
-    }
-#define DOWN(SHARE, W, T)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_down_##SHARE##_##W(                              \
-        const unsigned char *h, const unsigned char *packed, const float *h_scale, const float *w2_scale, const float *router, \
-        const float *g, float *x, float *sums, unsigned char *n, int B, int C, int residual) {                                 \
-        down<T, SHARE>(h, packed, h_scale, w2_scale, router, g, x, sums, n, B * C, residual);                                  \
-    }
-// No other architecture has these products.
-#if __CUDA_ARCH__ == 900
-GATE_UP(1, bf16, Bf16)
-GATE_UP(2, bf16, Bf16)
-GATE_UP(4, bf16, Bf16)
-GATE_UP(4, e4m3, Fp8)
-DOWN(1, bf16, Bf16)
-DOWN(2, bf16, Bf16)
-DOWN(2, e4m3, Fp8)
-#endif
-
-// ---- Collapse.
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_pool(const float *x, const float *alpha, float *pooled, int C, int D) {
-    pool(x, alpha, pooled, C, D);
-}
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_reduce(const float *pooled, const bf16 *basis, float *reduced, int D) {
-    reduce(pooled, basis, reduced, D);
-}
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_decode(const float *reduced, const bf16 *decoder, float *delta, int B, int D) {
-    decode(reduced, decoder, delta, B, D);
-}
-
+#include "swap_ffn_rows.cuh"
 #include "swap_ffn_steps.cuh"
+#include "swap_ffn_tensor.cuh"
