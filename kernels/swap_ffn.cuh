@@ -25,22 +25,24 @@ __device__ __forceinline__ float inverse_norm(float squares, int D, float eps) {
     return 1.0f / sqrtf(squares / (float)D + eps);
 }
 
-// Sums over a block of ROW_THREADS, known to all. `room` has N numbers for each warp, and serves once.
-template <int N> __device__ __forceinline__ void block_sums(float (&s)[N], float *room) {
+// Sums over each warp of a block of ROW_THREADS, put into `room`, N numbers for each warp, which serves once.
+template <int N> __device__ __forceinline__ void sums_of_warps(const float (&s)[N], float *room) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        s[i] = warp_sum(s[i]);
+        const float sum = warp_sum(s[i]);
         if (threadIdx.x % 32 == 0)
-            room[threadIdx.x / 32 * N + i] = s[i];
+            room[threadIdx.x / 32 * N + i] = sum;
     }
     __syncthreads();
+}
+
+// Sum i over the block.
+template <int N> __device__ __forceinline__ float sum_of_block(const float *room, int i) {
+    float sum = room[i];
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        s[i] = room[i];
-#pragma unroll
-        for (int warp = 1; warp < ROW_THREADS / 32; warp++)
-            s[i] += room[warp * N + i];
-    }
+    for (int warp = 1; warp < ROW_THREADS / 32; warp++)
+        sum += room[warp * N + i];
+    return sum;
 }
 
 // ---- Operands of the products: a row from a block of ROW_THREADS, of which a thread has N times four numbers, `at` fours
@@ -196,15 +198,10 @@ __device__ __forceinline__ void settle(Film film, float *x, const float *router,
         by.load(router + (size_t)(i - 1) * D, D);
         s[i] = own.dot(by);
     }
-    block_sums(s, room);
-    if (threadIdx.x < SUMS * PARTS) {
-        float part = 0.0f;
-#pragma unroll
-        for (int i = 0; i < SUMS; i++)
-            part = threadIdx.x == i * PARTS ? s[i] : part;
-        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = part;
-    }
-    write_operand(operand, own, s[0], g, row, D, eps);
+    sums_of_warps(s, room);
+    if (threadIdx.x < SUMS * PARTS)
+        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x % PARTS ? 0.0f : sum_of_block<SUMS>(room, threadIdx.x / PARTS);
+    write_operand(operand, own, sum_of_block<SUMS>(room, 0), g, row, D, eps);
 }
 
 // ---- The swap.
@@ -314,14 +311,15 @@ __device__ __forceinline__ void swap(Store store, float *sums, const float *bias
         own.x[i] = in;
     }
     own.store(x, D);
-    float squares[1] = {own.dot(own)};
-    block_sums(squares, room);
+    const float own_squares[1] = {own.dot(own)};
+    sums_of_warps(own_squares, room);
+    const float squares = sum_of_block<1>(room, 0);
     // Everyone has read map and sums.
     if (threadIdx.x == 0)
         store.map[row] = (u8)swapped<RULE>(map, decision.bank);
     if (threadIdx.x < PARTS)
-        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x == 0 ? squares[0] : 0.0f;
-    write_operand(operand, own, squares[0], g, row, D, eps);
+        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x == 0 ? squares : 0.0f;
+    write_operand(operand, own, squares, g, row, D, eps);
 }
 
 // ---- What is made of the sums of W1 n and W3 n.

@@ -7,7 +7,7 @@
 // ---- Rows: start, settle and swap, by how their operands are left.
 
 #define ROWS(FORM, W, N, OPERAND)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_start_##FORM##_##W(const bf16 *x_in, const float *scale, const float *shift, float *x, const float *router,   \
                                     const float *g, float *sums, u32 *events, unsigned char *n, float *n_scale, int C, int D,  \
                                     int begin, float eps) {                                                                    \
@@ -15,7 +15,7 @@
         if (threadIdx.x == 0)                                                                                                  \
             events[blockIdx.x] = 0;                                                                                            \
     }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_settle_##FORM##_##W(float *x, const float *router, const float *g, float *sums, unsigned char *n,             \
                                      float *n_scale, int D, float eps) {                                                       \
         settle<N>(Film{}, x, router, g, sums, OPERAND{n, n_scale}, D, eps);                                                    \
@@ -25,7 +25,7 @@
     SWAP(FORM, W, N, OPERAND, literal, LITERAL)
 
 #define SWAP(FORM, W, N, OPERAND, L, RULE)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_swap_##FORM##_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, u32 *events, float *sums,       \
                                          const float *bias, const float *g, unsigned char *n, float *n_scale, int D,           \
                                          float eps) {                                                                          \
@@ -60,12 +60,12 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_round_tiles_e
 // ---- Products.
 
 #define SIMPLE(W, T)                                                                                                           \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_gate_up_simple_##W(const T *n, const T *w1, const T *w3, const float *n_scale, const float *w1_scale,         \
                                     const float *w3_scale, float *gate_up, int B, int C, int D, int F) {                       \
         simple_gate_up(n, w1, w3, n_scale, w1_scale, w3_scale, gate_up, B * C, D, F);                                          \
     }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_down_simple_##W(const T *h, const T *w2, const float *h_scale, const float *w2_scale, float *x, int B, int C, \
                                  int D, int F, int residual) {                                                                 \
         simple_down(h, w2, h_scale, w2_scale, x, B * C, D, F, residual);                                                       \

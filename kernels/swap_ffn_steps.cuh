@@ -124,9 +124,9 @@ STEP(operand, const float *x, const float *g, unsigned char *n, int D, float eps
     __shared__ float room[ROW_THREADS / 32];
     Fours<4> own;
     own.load(x + (size_t)blockIdx.x * D, D);
-    float squares[1] = {own.dot(own)};
-    block_sums(squares, room);
-    write_operand(Rounded<false>{n, nullptr}, own, squares[0], g, blockIdx.x, D, eps);
+    const float squares[1] = {own.dot(own)};
+    sums_of_warps(squares, room);
+    write_operand(Rounded<false>{n, nullptr}, own, sum_of_block<1>(room, 0), g, blockIdx.x, D, eps);
 }
 
 STEP(activate, const float *gates, const float *ups, bf16 *h, int B, int C, int F) {

@@ -2,10 +2,10 @@
 
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
-#[path = "kernels/diagonal_ssm.rs"]
-mod diagonal_ssm;
 #[path = "kernels/delta_prefill.rs"]
 mod delta_prefill;
+#[path = "kernels/diagonal_ssm.rs"]
+mod diagonal_ssm;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]
@@ -22,6 +22,8 @@ mod scale_layout;
 mod stand_in;
 #[path = "kernels/state_transpose.rs"]
 mod state_transpose;
+#[path = "kernels/swap_ffn.rs"]
+mod swap_ffn;
 
 use std::path::Path;
 

@@ -13,7 +13,9 @@ use follow::Follower;
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::linear::Linear;
-use reference::paths::swap_ffn::{BANKS, Collapse, Config, DecisionRule, Ffn, Film, LaneRule, Router, RouterForm, pack};
+use reference::paths::swap_ffn::{
+    BANKS, Collapse, Config, DecisionRule, Ffn, Film, LaneRule, Router, RouterForm, pack,
+};
 use safetensors::Dtype;
 
 use super::blocks::traffic;

@@ -78,7 +78,11 @@ impl Numerics<f32> for Forced {
     fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
         let code = |row: usize| self.codes.get(row).copied().unwrap_or(0);
         for (row, index) in choice.indices.iter_mut().enumerate() {
-            *index = i32::from(if site.name == "router.gate" { code(row) >> 2 } else { code(row) & 3 });
+            *index = i32::from(if site.name == "router.gate" {
+                code(row) >> 2
+            } else {
+                code(row) & 3
+            });
         }
     }
 }
@@ -157,7 +161,13 @@ impl Follower {
                 .copied()
                 .collect()
         };
-        all.extend(near("x", &followed.x, &followed.x_variance, &gather(&got_x, width), 0.0));
+        all.extend(near(
+            "x",
+            &followed.x,
+            &followed.x_variance,
+            &gather(&got_x, width),
+            0.0,
+        ));
         let ram = floats(outputs.get("ram"), 2);
         let ram = gather(&ram, BANKS * width);
         // A number that errs may be rounded the other way.
@@ -167,7 +177,13 @@ impl Follower {
         all.extend(self.maps(outputs));
         match token.end {
             true => all.extend(self.delta(&got_x, &floats(outputs.get("delta"), 4))),
-            false => all.push(same("delta", &f32_bytes(&token.delta.data), outputs, &token.delta.shape, 4)),
+            false => all.push(same(
+                "delta",
+                &f32_bytes(&token.delta.data),
+                outputs,
+                &token.delta.shape,
+                4,
+            )),
         }
         let finite = got_x.iter().filter(|x| !x.is_finite()).count();
         all.push(Measured {
@@ -195,10 +211,7 @@ impl Follower {
         let banks = own_rows
             .iter()
             .flat_map(|row| &token.ram.data[row * BANKS * width..][..BANKS * width]);
-        let ram = Tensor::new(
-            [token.batch, self.cores.len(), BANKS, width],
-            banks.copied().collect(),
-        );
+        let ram = Tensor::new([token.batch, self.cores.len(), BANKS, width], banks.copied().collect());
         let ram_variance = vec![0.0; ram.data.len()];
         let mut state = State::new(self.model.config(), ram)?;
         state.map = own_rows.iter().map(|row| token.map[*row]).collect();
@@ -248,7 +261,10 @@ impl Follower {
             for (row, code) in forced.codes.iter().enumerate().filter(|(_, code)| **code > 3) {
                 let bank = usize::from(decode(maps[row])[usize::from(code & 3)]);
                 let at = (row * BANKS + bank) * width;
-                let (own, there) = (&mut x_variance[row * width..][..width], &mut ram_variance[at..][..width]);
+                let (own, there) = (
+                    &mut x_variance[row * width..][..width],
+                    &mut ram_variance[at..][..width],
+                );
                 own.swap_with_slice(there);
                 for (variance, x) in there.iter_mut().zip(&state.ram.data[at..]) {
                     if *variance > 0.0 {
@@ -335,7 +351,11 @@ impl Follower {
             let (x, variance) = (x.row(row), &variance[row * width..][..width]);
             let norm = inverse_norm(x, token.config.eps);
             let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let of_norm: f64 = x.iter().zip(variance).map(|(x, v)| f64::from(*x).powi(2) * f64::from(*v)).sum();
+            let of_norm: f64 = x
+                .iter()
+                .zip(variance)
+                .map(|(x, v)| f64::from(*x).powi(2) * f64::from(*v))
+                .sum();
             // By how much a logit may err.
             let open: [f64; 1 + BANKS] = std::array::from_fn(|i| {
                 let (mut carried, mut size) = (0.0, f64::from(token.bias[i].abs()));
@@ -388,7 +408,12 @@ impl Follower {
         let mut maps = token.map.clone();
         let mut left = vec![[true; BANKS]; token.rows()];
         for event in codes.chunks_exact(token.rows()) {
-            for ((code, map), left) in event.iter().zip(&mut maps).zip(&mut left).filter(|((code, _), _)| **code > 3) {
+            for ((code, map), left) in event
+                .iter()
+                .zip(&mut maps)
+                .zip(&mut left)
+                .filter(|((code, _), _)| **code > 3)
+            {
                 let selected = usize::from(code & 3);
                 left[usize::from(decode(*map)[selected])] = false;
                 *map = token.config.lane_rule.update(*map, selected);
@@ -397,7 +422,11 @@ impl Follower {
         let before = bf16_bytes(&token.ram.data);
         let kept = |bytes: &[u8]| -> Vec<u8> {
             let banks = bytes.chunks_exact(2 * width).zip(left.as_flattened());
-            banks.filter(|(_, left)| **left).flat_map(|(bank, _)| bank).copied().collect()
+            banks
+                .filter(|(_, left)| **left)
+                .flat_map(|(bank, _)| bank)
+                .copied()
+                .collect()
         };
         let (want, got) = (kept(&before), kept(outputs.get("ram")));
         let banks = want.len() / (2 * width);
@@ -438,7 +467,10 @@ impl Follower {
                     error += b.abs() * p_size * sums(cores);
                 }
                 let z = sum / (1.0 + (-sum).exp());
-                [z, 1.1 * (error + size * sums(super::POOLED * width)) + 16.0 * UNIT * (1.0 + sum.abs()) * z.abs()]
+                [
+                    z,
+                    1.1 * (error + size * sums(super::POOLED * width)) + 16.0 * UNIT * (1.0 + sum.abs()) * z.abs(),
+                ]
             };
             let reduced: Vec<[f64; 2]> = (0..super::REDUCED).into_par_iter().map(reduced).collect();
             for (d, [sum, error]) in want.iter_mut().enumerate() {
@@ -496,7 +528,10 @@ impl Router {
         };
         let width = token.config.d_model;
         let mut sizes = vec![0.0; (1 + BANKS) * width];
-        for (to, heads) in sizes.chunks_exact_mut(width).zip(token.heads.data.chunks_exact(super::ROUTER)) {
+        for (to, heads) in sizes
+            .chunks_exact_mut(width)
+            .zip(token.heads.data.chunks_exact(super::ROUTER))
+        {
             for (head, w) in heads.iter().zip(token.router_w.data.chunks_exact(width)) {
                 let each = to.iter_mut().zip(w).zip(&token.router_g);
                 each.for_each(|((to, w), g)| *to += f64::from((head * w * g).abs()));
