@@ -127,17 +127,21 @@ template <bool TILES> struct Rounded {
     }
 };
 
-// E4M3 in rows, or in tiles, under one scale a row, by which the largest is 448.
-template <bool TILES> struct Coded {
+// The scale of a row, by which its largest is 448.
+__device__ __forceinline__ float scale_of(u32 amax) {
+    return amax ? __uint_as_float(amax) / E4m3::max : 1.0f;
+}
+
+// E4M3 in rows, or in tiles, under one scale a row.
+template <bool TILES, bool NORMED = true> struct Coded {
     unsigned char *to;
     float *scales;
 
-    static constexpr bool normed = true;
+    static constexpr bool normed = NORMED;
 
     template <int N> __device__ __forceinline__ void write(const Fours<N> &n, int row, int columns) const {
         __shared__ u32 room[ROW_THREADS / 32];
-        const float amax = __uint_as_float(block_max(n.amax(), room));
-        const float scale = amax > 0.0f ? amax / E4m3::max : 1.0f;
+        const float scale = scale_of(block_max(n.amax(), room));
         if (threadIdx.x == 0)
             scales[row] = scale;
 #pragma unroll

@@ -96,13 +96,64 @@ __device__ __forceinline__ void products(Ring<COLUMNS, STAGES> &ring, Sharing<SH
         group_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
-            group_multiply(T(), c, a + 2 * step, b + 2 * step, it + step);
+            group_multiply(typename T::Factor(), c, a + 2 * step, b + 2 * step, it + step);
         group_commit();
         group_wait<1>();
         if (it > 0)
             release(it - 1);
     }
     group_wait<0>();
+}
+
+// ---- Largest magnitudes of whole rows, of which thread blocks have a part each: those that share rows wait for each other,
+// so all of them must be resident. They come one after the other in the grid.
+
+constexpr int UP_PARTS = HIDDEN / (GATE_UP_COLUMNS / 2), DOWN_PARTS = WIDTH / DOWN_COLUMNS;
+
+// In memory, zeros at first: of h and of n, bits of a magnitude for each row; how many have come, for each block of rows and
+// for each SPLIT of one. A product clears the magnitudes of the other.
+struct Joint {
+    u32 *at;
+    int rows;
+
+    __device__ __forceinline__ u32 *h(int row) const {
+        return at + row;
+    }
+    __device__ __forceinline__ u32 *n(int row) const {
+        return at + rows + row;
+    }
+    __device__ __forceinline__ u32 *up(int block) const {
+        return at + 2 * rows + block;
+    }
+    __device__ __forceinline__ u32 *down(int block, int split) const {
+        return at + 2 * rows + rows / TILE_ROWS + block * SPLIT + split;
+    }
+
+    // All of what belongs to a row, by the row's thread.
+    __device__ __forceinline__ void clear(int row) const {
+        *h(row) = *n(row) = 0;
+        if (row % TILE_ROWS == 0)
+            *up(row / TILE_ROWS) = 0;
+        if (row % (TILE_ROWS / SPLIT) == 0)
+            at[2 * rows + rows / TILE_ROWS + row / (TILE_ROWS / SPLIT)] = 0;
+    }
+};
+
+// By the 256 threads that multiply, in as many thread blocks as share the count: returns when all of them have come.
+__device__ __forceinline__ void join(u32 *count, u32 blocks) {
+    warps_barrier(3, 256);
+    if (threadIdx.x == 128) {
+        __threadfence();
+        // Every launch adds as many.
+        const u32 all = (atomicAdd(count, 1) / blocks + 1) * blocks;
+#ifndef MUTANT_JOIN_MISSING
+        // Were they not all resident, an error would be better than no end.
+        for (u32 looks = 0; load_acquired(count) < all; looks++)
+            if (looks >> 24)
+                __trap();
+#endif
+    }
+    warps_barrier(3, 256);
 }
 
 // ---- h = silu(gate) · up for 128 rows and 128 columns of h: gate and up are columns of one product, eight of each in turn.
@@ -133,15 +184,46 @@ struct GateUp {
     unsigned char h[2 * TILE];
 };
 
-// bf16: the left operand has no norm in it yet, h is written in tiles. E4M3: both have scales, h is written in rows of f32.
+// How operands come and go.
+// Bf16: n without its norm, h in tiles. Fp8: n with its norm and a scale, h in rows of f32. Fp8Joined: n with a scale and
+// without its norm, h in tiles under scales of whole rows.
+struct Fp8Joined : Fp8 {};
+
+template <class T> constexpr bool JOINED = false;
+template <> constexpr bool JOINED<Fp8Joined> = true;
+
+// What gates and ups of two rows of a thread are times.
+template <class T>
+__device__ __forceinline__ void row_factors(float (&factors)[2], int row, const float *sums, const float *n_scale, float eps) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        factors[i] = T::bytes == 1 ? n_scale[row + 8 * i] : 1.0f;
+        if (T::bytes == 2 || JOINED<T>)
+            factors[i] *= inverse_norm(squares_of(sums, row + 8 * i), WIDTH, eps);
+    }
+}
+
+// h of what a thread has of column 8 j on, in the place of the gates.
+__device__ __forceinline__ void activate_sums(float (&gate)[4], const float (&up)[4], const float (&factors)[2], float2 w1, float2 w3) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float factor = factors[i / 2];
+        gate[i] = silu(gate[i] * factor * (i % 2 ? w1.y : w1.x)) * (up[i] * factor * (i % 2 ? w3.y : w3.x));
+    }
+}
+
 template <class T, int SHARE>
 __device__ __forceinline__ void gate_up(const unsigned char *n, const unsigned char *weights, const float *sums, const float *n_scale,
-                                        const float *w1_scale, const float *w3_scale, void *h, int rows, float eps) {
+                                        const float *w1_scale, const float *w3_scale, void *h, float *h_scale, Joint joint, int rows,
+                                        float eps) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    // Tiles must not begin anywhere else.
     GateUp &own = *(GateUp *)shared;
     constexpr int COUNT = WIDTH * T::bytes / 128;
-    const int blocks = rows / TILE_ROWS, block = blockIdx.x % blocks, tile = blockIdx.x / blocks;
+    const int blocks = rows / TILE_ROWS;
+    // Those that are joined are next to each other.
+    const int place = JOINED<T> ? blockIdx.x % (SHARE * UP_PARTS) : blockIdx.x;
+    const int block = JOINED<T> ? blockIdx.x / (SHARE * UP_PARTS) * SHARE + place % SHARE : place % blocks;
+    const int tile = JOINED<T> ? place / SHARE : place / blocks;
     const Sharing<SHARE> sharing = {block % SHARE, 0, 1};
     ring_init<SHARE>(own.ring);
     start_next();
@@ -152,48 +234,68 @@ __device__ __forceinline__ void gate_up(const unsigned char *n, const unsigned c
     } else {
         registers_more<232>();
         const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-        const int first = group * 64 + warp * 16; // row of the warp
+        const int in_tile = group * 64 + warp * 16 + lane / 4, row = block * TILE_ROWS + in_tile, pair = lane % 4 * 2;
         wait_for_last();
         float factors[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = block * TILE_ROWS + first + lane / 4 + 8 * i;
-            factors[i] = T::bytes == 1 ? n_scale[row] : inverse_norm(squares_of(sums, row), WIDTH, eps);
-        }
+        row_factors<T>(factors, row, sums, n_scale, eps);
+        if (JOINED<T> && tile == 0 && threadIdx.x % 256 < TILE_ROWS)
+            *joint.n(block * TILE_ROWS + threadIdx.x % 256) = 0;
         float c[GATE_UP_COLUMNS / 8][4];
         products<T>(own.ring, sharing, c, group, COUNT);
-        if constexpr (T::bytes == 1) {
-            float *to = (float *)h + (size_t)(block * TILE_ROWS + first + lane / 4) * HIDDEN + tile * 128 + lane % 4 * 2;
 #pragma unroll
-            for (int j = 0; j < 16; j++) {
-                const int column = tile * 128 + 8 * j + lane % 4 * 2;
-                const float2 gate = *(const float2 *)(w1_scale + column), up = *(const float2 *)(w3_scale + column);
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    *(float2 *)(to + 8 * j + (size_t)i * 8 * HIDDEN) =
-                        make_float2(silu(c[2 * j][2 * i] * factors[i] * gate.x) * (c[2 * j + 1][2 * i] * factors[i] * up.x),
-                                    silu(c[2 * j][2 * i + 1] * factors[i] * gate.y) * (c[2 * j + 1][2 * i + 1] * factors[i] * up.y));
-            }
-        } else {
-            const int row = first + lane / 8 % 2 * 8 + lane % 8;
+        for (int j = 0; j < 16; j++) {
+            const int column = tile * 128 + 8 * j + pair;
+            const float2 one = make_float2(1, 1);
+            activate_sums(c[2 * j], c[2 * j + 1], factors, T::bytes == 1 ? *(const float2 *)(w1_scale + column) : one,
+                          T::bytes == 1 ? *(const float2 *)(w3_scale + column) : one);
+        }
+        if constexpr (T::bytes == 2) {
+            const int matrix_row = group * 64 + warp * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
             for (int j = 0; j < 16; j += 2) {
-                u32 out[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float(&gate)[4] = c[2 * (j + i / 2)], (&up)[4] = c[2 * (j + i / 2) + 1];
-                    const int at = i % 2 * 2;
-                    const float factor = factors[i % 2];
-                    out[i] = to_bf16x2(silu(gate[at] * factor) * (up[at] * factor), silu(gate[at + 1] * factor) * (up[at + 1] * factor));
-                }
                 const int sixteen = j + lane / 16;
-                store_matrices(shared_address(own.h + sixteen / 8 * TILE + tile_byte(row, sixteen % 8)), out[0], out[1], out[2], out[3]);
+                const float(&left)[4] = c[2 * j], (&right)[4] = c[2 * j + 2];
+                store_matrices(shared_address(own.h + sixteen / 8 * TILE + tile_byte(matrix_row, sixteen % 8)),
+                               to_bf16x2(left[0], left[1]), to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]),
+                               to_bf16x2(right[2], right[3]));
             }
+        } else if constexpr (JOINED<T>) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                u32 amax = 0;
+#pragma unroll
+                for (int j = 0; j < 16; j++)
+                    amax = max(amax, max(__float_as_uint(fabsf(c[2 * j][2 * i])), __float_as_uint(fabsf(c[2 * j][2 * i + 1]))));
+                amax = lanes_max<4>(amax);
+                if (lane % 4 == 0)
+                    atomicMax(joint.h(row + 8 * i), amax);
+            }
+            join(joint.up(block), UP_PARTS);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float scale = scale_of(load_acquired(joint.h(row + 8 * i))), inverse = 1.0f / scale;
+                if (tile == 0 && lane % 4 == 0)
+                    h_scale[row + 8 * i] = scale;
+#pragma unroll
+                for (int j = 0; j < 16; j++)
+                    *(u16 *)(own.h + tile_byte(in_tile + 8 * i, j / 2) + j % 2 * 8 + pair) =
+                        (u16)E4m3::encode2(c[2 * j][2 * i] * inverse, c[2 * j][2 * i + 1] * inverse);
+            }
+        } else {
+#pragma unroll
+            for (int j = 0; j < 16; j++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    *(float2 *)((float *)h + (size_t)(row + 8 * i) * HIDDEN + tile * 128 + 8 * j + pair) =
+                        make_float2(c[2 * j][2 * i], c[2 * j][2 * i + 1]);
+        }
+        if constexpr (T::bytes == 2 || JOINED<T>) {
+            constexpr int TILES = T::bytes; // of 128 columns
             group_publish();
             finish_tile(1 + group);
             if (threadIdx.x % 128 == 0) {
-                unsigned char *to = (unsigned char *)h + ((size_t)block * (HIDDEN * 2 / 128) + 2 * tile) * TILE + group * PANEL;
-                for (int i = 0; i < 2; i++)
+                unsigned char *to = (unsigned char *)h + ((size_t)block * UP_PARTS + tile) * TILES * TILE + group * PANEL;
+                for (int i = 0; i < TILES; i++)
                     copy_out(to + i * TILE, own.h + i * TILE + group * PANEL, PANEL);
                 copies_out_done();
             }
@@ -218,18 +320,19 @@ __device__ __forceinline__ void planes_written() {
 #endif
 }
 
-// SHARE blocks of rows in a cluster, SPLIT · SHARE thread blocks. bf16: what is next is written too, the sums of the rows
-// and the left operand.
+// SHARE blocks of rows in a cluster, SPLIT · SHARE thread blocks. But for Fp8, what is next is written too, the sums of the
+// rows and the left operand.
 template <class T, int SHARE>
 __device__ __forceinline__ void down(const unsigned char *h, const unsigned char *weights, const float *h_scale, const float *w2_scale,
-                                     const float *router, const float *g, float *x, float *sums, unsigned char *n, int rows,
-                                     int residual) {
+                                     const float *router, const float *g, float *x, float *sums, unsigned char *n, float *n_scale,
+                                     Joint joint, int rows, int residual) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Ring<DOWN_COLUMNS, DOWN_STAGES> &ring = *(Ring<DOWN_COLUMNS, DOWN_STAGES> *)shared;
     constexpr int COUNT = HIDDEN * T::bytes / 128 / SPLIT;
     const int rank = blockIdx.x % (SPLIT * SHARE), split = rank % SPLIT, cluster = blockIdx.x / (SPLIT * SHARE);
     const int groups = rows / (TILE_ROWS * SHARE);
-    const int block = cluster % groups * SHARE + rank / SPLIT, tile = cluster / groups;
+    const int block = (JOINED<T> ? cluster / DOWN_PARTS : cluster % groups) * SHARE + rank / SPLIT;
+    const int tile = JOINED<T> ? cluster % DOWN_PARTS : cluster / groups;
     const Sharing<SHARE> sharing = {rank / SPLIT, split, SPLIT};
     ring_init<SHARE>(ring);
     start_next();
@@ -244,6 +347,8 @@ __device__ __forceinline__ void down(const unsigned char *h, const unsigned char
         const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         float *plane = (float *)ring.stages;
         wait_for_last();
+        if (JOINED<T> && tile == 0 && threadIdx.x - 128 < TILE_ROWS / SPLIT)
+            *joint.h(block * TILE_ROWS + split * (TILE_ROWS / SPLIT) + threadIdx.x - 128) = 0;
         {
             float c[DOWN_COLUMNS / 8][4];
             products<T>(ring, sharing, c, group, COUNT);
@@ -288,18 +393,17 @@ __device__ __forceinline__ void down(const unsigned char *h, const unsigned char
                 y[i] = make_float4(old.x + y[i].x, old.y + y[i].y, old.z + y[i].z, old.w + y[i].w);
             }
             *to = y[i];
-            if constexpr (T::bytes == 2) {
-                const float4 weight = *(const float4 *)(g + at);
-                *(uint2 *)(n + activation_byte(row, 2 * at, 2 * WIDTH)) =
-                    to_bf16x4(make_float4(y[i].x * weight.x, y[i].y * weight.y, y[i].z * weight.z, y[i].w * weight.w));
+            if constexpr (T::bytes == 2 || JOINED<T>) {
 #pragma unroll
                 for (int q = 0; q < SUMS; q++) {
                     const float4 by = q == 0 ? y[i] : *(const float4 *)(router + (q - 1) * WIDTH + at);
                     s[q] = fmaf(y[i].x, by.x, fmaf(y[i].y, by.y, fmaf(y[i].z, by.z, fmaf(y[i].w, by.w, s[q]))));
                 }
+                const float4 weight = *(const float4 *)(g + at);
+                y[i] = make_float4(y[i].x * weight.x, y[i].y * weight.y, y[i].z * weight.z, y[i].w * weight.w);
             }
         }
-        if constexpr (T::bytes == 2) {
+        if constexpr (T::bytes == 2 || JOINED<T>) {
             float part = 0.0f;
 #pragma unroll
             for (int q = 0; q < SUMS; q++) {
@@ -309,33 +413,30 @@ __device__ __forceinline__ void down(const unsigned char *h, const unsigned char
             if (lane % 8 < SUMS)
                 sums[(size_t)row * SUMS * PARTS + lane % 8 * PARTS + tile] = part;
         }
+        const int first = tile * DOWN_COLUMNS + column;
+        if constexpr (T::bytes == 2) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                *(uint2 *)(n + activation_byte(row, 2 * (first + 32 * i), 2 * WIDTH)) = to_bf16x4(y[i]);
+        } else if constexpr (JOINED<T>) {
+            u32 amax = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                amax = max(max(amax, max(__float_as_uint(fabsf(y[i].x)), __float_as_uint(fabsf(y[i].y)))),
+                           max(__float_as_uint(fabsf(y[i].z)), __float_as_uint(fabsf(y[i].w))));
+            amax = lanes_max<8>(amax);
+            if (lane % 8 == 0)
+                atomicMax(joint.n(row), amax);
+            join(joint.down(block, split), DOWN_PARTS);
+            const float scale = scale_of(load_acquired(joint.n(row))), inverse = 1.0f / scale;
+            if (tile == 0 && lane % 8 == 0)
+                n_scale[row] = scale;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                *(u32 *)(n + activation_byte(row, first + 32 * i, WIDTH)) =
+                    E4m3::encode2(y[i].x * inverse, y[i].y * inverse) | E4m3::encode2(y[i].z * inverse, y[i].w * inverse) << 16;
+        }
     }
     // What the others read here must stay until they have.
     cluster_barrier();
-}
-
-// ---- Weights as the products fetch them, in tiles of ROWS rows and 128 bytes. A thread has 16 bytes.
-
-// Rows of tile t of gate and up: eight of W1 and of W3 in turn, from row 128 t on.
-__device__ __forceinline__ void pack_gate_up(const uint4 *w1, const uint4 *w3, uint4 *packed, int row_bytes) {
-    const int row = blockIdx.x, in_tile = row % GATE_UP_COLUMNS, tile = row / GATE_UP_COLUMNS;
-#ifdef MUTANT_INTERLEAVE_OFF
-    const uint4 *from = in_tile / 16 % 2 ? w3 : w1;
-    const int at = tile * 128 + in_tile / 32 * 16 + in_tile % 16;
-#else
-    const uint4 *from = in_tile / 8 % 2 ? w3 : w1;
-    const int at = tile * 128 + in_tile / 16 * 8 + in_tile % 8;
-#endif
-    for (int chunk = threadIdx.x; chunk < row_bytes / 16; chunk += blockDim.x) {
-        const size_t to = ((size_t)tile * (row_bytes / 128) + chunk / 8) * GATE_UP_COLUMNS * 128 + tile_byte(in_tile, chunk % 8);
-        packed[to / 16] = from[(size_t)at * (row_bytes / 16) + chunk];
-    }
-}
-
-__device__ __forceinline__ void pack_down(const uint4 *w2, uint4 *packed, int row_bytes) {
-    const int row = blockIdx.x, in_tile = row % DOWN_COLUMNS, tile = row / DOWN_COLUMNS;
-    for (int chunk = threadIdx.x; chunk < row_bytes / 16; chunk += blockDim.x) {
-        const size_t to = ((size_t)tile * (row_bytes / 128) + chunk / 8) * DOWN_COLUMNS * 128 + tile_byte(in_tile, chunk % 8);
-        packed[to / 16] = w2[(size_t)row * (row_bytes / 16) + chunk];
-    }
 }

@@ -38,6 +38,8 @@ ROWS(rows, bf16, 1, Rounded<false>)
 ROWS(rows, e4m3, 1, Coded<false>)
 ROWS(tiles, bf16, 1, Rounded<true>)
 ROWS(tiles, e4m3, 1, Coded<true>)
+typedef Coded<true, false> CodedWithoutNorm;
+ROWS(joined, e4m3, 1, CodedWithoutNorm)
 
 // ---- Between the products.
 

@@ -34,6 +34,13 @@ __device__ __forceinline__ void warps_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// A number in memory that other thread blocks change, and what they wrote before.
+__device__ __forceinline__ u32 load_acquired(const u32 *from) {
+    u32 x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
+
 // ---- Clusters.
 
 __device__ __forceinline__ int cluster_rank() {
@@ -111,9 +118,11 @@ template <int N> __device__ __forceinline__ void registers_more() {
 
 // Operands: rows of 128 bytes in tiles as `group_tile` has them. 32 bytes of each row are multiplied at a time.
 struct Bf16 {
+    typedef Bf16 Factor;
     static constexpr int bytes = 2;
 };
 struct Fp8 {
+    typedef Fp8 Factor;
     static constexpr int bytes = 1;
 };
 
