@@ -16,8 +16,13 @@ __device__ __forceinline__ size_t activation_byte(int row, int byte, int row_byt
     return ((size_t)(row / TILE_ROWS) * (row_bytes / 128) + byte / 128) * TILE + tile_byte(row % TILE_ROWS, byte / 16 % 8) + byte % 16;
 }
 
+// x / (1 + e⁻ˣ), to a few units of the last place; powers and reciprocals that are subnormal are 0, as nothing is left of x
+// then.
 __device__ __forceinline__ float silu(float x) {
-    return __fdividef(x, 1.0f + __expf(-x));
+    float power, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+    return x * inverse;
 }
 
 // Of a row by its mean square.

@@ -285,7 +285,10 @@ fn swap_ffn_accepts_what_comes_of_the_decisions_and_no_mistake() {
         |case| !case.timed && (case.dim("D") < 1024 || case.dim("J") == 0),
         |case, problem| {
             let right = Kernel::new(case, problem, None).run();
-            accepts_only(case, problem, &right);
+            match case.dim("J") {
+                0 => assert_eq!(violations(problem, right.clone()), 0.0, "{}", case.name),
+                _ => accepts_only(case, problem, &right),
+            }
             // E4M3 leaves so much open that a part of a norm is within it.
             let of_the_ffn = of_the_ffn.iter().filter(|_| case.key("W") == "bf16");
             for mistake in of_the_swap.iter().chain(of_the_ffn) {
