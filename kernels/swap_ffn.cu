@@ -97,8 +97,35 @@ launch = [
 ]
 
 [[variant]]
+name = "cublaslt_programmatic"
+doc = "the same, launches that follow others begin before these have ended"
+needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
+scratch = [
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
+    { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
+    { name = "h_scale", bytes = "B * C * 4" }, { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+]
+sequence = "start E(swap J(gate_up activate RES(keep) down RES(add) settle)) end(pool reduce decode)"
+prepare = [
+    { entry = "swap_ffn_join_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "w1_scale", "w3_scale", "w13", "w13_scale", "D", "F"] },
+]
+launch = [
+    { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "bf16", into = "f32" } },
+    { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["gate_up", "h", "h_scale", "F"] },
+    { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
+    { name = "down", matmul = { a = "h", b = "w2", d = "x", m = "B * C", n = "D", k = "F", of = "bf16", into = "f32" } },
+    { name = "add", entry = "swap_ffn_unfused_add", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
+    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
+    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
+    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
+]
+
+[[variant]]
 name = "cublaslt_bf16"
-doc = "the same, with gate and up rounded to bf16 on their way"
+doc = "as cublaslt, with gate and up rounded to bf16 on their way"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
     { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
@@ -408,27 +435,27 @@ launch = [
 [[mutant]]
 name = "lane_literal"
 doc = "of the map only lane 0 changes"
-variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "not_written_back"
 doc = "what is swapped out is lost"
-variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "neighbour_map"
 doc = "the map of the row beside"
-variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "gate_at_zero"
 doc = "a logit of 0 opens the gate"
-variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "last_bank"
 doc = "of equal banks the last is taken"
-variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "plane_lost"
