@@ -107,6 +107,14 @@ fn cases() -> Vec<Case> {
         }
         cases.push(here("transpose", "event", full(1), [1, 2, 0, 0, 0], Random, false));
         cases.push(here("transpose", "events", full(1), [2, 2, 0, 0, 0], Random, false));
+        cases.push(here(
+            "transpose",
+            "long",
+            [1, 48, 1024, 4096],
+            [8, 2, 1, 1, 0],
+            Random,
+            false,
+        ));
         cases.push(here("transpose", "residual", full(1), [1, 2, 0, 0, 1], Random, false));
         cases.push(here("move", "ragged", ragged, [2, 1, 0, 1, 1], Random, false));
     }
