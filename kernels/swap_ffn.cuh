@@ -161,9 +161,8 @@ template <bool TILES, bool NORMED = true> struct Coded {
 };
 
 template <int N, class Operand>
-__device__ __forceinline__ void write_operand(Operand operand, Fours<N> &x, float squares, const float *g, int row, int D, float eps) {
-    Fours<N> weight;
-    weight.load(g, D);
+__device__ __forceinline__ void write_operand(Operand operand, Fours<N> &x, float squares, const Fours<N> &weight, int row, int D,
+                                              float eps) {
     x.multiply(Operand::normed ? inverse_norm(squares, D, eps) : 1.0f, weight);
     operand.write(x, row, D);
 }
@@ -183,9 +182,10 @@ __device__ __forceinline__ void settle(Film film, float *x, const float *router,
                                        float eps) {
     __shared__ float room[ROW_THREADS / 32 * SUMS];
     const int row = blockIdx.x;
+    Fours<N> own, weight;
     start_next();
+    weight.load(g, D);
     wait_for_last();
-    Fours<N> own;
     if (film.begin) {
         const size_t core = (size_t)(row % film.C) * D;
         Fours<N> scale, shift;
@@ -210,7 +210,7 @@ __device__ __forceinline__ void settle(Film film, float *x, const float *router,
     sums_of_warps(s, room);
     if (threadIdx.x < SUMS * PARTS)
         sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x % PARTS ? 0.0f : sum_of_block<SUMS>(room, threadIdx.x / PARTS);
-    write_operand(operand, own, sum_of_block<SUMS>(room, 0), g, row, D, eps);
+    write_operand(operand, own, sum_of_block<SUMS>(room, 0), weight, row, D, eps);
 }
 
 // ---- The swap.
@@ -288,8 +288,17 @@ template <int N, Rule RULE, class Operand>
 __device__ __forceinline__ void swap(Store store, float *sums, const float *bias, const float *g, Operand operand, int D, float eps) {
     __shared__ float room[ROW_THREADS / 32];
     const int row = blockIdx.x;
+    float *x = store.x + (size_t)row * D;
+    Fours<N> own, weight;
     start_next();
+    weight.load(g, D);
     wait_for_last();
+#ifdef MUTANT_NEIGHBOUR_MAP
+    const u32 map = store.map[row ^ 1];
+#else
+    const u32 map = store.map[row];
+#endif
+    own.load(x, D);
     float s[SUMS];
     add_parts(s, sums + (size_t)row * SUMS * PARTS);
     const Decision decision(s, bias, D, eps);
@@ -300,15 +309,7 @@ __device__ __forceinline__ void swap(Store store, float *sums, const float *bias
     }
     if (!decision.gate)
         return;
-#ifdef MUTANT_NEIGHBOUR_MAP
-    const u32 map = store.map[row ^ 1];
-#else
-    const u32 map = store.map[row];
-#endif
-    float *x = store.x + (size_t)row * D;
     uint2 *bank = (uint2 *)(store.ram + ((size_t)row * BANKS + (map >> 2 * decision.bank & 3)) * D * 2);
-    Fours<N> own;
-    own.load(x, D);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         if (own.at(i) >= D / 4)
@@ -328,7 +329,7 @@ __device__ __forceinline__ void swap(Store store, float *sums, const float *bias
         store.map[row] = (u8)swapped<RULE>(map, decision.bank);
     if (threadIdx.x < PARTS)
         sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x == 0 ? squares : 0.0f;
-    write_operand(operand, own, squares, g, row, D, eps);
+    write_operand(operand, own, squares, weight, row, D, eps);
 }
 
 // ---- What is made of the sums of W1 n and W3 n.

@@ -42,21 +42,37 @@ __device__ __forceinline__ void pool(const float *x, const float *alpha, float *
 // One number a block.
 __device__ __forceinline__ void reduce(const float *pooled, const bf16 *basis, float *reduced, int D) {
     __shared__ float room[32];
-    const int token = blockIdx.x / REDUCED, r = blockIdx.x % REDUCED;
+    constexpr int N = 4;
+    const int token = blockIdx.x / REDUCED, r = blockIdx.x % REDUCED, eights = COLLAPSE * D / 8;
     start_next();
-    wait_for_last();
     float sum = 0.0f;
-    for (int at = threadIdx.x; at < COLLAPSE * D / 8; at += ROW_THREADS) {
-        const int k = at / (D / 8), eight = at % (D / 8);
-        Eight<bf16> b;
-        float x[8];
-        b.load(basis, ((size_t)k * REDUCED + r) * (D / 8) + eight, NoHint());
-        b.unpack(x);
-        const float *p = pooled + ((size_t)token * COLLAPSE + k) * D + 8 * eight;
+    for (int first = threadIdx.x; first < eights; first += N * ROW_THREADS) {
+        // The basis does not depend on the last launch.
+        Eight<bf16> b[N];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            sum = fmaf(x[i], p[i], sum);
+        for (int n = 0; n < N; n++) {
+            const int at = first + n * ROW_THREADS, k = at / (D / 8), eight = at % (D / 8);
+            b[n].zero();
+            if (at < eights)
+                b[n].load(basis, ((size_t)k * REDUCED + r) * (D / 8) + eight, NoHint());
+        }
+        if (first < N * ROW_THREADS)
+            wait_for_last();
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const int at = first + n * ROW_THREADS;
+            if (at >= eights)
+                continue;
+            float x[8];
+            b[n].unpack(x);
+            const float *p = pooled + (size_t)token * COLLAPSE * D + 8 * at;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                sum = fmaf(x[i], p[i], sum);
+        }
     }
+    // Nor may a thread that has none of it end before.
+    wait_for_last();
     sum = block_sum(sum, room);
     if (threadIdx.x == 0)
         reduced[blockIdx.x] = silu(sum);
@@ -64,14 +80,20 @@ __device__ __forceinline__ void reduce(const float *pooled, const bf16 *basis, f
 
 // One number a warp.
 __device__ __forceinline__ void decode(const float *reduced, const bf16 *decoder, float *delta, int B, int D) {
-    const int at = blockIdx.x * (ROW_THREADS / 32) + threadIdx.x / 32;
+    const int at = blockIdx.x * (ROW_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    static_assert(REDUCED % 32 == 0, "lanes have as many each");
+    float weights[REDUCED / 32];
     start_next();
+#pragma unroll
+    for (int i = 0; i < REDUCED / 32; i++)
+        weights[i] = at < B * D ? to_f32(decoder[(size_t)(at % D) * REDUCED + lane + 32 * i]) : 0.0f;
     wait_for_last();
     if (at >= B * D)
         return;
     float sum = 0.0f;
-    for (int r = threadIdx.x % 32; r < REDUCED; r += 32)
-        sum = fmaf(to_f32(decoder[(size_t)(at % D) * REDUCED + r]), reduced[at / D * REDUCED + r], sum);
+#pragma unroll
+    for (int i = 0; i < REDUCED / 32; i++)
+        sum = fmaf(weights[i], reduced[at / D * REDUCED + lane + 32 * i], sum);
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0)
         delta[at] = sum;
