@@ -104,23 +104,16 @@ pub fn columns(experiment: &Experiment) -> Vec<Column> {
 
 /// Charts of all that is measured against tokens, and of the first token event by event.
 pub fn sections(run: &Summarized) -> Vec<Section> {
-    let charts = |all: &[(&str, Measured)]| {
+    let names = || {
         let sources = run.run.manifest.experiment.sources.iter();
-        let of_source = |source: &str| {
-            let charts = all
-                .iter()
-                .flat_map(|(title, measured)| curves(run, source, title, *measured));
-            charts.collect::<Vec<_>>()
-        };
-        sources.flat_map(|source| of_source(&source.name)).collect()
+        sources.map(|source| source.name.as_str())
     };
-    let names = run
-        .run
-        .manifest
-        .experiment
-        .sources
-        .iter()
-        .map(|source| source.name.as_str());
+    // Sources side by side.
+    let charts = |all: &[(&str, Measured)]| -> Vec<Figure> {
+        let each = all.iter().flat_map(|chart| names().map(move |source| (chart, source)));
+        each.flat_map(|((title, measured), source)| curves(run, source, title, *measured))
+            .collect()
+    };
     vec![
         Section {
             id: "local",
@@ -134,7 +127,7 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
             id: "first",
             title: "Running free through the first token",
             intro: "Share of gates that are the reference's, event by event: how fast errors of x become decisions.",
-            figures: names.flat_map(|source| first(run, source)).collect(),
+            figures: names().flat_map(|source| first(run, source)).collect(),
         },
         Section {
             id: "decisions",
