@@ -67,7 +67,9 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .iter()
             .map(|metric| (metric.name.to_string(), metric.doc.to_string()))
             .collect(),
-        What::Sites => sites("", SITES).chain(sites("swap_ffn: ", swap_ffn::SITES)).collect(),
+        What::Sites => sites(["", "layers.*."], SITES)
+            .chain(sites(["swap_ffn: ", ""], swap_ffn::SITES))
+            .collect(),
         What::Datasets => Datasets::open(args.datasets.as_deref())?
             .datasets
             .into_iter()
@@ -191,10 +193,10 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }
 
-/// The sites of a path, each with `path` before its name.
-fn sites(path: &str, sites: &[SiteInfo]) -> impl Iterator<Item = (String, String)> {
+/// The sites of a path, with what stands before every name, and before those in layers besides.
+fn sites([path, layers]: [&'static str; 2], sites: &'static [SiteInfo]) -> impl Iterator<Item = (String, String)> {
     sites.iter().map(move |site| {
-        let prefix = if site.in_layers { "layers.*." } else { "" };
+        let prefix = if site.in_layers { layers } else { "" };
         let kind = match site.kind {
             SiteKind::Tensor => "",
             SiteKind::Choice => " (a decision)",

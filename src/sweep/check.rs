@@ -80,7 +80,7 @@ impl Experiment {
         if self.draws > 0 || !self.sources.is_empty() {
             return wrong(
                 "source",
-                "draws and sources are for kind = \"round_trip\", \"recall\" or \"recurrence\"",
+                "draws and sources are for kind = \"round_trip\", \"recall\", \"recurrence\" or \"swap_ffn\"",
             );
         }
         Ok(())

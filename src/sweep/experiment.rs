@@ -204,7 +204,8 @@ impl Command {
 #[serde(deny_unknown_fields)]
 pub struct Round {
     /// Site pattern; `*` stands for one name between dots or a part of it, `**` for any number of them. Of a recurrence: the
-    /// `state` that is stored between steps, a parameter, or an intermediate of the chunked form.
+    /// `state` that is stored between steps, a parameter, or an intermediate of the chunked form. Of Swap-FFN: a site of
+    /// its path, whatever the event.
     pub at: String,
     /// A KV record (`v4_fp8`), a named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
     pub format: String,

@@ -153,7 +153,7 @@ fn mistakes_name_their_place() {
         (["n_events = 4", "n_events = 0"], &["source 'plain'", "n_events is 0"]),
         (
             ["d_ff = 96", "d_ff = 100000000"],
-            &["source 'plain'", "d_model × d_ff is 64 × 100000000"],
+            &["source 'plain'", "d_ff × d_model is [100000000, 64]"],
         ),
         (["d_ff = 96", "dff = 96"], &["line", "dff", "d_ff"]),
         (

@@ -12,7 +12,7 @@ use crate::formats::codec;
 use crate::sweep::experiment::Experiment;
 use crate::sweep::source::{gaussian, stream};
 
-/// More numbers in one matrix are a slip.
+/// More numbers in one tensor are a slip.
 const MOST_NUMBERS: usize = 1 << 28;
 
 /// A Swap-FFN model with drawn weights. What is not given is as in the source that defines the path.
@@ -98,17 +98,27 @@ impl Sizes {
         if self.n_events == 0 {
             return Err("n_events is 0, expected decisions to compare".into());
         }
-        let matrices = [
-            ("d_model × d_ff", [self.d_model, self.d_ff]),
-            ("core_count × d_model", [self.core_count, self.d_model]),
-            ("core_count × d_ff", [self.core_count, self.d_ff]),
-            ("d_router × d_model", [self.d_router, self.d_model]),
-            ("collapse_r × d_model", [self.collapse_r, self.d_model]),
-            ("n_events × k_ffn", [self.n_events, self.k_ffn]),
+        let Self {
+            d_model,
+            d_ff,
+            core_count,
+            ..
+        } = *self;
+        let tensors: [(&str, &[usize]); 6] = [
+            ("d_ff × d_model", &[d_ff, d_model]),
+            ("core_count × 4 × d_model", &[core_count, BANKS, d_model]),
+            ("core_count × d_ff", &[core_count, d_ff]),
+            ("d_router × d_model", &[self.d_router, d_model]),
+            (
+                "collapse_k × collapse_r × d_model",
+                &[self.collapse_k, self.collapse_r, d_model],
+            ),
+            ("collapse_k × core_count", &[self.collapse_k, core_count]),
         ];
-        let large = |&(_, [rows, cols]): &(_, [usize; 2])| rows.checked_mul(cols).is_none_or(|len| len > MOST_NUMBERS);
-        match matrices.iter().find(|matrix| large(matrix)) {
-            Some((what, [rows, cols])) => Err(format!("{what} is {rows} × {cols}, expected at most {MOST_NUMBERS}")),
+        let len = |shape: &[usize]| shape.iter().try_fold(1usize, |len, size| len.checked_mul(*size));
+        let large = |shape: &[usize]| len(shape).is_none_or(|len| len > MOST_NUMBERS);
+        match tensors.iter().find(|(_, shape)| large(shape)) {
+            Some((what, shape)) => Err(format!("{what} is {shape:?}, expected at most {MOST_NUMBERS} numbers")),
             None => Ok(()),
         }
     }
