@@ -1,6 +1,7 @@
 //! One folder per model path.
 
 pub mod deepseek_v4;
+pub mod swap_ffn;
 
 /// A tensor a model is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,91 @@
+//! Sizes, and the readings of what the definition leaves open.
+
+use super::lanes::LaneRule;
+
+/// On what gate and bank are decided. The two agree in exact arithmetic, and not where probabilities are rounded: in bf16 the
+/// sigmoid is above ½ only of logits above 2^-7, and a softmax has ties that its logits have not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecisionRule {
+    /// l > 0, the largest q.
+    Logits,
+    /// sigmoid(l) > ½, the largest of softmax(q).
+    Probabilities,
+}
+
+/// How the router's logits are computed. Nothing but the logits reads z = W_r n, so its products fold into one vector for
+/// each logit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterForm {
+    /// One dot product with x for each logit, times the inverse RMS.
+    Folded,
+    /// n = norm(x), z = W_r n, logits of z.
+    Unfolded,
+}
+
+/// Names of sizes are those of the source that defines the path.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// Channels of a token and of a core.
+    pub d_model: usize,
+    pub d_ff: usize,
+    pub core_count: usize,
+    /// Events of a token.
+    pub n_events: usize,
+    /// FFN steps of an event.
+    pub k_ffn: usize,
+    pub d_router: usize,
+    /// Ways in which cores are pooled.
+    pub collapse_k: usize,
+    /// Channels between pooling and decoder.
+    pub collapse_r: usize,
+    /// Channels of a core's embedding.
+    pub d_embed: usize,
+    /// Added to mean(x²) in both norms.
+    pub eps: f64,
+    /// Whether an FFN step adds to x or takes its place.
+    pub residual: bool,
+    pub lane_rule: LaneRule,
+    pub decision: DecisionRule,
+    pub router: RouterForm,
+    /// Whether silu stands before the decoder.
+    pub collapse_silu: bool,
+}
+
+impl Config {
+    /// The sizes and readings of the source that defines the path.
+    pub const STANDARD: Self = Self {
+        d_model: 1024,
+        d_ff: 4096,
+        core_count: 512,
+        n_events: 8,
+        k_ffn: 2,
+        d_router: 64,
+        collapse_k: 8,
+        collapse_r: 224,
+        d_embed: 32,
+        eps: 1e-6,
+        residual: false,
+        lane_rule: LaneRule::Transposition,
+        decision: DecisionRule::Logits,
+        router: RouterForm::Folded,
+        collapse_silu: true,
+    };
+
+    /// Finds a size that cannot be. No events, or events without FFN steps, can.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = [
+            ("d_model", self.d_model),
+            ("d_ff", self.d_ff),
+            ("core_count", self.core_count),
+            ("d_router", self.d_router),
+            ("collapse_k", self.collapse_k),
+            ("collapse_r", self.collapse_r),
+            ("d_embed", self.d_embed),
+        ];
+        match positive.iter().find(|(_, value)| *value == 0) {
+            Some((name, _)) => Err(format!("{name} is 0")),
+            None if self.eps >= 0.0 => Ok(()),
+            None => Err(format!("eps is {}, expected a number from 0 on", self.eps)),
+        }
+    }
+}

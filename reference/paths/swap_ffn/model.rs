@@ -1,0 +1,324 @@
+//! A token from end to end, and the steps it is made of.
+
+use super::config::{Config, RouterForm};
+use super::context::Context;
+use super::lanes::{BANKS, decode};
+use super::parameters::tensor_name;
+use super::parts::{Collapse, Ffn, Film};
+use super::router::{Decisions, Router, softmax_of_columns};
+use super::sites::*;
+use super::state::State;
+use crate::ops::linear::Linear;
+use crate::paths::Weights;
+use crate::{Numerics, Real, Role, Site, Tensor};
+
+/// A model with its weights.
+#[derive(Clone, Debug)]
+pub struct Model<T> {
+    config: Config,
+    film: Film<T>,
+    router: Router<T>,
+    ffn: Ffn<T>,
+    collapse: Collapse<T>,
+}
+
+/// What a token gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output<T> {
+    /// `[B, d_model]`.
+    pub delta: Tensor<T>,
+    /// Of every event.
+    pub decisions: Vec<Decisions<T>>,
+}
+
+impl<T: Real> Model<T> {
+    /// A model of these parts; the form of the router takes the place of the configuration's.
+    pub fn new(
+        config: Config,
+        film: Film<T>,
+        router: Router<T>,
+        ffn: Ffn<T>,
+        collapse: Collapse<T>,
+    ) -> Result<Self, String> {
+        config.check()?;
+        let (cores, width, inner) = (config.core_count, config.d_model, config.d_ff);
+        let (ways, rank) = (config.collapse_k, config.collapse_r);
+        let mut shapes: Vec<(&str, &[usize], Vec<usize>)> = vec![
+            ("film.scale", &film.scale.shape, vec![cores, width]),
+            ("film.shift", &film.shift.shape, vec![cores, width]),
+            ("film.alpha", &film.alpha.shape, vec![cores, ways]),
+            ("w1", &ffn.w1.weight.shape, vec![inner, width]),
+            ("w3", &ffn.w3.weight.shape, vec![inner, width]),
+            ("w2", &ffn.w2.weight.shape, vec![width, inner]),
+            ("the basis", &collapse.basis.shape, vec![ways, rank, width]),
+            ("the decoder", &collapse.decoder.weight.shape, vec![width, rank]),
+        ];
+        let mut lengths = vec![("the FFN's norm", ffn.norm.len())];
+        match &router {
+            Router::Folded { weight, .. } => shapes.push(("the router", &weight.weight.shape, vec![1 + BANKS, width])),
+            Router::Unfolded {
+                norm,
+                projection,
+                weight,
+                ..
+            } => {
+                lengths.push(("the router's norm", norm.len()));
+                shapes.push((
+                    "the router's projection",
+                    &projection.weight.shape,
+                    vec![config.d_router, width],
+                ));
+                shapes.push(("the router", &weight.weight.shape, vec![1 + BANKS, config.d_router]));
+            }
+        }
+        if let Some((name, found, expected)) = shapes.iter().find(|(_, found, expected)| *found != expected) {
+            return Err(format!("{name} has shape {found:?}, expected {expected:?}"));
+        }
+        if let Some((name, found)) = lengths.iter().find(|(_, found)| *found != width) {
+            return Err(format!("{name} has {found} weights, expected {width}"));
+        }
+        let config = Config {
+            router: router.form(),
+            ..config
+        };
+        Ok(Self {
+            config,
+            film,
+            router,
+            ffn,
+            collapse,
+        })
+    }
+
+    /// Takes every tensor of [`Config::tensors`] from `weights`, past its site. The configuration must have passed
+    /// [`Config::check`].
+    pub fn load<W: Weights>(config: Config, weights: &mut W, numerics: &mut dyn Numerics<T>) -> Result<Self, W::Error> {
+        let (cores, width, inner) = (config.core_count, config.d_model, config.d_ff);
+        let (routed, embed) = (config.d_router, config.d_embed);
+        let (ways, rank) = (config.collapse_k, config.collapse_r);
+        let mut load = Loader { weights, numerics };
+        let embedding = load.tensor(EMBED, &[cores, embed])?;
+        let mut film = |names: [&'static str; 2], outputs: usize| load.affine(names, &embedding, outputs);
+        let mut scale = film([SCALE_WEIGHT, SCALE_BIAS], width)?;
+        let mut shift = film([SHIFT_WEIGHT, SHIFT_BIAS], width)?;
+        let mut alpha = film([ALPHA_WEIGHT, ALPHA_BIAS], ways)?;
+        scale.data.iter_mut().for_each(|scale| *scale += T::ONE);
+        softmax_of_columns(&mut alpha);
+        let norm = load.tensor(ROUTER_NORM, &[width])?.data;
+        let projection = load.linear(ROUTER_W, routed, width)?;
+        let mut heads = load.tensor(SWAP_W, &[routed])?.data;
+        let mut bias = load.tensor(SWAP_B, &[1])?.data;
+        let banks = load.tensor(BANK_W, &[routed, BANKS])?;
+        heads.extend(
+            (0..BANKS)
+                .flat_map(|bank| (0..routed).map(move |m| (m, bank)))
+                .map(|(m, bank)| banks.row(m)[bank]),
+        );
+        bias.extend(load.tensor(BANK_B, &[BANKS])?.data);
+        let router = Router::Unfolded {
+            norm,
+            projection,
+            weight: Linear {
+                weight: Tensor::new([1 + BANKS, routed], heads),
+            },
+            bias: std::array::from_fn(|i| bias[i]),
+        };
+        let ffn = Ffn {
+            norm: load.tensor(FFN_NORM, &[width])?.data,
+            w1: load.linear(W1, inner, width)?,
+            w3: load.linear(W3, inner, width)?,
+            w2: load.linear(W2, width, inner)?,
+        };
+        let collapse = Collapse {
+            basis: load.tensor(BASIS, &[ways, rank, width])?,
+            decoder: load.linear(DECODER, width, rank)?,
+        };
+        for (name, tensor) in [(SCALE, &mut scale), (SHIFT, &mut shift), (ALPHA, &mut alpha)] {
+            load.pass(name, tensor);
+        }
+        Ok(Self {
+            film: Film { scale, shift, alpha },
+            router: match config.router {
+                RouterForm::Folded => router.folded(),
+                RouterForm::Unfolded => router,
+            },
+            ffn,
+            collapse,
+            config,
+        })
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes tokens `[B, d_model]`, one of each sequence, through the model; the state goes on to the next.
+    pub fn step(
+        &self,
+        x_in: &Tensor<T>,
+        state: &mut State<T>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Output<T>, String> {
+        let mut x = self.spread(x_in, state, numerics)?;
+        let events = 0..self.config.n_events;
+        let decisions = events.map(|event| self.event(&mut x, state, event, numerics));
+        let decisions = decisions.collect::<Result<_, _>>()?;
+        let delta = self.collapse(&x, state, numerics)?;
+        state.tokens += 1;
+        Ok(Output { delta, decisions })
+    }
+
+    /// Tokens `[B, d_model]` → x `[B · core_count, d_model]`, as it enters the first event.
+    pub fn spread(
+        &self,
+        x_in: &Tensor<T>,
+        state: &State<T>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Tensor<T>, String> {
+        let width = self.config.d_model;
+        let [batch, _] = self.shape("x_in", x_in, ["B", &width.to_string()])?;
+        state.check(&self.config, batch)?;
+        let mut cx = Context::new(numerics, None, state.tokens);
+        let mut x_in = x_in.clone();
+        cx.pass(INPUT, &mut x_in);
+        let mut x = self.film.spread(&x_in);
+        cx.pass(SPREAD, &mut x);
+        Ok(x)
+    }
+
+    /// One event on x `[B · core_count, d_model]`: an exchange, then the FFN steps.
+    pub fn event(
+        &self,
+        x: &mut Tensor<T>,
+        state: &mut State<T>,
+        event: usize,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Decisions<T>, String> {
+        let decisions = self.exchange(x, state, event, numerics)?;
+        for _ in 0..self.config.k_ffn {
+            self.ffn(x, state, event, numerics)?;
+        }
+        Ok(decisions)
+    }
+
+    /// One FFN step on x `[B · core_count, d_model]`.
+    pub fn ffn(
+        &self,
+        x: &mut Tensor<T>,
+        state: &State<T>,
+        event: usize,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<(), String> {
+        self.batch(x)?;
+        let mut cx = Context::new(numerics, Some(event), state.tokens);
+        self.ffn.step(x, &self.config, &mut cx);
+        Ok(())
+    }
+
+    /// Decides for every core whether x goes to a bank and what is there becomes x, and does it.
+    pub fn exchange(
+        &self,
+        x: &mut Tensor<T>,
+        state: &mut State<T>,
+        event: usize,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Decisions<T>, String> {
+        let batch = self.batch(x)?;
+        state.check(&self.config, batch)?;
+        let mut cx = Context::new(numerics, Some(event), state.tokens);
+        let decisions = self.router.decide(x, &self.config, &mut cx)?;
+        let exchanged: Vec<usize> = (0..x.rows()).filter(|&row| decisions.gate[row]).collect();
+        if exchanged.is_empty() {
+            return Ok(decisions);
+        }
+        let leaving = exchanged.iter().flat_map(|&row| x.row(row)).copied().collect();
+        let mut leaving = Tensor::new([exchanged.len(), x.cols()], leaving);
+        cx.pass(RAM, &mut leaving);
+        for (&row, leaving) in exchanged.iter().zip(leaving.data.chunks_exact(x.cols())) {
+            let selected = usize::from(decisions.bank[row]);
+            let bank = state.bank_mut(row, decode(state.map[row])[selected]);
+            x.row_mut(row).copy_from_slice(bank);
+            bank.copy_from_slice(leaving);
+            state.map[row] = self.config.lane_rule.update(state.map[row], selected);
+        }
+        Ok(decisions)
+    }
+
+    /// x `[B · core_count, d_model]` after the last event → delta `[B, d_model]`.
+    pub fn collapse(
+        &self,
+        x: &Tensor<T>,
+        state: &State<T>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Tensor<T>, String> {
+        self.batch(x)?;
+        let mut cx = Context::new(numerics, None, state.tokens);
+        Ok(self.collapse.apply(x, &self.film.alpha, &self.config, &mut cx))
+    }
+
+    /// How many tokens the rows of x are of.
+    fn batch(&self, x: &Tensor<T>) -> Result<usize, String> {
+        let (cores, width) = (self.config.core_count, self.config.d_model);
+        let [rows, _] = self.shape("x", x, [&format!("B · {cores}"), &width.to_string()])?;
+        match rows.is_multiple_of(cores) {
+            true => Ok(rows / cores),
+            false => Err(format!("x has {rows} rows, expected a multiple of {cores} cores")),
+        }
+    }
+
+    fn shape(&self, what: &str, x: &Tensor<T>, expected: [&str; 2]) -> Result<[usize; 2], String> {
+        match x.shape[..] {
+            [rows, cols] if cols == self.config.d_model => Ok([rows, cols]),
+            _ => Err(format!(
+                "{what} has shape {:?}, expected [{}, {}]",
+                x.shape, expected[0], expected[1]
+            )),
+        }
+    }
+}
+
+/// Fetches tensors, and passes them at their sites.
+struct Loader<'a, T: Real, W> {
+    weights: &'a mut W,
+    numerics: &'a mut dyn Numerics<T>,
+}
+
+impl<T: Real, W: Weights> Loader<'_, T, W> {
+    fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
+        let site = Site {
+            layer: None,
+            name,
+            role: Role::Both,
+            first_row: 0,
+        };
+        self.numerics.site(&site, tensor);
+    }
+
+    fn tensor(&mut self, site: &'static str, shape: &[usize]) -> Result<Tensor<T>, W::Error> {
+        let values = self.weights.floats(tensor_name(site), shape)?.into_iter();
+        let mut tensor = Tensor::new(shape, values.map(|x| T::from_f64(x.into())).collect());
+        self.pass(site, &mut tensor);
+        Ok(tensor)
+    }
+
+    fn linear(&mut self, site: &'static str, outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
+        Ok(Linear {
+            weight: self.tensor(site, &[outputs, inputs])?,
+        })
+    }
+
+    /// x Wᵀ + b, W and b at these sites.
+    fn affine(
+        &mut self,
+        [weight, bias]: [&'static str; 2],
+        x: &Tensor<T>,
+        outputs: usize,
+    ) -> Result<Tensor<T>, W::Error> {
+        let mut y = self.linear(weight, outputs, x.cols())?.apply(x);
+        let bias = self.tensor(bias, &[outputs])?.data;
+        for y in y.data.chunks_exact_mut(outputs) {
+            y.iter_mut().zip(&bias).for_each(|(y, &bias)| *y += bias);
+        }
+        Ok(y)
+    }
+}

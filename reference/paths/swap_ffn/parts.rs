@@ -1,0 +1,156 @@
+//! What a token passes through besides the router, each part with its weights.
+
+use rayon::prelude::*;
+
+use super::config::Config;
+use super::context::Context;
+use super::sites::*;
+use crate::ops::BLOCK;
+use crate::ops::linear::{Linear, Product};
+use crate::real::vectorized;
+use crate::{Real, Tensor};
+
+/// x ← work(x, y) in vectors, for all elements.
+fn zip<T: Real>(x: &mut Tensor<T>, y: &Tensor<T>, work: impl Fn(T, T) -> T + Sync) {
+    let len = BLOCK * y.cols();
+    let blocks = x.data.par_chunks_mut(len).zip(y.data.par_chunks(len));
+    blocks.for_each(|(x, y)| vectorized!(x.iter_mut().zip(y).for_each(|(x, &y)| *x = work(*x, y))));
+}
+
+fn silu<T: Real>(x: &mut Tensor<T>) {
+    let len = BLOCK * x.cols();
+    let blocks = x.data.par_chunks_mut(len);
+    blocks.for_each(|x| vectorized!(x.iter_mut().for_each(|x| *x *= x.sigmoid())));
+}
+
+/// What the embeddings of the cores are good for, the same for every token.
+#[derive(Clone, Debug)]
+pub struct Film<T> {
+    /// S `[core_count, d_model]`, with the one added.
+    pub scale: Tensor<T>,
+    /// T `[core_count, d_model]`.
+    pub shift: Tensor<T>,
+    /// A `[core_count, collapse_k]`.
+    pub alpha: Tensor<T>,
+}
+
+impl<T: Real> Film<T> {
+    /// Tokens `[B, d_model]` → x `[B · core_count, d_model]`.
+    pub(super) fn spread(&self, x_in: &Tensor<T>) -> Tensor<T> {
+        let (cores, width) = (self.scale.rows(), self.scale.cols());
+        let mut x = Tensor::full([x_in.rows() * cores, width], T::ZERO);
+        for (row, x) in x.data.chunks_exact_mut(width).enumerate() {
+            let (x_in, core) = (x_in.row(row / cores), row % cores);
+            let film = self.scale.row(core).iter().zip(self.shift.row(core));
+            for ((x, &x_in), (&scale, &shift)) in x.iter_mut().zip(x_in).zip(film) {
+                *x = x_in * scale + shift;
+            }
+        }
+        x
+    }
+}
+
+/// x ← W2 (silu(W1 n) ⊙ W3 n), n = norm(x), or that added to x.
+#[derive(Clone, Debug)]
+pub struct Ffn<T> {
+    /// `[d_model]`.
+    pub norm: Vec<T>,
+    /// `[d_ff, d_model]`.
+    pub w1: Linear<T>,
+    /// `[d_ff, d_model]`.
+    pub w3: Linear<T>,
+    /// `[d_model, d_ff]`.
+    pub w2: Linear<T>,
+}
+
+impl<T: Real> Ffn<T> {
+    pub(super) fn step(&self, x: &mut Tensor<T>, config: &Config, cx: &mut Context<'_, T>) {
+        let mut n = x.clone();
+        cx.rmsnorm(&mut n, &self.norm, T::from_f64(config.eps));
+        cx.pass(FFN_INPUT, &mut n);
+        let mut h = self.w1.apply(&n);
+        cx.pass(FFN_GATE, &mut h);
+        let mut up = self.w3.apply(&n);
+        cx.pass(FFN_UP, &mut up);
+        silu(&mut h);
+        cx.pass(FFN_SILU, &mut h);
+        zip(&mut h, &up, |silu, up| silu * up);
+        cx.pass(FFN_HIDDEN, &mut h);
+        let mut down = self.w2.apply(&h);
+        cx.pass(FFN_DOWN, &mut down);
+        match config.residual {
+            true => zip(x, &down, |x, down| x + down),
+            false => *x = down,
+        }
+        cx.pass(X, x);
+    }
+}
+
+/// The cores pooled, then decoded.
+#[derive(Clone, Debug)]
+pub struct Collapse<T> {
+    /// `[collapse_k, collapse_r, d_model]`.
+    pub basis: Tensor<T>,
+    /// `[d_model, collapse_r]`.
+    pub decoder: Linear<T>,
+}
+
+impl<T: Real> Collapse<T> {
+    /// x `[B · core_count, d_model]` → delta `[B, d_model]`.
+    pub(super) fn apply(
+        &self,
+        x: &Tensor<T>,
+        alpha: &Tensor<T>,
+        config: &Config,
+        cx: &mut Context<'_, T>,
+    ) -> Tensor<T> {
+        let (cores, ways, width) = (alpha.rows(), alpha.cols(), x.cols());
+        let rank = config.collapse_r;
+        let batch = x.rows() / cores;
+        let turned: Vec<T> = (0..ways)
+            .flat_map(|k| (0..cores).map(move |c| alpha.data[c * ways + k]))
+            .collect();
+        let mut pooled = Tensor::full([batch, ways * width], T::ZERO);
+        for (x, pooled) in x
+            .data
+            .chunks_exact(cores * width)
+            .zip(pooled.data.chunks_exact_mut(ways * width))
+        {
+            let product = Product {
+                m: ways,
+                n: width,
+                k: cores,
+                x: &turned,
+                x_stride: cores,
+                w: x,
+                w_strides: (1, width),
+                y_stride: width,
+                add: false,
+            };
+            product.run(pooled);
+        }
+        cx.pass(POOLED, &mut pooled);
+        let mut z = Tensor::full([batch, rank], T::ZERO);
+        for (k, basis) in self.basis.data.chunks_exact(rank * width).enumerate() {
+            let product = Product {
+                m: batch,
+                n: rank,
+                k: width,
+                x: &pooled.data[k * width..],
+                x_stride: ways * width,
+                w: basis,
+                w_strides: (width, 1),
+                y_stride: rank,
+                add: true,
+            };
+            product.run(&mut z.data);
+        }
+        if config.collapse_silu {
+            silu(&mut z);
+        }
+        cx.pass(COLLAPSED, &mut z);
+        let mut delta = self.decoder.apply(&z);
+        cx.pass(DELTA, &mut delta);
+        delta
+    }
+}

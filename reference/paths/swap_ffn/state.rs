@@ -1,0 +1,46 @@
+//! What tokens leave behind: the banks and where they are.
+
+use super::config::Config;
+use super::lanes::{BANKS, IDENTITY};
+use crate::{Real, Tensor};
+
+/// The state of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State<T> {
+    /// The banks, `[B, core_count, 4, d_model]`.
+    pub ram: Tensor<T>,
+    /// A map for each core, `[B · core_count]`.
+    pub map: Vec<u8>,
+    /// Tokens seen, which number the rows at sites.
+    pub tokens: usize,
+}
+
+impl<T: Real> State<T> {
+    /// Before the first token, with these banks. Banks of zeros are of little use: without a residual a core whose x is 0 stays so.
+    pub fn new(config: &Config, ram: Tensor<T>) -> Result<Self, String> {
+        let batch = ram.shape.first().copied().unwrap_or(0);
+        let map = vec![IDENTITY; batch * config.core_count];
+        let state = Self { ram, map, tokens: 0 };
+        state.check(config, batch)?;
+        Ok(state)
+    }
+
+    pub(super) fn check(&self, config: &Config, batch: usize) -> Result<(), String> {
+        let (cores, expected) = (
+            batch * config.core_count,
+            [batch, config.core_count, BANKS, config.d_model],
+        );
+        if self.ram.shape != expected {
+            return Err(format!("ram has shape {:?}, expected {expected:?}", self.ram.shape));
+        }
+        match self.map.len() == cores {
+            true => Ok(()),
+            false => Err(format!("{} maps for {cores} cores", self.map.len())),
+        }
+    }
+
+    /// The banks of a row of cores, one after the other.
+    pub(super) fn bank_mut(&mut self, row: usize, bank: u8) -> &mut [T] {
+        self.ram.row_mut(row * BANKS + usize::from(bank))
+    }
+}
