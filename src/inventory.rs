@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use reference::SiteKind;
 use reference::paths::deepseek_v4::SITES;
+use reference::paths::swap_ffn;
+use reference::{SiteInfo, SiteKind};
 
 use crate::backend::cuda::{Device, Source, Toolkit};
 use crate::dataset::Manifest as Datasets;
@@ -66,20 +67,8 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .iter()
             .map(|metric| (metric.name.to_string(), metric.doc.to_string()))
             .collect(),
-        What::Sites => SITES
-            .iter()
-            .map(|site| {
-                let prefix = if site.in_layers { "layers.*." } else { "" };
-                let kind = match site.kind {
-                    SiteKind::Tensor => "",
-                    SiteKind::Choice => " (a decision)",
-                    SiteKind::Watch => " (watched only)",
-                };
-                (
-                    format!("{prefix}{}", site.name),
-                    format!("{} {}{kind}", site.shape, site.doc),
-                )
-            })
+        What::Sites => sites(["", "layers.*."], SITES)
+            .chain(sites(["swap_ffn: ", ""], swap_ffn::SITES))
             .collect(),
         What::Datasets => Datasets::open(args.datasets.as_deref())?
             .datasets
@@ -202,4 +191,20 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     optional("NVRTC", Toolkit::open().map(compiler));
     optional("GPU", Device::open().map(|device| device.describe()));
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
+}
+
+/// The sites of a path, with what stands before every name, and before those in layers besides.
+fn sites([path, layers]: [&'static str; 2], sites: &'static [SiteInfo]) -> impl Iterator<Item = (String, String)> {
+    sites.iter().map(move |site| {
+        let prefix = if site.in_layers { layers } else { "" };
+        let kind = match site.kind {
+            SiteKind::Tensor => "",
+            SiteKind::Choice => " (a decision)",
+            SiteKind::Watch => " (watched only)",
+        };
+        (
+            format!("{path}{prefix}{}", site.name),
+            format!("{} {}{kind}", site.shape, site.doc),
+        )
+    })
 }

@@ -12,6 +12,8 @@ mod programs;
 mod recurrence;
 #[path = "cli/sources.rs"]
 mod sources;
+#[path = "cli/swap_ffn.rs"]
+mod swap_ffn;
 #[path = "cli/sweep.rs"]
 mod sweep;
 #[path = "cli/trace.rs"]

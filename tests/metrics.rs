@@ -2,6 +2,8 @@
 
 #[path = "metrics/choice.rs"]
 mod choice;
+#[path = "metrics/decisions.rs"]
+mod decisions;
 #[path = "metrics/growth.rs"]
 mod growth;
 #[path = "metrics/list.rs"]

@@ -5,12 +5,14 @@
 
 mod bound;
 mod cosine;
+mod decisions;
 mod delta_nats;
 mod diff;
 mod evidence;
 mod flip_gap;
 mod gain;
 mod growth;
+mod history;
 mod kernel;
 mod kl;
 mod max_abs;
@@ -26,9 +28,12 @@ mod ulp;
 
 pub use bound::Bound;
 pub use cosine::{COSINE, cosine_distance};
-pub use evidence::{Bits, Choice, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel};
+pub use evidence::{
+    Bits, Choice, Decided, Decisions, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
+};
 pub use gain::Gain;
 pub use growth::Growth;
+pub use history::History;
 pub use max_abs::MAX_ABS;
 pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
@@ -61,8 +66,10 @@ pub enum Eval {
     Pair(fn(&Pair) -> Option<f64>),
     Logits(fn(&Logits) -> Option<f64>),
     Choice(fn(&Choice) -> Option<f64>),
+    Decisions(fn(&Decisions) -> Option<f64>),
     Gain(fn(&Gain) -> Option<f64>),
     Growth(fn(&Growth) -> Option<f64>),
+    History(fn(&History) -> Option<f64>),
     RoundTrip(fn(&RoundTrip) -> Option<f64>),
     Threshold(fn(&Threshold) -> Option<f64>),
     /// Given by what runs kernels.
@@ -92,6 +99,13 @@ pub const METRICS: &[&Metric] = &[
     &recall::RECALL_MIN,
     &recall::RECALL_MASS,
     &recall::AGREEMENT,
+    &decisions::GATE_AGREEMENT,
+    &decisions::BANK_AGREEMENT,
+    &decisions::FLIP_MARGIN,
+    &decisions::FLIP_MARGIN_MAX,
+    &decisions::FLIPS_OUTSIDE,
+    &history::SAME_HISTORY,
+    &history::LANE_DISTANCE,
     &round_trip::RHO,
     &round_trip::ROW_SQNR_P05,
     &round_trip::ROW_SQNR_P50,
@@ -139,8 +153,10 @@ impl Metric {
             (Eval::Pair(eval), Evidence::Pair(pair)) => eval(pair),
             (Eval::Logits(eval), Evidence::Logits(logits)) => eval(logits),
             (Eval::Choice(eval), Evidence::Choice(choice)) => eval(choice),
+            (Eval::Decisions(eval), Evidence::Decisions(decisions)) => eval(decisions),
             (Eval::Gain(eval), Evidence::Gain(gain)) => eval(gain),
             (Eval::Growth(eval), Evidence::Growth(growth)) => eval(growth),
+            (Eval::History(eval), Evidence::History(history)) => eval(history),
             (Eval::RoundTrip(eval), Evidence::RoundTrip(trip)) => eval(trip),
             (Eval::Threshold(eval), Evidence::Threshold(threshold)) => eval(threshold),
             _ => None,

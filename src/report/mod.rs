@@ -13,6 +13,7 @@ mod overview;
 mod recipes;
 mod recurrence;
 mod sources;
+mod swap_ffn;
 mod terminal;
 mod verdicts;
 

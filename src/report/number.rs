@@ -90,11 +90,12 @@ pub fn bytes(x: f64) -> String {
 pub fn of_metric(metric: &str, x: f64) -> String {
     match metric {
         "cosine" | "cosine_theory" => near_one(x),
-        "recall" | "recall_mass" | "recall_theory" | "agreement" | "top1" => share(x),
+        "recall" | "recall_mass" | "recall_theory" | "top1" | "same_history" => share(x),
+        _ if metric.ends_with("agreement") => share(x),
         "sqnr_gain" | "sqnr_excess" if x > -0.005 => format!("+{}", decibels(x.abs())),
         _ if metric.contains("sqnr") && metric != "sqnr_bits" => decibels(x),
         "delta_nats" | "rho" | "recall_excess" => signed(x),
-        "nonfinite" => bytes(x),
+        "nonfinite" | "flips_outside" => bytes(x),
         "growth" => decibels(if x.abs() < 0.005 { 0.0 } else { x }),
         _ => error(x),
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::index::{self, Index, Quantity};
 use super::recipes::{Candidate, Gate, Group};
-use super::{kernels, number, recurrence, sources};
+use super::{kernels, number, recurrence, sources, swap_ffn};
 use crate::record::Phase::{Cumulative, Local};
 use crate::sweep::experiment::{Experiment, Kind};
 
@@ -51,6 +51,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         Kind::RoundTrip => sources::round_trip(experiment),
         Kind::Recall => sources::recall(experiment),
         Kind::Recurrence => recurrence::columns(experiment),
+        Kind::SwapFfn => swap_ffn::columns(experiment),
         Kind::Kernels => kernels::columns(),
     }
 }
@@ -198,7 +199,7 @@ impl<'a> Overview<'a> {
 
 /// What recipes are sorted by: the first of these that the run has.
 pub fn sort_key(experiment: &Experiment, index: &Index, recipe: &str) -> Option<f64> {
-    if matches!(experiment.kind, Kind::Kernels | Kind::Recurrence) {
+    if matches!(experiment.kind, Kind::Kernels | Kind::Recurrence | Kind::SwapFfn) {
         // In the experiment's order.
         let at = experiment.recipes.iter().position(|other| other.name == recipe)?;
         Some(at as f64)

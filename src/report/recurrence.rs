@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::Summarized;
-use super::chart::{Lines, SLOTS, Series, escape};
-use super::figures::{Figure, HALF, LINES, Section, figure};
+use super::chart::{Axis, escape};
+use super::figures::{Curves, Figure, Section};
 use super::index::Index;
 use super::number;
 use super::overview::Column;
@@ -90,42 +90,24 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
     ]
 }
 
-/// As many charts as it takes to have at most [`LINES`] lines in each.
-fn against_steps<'a>(run: &'a Summarized, source: &'a str, what: &'a str) -> Vec<Figure> {
+fn against_steps(run: &Summarized, source: &str, what: &str) -> Vec<Figure> {
     let checkpoints: Vec<usize> = checkpoints(&run.run.manifest.experiment).collect();
-    let series = |candidate: &Candidate| {
+    let curves = Curves {
+        title: format!("{source}, {what}"),
+        unit: "relative L2 error",
+        metric: "relative_l2",
+        axis: Axis::Steps,
+        log: true,
+        range: Vec::new(),
+    };
+    curves.figures(run, |candidate| {
         let points = checkpoints.iter().filter_map(|steps| {
             let site = format!("{source}.{what}.{steps}");
             let error = summary(run.index, candidate.name, &site, "relative_l2")?.mean;
             Some((*steps as u32, error))
         });
-        Series {
-            name: candidate.name.into(),
-            slot: candidate.slot,
-            dashed: candidate.slot >= SLOTS,
-            points: points.collect(),
-        }
-    };
-    let all: Vec<Series> = run.candidates.iter().map(series).collect();
-    let values: Vec<f64> = all
-        .iter()
-        .flat_map(|series| series.points.iter().map(|point| point.1))
-        .collect();
-    let chart = |series: &[Series]| {
-        let lines = Lines {
-            title: format!("{source}, {what}"),
-            unit: "relative L2 error".into(),
-            log: true,
-            steps: true,
-            metric: "relative_l2".into(),
-            series: series.to_vec(),
-            range: values.clone(),
-            bound: None,
-            size: HALF,
-        };
-        figure(lines.svg(), String::new())
-    };
-    all.chunks(LINES).map(chart).collect()
+        points.collect()
+    })
 }
 
 /// How errors of the state grow.

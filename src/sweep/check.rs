@@ -9,6 +9,7 @@ use super::source::Origin;
 const MOST_DRAWS: usize = 1 << 20;
 const MOST_NUMBERS: usize = 1 << 32;
 const MOST_HEADS: usize = 1024;
+const MOST_TOKENS: usize = 4096;
 
 /// The offending text, and what is wrong with it.
 type Wrong = (String, String);
@@ -57,6 +58,10 @@ impl Experiment {
                 self.check_sources()?;
                 self.check_steps()?;
             }
+            Kind::SwapFfn => {
+                self.check_sources()?;
+                self.check_tokens()?;
+            }
             Kind::Kernels => return self.check_kernels(),
         }
         self.recipes.iter().try_for_each(|recipe| self.check_recipe(recipe))
@@ -75,7 +80,7 @@ impl Experiment {
         if self.draws > 0 || !self.sources.is_empty() {
             return wrong(
                 "source",
-                "draws and sources are for kind = \"round_trip\", \"recall\" or \"recurrence\"",
+                "draws and sources are for kind = \"round_trip\", \"recall\", \"recurrence\" or \"swap_ffn\"",
             );
         }
         Ok(())
@@ -99,8 +104,10 @@ impl Experiment {
     }
 
     fn check_sources(&self) -> Result<(), Wrong> {
-        if !self.phases.is_empty() {
-            return wrong("phases", "only a model has phases");
+        match (self.kind, self.phases.is_empty()) {
+            (Kind::SwapFfn, true) => return wrong("phases", "no phases is given"),
+            (Kind::SwapFfn, false) | (_, true) => {}
+            (_, false) => return wrong("phases", "only a model has phases"),
         }
         if self.sources.is_empty() {
             return wrong("source", "no source is given");
@@ -126,6 +133,7 @@ impl Experiment {
         if drawn && (self.draws == 0 || self.shape.contains(&0)) {
             let shape = match self.kind {
                 Kind::Recurrence => "[heads, steps]",
+                Kind::SwapFfn => "[sequences, tokens]",
                 _ => "[rows, columns]",
             };
             let message = format!("drawn sources need draws = N and shape = {shape}");
@@ -168,16 +176,33 @@ impl Experiment {
         Ok(())
     }
 
+    fn check_tokens(&self) -> Result<(), Wrong> {
+        let [sequences, tokens] = self.shape;
+        match tokens.is_power_of_two() && tokens <= MOST_TOKENS && sequences <= MOST_HEADS {
+            true => Ok(()),
+            false => wrong(
+                "shape",
+                format!(
+                    "shape = [{sequences}, {tokens}]: expected at most {MOST_HEADS} sequences, and of tokens a power of two up \
+                     to {MOST_TOKENS}"
+                ),
+            ),
+        }
+    }
+
     fn check_recipe(&self, recipe: &Recipe) -> Result<(), Wrong> {
         let name = &recipe.name;
-        let [rounds, kernels, format, noise, form] = [
+        let [rounds, kernels, format, noise, form, router] = [
             !recipe.rounds.is_empty(),
             !recipe.kernels.is_empty(),
             recipe.format.is_some(),
             recipe.score_noise.is_some(),
             recipe.form.is_some(),
+            recipe.router.is_some() || recipe.margin.is_some(),
         ];
         let suits = match self.kind {
+            Kind::SwapFfn => !format && !kernels && !noise && !recipe.noise && !form,
+            _ if router => false,
             Kind::Model => !format && !noise && !form,
             Kind::RoundTrip => format && !rounds && !kernels && !noise && !recipe.noise && !form,
             Kind::Recall => !format && !kernels && rounds != noise && !form,
@@ -190,6 +215,7 @@ impl Experiment {
                 Kind::RoundTrip => "'format' only",
                 Kind::Recall => "either 'round' or 'score_noise'",
                 Kind::Recurrence => "a 'form', and 'round'",
+                Kind::SwapFfn => "'round', 'router' and 'margin' only",
                 Kind::Kernels => "nothing",
             };
             return wrong(

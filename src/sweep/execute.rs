@@ -13,6 +13,7 @@ use super::ready::Ready;
 use super::recall::{self, Vectors};
 use super::recurrence::{self, Path};
 use super::round_trip::{self, Sample};
+use super::swap_ffn;
 use crate::backend::rounding::Rounding;
 use crate::error::{Error, Result};
 use crate::record::Record;
@@ -42,6 +43,7 @@ enum Exact<'a> {
     Samples(Vec<Sample>),
     Vectors(Vec<Vectors>),
     Paths(Vec<Path<f64>>),
+    SwapFfn(Vec<swap_ffn::Path>),
 }
 
 impl Bench<'_> {
@@ -51,6 +53,7 @@ impl Bench<'_> {
             (Kind::RoundTrip, Some(text)) => Exact::Samples(round_trip::recorded(&self.experiment.sources, text)?),
             (Kind::RoundTrip, None) => Exact::Samples(round_trip::drawn(self.experiment, name)),
             (Kind::Recurrence, _) => Exact::Paths(recurrence::exact(self.experiment, name)?),
+            (Kind::SwapFfn, _) => Exact::SwapFfn(swap_ffn::exact(self.experiment, name)?),
             (_, None) => Exact::Vectors(recall::drawn(self.experiment, name)),
             (_, Some(text)) => {
                 let want = trace(|recorder| text.model.run(&mut text.model.state(), text.ids, recorder))?;
@@ -83,6 +86,10 @@ impl Bench<'_> {
             (Exact::Paths(paths), Some(recipe)) => {
                 let method = &self.ready.methods[&recipe.name];
                 recurrence::measure(&blank, self.experiment, method, paths)
+            }
+            (Exact::SwapFfn(paths), Some(recipe)) => {
+                let method = &self.ready.swap_ffn[&recipe.name];
+                swap_ffn::measure(&blank, self.experiment, method, paths)
             }
             (Exact::Model(text, want), Some(recipe)) if self.experiment.kind == Kind::Recall => {
                 let got = match recipe.score_noise {

@@ -26,13 +26,14 @@ pub struct Experiment {
     pub tokens: usize,
     #[serde(default)]
     pub seed: u64,
-    /// How a model is run; other kinds have no phases, and are recorded as local.
+    /// How a model, or Swap-FFN, is run; other kinds have no phases, and are recorded as local.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Phase>,
     /// Independent draws of each source that is drawn, a window each.
     #[serde(default)]
     pub draws: usize,
-    /// Rows and columns of a draw; of a recall: queries and entries; of a recurrence: heads and steps.
+    /// Rows and columns of a draw; of a recall: queries and entries; of a recurrence: heads and steps; of Swap-FFN:
+    /// sequences and tokens.
     #[serde(default)]
     pub shape: [usize; 2],
     #[serde(default, rename = "window")]
@@ -68,6 +69,8 @@ pub enum Kind {
     Recall,
     /// Operations with a state that is carried from step to step, with inputs from each source.
     Recurrence,
+    /// Models that exchange vectors with banks by discrete decisions, with weights and tokens from each source.
+    SwapFfn,
     /// GPU kernels: every variant on every case of its operation.
     Kernels,
 }
@@ -119,6 +122,41 @@ pub struct Recipe {
     /// Recurrence: how it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Form>,
+    /// Swap-FFN: how the router is read, where that is not as the reference reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<Router>,
+    /// Swap-FFN: decisions with a larger margin in the reference's logits must not fall otherwise (`flips_outside`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f64>,
+}
+
+/// A reading of Swap-FFN's router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Router {
+    pub form: RouterForm,
+    pub decides_on: DecidesOn,
+}
+
+/// How its logits are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RouterForm {
+    /// One vector for each logit.
+    #[default]
+    Folded,
+    /// By way of the router's projection.
+    Unfolded,
+}
+
+/// What its decisions compare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DecidesOn {
+    #[default]
+    Logits,
+    /// Their sigmoid and softmax.
+    Probabilities,
 }
 
 /// A way to compute a recurrence.
@@ -166,7 +204,8 @@ impl Command {
 #[serde(deny_unknown_fields)]
 pub struct Round {
     /// Site pattern; `*` stands for one name between dots or a part of it, `**` for any number of them. Of a recurrence: the
-    /// `state` that is stored between steps, a parameter, or an intermediate of the chunked form.
+    /// `state` that is stored between steps, a parameter, or an intermediate of the chunked form. Of Swap-FFN: a site of
+    /// its path, whatever the event.
     pub at: String,
     /// A KV record (`v4_fp8`), a named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
     pub format: String,
@@ -253,6 +292,8 @@ impl Experiment {
         let each = match self.kind {
             Kind::Recurrence if rows == 1 => format!("{cols} steps"),
             Kind::Recurrence => format!("{rows} heads × {cols} steps"),
+            Kind::SwapFfn if rows == 1 => format!("{cols} tokens"),
+            Kind::SwapFfn => format!("{rows} sequences × {cols} tokens"),
             _ => format!("{rows} × {cols}"),
         };
         (draws > 0).then(|| format!("{draws} draws of {each}"))
@@ -266,7 +307,7 @@ impl Experiment {
     /// The phases records are made in.
     pub fn phases(&self) -> &[Phase] {
         match self.kind {
-            Kind::Model => &self.phases,
+            Kind::Model | Kind::SwapFfn => &self.phases,
             Kind::RoundTrip | Kind::Recall | Kind::Recurrence | Kind::Kernels => &[Phase::Local],
         }
     }

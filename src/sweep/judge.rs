@@ -16,6 +16,7 @@ use super::run::{Manifest, Run};
 use super::source::Origin;
 use super::store;
 use super::summary::summarize;
+use super::swap_ffn;
 use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::gate::judge;
@@ -91,6 +92,7 @@ fn sites(experiment: &Experiment) -> Vec<String> {
             .collect(),
         Kind::RoundTrip | Kind::Recall => sources.collect(),
         Kind::Recurrence => recurrence::sites(experiment),
+        Kind::SwapFfn => swap_ffn::sites(experiment),
         // Outputs are named by the operations.
         Kind::Kernels => Vec::new(),
     }

@@ -24,3 +24,4 @@ pub mod source;
 pub mod stand_in;
 pub mod store;
 pub mod summary;
+pub mod swap_ffn;

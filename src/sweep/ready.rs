@@ -11,6 +11,7 @@ use super::plan::REFERENCE;
 use super::probe::TOPK;
 use super::recurrence::Method;
 use super::source::{Origin, Source};
+use super::swap_ffn;
 use crate::backend::rounding::Rounding;
 use crate::error::did_you_mean;
 use crate::formats::{Codec, codec};
@@ -25,6 +26,8 @@ pub struct Ready {
     pub codecs: HashMap<String, Arc<dyn Codec>>,
     /// Of a recurrence.
     pub methods: HashMap<String, Method>,
+    /// Of Swap-FFN.
+    pub swap_ffn: HashMap<String, swap_ffn::Method>,
 }
 
 impl Ready {
@@ -39,6 +42,12 @@ impl Ready {
                 let method = Method::resolve(recipe, &experiment.sources)
                     .map_err(|(place, message)| (place, of(recipe, message)))?;
                 ready.methods.insert(name, method);
+                continue;
+            }
+            if experiment.kind == Kind::SwapFfn {
+                let method = swap_ffn::Method::resolve(recipe, &experiment.sources)
+                    .map_err(|(place, message)| (place, of(recipe, message)))?;
+                ready.swap_ffn.insert(name, method);
                 continue;
             }
             match (&recipe.format, config) {

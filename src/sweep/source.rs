@@ -1,4 +1,4 @@
-//! Where the numbers of a round trip, the scores of a recall and the inputs of a recurrence come from.
+//! Where the numbers of a round trip, the scores of a recall, the inputs of a recurrence and the weights of Swap-FFN come from.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::experiment::Kind;
+use super::swap_ffn::Sizes;
 
 /// More channels of a state are a slip.
 const MOST_CHANNELS: usize = 1024;
@@ -41,6 +42,8 @@ pub enum Origin {
     },
     /// Of a recurrence: a diagonal state-space model of so many states a head.
     DiagonalSsm { poles: Poles, states: usize },
+    /// Of Swap-FFN: a model of these sizes, with weights as before training.
+    SwapFfn(Sizes),
     /// What passes at these sites of the model on each window of text; values are means over the layers, and each layer
     /// has its own beside them. Of a recall: what is selected there.
     Site(String),
@@ -90,7 +93,10 @@ impl Origin {
             (Kind::RoundTrip | Kind::Recall, Self::Site(_)) => true,
             (Kind::Recall, origin) => matches!(origin, Self::Vectors { .. }),
             (Kind::Recurrence, origin) => origin.is_recurrence(),
-            (Kind::RoundTrip, origin) => !matches!(origin, Self::Vectors { .. }) && !origin.is_recurrence(),
+            (Kind::SwapFfn, origin) => matches!(origin, Self::SwapFfn(_)),
+            (Kind::RoundTrip, origin) => {
+                !matches!(origin, Self::Vectors { .. } | Self::SwapFfn(_)) && !origin.is_recurrence()
+            }
         }
     }
 
@@ -101,6 +107,7 @@ impl Origin {
     /// What is wrong with its numbers, for draws with so many columns.
     pub fn check(&self, cols: usize) -> Result<(), String> {
         match *self {
+            Self::SwapFfn(ref sizes) => sizes.check().map_err(|message| format!("swap_ffn: {message}")),
             Self::StudentT(nu) if !(nu > 0.0 && nu.is_finite()) => {
                 Err(format!("student_t = {nu}: degrees of freedom are above 0"))
             }

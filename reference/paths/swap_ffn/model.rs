@@ -196,10 +196,23 @@ impl<T: Real> Model<T> {
     ) -> Result<Decisions<T>, String> {
         let decisions = self.exchange(x, state, event, numerics)?;
         for _ in 0..self.config.k_ffn {
-            let mut cx = Context::new(numerics, Some(event), state.tokens);
-            self.ffn.step(x, &self.config, &mut cx);
+            self.ffn(x, state, event, numerics)?;
         }
         Ok(decisions)
+    }
+
+    /// One FFN step on x `[B · core_count, d_model]`.
+    pub fn ffn(
+        &self,
+        x: &mut Tensor<T>,
+        state: &State<T>,
+        event: usize,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<(), String> {
+        self.batch(x)?;
+        let mut cx = Context::new(numerics, Some(event), state.tokens);
+        self.ffn.step(x, &self.config, &mut cx);
+        Ok(())
     }
 
     /// Decides for every core whether x goes to a bank and what is there becomes x, and does it.

@@ -1,5 +1,6 @@
 //! The named places of the path. The "layer" of a site is the event.
 
+use super::config::Config;
 use crate::{SiteInfo, SiteKind};
 
 pub const EMBED: &str = "weights.core_embed";
@@ -135,3 +136,20 @@ pub const SITES: &[SiteInfo] = &[
     tensor(COLLAPSED, "[B, collapse_r]", "what the decoder reads"),
     tensor(DELTA, "[B, d_model]", "what is to be added to the token"),
 ];
+
+impl Config {
+    /// Channels of a row at a site of the list.
+    pub fn site_cols(&self, site: &SiteInfo) -> usize {
+        let shape = site.shape.trim_matches(['[', ']']);
+        match shape.rsplit(", ").next().unwrap_or_default() {
+            "d_model" => self.d_model,
+            "d_ff" => self.d_ff,
+            "d_embed" => self.d_embed,
+            "d_router" => self.d_router,
+            "collapse_k" => self.collapse_k,
+            "collapse_r" => self.collapse_r,
+            "collapse_k · d_model" => self.collapse_k * self.d_model,
+            number => number.parse().unwrap_or(1),
+        }
+    }
+}

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::sequence;
-use crate::error::{Error, Result};
+use super::{like, sequence};
+use crate::error::{Error, Result, did_you_mean};
 
 /// A file of kernels.
 #[derive(Clone, Debug)]
@@ -187,7 +187,9 @@ impl Source {
             .and_then(|rest| rest.split_once("*/"))
             .ok_or_else(|| wrong("does not begin with a comment that describes its variants".into()))?
             .0;
-        let header: Header = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
+        let mut header: toml::Table = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
+        like::resolve(&mut header).map_err(|why| wrong(format!("header: {why}")))?;
+        let header = Header::deserialize(header).map_err(|error| wrong(format!("header: {error}")))?;
         let mut includes = Vec::new();
         collect(path, &text, &mut includes)?;
         let source = Self {
@@ -277,6 +279,16 @@ impl Source {
                 .update(text.as_bytes());
         }
         hasher.finalize()
+    }
+
+    /// The variant of that name, or an error that names the nearest.
+    pub fn named(&self, name: &str) -> Result<&Variant> {
+        self.variant(name).ok_or_else(|| {
+            let names = || self.header.variants.iter().map(|variant| variant.name.as_str());
+            let near = did_you_mean(name, names());
+            let all = names().collect::<Vec<_>>().join(", ");
+            Error::Usage(format!("{} has no variant '{name}'{near}: {all}", self.op))
+        })
     }
 
     pub fn variant(&self, name: &str) -> Option<&Variant> {

@@ -2,6 +2,7 @@
 //! of a few numbers.
 
 mod choice;
+mod decisions;
 mod logits;
 mod moments;
 mod pair;
@@ -10,6 +11,7 @@ mod threshold;
 mod ulps;
 
 pub use choice::Choice;
+pub use decisions::{Decided, Decisions};
 
 pub use logits::Logits;
 pub use pair::{Pair, Worst, unravel};
@@ -17,7 +19,7 @@ pub use round_trip::RoundTrip;
 pub use threshold::Threshold;
 pub use ulps::{Bits, Ulps, ordered};
 
-use super::{Gain, Growth};
+use super::{Gain, Growth, History};
 
 /// Any kind of evidence.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +27,10 @@ pub enum Evidence<'a> {
     Pair(&'a Pair),
     Logits(&'a Logits),
     Choice(&'a Choice),
+    Decisions(&'a Decisions),
     Gain(&'a Gain),
     Growth(&'a Growth),
+    History(&'a History),
     RoundTrip(&'a RoundTrip<'a>),
     Threshold(&'a Threshold),
 }
@@ -38,8 +42,10 @@ impl Evidence<'_> {
             Self::Pair(pair) => pair.n,
             Self::Logits(logits) => logits.rows,
             Self::Choice(choice) => choice.rows,
+            Self::Decisions(decisions) => decisions.rows,
             Self::Gain(gain) => gain.n,
             Self::Growth(growth) => growth.points.len() as u64,
+            Self::History(history) => history.cores,
             Self::RoundTrip(trip) => trip.pair.n,
             Self::Threshold(threshold) => threshold.rows,
         }
@@ -51,9 +57,10 @@ impl Evidence<'_> {
             Self::Pair(pair) => (pair.nonfinite_want, pair.nonfinite_got),
             Self::Logits(logits) => (logits.nonfinite_want, logits.nonfinite_got),
             Self::Choice(choice) => (choice.nonfinite, 0),
+            Self::Decisions(decisions) => (decisions.nonfinite, 0),
             Self::RoundTrip(trip) => (trip.pair.nonfinite_want, trip.pair.nonfinite_got),
             Self::Threshold(threshold) => (threshold.nonfinite, 0),
-            Self::Gain(_) | Self::Growth(_) => (0, 0),
+            Self::Gain(_) | Self::Growth(_) | Self::History(_) => (0, 0),
         }
     }
 }
@@ -97,5 +104,17 @@ impl<'a> From<&'a RoundTrip<'a>> for Evidence<'a> {
 impl<'a> From<&'a Threshold> for Evidence<'a> {
     fn from(threshold: &'a Threshold) -> Self {
         Self::Threshold(threshold)
+    }
+}
+
+impl<'a> From<&'a Decisions> for Evidence<'a> {
+    fn from(decisions: &'a Decisions) -> Self {
+        Self::Decisions(decisions)
+    }
+}
+
+impl<'a> From<&'a History> for Evidence<'a> {
+    fn from(history: &'a History) -> Self {
+        Self::History(history)
     }
 }

@@ -1,4 +1,4 @@
-//! Values by layer, or by steps, one line a series.
+//! Values by layer, event, steps or tokens, one line a series.
 
 use super::scale::Scale;
 use super::{Area, Mark, SLOTS, escape, line, marker, open, short, text, width};
@@ -12,7 +12,7 @@ pub struct Series {
     pub slot: usize,
     /// Drawn dashed, with hollow markers.
     pub dashed: bool,
-    /// Layer (or steps) and value, in this order.
+    /// Place on the axis and value, in this order.
     pub points: Vec<(u32, f64)>,
 }
 
@@ -23,15 +23,39 @@ pub struct Bound {
     pub label: String,
 }
 
-/// A line chart over layers, or over steps.
+/// What lies on the horizontal axis. Steps and tokens double from point to point, on a logarithmic one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Axis {
+    #[default]
+    Layers,
+    Events,
+    Steps,
+    Tokens,
+}
+
+impl Axis {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Layers => "layer",
+            Self::Events => "event",
+            Self::Steps => "steps",
+            Self::Tokens => "tokens",
+        }
+    }
+
+    fn doubles(self) -> bool {
+        matches!(self, Self::Steps | Self::Tokens)
+    }
+}
+
+/// A line chart.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     pub title: String,
     /// What the values are.
     pub unit: String,
     pub log: bool,
-    /// Steps on a logarithmic axis in the place of layers.
-    pub steps: bool,
+    pub axis: Axis,
     /// Name of the metric, for the way its values are written.
     pub metric: String,
     pub series: Vec<Series>,
@@ -59,7 +83,7 @@ impl Lines {
             .iter()
             .flat_map(|series| series.points.iter().map(|point| point.0 as f64));
         let values = values.chain(self.range.iter().copied());
-        let (Some(x), Some(y)) = (Scale::over(layers, self.steps), Scale::over(values, self.log)) else {
+        let (Some(x), Some(y)) = (Scale::over(layers, self.axis.doubles()), Scale::over(values, self.log)) else {
             return String::new();
         };
         let names = self
@@ -75,7 +99,11 @@ impl Lines {
             bottom: high - 34.0,
         };
         let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
-        let mut svg = open(wide, high, &format!("{}: {} by {}", self.title, self.unit, self.axis()));
+        let mut svg = open(
+            wide,
+            high,
+            &format!("{}: {} by {}", self.title, self.unit, self.axis.name()),
+        );
         text(&mut svg, 0.0, 14.0, "title", &self.title);
         text(&mut svg, 0.0, 30.0, "unit", &self.unit);
         self.axes(&mut svg, area, &x, &y);
@@ -87,15 +115,10 @@ impl Lines {
         svg + "</svg>"
     }
 
-    fn axis(&self) -> &'static str {
-        if self.steps { "steps" } else { "layer" }
-    }
-
     fn place(&self, at: u32) -> String {
-        if self.steps {
-            format!("{at} steps")
-        } else {
-            format!("layer {at}")
+        match self.axis.doubles() {
+            true => format!("{at} {}", self.axis.name()),
+            false => format!("{} {at}", self.axis.name()),
         }
     }
 
@@ -122,7 +145,7 @@ impl Lines {
             (area.left + area.right) / 2.0,
             area.bottom + 31.0,
             "tick middle",
-            self.axis(),
+            self.axis.name(),
         );
         if let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) {
             let at = y.at(bound.value);
@@ -205,7 +228,7 @@ impl Lines {
             .collect();
         layers.sort_unstable();
         layers.dedup();
-        let next = |layer: u32| f64::from(if self.steps { 2 * layer } else { layer + 1 });
+        let next = |layer: u32| f64::from(if self.axis.doubles() { 2 * layer } else { layer + 1 });
         let step = layers
             .first()
             .map_or(0.0, |&layer| x.at(next(layer)) - x.at(f64::from(layer)));

@@ -7,7 +7,7 @@ mod scale;
 mod scatter;
 
 pub use dots::{Dot, DotRow, Dots};
-pub use lines::{Bound, Lines, Series};
+pub use lines::{Axis, Bound, Lines, Series};
 pub use scatter::{Point, Scatter};
 
 use std::fmt::Write;

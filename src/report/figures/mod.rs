@@ -1,14 +1,17 @@
 //! Which charts a run deserves, and what to say beside them.
 
+mod curves;
 mod families;
 
-use super::chart::{Bound, Lines, Mark, Point, SLOTS, Scatter, Series};
+pub use curves::Curves;
+
+use super::chart::{Axis, Bound, Lines, Mark, Point, SLOTS, Scatter, Series};
 use super::index::Quantity;
 use super::number;
 use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use super::verdicts;
-use super::{Summarized, kernels, recurrence, sources};
+use super::{Summarized, kernels, recurrence, sources, swap_ffn};
 use crate::record::Phase::{Cumulative, Local};
 use crate::sweep::experiment::Kind;
 
@@ -51,7 +54,7 @@ pub const HALF: [f64; 2] = [560.0, 370.0];
 const THIRD: [f64; 2] = [380.0, 250.0];
 
 /// Lines that one chart takes: beyond [`SLOTS`] they are dashed.
-pub const LINES: usize = 12;
+const LINES: usize = 12;
 
 /// All sections that have something to show.
 pub fn sections(run: &Summarized) -> Vec<Section> {
@@ -61,6 +64,7 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
         Kind::RoundTrip => sources::round_trip_sections(run),
         Kind::Recall => sources::recall_sections(run),
         Kind::Recurrence => recurrence::sections(run),
+        Kind::SwapFfn => swap_ffn::sections(run),
         Kind::Kernels => kernels::sections(run),
     };
     let drawn = sections.into_iter().map(|mut section| {
@@ -270,7 +274,7 @@ fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, ran
             title,
             unit: unit(quantity),
             log,
-            steps: false,
+            axis: Axis::Layers,
             metric: quantity.metric.into(),
             series: series.to_vec(),
             range: range.clone(),

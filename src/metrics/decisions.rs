@@ -1,0 +1,56 @@
+use super::{Better, Decisions, Eval, Metric};
+
+const fn share(name: &'static str, doc: &'static str, eval: fn(&Decisions) -> Option<f64>) -> Metric {
+    Metric {
+        name,
+        doc,
+        unit: "",
+        better: Better::Higher,
+        eval: Eval::Decisions(eval),
+    }
+}
+
+const fn flips(name: &'static str, doc: &'static str, eval: fn(&Decisions) -> Option<f64>) -> Metric {
+    Metric {
+        better: Better::Lower,
+        ..share(name, doc, eval)
+    }
+}
+
+pub const GATE_AGREEMENT: Metric = share(
+    "gate_agreement",
+    "share of rows where the gates of both are open, or of both shut",
+    |decisions| decisions.judge(|decisions| Some(decisions.same_gate as f64 / decisions.rows as f64)),
+);
+
+/// Not defined where no gate is open on both sides.
+pub const BANK_AGREEMENT: Metric = share(
+    "bank_agreement",
+    "share of rows with both gates open where both select the same bank",
+    |decisions| {
+        let open = decisions.both_open;
+        decisions.judge(|decisions| (open > 0).then(|| decisions.same_bank as f64 / open as f64))
+    },
+);
+
+/// How clear what was overturned had been: beside the error of the logits it tells near-ties from other causes. 0 if
+/// nothing flipped.
+pub const FLIP_MARGIN: Metric = flips(
+    "flip_margin",
+    "median margin, in the reference's logits, of decisions that fell otherwise",
+    |decisions| decisions.judge(|decisions| Some(decisions.median())),
+);
+
+/// The largest of them.
+pub const FLIP_MARGIN_MAX: Metric = flips(
+    "flip_margin_max",
+    "largest margin, in the reference's logits, of a decision that fell otherwise",
+    |decisions| decisions.judge(|decisions| Some(decisions.largest())),
+);
+
+/// What a bound on the error of the logits does not explain.
+pub const FLIPS_OUTSIDE: Metric = flips(
+    "flips_outside",
+    "decisions that fell otherwise although the reference's margin is above the stated one",
+    |decisions| decisions.judge(|decisions| Some(decisions.outside as f64)),
+);

@@ -1,0 +1,29 @@
+use super::{Better, Eval, Metric};
+
+/// What decisions have made of the cores so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct History {
+    pub cores: u64,
+    /// Cores of which every decision up to here was the reference's.
+    pub same: u64,
+    /// Lanes, of four a core, that hold another bank than the reference's.
+    pub lanes: u64,
+}
+
+/// One flip exchanges a whole vector, and the bank it leaves behind is another from then on: a core does not come back.
+pub const SAME_HISTORY: Metric = Metric {
+    name: "same_history",
+    doc: "share of cores of which every decision so far was the reference's",
+    unit: "",
+    better: Better::Higher,
+    eval: Eval::History(|history| (history.cores > 0).then(|| history.same as f64 / history.cores as f64)),
+};
+
+/// Hamming distance of the maps. Maps that have nothing to do with each other have 3.
+pub const LANE_DISTANCE: Metric = Metric {
+    name: "lane_distance",
+    doc: "lanes, of the four of a core, that hold another bank, mean over cores",
+    unit: "",
+    better: Better::Lower,
+    eval: Eval::History(|history| (history.cores > 0).then(|| history.lanes as f64 / history.cores as f64)),
+};

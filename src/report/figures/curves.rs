@@ -1,0 +1,49 @@
+//! Charts of a metric along steps, tokens or events, a line for each recipe.
+
+use super::super::Summarized;
+use super::super::chart::{Axis, Lines, SLOTS, Series};
+use super::super::recipes::Candidate;
+use super::{Figure, HALF, LINES, figure};
+
+/// What is drawn.
+pub struct Curves {
+    pub title: String,
+    /// What the values are.
+    pub unit: &'static str,
+    pub metric: &'static str,
+    pub axis: Axis,
+    /// Whether the values' axis is logarithmic.
+    pub log: bool,
+    /// Values the axis must hold besides.
+    pub range: Vec<f64>,
+}
+
+impl Curves {
+    /// As many charts as it takes to have at most [`LINES`] lines in each, all with the same axis.
+    pub fn figures(self, run: &Summarized, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
+        let series = |candidate: &Candidate| Series {
+            name: candidate.name.into(),
+            slot: candidate.slot,
+            dashed: candidate.slot >= SLOTS,
+            points: points(candidate),
+        };
+        let all: Vec<Series> = run.candidates.iter().map(series).collect();
+        let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+        let range: Vec<f64> = values.chain(self.range).collect();
+        let chart = |series: &[Series]| {
+            let lines = Lines {
+                title: self.title.clone(),
+                unit: self.unit.into(),
+                log: self.log,
+                axis: self.axis,
+                metric: self.metric.into(),
+                series: series.to_vec(),
+                range: range.clone(),
+                bound: None,
+                size: HALF,
+            };
+            figure(lines.svg(), String::new())
+        };
+        all.chunks(LINES).map(chart).collect()
+    }
+}

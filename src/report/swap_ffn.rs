@@ -1,0 +1,198 @@
+//! What reports show of Swap-FFN: how long decisions stay those of the reference, and what it costs when they do not.
+
+use std::borrow::Cow;
+
+use super::Summarized;
+use super::chart::Axis;
+use super::figures::{Curves, Figure, Section};
+use super::index::{Index, Quantity};
+use super::number;
+use super::overview::Column;
+use super::recipes::Candidate;
+use crate::record::Phase::{self, Cumulative, Local};
+use crate::sweep::experiment::Experiment;
+use crate::sweep::swap_ffn::checkpoints;
+
+/// What is measured at checkpoints: the site behind the source, the metric, and what its values are.
+type Measured = (Phase, &'static str, &'static str, &'static str);
+
+const X: Measured = (Local, "x", "relative_l2", "relative L2 error of x after an event");
+const NEXT: Measured = (Local, "next", "gate_agreement", "share of next gates that are the same");
+const FLIPS: Measured = (Local, "decisions", "flips_outside", "flips outside the margin");
+const GATE: Measured = (
+    Cumulative,
+    "decisions",
+    "gate_agreement",
+    "share of gates that are the same",
+);
+const BANK: Measured = (
+    Cumulative,
+    "decisions",
+    "bank_agreement",
+    "share of banks that are the same, both gates open",
+);
+const MARGIN: Measured = (
+    Cumulative,
+    "decisions",
+    "flip_margin",
+    "median margin of flips, in logits",
+);
+const HISTORY: Measured = (Cumulative, "lanes", "same_history", "share of cores");
+const LANES: Measured = (Cumulative, "lanes", "lane_distance", "lanes of four");
+const RAM: Measured = (Cumulative, "ram", "relative_l2", "relative L2 error");
+const COSINE: Measured = (Cumulative, "delta", "cosine", "cosine");
+
+fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Measured, tokens: usize) -> Option<f64> {
+    let site = format!("{source}.{what}.{tokens}");
+    Some(index.whole(recipe, Quantity::new(phase, &site, metric))?.mean)
+}
+
+/// For every source the local error and the flips that nothing explains, then what is left after all tokens.
+pub fn columns(experiment: &Experiment) -> Vec<Column> {
+    let tokens = experiment.shape[1];
+    let of_source = |(at, source): (usize, &str)| {
+        let weight = 100u8.saturating_sub(10 * at as u8);
+        let column = |title: [&str; 2], doc: &str, less: u8, measured: Measured| {
+            let source = source.to_string();
+            Column {
+                title: title.map(|line| Cow::Owned(line.to_string())),
+                doc: Cow::Owned(doc.to_string()),
+                weight: weight - less,
+                cell: Box::new(move |index: &Index, candidate: &Candidate| {
+                    let mean = value(index, candidate.name, &source, measured, tokens)?;
+                    Some(number::of_metric(measured.2, mean))
+                }),
+            }
+        };
+        let after = format!("after {tokens} tokens");
+        [
+            column(
+                [source, "x, local"],
+                "Relative L2 error of x after an event that starts from the reference's state.",
+                1,
+                X,
+            ),
+            column(
+                ["flips", "outside"],
+                "Decisions from the reference's state that fell otherwise outside the stated margin.",
+                4,
+                FLIPS,
+            ),
+            column(
+                ["same", "gates"],
+                &format!("Share of gates that are the reference's, running free, {after}."),
+                0,
+                GATE,
+            ),
+            column(
+                ["same", "history"],
+                &format!("Share of cores of which every decision was the reference's, {after}."),
+                2,
+                HISTORY,
+            ),
+            column(
+                ["delta", "cosine"],
+                &format!("Cosine of the tokens' deltas, {after}."),
+                3,
+                COSINE,
+            ),
+        ]
+    };
+    let names = experiment.sources.iter().map(|source| source.name.as_str());
+    names.enumerate().flat_map(of_source).collect()
+}
+
+/// Charts of all that is measured against tokens, and of the first token event by event.
+pub fn sections(run: &Summarized) -> Vec<Section> {
+    let names = || {
+        let sources = run.run.manifest.experiment.sources.iter();
+        sources.map(|source| source.name.as_str())
+    };
+    // Sources side by side.
+    let charts = |all: &[(&str, Measured)]| -> Vec<Figure> {
+        let each = all.iter().flat_map(|chart| names().map(move |source| (chart, source)));
+        each.flat_map(|((title, measured), source)| curves(run, source, title, *measured))
+            .collect()
+    };
+    vec![
+        Section {
+            id: "local",
+            title: "One event at a time",
+            intro: "Every event of a token starts from the reference's state and has its decisions, so that only its own error \
+                    shows: that of x, and how many gates of the event behind it would fall otherwise on that x. A flat line \
+                    says that states of later tokens are no harder than those of the first.",
+            figures: charts(&[("x after an event", X), ("the next decision", NEXT)]),
+        },
+        Section {
+            id: "first",
+            title: "Running free through the first token",
+            intro: "Share of gates that are the reference's, event by event: how fast errors of x become decisions.",
+            figures: names().flat_map(|source| first(run, source)).collect(),
+        },
+        Section {
+            id: "decisions",
+            title: "Running free: decisions",
+            intro: "Decisions since the checkpoint before. What a gate lets in is another vector, and what it stores stays in \
+                    a bank for later tokens: agreement that falls is divergence, not error. The margin of what fell \
+                    otherwise tells near-ties, as small as the error of the logits, from decisions on another x.",
+            figures: charts(&[("gates", GATE), ("banks", BANK), ("margins", MARGIN)]),
+        },
+        Section {
+            id: "state",
+            title: "Running free: what is carried",
+            intro: "Cores of which every decision so far was the reference's; lanes that hold another bank, of which maps \
+                    without relation have 3 of 4; the error of the banks; and the cosine of what the tokens yield.",
+            figures: charts(&[
+                ("cores with the same history", HISTORY),
+                ("lanes that differ", LANES),
+                ("banks", RAM),
+                ("delta", COSINE),
+            ]),
+        },
+    ]
+}
+
+fn curves(run: &Summarized, source: &str, title: &str, measured: Measured) -> Vec<Figure> {
+    let (_, _, metric, unit) = measured;
+    let log = matches!(metric, "relative_l2" | "flip_margin");
+    let curves = Curves {
+        title: format!("{source}: {title}"),
+        unit,
+        metric,
+        axis: Axis::Tokens,
+        log,
+        range: if log {
+            Vec::new()
+        } else {
+            vec![if metric == "lane_distance" { 0.0 } else { 1.0 }]
+        },
+    };
+    curves.figures(run, |candidate| {
+        let points = checkpoints(&run.run.manifest.experiment);
+        let points = points.filter_map(|tokens| {
+            let value = value(run.index, candidate.name, source, measured, tokens)?;
+            Some((tokens as u32, value))
+        });
+        points.collect()
+    })
+}
+
+/// Gates of the first token by event.
+fn first(run: &Summarized, source: &str) -> Vec<Figure> {
+    let site = format!("{source}.first");
+    let quantity = Quantity::new(Cumulative, &site, "gate_agreement");
+    let curves = Curves {
+        title: format!("{source}: gates of the first token"),
+        unit: "share of gates that are the same",
+        metric: "gate_agreement",
+        axis: Axis::Events,
+        log: false,
+        range: vec![1.0],
+    };
+    curves.figures(run, |candidate| {
+        let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
+        layers
+            .filter_map(|(event, summary)| Some(((*event)?, summary.mean)))
+            .collect()
+    })
+}

@@ -1,0 +1,90 @@
+//! The cumulative phase: the candidate runs free over all tokens.
+
+use reference::paths::swap_ffn::{Model, State, decode};
+
+use super::exact::Checkpoint;
+use super::sizes::Inputs;
+use super::{FIRST, Method, Path, at, decided};
+use crate::metrics::{Decisions, History, Pair};
+use crate::record::Record;
+use crate::sweep::probe::records;
+
+/// At every checkpoint: decisions and delta since the one before, histories and maps, banks; and the decisions of the first
+/// token, event by event.
+pub(super) fn measure(
+    blank: &Record,
+    source: &str,
+    inputs: &Inputs,
+    method: &Method,
+    want: &Path,
+) -> Result<Vec<Record>, String> {
+    let mut rounding = method;
+    let model: Model<f32> = inputs.model(method.config(inputs.config()), &mut rounding);
+    let mut state = inputs.state()?;
+    let mut same = vec![true; state.map.len()];
+    let mut since = Since::new(method);
+    let mut all = Vec::new();
+    for (token, known) in want.tokens.iter().enumerate() {
+        let mut x = model.spread(&inputs.token(token), &state, &mut rounding)?;
+        for (event, known) in known.decisions.iter().enumerate() {
+            let got = (method.event)(&model, &mut x, &mut state, event, &mut rounding)?;
+            let mut here = Decisions::new(method.margin);
+            for ((&want, got), same) in known.iter().zip(decided(&got)).zip(&mut same) {
+                *same &= want.agrees(got);
+                since.decisions.add(want, got);
+                here.add(want, got);
+            }
+            if token == 0 {
+                let place = Record {
+                    layer: Some(event as u32),
+                    site: format!("{source}.{FIRST}"),
+                    ..blank.clone()
+                };
+                all.extend(records(&place, &here, &[]));
+            }
+        }
+        since.got.extend(model.collapse(&x, &state, &mut rounding)?.data);
+        since.want.extend(&known.delta);
+        state.tokens += 1;
+        if let Some(checkpoint) = &known.checkpoint {
+            let since = std::mem::replace(&mut since, Since::new(method));
+            let place = |what| at(blank, source, what, token + 1);
+            all.extend(records(&place("decisions"), &since.decisions, &[]));
+            all.extend(records(&place("lanes"), &history(checkpoint, &state, &same), &[]));
+            let ram = Pair::new(&checkpoint.ram, &state.ram.data);
+            all.extend(records(&place("ram"), &ram, &state.ram.shape));
+            let delta = Pair::new(&since.want, &since.got);
+            all.extend(records(&place("delta"), &delta, &[since.want.len()]));
+        }
+    }
+    Ok(all)
+}
+
+/// What has come since the last checkpoint.
+struct Since {
+    decisions: Decisions,
+    want: Vec<f64>,
+    got: Vec<f32>,
+}
+
+impl Since {
+    fn new(method: &Method) -> Self {
+        Self {
+            decisions: Decisions::new(method.margin),
+            want: Vec::new(),
+            got: Vec::new(),
+        }
+    }
+}
+
+fn history(want: &Checkpoint, got: &State<f32>, same: &[bool]) -> History {
+    let lanes = want.map.iter().zip(&got.map).map(|(&want, &got)| {
+        let lanes = decode(want).into_iter().zip(decode(got));
+        lanes.filter(|(want, got)| want != got).count() as u64
+    });
+    History {
+        cores: same.len() as u64,
+        same: same.iter().filter(|same| **same).count() as u64,
+        lanes: lanes.sum(),
+    }
+}

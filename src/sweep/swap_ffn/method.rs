@@ -1,0 +1,134 @@
+//! A recipe of Swap-FFN: what is rounded on the way, and how the router decides.
+
+use std::sync::Arc;
+
+use reference::paths::swap_ffn::{Config, DecisionRule, Decisions, Model, RouterForm, SITES, State};
+use reference::{Choice, Numerics, Site, SiteKind, Tensor};
+
+use crate::error::did_you_mean;
+use crate::formats::{Codec, codec};
+use crate::pattern::matches;
+use crate::sweep::experiment::{self, DecidesOn, Recipe, Round, Router};
+use crate::sweep::source::{Origin, Source};
+
+/// The offending text, and what is wrong with it.
+type Wrong = (String, String);
+
+/// One event of a model, as [`Model::event`].
+pub type Event =
+    fn(&Model<f32>, &mut Tensor<f32>, &mut State<f32>, usize, &mut dyn Numerics<f32>) -> Result<Decisions<f32>, String>;
+
+/// A recipe made ready.
+pub struct Method {
+    rounds: Vec<(String, Arc<dyn Codec>)>,
+    router: Router,
+    /// The margin outside which no decision may fall otherwise.
+    pub margin: f64,
+    /// How an event is computed: another function is a fault that the gates must notice.
+    pub event: Event,
+}
+
+impl Method {
+    /// Finds formats and sites, and that they fit every source.
+    pub fn resolve(recipe: &Recipe, sources: &[Source]) -> Result<Self, Wrong> {
+        let rounds = recipe.rounds.iter().map(|round| resolve(round, sources));
+        let margin = recipe.margin.unwrap_or(0.0);
+        if !(margin.is_finite() && margin >= 0.0) {
+            let message = format!("margin = {margin}, expected a number from 0 on");
+            return Err((recipe.name.clone(), message));
+        }
+        Ok(Self {
+            rounds: rounds.collect::<Result<_, _>>()?,
+            router: recipe.router.unwrap_or_default(),
+            margin,
+            event: Model::event,
+        })
+    }
+
+    /// The configuration with the recipe's reading of the router.
+    pub fn config(&self, config: &Config) -> Config {
+        let router = match self.router.form {
+            experiment::RouterForm::Folded => RouterForm::Folded,
+            experiment::RouterForm::Unfolded => RouterForm::Unfolded,
+        };
+        let decision = match self.router.decides_on {
+            DecidesOn::Logits => DecisionRule::Logits,
+            DecidesOn::Probabilities => DecisionRule::Probabilities,
+        };
+        Config {
+            router,
+            decision,
+            ..*config
+        }
+    }
+
+    fn round(&self, site: &Site, tensor: &mut Tensor<f32>) {
+        let cols = tensor.cols();
+        let here = self.rounds.iter().filter(|(at, _)| matches(at, site.name));
+        here.for_each(|(_, codec)| codec.round(&mut tensor.data, cols));
+    }
+}
+
+/// Rounds, and lets the candidate decide.
+impl Numerics<f32> for &Method {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        self.round(site, tensor);
+    }
+}
+
+/// Gate and bank of every row.
+type Chosen = [Vec<i32>; 2];
+
+/// Rounds, keeps what the candidate would decide, and has it do what the reference decided.
+pub struct Forced<'a> {
+    /// None rounds nothing.
+    method: Option<&'a Method>,
+    given: Chosen,
+    pub own: Chosen,
+}
+
+impl<'a> Forced<'a> {
+    pub fn new(method: Option<&'a Method>, given: &Decisions<f64>) -> Self {
+        let gates = given.gate.iter().map(|&gate| i32::from(gate));
+        let banks = given.bank.iter().map(|&bank| i32::from(bank));
+        Self {
+            method,
+            given: [gates.collect(), banks.collect()],
+            own: Default::default(),
+        }
+    }
+}
+
+impl Numerics<f32> for Forced<'_> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        if let Some(method) = self.method {
+            method.round(site, tensor);
+        }
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+        let what = usize::from(site.name == "router.bank");
+        self.own[what] = std::mem::replace(&mut choice.indices, self.given[what].clone());
+    }
+}
+
+fn resolve(round: &Round, sources: &[Source]) -> Result<(String, Arc<dyn Codec>), Wrong> {
+    let at = |message: String| (round.at.clone(), message);
+    if round.segment.is_some() || round.role.is_some() || round.layers.is_some() || round.hadamard {
+        return Err(at("Swap-FFN is rounded by 'at' and 'format' only".into()));
+    }
+    let codec = codec(&round.format).map_err(|message| (round.format.clone(), message))?;
+    let tensors = || SITES.iter().filter(|site| site.kind == SiteKind::Tensor);
+    if !tensors().any(|site| matches(&round.at, site.name)) {
+        let hint = did_you_mean(&round.at, tensors().map(|site| site.name));
+        return Err(at(format!("'{}' matches no tensor site of Swap-FFN{hint}", round.at)));
+    }
+    for source in sources {
+        let Origin::SwapFfn(sizes) = &source.from else { continue };
+        for site in tensors().filter(|site| matches(&round.at, site.name)) {
+            let fits = codec.check(sizes.config().site_cols(site));
+            fits.map_err(|message| at(format!("{message} ('{}' of source '{}')", site.name, source.name)))?;
+        }
+    }
+    Ok((round.at.clone(), codec))
+}

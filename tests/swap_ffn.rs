@@ -1,0 +1,243 @@
+//! Swap-FFN as an experiment: faults in the candidate's events are noticed by the gates of `experiments/swap_ffn.toml`, and by
+//! which.
+
+use std::path::Path;
+
+use reference::paths::swap_ffn::{Decisions, LaneRule, Model, State};
+use reference::{Choice, Numerics, Plain, Site, Tensor};
+use ulplab::dataset::parse_toml;
+use ulplab::formats::codec;
+use ulplab::gate::judge;
+use ulplab::record::{Phase, Record};
+use ulplab::sweep::experiment::Experiment;
+use ulplab::sweep::summary::summarize;
+use ulplab::sweep::swap_ffn::{Event, Method, exact, measure};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments/swap_ffn.toml");
+
+/// The experiment's own gates, on smaller models.
+fn experiment() -> Experiment {
+    let text = std::fs::read_to_string(FILE).expect("the experiment is there");
+    let text = text.replace("d_model = 256, d_ff = 1024", "d_model = 64, d_ff = 128");
+    let mut experiment: Experiment = parse_toml(Path::new(FILE), &text).expect("an experiment");
+    experiment.shape[1] = 2;
+    experiment
+}
+
+/// Names of the gates that recipe `f32` fails with such events.
+fn failing(event: Event) -> Vec<String> {
+    let experiment = experiment();
+    let window = "draw-1";
+    let want = exact(&experiment, window).expect("a reference");
+    let recipe = experiment
+        .recipes
+        .iter()
+        .find(|recipe| recipe.name == "f32")
+        .expect("a recipe");
+    let mut method = Method::resolve(recipe, &experiment.sources)
+        .map_err(|(_, why)| why)
+        .expect("a method");
+    method.event = event;
+    let records = [Phase::Local, Phase::Cumulative].map(|phase| {
+        let blank = Record::blank(&format!("f32/{phase}/{window}"), "f32", phase, window);
+        measure(&blank, &experiment, &method, &want).expect("records")
+    });
+    let summaries = summarize(&records.concat());
+    let binds = |rule: &&ulplab::sweep::experiment::Rule| {
+        rule.recipes.iter().any(|recipe| recipe == "f32" || recipe == "*") && !rule.at.ends_with("64")
+    };
+    let rules: Vec<_> = experiment
+        .gates
+        .iter()
+        .filter(binds)
+        .map(|rule| (rule, vec!["f32"]))
+        .collect();
+    assert!(rules.len() >= 6, "gates of f32");
+    let verdicts = judge(&rules, &summaries).expect("verdicts");
+    let failed = verdicts.into_iter().filter(|verdict| !verdict.pass);
+    failed
+        .map(|verdict| format!("{} {} {}", verdict.rule.phase, verdict.rule.metric, verdict.rule.at))
+        .collect()
+}
+
+type Numbers<'a> = &'a mut dyn Numerics<f32>;
+type Decided = Result<Decisions<f32>, String>;
+
+/// Hands everything on, and changes decisions before.
+struct Overruled<'a, F> {
+    numerics: Numbers<'a>,
+    change: F,
+}
+
+impl<F: FnMut(&Site, &mut Choice<f32>)> Numerics<f32> for Overruled<'_, F> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        self.numerics.site(site, tensor);
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+        (self.change)(site, choice);
+        self.numerics.choice(site, choice);
+    }
+}
+
+/// The FFN steps of an event after an exchange of another kind.
+fn then_ffn(
+    model: &Model<f32>,
+    x: &mut Tensor<f32>,
+    state: &State<f32>,
+    event: usize,
+    numerics: Numbers,
+) -> Result<(), String> {
+    (0..model.config().k_ffn).try_for_each(|_| model.ffn(x, state, event, numerics))
+}
+
+fn in_parts(
+    model: &Model<f32>,
+    x: &mut Tensor<f32>,
+    state: &mut State<f32>,
+    event: usize,
+    numerics: Numbers,
+) -> Decided {
+    let decisions = model.exchange(x, state, event, numerics)?;
+    then_ffn(model, x, state, event, numerics)?;
+    Ok(decisions)
+}
+
+fn other_lane_rule(
+    model: &Model<f32>,
+    x: &mut Tensor<f32>,
+    state: &mut State<f32>,
+    event: usize,
+    numerics: Numbers,
+) -> Decided {
+    let before = state.map.clone();
+    let decisions = model.event(x, state, event, numerics)?;
+    for (row, map) in before.into_iter().enumerate().filter(|(row, _)| decisions.gate[*row]) {
+        state.map[row] = LaneRule::MoveToFront.update(map, usize::from(decisions.bank[row]));
+    }
+    Ok(decisions)
+}
+
+fn no_write_back(
+    model: &Model<f32>,
+    x: &mut Tensor<f32>,
+    state: &mut State<f32>,
+    event: usize,
+    numerics: Numbers,
+) -> Decided {
+    let ram = state.ram.clone();
+    let decisions = model.event(x, state, event, numerics)?;
+    state.ram = ram;
+    Ok(decisions)
+}
+
+fn stale_map(
+    model: &Model<f32>,
+    x: &mut Tensor<f32>,
+    state: &mut State<f32>,
+    event: usize,
+    numerics: Numbers,
+) -> Decided {
+    let map = state.map.clone();
+    let decisions = model.event(x, state, event, numerics)?;
+    state.map = map;
+    Ok(decisions)
+}
+
+fn threshold_of_a_bf16_sigmoid(
+    model: &Model<f32>,
+    x: &mut Tensor<f32>,
+    state: &mut State<f32>,
+    event: usize,
+    numerics: Numbers,
+) -> Decided {
+    let change = |site: &Site, choice: &mut Choice<f32>| {
+        if site.name == "router.gate" {
+            let rows = choice.indices.iter_mut().zip(choice.scores.data.chunks_exact(2));
+            rows.for_each(|(index, scores)| *index = i32::from(scores[1] > 1.0 / 128.0));
+        }
+    };
+    model.event(x, state, event, &mut Overruled { numerics, change })
+}
+
+/// Banks are chosen on what comes in.
+fn router_after_exchange(
+    model: &Model<f32>,
+    x: &mut Tensor<f32>,
+    state: &mut State<f32>,
+    event: usize,
+    numerics: Numbers,
+) -> Decided {
+    let (mut after, mut other) = (x.clone(), state.clone());
+    model.exchange(&mut after, &mut other, event, &mut Plain)?;
+    let late = model.exchange(&mut after, &mut other, event, &mut Plain)?;
+    let change = |site: &Site, choice: &mut Choice<f32>| {
+        if site.name == "router.bank" {
+            choice.indices = late.bank.iter().map(|&bank| i32::from(bank)).collect();
+        }
+    };
+    model.event(x, state, event, &mut Overruled { numerics, change })
+}
+
+fn too_large(
+    model: &Model<f32>,
+    x: &mut Tensor<f32>,
+    state: &mut State<f32>,
+    event: usize,
+    numerics: Numbers,
+) -> Decided {
+    let decisions = model.event(x, state, event, numerics)?;
+    x.data.iter_mut().for_each(|x| *x *= 1.001);
+    Ok(decisions)
+}
+
+#[test]
+fn what_is_right_passes() {
+    assert_eq!(failing(Model::event), Vec::<String>::new());
+    assert_eq!(failing(in_parts), Vec::<String>::new());
+}
+
+#[test]
+fn faults_are_noticed_by_gates() {
+    let cases: [(&str, Event, &str); 6] = [
+        (
+            "the other lane rule",
+            other_lane_rule,
+            "cumulative lane_distance *.lanes.1",
+        ),
+        ("no write-back", no_write_back, "cumulative relative_l2 *.delta.1"),
+        ("a stale map", stale_map, "cumulative lane_distance *.lanes.1"),
+        (
+            "a threshold of 2^-7",
+            threshold_of_a_bf16_sigmoid,
+            "local flips_outside *.decisions.*",
+        ),
+        (
+            "a router after the exchange",
+            router_after_exchange,
+            "local flips_outside *.decisions.*",
+        ),
+        ("x a thousandth too large", too_large, "local relative_l2 plain.x.*"),
+    ];
+    for (fault, event, gate) in cases {
+        let found = failing(event);
+        println!("{fault}: {found:?}");
+        assert!(found.iter().any(|failed| failed == gate), "{fault}: {found:?}");
+    }
+}
+
+/// f16 under powers of two has TF32's eleven significant bits wherever a number is within 2^-29 of its block's largest.
+#[test]
+fn f16_under_powers_of_two_is_tf32() {
+    let codec = codec("f16/b32:e8m0").expect("a format");
+    let mut x: Vec<f32> = (0..1 << 16)
+        .map(|i: i32| ((i * 7919 % 65521) as f32 / 65521.0 - 0.5) * 10f32.powi(i / 32 % 9 - 4))
+        .collect();
+    let tf32 = |x: f32| {
+        let (bits, half) = (x.to_bits(), 0xfff);
+        f32::from_bits((bits + half + (bits >> 13 & 1)) & !0x1fff)
+    };
+    let want: Vec<f32> = x.iter().map(|&x| tf32(x)).collect();
+    codec.round(&mut x, 1024);
+    assert!(x.iter().zip(&want).all(|(got, want)| got.to_bits() == want.to_bits()));
+}
