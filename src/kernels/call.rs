@@ -103,7 +103,7 @@ fn values(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
 }
 
 impl Call {
-    fn new(
+    pub(super) fn new(
         op: &'static str,
         keys: &[(&'static str, &str)],
         dims: &[(&'static str, usize)],

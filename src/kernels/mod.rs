@@ -22,7 +22,7 @@ mod rope;
 mod scale_layout;
 mod slots;
 mod state_transpose;
-mod swap_ffn;
+pub mod swap_ffn;
 mod swiglu;
 mod swiglu_quantize;
 

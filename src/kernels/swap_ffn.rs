@@ -7,6 +7,7 @@
 
 mod follow;
 mod outcome;
+mod resident;
 
 use follow::Follower;
 use rayon::prelude::*;
@@ -27,6 +28,8 @@ const EPS: f32 = 1e-6;
 const ROUTER: usize = 64;
 const POOLED: usize = 8;
 const REDUCED: usize = 224;
+
+pub use resident::{Left, Part, Resident};
 
 pub struct SwapFfn;
 
@@ -67,26 +70,28 @@ impl Op for SwapFfn {
     }
 }
 
+/// B, C, D, F; E, J, begin, end, RES; and the bytes of an operand.
+fn dims([b, c, d, f]: [i64; 4], [e, j, begin, end, residual]: [i64; 5], e4m3: bool) -> Vec<(&'static str, i64)> {
+    vec![
+        ("B", b),
+        ("C", c),
+        ("D", d),
+        ("F", f),
+        ("E", e),
+        ("J", j),
+        ("begin", begin),
+        ("end", end),
+        ("RES", residual),
+        ("size", if e4m3 { 1 } else { 2 }),
+    ]
+}
+
 fn cases() -> Vec<Case> {
-    // Sizes are B, C, D, F; what is done is E, J, begin, end, RES.
     let case = |weights: &str, rule: &str, name: &str, sizes: [i64; 4], done: [i64; 5], inputs, timed| {
-        let [b, c, d, f] = sizes;
-        let [e, j, begin, end, residual] = done;
         Case {
             name: format!("{weights}.{rule}.{name}"),
             keys: vec![("W", weights.into()), ("L", rule.into())],
-            dims: vec![
-                ("B", b),
-                ("C", c),
-                ("D", d),
-                ("F", f),
-                ("E", e),
-                ("J", j),
-                ("begin", begin),
-                ("end", end),
-                ("RES", residual),
-                ("size", if weights == "bf16" { 2 } else { 1 }),
-            ],
+            dims: dims(sizes, done, weights == "e4m3"),
             inputs,
             timed,
         }

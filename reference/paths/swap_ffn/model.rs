@@ -152,6 +152,11 @@ impl<T: Real> Model<T> {
         &self.config
     }
 
+    /// What it is made of.
+    pub fn parts(&self) -> (&Film<T>, &Router<T>, &Ffn<T>, &Collapse<T>) {
+        (&self.film, &self.router, &self.ffn, &self.collapse)
+    }
+
     /// Takes tokens `[B, d_model]`, one of each sequence, through the model; the state goes on to the next.
     pub fn step(
         &self,
