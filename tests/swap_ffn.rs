@@ -1,6 +1,9 @@
 //! Swap-FFN as an experiment: faults in the candidate's events are noticed by the gates of `experiments/swap_ffn.toml`, and by
 //! which.
 
+#[path = "swap_ffn/kernels.rs"]
+mod kernels;
+
 use std::path::Path;
 
 use reference::paths::swap_ffn::{Decisions, LaneRule, Model, State};

@@ -87,14 +87,12 @@ fn dims([b, c, d, f]: [i64; 4], [e, j, begin, end, residual]: [i64; 5], e4m3: bo
 }
 
 fn cases() -> Vec<Case> {
-    let case = |weights: &str, rule: &str, name: &str, sizes: [i64; 4], done: [i64; 5], inputs, timed| {
-        Case {
-            name: format!("{weights}.{rule}.{name}"),
-            keys: vec![("W", weights.into()), ("L", rule.into())],
-            dims: dims(sizes, done, weights == "e4m3"),
-            inputs,
-            timed,
-        }
+    let case = |weights: &str, rule: &str, name: &str, sizes: [i64; 4], done: [i64; 5], inputs, timed| Case {
+        name: format!("{weights}.{rule}.{name}"),
+        keys: vec![("W", weights.into()), ("L", rule.into())],
+        dims: dims(sizes, done, weights == "e4m3"),
+        inputs,
+        timed,
     };
     use Inputs::{Edges, Random};
     let full = |batch| [batch, 512, 1024, 4096];

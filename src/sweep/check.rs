@@ -201,7 +201,8 @@ impl Experiment {
             recipe.router.is_some() || recipe.margin.is_some(),
         ];
         let suits = match self.kind {
-            Kind::SwapFfn => !format && !kernels && !noise && !recipe.noise && !form,
+            Kind::SwapFfn if kernels => !rounds && recipe.router.is_none() && !noise && !recipe.noise && !form,
+            Kind::SwapFfn => !format && !noise && !recipe.noise && !form,
             _ if router => false,
             Kind::Model => !format && !noise && !form,
             Kind::RoundTrip => format && !rounds && !kernels && !noise && !recipe.noise && !form,
@@ -215,7 +216,7 @@ impl Experiment {
                 Kind::RoundTrip => "'format' only",
                 Kind::Recall => "either 'round' or 'score_noise'",
                 Kind::Recurrence => "a 'form', and 'round'",
-                Kind::SwapFfn => "'round', 'router' and 'margin' only",
+                Kind::SwapFfn => "'round', 'router' and 'margin', or 'kernels', 'format' and 'margin'",
                 Kind::Kernels => "nothing",
             };
             return wrong(

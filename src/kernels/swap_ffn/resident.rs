@@ -54,8 +54,10 @@ impl Resident {
         else {
             return Err("the router is folded".into());
         };
-        if config.decision != DecisionRule::Logits || config.eps != f64::from(EPS) || !config.collapse_silu {
-            return Err("kernels decide on logits, add 1e-6 to means of squares, and have silu before the decoder".into());
+        if config.decision != DecisionRule::Logits || config.eps as f32 != EPS || !config.collapse_silu {
+            return Err(
+                "kernels decide on logits, add 1e-6 to means of squares, and have silu before the decoder".into(),
+            );
         }
         let matrix = |weight: &Tensor<f32>| Weight::new(weight.clone(), e4m3);
         let none = || Tensor::new([0, config.d_model], Vec::new());

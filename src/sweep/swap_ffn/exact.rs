@@ -25,21 +25,16 @@ pub(super) struct Token {
 
 /// More of a token, where runs are compared.
 pub(super) struct Checkpoint {
-    /// What events are fed one by one.
-    pub taught: Taught,
+    /// The token's events, one by one.
+    pub events: Vec<Known>,
     pub map: Vec<u8>,
     pub ram: Vec<f64>,
 }
 
-/// A token whose events start from the reference's state in f32.
-pub(super) struct Taught {
-    /// Before the first event.
-    pub state: State<f32>,
-    pub events: Vec<Known>,
-}
-
 /// An event, computed in f64 from numbers in f32.
 pub(super) struct Known {
+    /// Before it.
+    pub state: State<f32>,
     pub x: Tensor<f32>,
     pub decisions: Decisions<f64>,
     pub after: Tensor<f64>,
@@ -69,14 +64,11 @@ fn walk(inputs: &Inputs, tokens: usize) -> Result<Path, String> {
 
 fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize) -> Result<Token, String> {
     let mut x = model.spread(&inputs.token(at), state, &mut Plain)?;
-    let mut taught = is_checkpoint(at + 1).then(|| Taught {
-        state: cast_state(state),
-        events: Vec::new(),
-    });
+    let mut taught = is_checkpoint(at + 1).then(Vec::new);
     let mut decisions = Vec::new();
     for event in 0..inputs.config().n_events {
         if let Some(taught) = &mut taught {
-            taught.events.push(known(model, &x, state, event)?);
+            taught.push(known(model, &x, state, event)?);
         }
         decisions.push(decided(&model.event(&mut x, state, event, &mut Plain)?).collect());
     }
@@ -86,8 +78,8 @@ fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize)
     if let Some(first) = delta.iter().position(|x| !x.is_finite()) {
         return Err(format!("delta [{first}] of token {at} is {}", delta[first]));
     }
-    let checkpoint = taught.map(|taught| Checkpoint {
-        taught,
+    let checkpoint = taught.map(|events| Checkpoint {
+        events,
         map: state.map.clone(),
         ram: state.ram.data.clone(),
     });
@@ -100,10 +92,15 @@ fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize)
 
 /// One event from the state as f32 has it.
 fn known(model: &Model<f64>, x: &Tensor<f64>, state: &State<f64>, event: usize) -> Result<Known, String> {
-    let x: Tensor<f32> = cast(x);
-    let (mut after, mut state) = (cast(&x), cast_state::<f32, f64>(&cast_state(state)));
-    let decisions = model.event(&mut after, &mut state, event, &mut Plain)?;
-    Ok(Known { x, decisions, after })
+    let (x, state): (Tensor<f32>, State<f32>) = (cast(x), cast_state(state));
+    let mut after = cast(&x);
+    let decisions = model.event(&mut after, &mut cast_state(&state), event, &mut Plain)?;
+    Ok(Known {
+        state,
+        x,
+        decisions,
+        after,
+    })
 }
 
 fn cast<T: Real, U: Real>(x: &Tensor<T>) -> Tensor<U> {

@@ -1,11 +1,12 @@
 //! The cumulative phase: the candidate runs free over all tokens.
 
-use reference::paths::swap_ffn::{Model, State, decode};
+use reference::paths::swap_ffn::{State, decode};
 
+use super::candidate::Candidate;
 use super::exact::Checkpoint;
 use super::sizes::Inputs;
-use super::{FIRST, Method, Path, at, decided};
-use crate::metrics::{Decisions, History, Pair};
+use super::{FIRST, Method, Path, at};
+use crate::metrics::{Decided, Decisions, History, Pair};
 use crate::record::Record;
 use crate::sweep::probe::records;
 
@@ -18,18 +19,17 @@ pub(super) fn measure(
     method: &Method,
     want: &Path,
 ) -> Result<Vec<Record>, String> {
-    let mut rounding = method;
-    let model: Model<f32> = inputs.model(method.config(inputs.config()), &mut rounding);
+    let mut candidate = Candidate::new(inputs, method)?;
     let mut state = inputs.state()?;
     let mut same = vec![true; state.map.len()];
     let mut since = Since::new(method);
     let mut all = Vec::new();
     for (token, known) in want.tokens.iter().enumerate() {
-        let mut x = model.spread(&inputs.token(token), &state, &mut rounding)?;
-        for (event, known) in known.decisions.iter().enumerate() {
-            let got = (method.event)(&model, &mut x, &mut state, event, &mut rounding)?;
+        let (delta, decisions) = candidate.token(&inputs.token(token), &mut state, known.decisions.len())?;
+        for (event, (known, own)) in known.decisions.iter().zip(&decisions).enumerate() {
             let mut here = Decisions::new(method.margin);
-            for ((&want, got), same) in known.iter().zip(decided(&got)).zip(&mut same) {
+            for ((&want, &(open, bank)), same) in known.iter().zip(own).zip(&mut same) {
+                let got = Decided { open, bank, ..want };
                 *same &= want.agrees(got);
                 since.decisions.add(want, got);
                 here.add(want, got);
@@ -43,9 +43,8 @@ pub(super) fn measure(
                 all.extend(records(&place, &here, &[]));
             }
         }
-        since.got.extend(model.collapse(&x, &state, &mut rounding)?.data);
+        since.got.extend(delta);
         since.want.extend(&known.delta);
-        state.tokens += 1;
         if let Some(checkpoint) = &known.checkpoint {
             let since = std::mem::replace(&mut since, Since::new(method));
             let place = |what| at(blank, source, what, token + 1);

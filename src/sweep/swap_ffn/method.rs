@@ -5,11 +5,15 @@ use std::sync::Arc;
 use reference::paths::swap_ffn::{Config, DecisionRule, Decisions, Model, RouterForm, SITES, State};
 use reference::{Choice, Numerics, Site, SiteKind, Tensor};
 
+use super::candidate::Own;
+use crate::backend::cuda::runner::Worker;
 use crate::error::did_you_mean;
 use crate::formats::{Codec, codec};
+use crate::kernels::call::Runner;
 use crate::pattern::matches;
 use crate::sweep::experiment::{self, DecidesOn, Recipe, Round, Router};
 use crate::sweep::source::{Origin, Source};
+use crate::sweep::stand_in::chosen;
 
 /// The offending text, and what is wrong with it.
 type Wrong = (String, String);
@@ -26,6 +30,15 @@ pub struct Method {
     pub margin: f64,
     /// How an event is computed: another function is a fault that the gates must notice.
     pub event: Event,
+    /// What computes all of it in the place of the reference.
+    pub kernels: Option<Kernels>,
+}
+
+/// Kernels of the path.
+pub struct Kernels {
+    pub runner: Box<dyn Runner>,
+    /// Whether operands of products are E4M3 with a scale for each row, or bf16.
+    pub e4m3: bool,
 }
 
 impl Method {
@@ -42,6 +55,7 @@ impl Method {
             router: recipe.router.unwrap_or_default(),
             margin,
             event: Model::event,
+            kernels: kernels(recipe)?,
         })
     }
 
@@ -76,6 +90,23 @@ impl Numerics<f32> for &Method {
     }
 }
 
+/// What is named in the place of the reference.
+fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Wrong> {
+    let e4m3 = match recipe.format.as_deref() {
+        None | Some("bf16") => false,
+        Some("e4m3/token:f32") => true,
+        Some(other) => {
+            let message = format!("operands of kernels are 'bf16' or 'e4m3/token:f32', not '{other}'");
+            return Err((other.into(), message));
+        }
+    };
+    let chosen = chosen(recipe, &["swap_ffn"])?;
+    Ok((!chosen.is_empty()).then(|| Kernels {
+        runner: Box::new(Worker::start(chosen)),
+        e4m3,
+    }))
+}
+
 /// Gate and bank of every row.
 type Chosen = [Vec<i32>; 2];
 
@@ -84,7 +115,7 @@ pub struct Forced<'a> {
     /// None rounds nothing.
     method: Option<&'a Method>,
     given: Chosen,
-    pub own: Chosen,
+    own: Chosen,
 }
 
 impl<'a> Forced<'a> {
@@ -96,6 +127,16 @@ impl<'a> Forced<'a> {
             given: [gates.collect(), banks.collect()],
             own: Default::default(),
         }
+    }
+
+    /// What the candidate would decide, row by row.
+    pub fn own(&self) -> Vec<Own> {
+        let [gates, banks] = &self.own;
+        gates
+            .iter()
+            .zip(banks)
+            .map(|(&gate, &bank)| (gate == 1, bank as u8))
+            .collect()
     }
 }
 

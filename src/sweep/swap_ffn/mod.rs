@@ -2,6 +2,7 @@
 //!
 //! Local: every event starts from the reference's state, so its own error shows. Cumulative: the candidate runs free.
 
+mod candidate;
 mod exact;
 mod free;
 mod method;
@@ -13,7 +14,7 @@ use reference::Real;
 use reference::paths::swap_ffn;
 
 pub use exact::{Path, exact};
-pub use method::{Event, Method};
+pub use method::{Event, Kernels, Method};
 pub use sizes::Sizes;
 
 use super::experiment::Experiment;

@@ -1,9 +1,7 @@
 //! The local phase: every event from the reference's state, with the reference's decisions.
 
-use reference::paths::swap_ffn::{Model, State};
-
-use super::exact::Taught;
-use super::method::Forced;
+use super::candidate::{Candidate, Own};
+use super::exact::Checkpoint;
 use super::sizes::Inputs;
 use super::{Known, Method, Path, at, decided};
 use crate::metrics::{Decided, Decisions, Pair};
@@ -11,7 +9,7 @@ use crate::record::Record;
 use crate::sweep::probe::records;
 
 /// At every checkpoint, over the token's events: what the candidate decides, what it would decide next on the x it made,
-/// and that x.
+/// and that x. A candidate that cannot be told what to do is compared in what comes of a decision where it was the reference's.
 pub(super) fn measure(
     blank: &Record,
     source: &str,
@@ -19,12 +17,11 @@ pub(super) fn measure(
     method: &Method,
     want: &Path,
 ) -> Result<Vec<Record>, String> {
-    let mut rounding = method;
-    let model = inputs.model(method.config(inputs.config()), &mut rounding);
+    let mut candidate = Candidate::new(inputs, method)?;
     let mut all = Vec::new();
     for (token, known) in want.tokens.iter().enumerate() {
         let Some(checkpoint) = &known.checkpoint else { continue };
-        let found = walk(&model, method, &checkpoint.taught)?;
+        let found = walk(&mut candidate, method.margin, checkpoint)?;
         let pair = Pair::new(&found.want, &found.got);
         let place = |what| at(blank, source, what, token + 1);
         all.extend(records(&place("decisions"), &found.decisions, &[]));
@@ -42,45 +39,39 @@ struct Found {
     got: Vec<f32>,
 }
 
-fn walk(model: &Model<f32>, method: &Method, taught: &Taught) -> Result<Found, String> {
+fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<Found, String> {
     let mut found = Found {
-        decisions: Decisions::new(method.margin),
-        next: Decisions::new(method.margin),
+        decisions: Decisions::new(margin),
+        next: Decisions::new(margin),
         want: Vec::new(),
         got: Vec::new(),
     };
-    let mut state = taught.state.clone();
-    for (event, known) in taught.events.iter().enumerate() {
-        let (mut x, mut after) = (known.x.clone(), state.clone());
-        let mut forced = Forced::new(Some(method), &known.decisions);
-        (method.event)(model, &mut x, &mut after, event, &mut forced)?;
-        compare(&mut found.decisions, known, &forced);
-        found.want.extend(&known.after.data);
-        found.got.extend(&x.data);
-        if let Some(next) = taught.events.get(event + 1) {
-            let mut forced = Forced::new(Some(method), &next.decisions);
-            model.exchange(&mut x, &mut after, event + 1, &mut forced)?;
-            compare(&mut found.next, next, &forced);
+    for (event, known) in checkpoint.events.iter().enumerate() {
+        let (mut x, mut after) = (known.x.clone(), known.state.clone());
+        let own = candidate.event(&mut x, &mut after, event, &known.decisions)?;
+        let agree = compare(&mut found.decisions, known, &own, None);
+        let followed: Vec<bool> = agree.into_iter().map(|agrees| agrees || candidate.follows()).collect();
+        for row in (0..x.rows()).filter(|row| followed[*row]) {
+            found.want.extend(known.after.row(row));
+            found.got.extend(x.row(row));
         }
-        teach(model, &mut state, event, known)?;
+        if let Some(next) = checkpoint.events.get(event + 1) {
+            let own = candidate.decide(&x, &after, event + 1, &next.decisions)?;
+            compare(&mut found.next, next, &own, Some(&followed));
+        }
     }
     Ok(found)
 }
 
-/// Takes the reference's state over the event.
-fn teach(model: &Model<f32>, state: &mut State<f32>, event: usize, known: &Known) -> Result<(), String> {
-    let mut exact = Forced::new(None, &known.decisions);
-    model.exchange(&mut known.x.clone(), state, event, &mut exact).map(drop)
-}
-
-fn compare(decisions: &mut Decisions, known: &Known, forced: &Forced) {
-    let [gates, banks] = &forced.own;
-    for ((want, &gate), &bank) in decided(&known.decisions).zip(gates).zip(banks) {
-        let got = Decided {
-            open: gate == 1,
-            bank: bank as u8,
-            ..want
-        };
-        decisions.add(want, got);
-    }
+/// Adds the decisions of those rows, or of all; which of all agree.
+fn compare(decisions: &mut Decisions, known: &Known, own: &[Own], rows: Option<&[bool]>) -> Vec<bool> {
+    let pairs = decided(&known.decisions).zip(own).enumerate();
+    let pairs = pairs.map(|(row, (want, &(open, bank)))| {
+        let got = Decided { open, bank, ..want };
+        if rows.is_none_or(|rows| rows[row]) {
+            decisions.add(want, got);
+        }
+        want.agrees(got)
+    });
+    pairs.collect()
 }
