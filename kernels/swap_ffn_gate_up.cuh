@@ -28,6 +28,7 @@ __device__ __forceinline__ float squares_of(const float *sums, int row) {
 struct GateUp {
     Ring<GATE_UP_COLUMNS, GATE_UP_STAGES> ring;
     unsigned char h[2 * TILE];
+    float scales[2][GATE_UP_COLUMNS / 2]; // of gates and of ups, where they have some
 };
 
 // What gates and ups of two rows of a thread are times.
@@ -73,6 +74,11 @@ __device__ __forceinline__ void gate_up(const unsigned char *n, const unsigned c
         registers_more<232>();
         const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         const int in_tile = group * 64 + warp * 16 + lane / 4, row = block * TILE_ROWS + in_tile, pair = lane % 4 * 2;
+        if (T::bytes == 1) {
+            const int at = threadIdx.x % 128;
+            own.scales[group][at] = (group ? w3_scale : w1_scale)[tile * 128 + at];
+            warps_barrier(3, 256);
+        }
         wait_for_last();
         float factors[2];
         row_factors<T>(factors, row, sums, n_scale, eps);
@@ -82,10 +88,9 @@ __device__ __forceinline__ void gate_up(const unsigned char *n, const unsigned c
         products<T>(own.ring, sharing, c, group, COUNT);
 #pragma unroll
         for (int j = 0; j < 16; j++) {
-            const int column = tile * 128 + 8 * j + pair;
             const float2 one = make_float2(1, 1);
-            activate_sums(c[2 * j], c[2 * j + 1], factors, T::bytes == 1 ? *(const float2 *)(w1_scale + column) : one,
-                          T::bytes == 1 ? *(const float2 *)(w3_scale + column) : one);
+            activate_sums(c[2 * j], c[2 * j + 1], factors, T::bytes == 1 ? *(const float2 *)(own.scales[0] + 8 * j + pair) : one,
+                          T::bytes == 1 ? *(const float2 *)(own.scales[1] + 8 * j + pair) : one);
         }
         if constexpr (T::bytes == 2) {
             const int matrix_row = group * 64 + warp * 16 + lane / 8 % 2 * 8 + lane % 8;
