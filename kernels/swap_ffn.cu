@@ -98,7 +98,7 @@ launch = [
 
 [[variant]]
 name = "cublaslt_programmatic"
-doc = "the same, launches that follow others begin before these have ended"
+doc = "as cublaslt, our own launches begin before the last has ended"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
     { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
@@ -152,7 +152,7 @@ launch = [
 
 [[variant]]
 name = "fused_1"
-doc = "two launches for each step of the FFN, in tensor cores; no thread blocks share weights"
+doc = "two launches for each step of the FFN, in tensor cores"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
@@ -177,7 +177,7 @@ launch = [
 
 [[variant]]
 name = "fused"
-doc = "the same, four thread blocks share weights of the first product, two of the second"
+doc = "as fused_1, thread blocks share weights: four of the first product, two of the second"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
@@ -202,7 +202,7 @@ launch = [
 
 [[variant]]
 name = "programmatic_1"
-doc = "fused_1, each launch begins before the last has ended, with its weights"
+doc = "as fused_1, each launch begins before the last has ended, with its weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
@@ -227,7 +227,7 @@ launch = [
 
 [[variant]]
 name = "programmatic_2"
-doc = "likewise, two thread blocks share weights"
+doc = "as programmatic_1, two thread blocks share weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
 scratch = [
@@ -252,7 +252,7 @@ launch = [
 
 [[variant]]
 name = "programmatic"
-doc = "fused, likewise"
+doc = "as fused, each launch begins before the last has ended, with its weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
@@ -383,7 +383,7 @@ launch = [
 
 [[variant]]
 name = "fp8_programmatic"
-doc = "fp8_joined, each launch begins before the last has ended, with its weights"
+doc = "as fp8_joined, each launch begins before the last has ended, with its weights"
 arch = "sm_90a"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
@@ -409,7 +409,7 @@ launch = [
 
 [[variant]]
 name = "fp8_programmatic_2"
-doc = "the same, two thread blocks share weights of the first product, none of the second"
+doc = "as fp8_programmatic, two thread blocks share weights of the first product, none of the second"
 arch = "sm_90a"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 256 == 0"]
 scratch = [
