@@ -98,7 +98,7 @@ launch = [
 
 [[variant]]
 name = "cublaslt_programmatic"
-doc = "the same, launches that follow others begin before these have ended"
+doc = "as cublaslt, our own launches begin before the last has ended"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
     { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
@@ -152,7 +152,7 @@ launch = [
 
 [[variant]]
 name = "fused_1"
-doc = "two launches for each step of the FFN, in tensor cores; no thread blocks share weights"
+doc = "two launches for each step of the FFN, in tensor cores"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
@@ -168,7 +168,7 @@ prepare = [
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229440, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230464, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
     { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
@@ -176,33 +176,8 @@ launch = [
 ]
 
 [[variant]]
-name = "fused_2"
-doc = "the same, two thread blocks share weights"
-arch = "sm_90a"
-needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" }, { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
-launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 229440, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
-]
-
-[[variant]]
 name = "fused"
-doc = "the same, four and two thread blocks share weights"
+doc = "as fused_1, thread blocks share weights: four of the first product, two of the second"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
@@ -218,7 +193,7 @@ prepare = [
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
     { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
@@ -227,7 +202,7 @@ launch = [
 
 [[variant]]
 name = "programmatic_1"
-doc = "fused_1, each launch begins before the last has ended, with its weights"
+doc = "as fused_1, each launch begins before the last has ended, with its weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
@@ -243,7 +218,7 @@ prepare = [
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229440, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230464, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
     { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
@@ -252,7 +227,7 @@ launch = [
 
 [[variant]]
 name = "programmatic_2"
-doc = "fused_2, likewise"
+doc = "as programmatic_1, two thread blocks share weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
 scratch = [
@@ -268,7 +243,7 @@ prepare = [
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 229440, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 230464, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
     { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
@@ -277,7 +252,7 @@ launch = [
 
 [[variant]]
 name = "programmatic"
-doc = "fused, likewise"
+doc = "as fused, each launch begins before the last has ended, with its weights"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
@@ -293,8 +268,34 @@ prepare = [
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
     { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
+    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
+    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
+]
+
+[[variant]]
+name = "planes"
+doc = "as programmatic_1, without clusters: parts of the second product are added up by a third launch"
+arch = "sm_90a"
+needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
+scratch = [
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
+    { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" }, { name = "h", bytes = "B * C * 8192" }, { name = "planes", bytes = "B * C * 16384" },
+    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+]
+sequence = "start E(swap J(gate_up down gather)) end(pool reduce decode)"
+prepare = [
+    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
+    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
+]
+launch = [
+    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_1_bf16", grid = ["B * C / 128 * 32"], block = [384], shared = 230464, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_planes", grid = ["B * C / 128 * 32"], block = [384], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 16)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "planes", "B", "C"] },
+    { name = "gather", entry = "swap_ffn_gather", grid = ["B * C"], block = [256], programmatic = true, args = ["planes", "x", "router", "ffn_g", "sums", "n", "D", "RES", "eps"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -346,7 +347,7 @@ launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_tiles_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, bytes = "2 * F * D * size + B * C * (D * size + F * 4)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, bytes = "2 * F * D * size + B * C * (D * size + F * 4)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
     { name = "round", entry = "swap_ffn_round_tiles_e4m3", grid = ["B * C"], block = [256], args = ["hidden", "h", "h_scale", "F"] },
     { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 4)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
@@ -373,7 +374,7 @@ launch = [
     { name = "clear", entry = "swap_ffn_clear", grid = ["ceil(B * C, 256)"], block = [256], args = ["joint", "B", "C"] },
     { name = "start", entry = "swap_ffn_start_joined_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_joined_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_joined_4", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_joined_4", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
     { name = "down", entry = "swap_ffn_down_joined_2", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D + B * C * (F + D * 5)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
@@ -382,7 +383,7 @@ launch = [
 
 [[variant]]
 name = "fp8_programmatic"
-doc = "fp8_joined, each launch begins before the last has ended, with its weights"
+doc = "as fp8_joined, each launch begins before the last has ended, with its weights"
 arch = "sm_90a"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
@@ -399,7 +400,7 @@ launch = [
     { name = "clear", entry = "swap_ffn_clear", grid = ["ceil(B * C, 256)"], block = [256], programmatic = true, args = ["joint", "B", "C"] },
     { name = "start", entry = "swap_ffn_start_joined_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_joined_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_joined_4", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 229440, programmatic = true, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_joined_4", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, programmatic = true, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
     { name = "down", entry = "swap_ffn_down_joined_2", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D + B * C * (F + D * 5)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
@@ -408,7 +409,7 @@ launch = [
 
 [[variant]]
 name = "fp8_programmatic_2"
-doc = "the same, two thread blocks share weights of the first product, none of the second"
+doc = "as fp8_programmatic, two thread blocks share weights of the first product, none of the second"
 arch = "sm_90a"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 256 == 0"]
 scratch = [
@@ -425,7 +426,7 @@ launch = [
     { name = "clear", entry = "swap_ffn_clear", grid = ["ceil(B * C, 256)"], block = [256], programmatic = true, args = ["joint", "B", "C"] },
     { name = "start", entry = "swap_ffn_start_joined_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_joined_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_joined_2", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 229440, programmatic = true, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_joined_2", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 230464, programmatic = true, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
     { name = "down", entry = "swap_ffn_down_joined_1", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, programmatic = true, bytes = "F * D + B * C * (F + D * 5)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
@@ -435,52 +436,52 @@ launch = [
 [[mutant]]
 name = "lane_literal"
 doc = "of the map only lane 0 changes"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "not_written_back"
 doc = "what is swapped out is lost"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "neighbour_map"
 doc = "the map of the row beside"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "gate_at_zero"
 doc = "a logit of 0 opens the gate"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "last_bank"
 doc = "of equal banks the last is taken"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "plane_lost"
 doc = "a quarter of the hidden numbers does not count"
-variants = ["fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "interleave_off"
 doc = "columns of gate and up meet others than their own"
-variants = ["fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2", "planes"]
 
 [[mutant]]
 name = "tile_lost"
 doc = "a part of the sum of squares is left out"
-variants = ["fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "h is copied before all of it is there"
-variants = ["fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2", "planes"]
 
 [[mutant]]
 name = "planes_early"
 doc = "sums are added up before all are there"
-variants = ["fused_1", "fused_2", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
 
 [[mutant]]
 name = "join_missing"

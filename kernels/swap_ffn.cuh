@@ -92,6 +92,12 @@ template <int N> struct Fours {
         return sum;
     }
 
+    __device__ __forceinline__ void add(const Fours &y) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = make_float4(x[i].x + y.x[i].x, x[i].y + y.x[i].y, x[i].z + y.x[i].z, x[i].w + y.x[i].w);
+    }
+
     __device__ __forceinline__ void multiply(float factor, const Fours &y) {
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -169,16 +175,55 @@ __device__ __forceinline__ void write_operand(Operand operand, Fours<N> &x, floa
 
 // ---- Rows.
 
-// x of a core from what all cores of a token are given, where that is how it begins.
+// Where x comes from: of a core from what all cores of a token are given, if that is how it begins; from memory.
 struct Film {
     const bf16 *x_in;
     const float *scale, *shift;
     int C, begin;
+
+    template <int N> __device__ __forceinline__ void load(Fours<N> &own, float *x, int row, int D) const {
+        if (!begin) {
+            own.load(x, D);
+            return;
+        }
+        const size_t core = (size_t)(row % C) * D;
+        Fours<N> factor, term;
+        own.load(x_in + (size_t)(row / C) * D, D);
+        factor.load(scale + core, D);
+        term.load(shift + core, D);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            own.x[i] = make_float4(own.x[i].x * factor.x[i].x + term.x[i].x, own.x[i].y * factor.x[i].y + term.x[i].y,
+                                   own.x[i].z * factor.x[i].z + term.x[i].z, own.x[i].w * factor.x[i].w + term.x[i].w);
+        own.store(x, D);
+    }
+};
+
+// From COUNT parts of W2 h, [COUNT, rows, D], and the old x, where that stays.
+template <int COUNT> struct Planes {
+    const float *planes;
+    int residual;
+
+    template <int N> __device__ __forceinline__ void load(Fours<N> &own, float *x, int row, int D) const {
+        Fours<N> parts[COUNT], old = {};
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            parts[i].load(planes + ((size_t)i * gridDim.x + row) * D, D);
+        if (residual)
+            old.load(x, D);
+        own = parts[0];
+#pragma unroll
+        for (int i = 1; i < COUNT; i++)
+            own.add(parts[i]);
+        if (residual)
+            own.add(old);
+        own.store(x, D);
+    }
 };
 
 // One row a block: x, its sums, and the operand made of it.
-template <int N, class Operand>
-__device__ __forceinline__ void settle(Film film, float *x, const float *router, const float *g, float *sums, Operand operand, int D,
+template <int N, class Source, class Operand>
+__device__ __forceinline__ void settle(Source source, float *x, const float *router, const float *g, float *sums, Operand operand, int D,
                                        float eps) {
     __shared__ float room[ROW_THREADS / 32 * SUMS];
     const int row = blockIdx.x;
@@ -186,20 +231,7 @@ __device__ __forceinline__ void settle(Film film, float *x, const float *router,
     start_next();
     weight.load(g, D);
     wait_for_last();
-    if (film.begin) {
-        const size_t core = (size_t)(row % film.C) * D;
-        Fours<N> scale, shift;
-        own.load(film.x_in + (size_t)(row / film.C) * D, D);
-        scale.load(film.scale + core, D);
-        shift.load(film.shift + core, D);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            own.x[i] = make_float4(own.x[i].x * scale.x[i].x + shift.x[i].x, own.x[i].y * scale.x[i].y + shift.x[i].y,
-                                   own.x[i].z * scale.x[i].z + shift.x[i].z, own.x[i].w * scale.x[i].w + shift.x[i].w);
-        own.store(x + (size_t)row * D, D);
-    } else {
-        own.load(x + (size_t)row * D, D);
-    }
+    source.load(own, x + (size_t)row * D, row, D);
     float s[SUMS] = {own.dot(own)};
 #pragma unroll
     for (int i = 1; i < SUMS; i++) {

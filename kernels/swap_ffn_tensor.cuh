@@ -1,7 +1,8 @@
 // Weights for the products in tensor cores, and entry points.
 #pragma once
 
-#include "swap_ffn_products.cuh"
+#include "swap_ffn_down.cuh"
+#include "swap_ffn_gate_up.cuh"
 
 // ---- Weights as the products fetch them, in tiles of ROWS rows and 128 bytes. A thread has 16 bytes.
 
@@ -77,7 +78,18 @@ DOWN(2, bf16, Bf16)
 DOWN(2, e4m3, Fp8)
 JOINED_PRODUCTS(2, 1)
 JOINED_PRODUCTS(4, 2)
+
+extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+    swap_ffn_down_planes(const unsigned char *h, const unsigned char *packed, float *planes, int B, int C) {
+    down_planes<Bf16>(h, packed, planes, B * C);
+}
 #endif
+
+extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)
+    swap_ffn_gather(const float *planes, float *x, const float *router, const float *g, float *sums, unsigned char *n, int D, int residual,
+                    float eps) {
+    settle<1>(Planes<SPLIT>{planes, residual}, x, router, g, sums, Rounded<true>{n, nullptr}, D, eps);
+}
 
 extern "C" __global__ void swap_ffn_clear(u32 *joint, int B, int C) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;

@@ -312,8 +312,11 @@ fn swap_ffn_accepts_the_real_size() {
         |case, problem| {
             let right = Kernel::new(case, problem, Mistake::None).run();
             assert_eq!(violations(problem, right), 0.0, "{}", case.name);
-            let wrong = Kernel::new(case, problem, Mistake::HiddenLost).run();
-            assert!(violations(problem, wrong) > 0.0, "{}", case.name);
+            for mistake in [Mistake::HiddenLost, Mistake::CoreNotPooled] {
+                let wrong = Kernel::new(case, problem, mistake).run();
+                let expected = mistake == Mistake::HiddenLost || case.dim("end") == 1;
+                assert_eq!(violations(problem, wrong) > 0.0, expected, "{}: {mistake:?}", case.name);
+            }
         },
     );
 }

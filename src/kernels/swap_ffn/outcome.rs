@@ -142,14 +142,14 @@ impl Follower {
 
     /// delta of the kernel's x.
     ///
-    /// Sums of C, of POOLED·D and of REDUCED products err by no more than so many units of the sums of magnitudes, silu by 1.1
-    /// times what its argument does and a few units.
+    /// Each of n roundings of a sum errs by no more than a unit of the sum of magnitudes: they make a variance of n / 3 units
+    /// squared, which the next sums carry on; silu makes no more than 1.1 of what its argument errs by, and a few units.
     fn delta(&self, x: &[f64], got: &[f64]) -> Vec<Measured> {
         let token = &self.token;
         let (cores, width) = (token.config.core_count, token.config.d_model);
         let Collapse { basis, decoder } = &token.collapse;
         let alpha = &token.film.alpha;
-        let sums = |len: usize| (len + 8) as f64 * UNIT;
+        let rounding = |len: usize, size: f64| len as f64 / 3.0 * (UNIT * size).powi(2);
         let mut want = vec![[0.0; 2]; token.batch * width];
         for (x, want) in x.chunks_exact(cores * width).zip(want.chunks_exact_mut(width)) {
             let mut pooled = vec![[0.0; 2]; super::POOLED * width];
@@ -163,30 +163,32 @@ impl Follower {
                 }
             }
             let reduced = |r: usize| {
-                let (mut sum, mut size, mut error) = (0.0, 0.0, 0.0);
+                let (mut sum, mut size, mut variance) = (0.0, 0.0, 0.0);
                 for (at, [p, p_size]) in pooled.iter().enumerate() {
                     let b = f64::from(basis.data[(at / width * super::REDUCED + r) * width + at % width]);
                     sum += b * p;
                     size += (b * p).abs();
-                    error += b.abs() * p_size * sums(cores);
+                    variance += b * b * rounding(cores, *p_size);
                 }
                 let z = sum / (1.0 + (-sum).exp());
-                [
-                    z,
-                    1.1 * (error + size * sums(super::POOLED * width)) + 16.0 * UNIT * (1.0 + sum.abs()) * z.abs(),
-                ]
+                let carried = 1.1 * 1.1 * (variance + rounding(super::POOLED * width, size));
+                [z, carried + (16.0 * UNIT * (1.0 + sum.abs()) * z).powi(2)]
             };
             let reduced: Vec<[f64; 2]> = (0..super::REDUCED).into_par_iter().map(reduced).collect();
-            for (d, [sum, error]) in want.iter_mut().enumerate() {
-                for ([z, z_error], w) in reduced.iter().zip(decoder.weight.row(d)) {
+            for (d, [sum, variance]) in want.iter_mut().enumerate() {
+                let mut size = 0.0;
+                for ([z, z_variance], w) in reduced.iter().zip(decoder.weight.row(d)) {
                     let w = f64::from(*w);
                     *sum += w * z;
-                    *error += w.abs() * (z_error + z.abs() * sums(super::REDUCED));
+                    size += (w * z).abs();
+                    *variance += w * w * z_variance;
                 }
+                *variance += rounding(super::REDUCED, size);
             }
         }
         let values: Vec<f64> = want.iter().map(|[value, _]| *value).collect();
-        within("delta", &values, got, |at| want[at][1] + 1e-37, &token.delta.shape)
+        let bound = |at: usize| NUMBERS * want[at][1].sqrt() + 1e-37;
+        within("delta", &values, got, bound, &token.delta.shape)
     }
 }
 
