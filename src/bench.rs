@@ -3,6 +3,7 @@
 mod formats;
 mod kernels;
 mod layouts;
+mod pair;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -46,6 +47,7 @@ pub enum What {
     Formats(formats::FormatsArgs),
     Kernels(kernels::KernelsArgs),
     Layouts(layouts::LayoutsArgs),
+    Pair(pair::PairArgs),
 }
 
 /// Seconds of repeated runs.
@@ -74,6 +76,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
         Some(What::Formats(args)) => return formats::run(args),
         Some(What::Kernels(args)) => return kernels::run(args),
         Some(What::Layouts(args)) => return layouts::run(args),
+        Some(What::Pair(args)) => return pair::run(args),
         None => {}
     }
     if args.tokens == 0 || args.repeats == 0 {

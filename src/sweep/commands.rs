@@ -1,8 +1,9 @@
 //! Programs on the cases of an operation, on whatever they run on themselves.
 
 use super::experiment::Command;
-use super::kernels::{Cells, failures, of_op, records, time, unknown};
+use super::kernels::{Cells, of_op, records, time, unknown};
 use super::plan::Cell;
+use crate::backend::cuda::run::failures;
 use crate::backend::program::Program;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Case, Problem};

@@ -11,7 +11,7 @@ use super::plan::Cell;
 use super::round_trip::{Sample, recorded};
 use super::source::{Origin, Source};
 use crate::backend::cuda::device::Module;
-use crate::backend::cuda::run::Running;
+use crate::backend::cuda::run::{Running, failures};
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
@@ -212,7 +212,7 @@ impl Bench<'_> {
             return Ok(Vec::new());
         };
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
-        let mut measured = check(&running, variant, problem).map_err(place)?;
+        let mut measured = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             let times = self.timed(&running, problem, watch).map_err(place)?;
             let cold = times.iter().find(|time| time.metric == "us_cold");
@@ -266,7 +266,7 @@ impl Bench<'_> {
             return Ok(None);
         };
         let running = Running::new(self.device, module, case, problem, &plan)?;
-        check(&running, variant, problem).map(Some)
+        running.judged(variant.nondeterministic.is_none()).map(Some)
     }
 
     fn plan(&self, variant: &Variant, case: &Case) -> Result<Option<Plan>> {
@@ -275,20 +275,6 @@ impl Bench<'_> {
         }
         Plan::new(variant, case, self.device.sms).map_err(Error::Usage)
     }
-}
-
-fn check(running: &Running, variant: &Variant, problem: &Problem) -> Result<Vec<Measured>> {
-    let checked = running.check(variant.nondeterministic.is_none())?;
-    let mut measured = checked.measured;
-    measured.extend((problem.judge)(&checked.outputs));
-    Ok(measured)
-}
-
-/// What says that a kernel is wrong.
-pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
-    measured
-        .iter()
-        .filter(|measured| measured.metric == "violations" && measured.value != 0.0)
 }
 
 /// Of a cell that could not be run, for what was amiss: no gate passes a NaN.

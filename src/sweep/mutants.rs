@@ -1,8 +1,9 @@
 //! Planted faults: whether the checks notice each of them.
 
-use super::kernels::{Bench, failures, of_op};
+use super::kernels::{Bench, of_op};
 use super::plan::Cell;
 use crate::backend::cuda::device::Module;
+use crate::backend::cuda::run::failures;
 use crate::backend::cuda::{Mutant, Source};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Inputs};

@@ -13,7 +13,7 @@ use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::kernels::{self, Case, Data, Op, Problem};
 use crate::sweep::command::OnDevice;
-use crate::sweep::kernels::{failures, folder};
+use crate::sweep::kernels::folder;
 
 /// Show what a kernel launches: bytes and operations of each launch, its time, and its share of what is possible.
 ///
@@ -117,18 +117,11 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
 /// The case and the variants that are asked for.
 fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Result<(Case, Vec<&'a Variant>)> {
     let all = &source.header.variants;
-    let named = |name: &String| {
-        source.variant(name).ok_or_else(|| {
-            let near = did_you_mean(name, all.iter().map(|variant| variant.name.as_str()));
-            let names: Vec<&str> = all.iter().map(|variant| variant.name.as_str()).collect();
-            Error::Usage(format!(
-                "{} has no variant '{name}'{near}: {}",
-                op.name(),
-                names.join(", ")
-            ))
-        })
-    };
-    let mut variants = args.variants.iter().map(named).collect::<Result<Vec<_>>>()?;
+    let mut variants = args
+        .variants
+        .iter()
+        .map(|name| source.named(name))
+        .collect::<Result<Vec<_>>>()?;
     let takes = |variant: &Variant, case: &Case| {
         let plan = Plan::new(variant, case, sms).map_err(|why| Error::data(&source.path, why))?;
         Ok(plan.is_some())
@@ -192,15 +185,7 @@ impl<'a> Timed<'a> {
     /// Checks a variant, and times it as a whole and launch by launch.
     fn take(&self, variant: &Variant, plan: &Plan, trace: &mut Trace) -> Result<()> {
         let running = Running::new(self.device, &self.module, self.case, self.problem, plan)?;
-        let checked = running.check(variant.nondeterministic.is_none())?;
-        let mut measured = checked.measured;
-        measured.extend((self.problem.judge)(&checked.outputs));
-        if let Some(failure) = failures(&measured).next() {
-            return Err(Error::Usage(format!(
-                "{} is wrong on case '{}': {} violations in '{}'; what is wrong is not timed",
-                trace.kernel, self.case.name, failure.value, failure.output
-            )));
-        }
+        running.right(&trace.kernel, variant.nondeterministic.is_none())?;
         let times = running.time(&self.watch)?;
         trace.us = Some(Micros {
             graph: times.graph.map(|graph| graph.median),

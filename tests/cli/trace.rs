@@ -188,3 +188,26 @@ fn mistakes_are_named() {
         );
     }
 }
+
+#[test]
+fn pairs_are_of_kernels_on_cases() {
+    let mistakes = [
+        (["rope.heads", "rope.heads/x"], "'rope.heads': expected OP.VARIANT/CASE"),
+        (
+            ["rope.head/x", "rope.heads/x"],
+            "rope has no variant 'head'; did you mean 'heads'?",
+        ),
+        (["rope.heads/x", "rope.heads/x"], "rope has no case 'x'"),
+    ];
+    for (kernels, expected) in mistakes {
+        let output = run(&["bench", "pair", kernels[0], kernels[1]]);
+        assert_eq!(code(&output), 2);
+        assert!(
+            stderr(&output).contains(expected),
+            "'{expected}' is not in: {}",
+            stderr(&output)
+        );
+    }
+    let output = run(&["bench", "pair", "a.b/c", "a.b/c", "--pairs", "29"]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+}

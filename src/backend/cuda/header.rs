@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::sequence;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, did_you_mean};
 
 /// A file of kernels.
 #[derive(Clone, Debug)]
@@ -277,6 +277,16 @@ impl Source {
                 .update(text.as_bytes());
         }
         hasher.finalize()
+    }
+
+    /// The variant of that name, or an error that names the nearest.
+    pub fn named(&self, name: &str) -> Result<&Variant> {
+        self.variant(name).ok_or_else(|| {
+            let names = || self.header.variants.iter().map(|variant| variant.name.as_str());
+            let near = did_you_mean(name, names());
+            let all = names().collect::<Vec<_>>().join(", ");
+            Error::Usage(format!("{} has no variant '{name}'{near}: {all}", self.op))
+        })
     }
 
     pub fn variant(&self, name: &str) -> Option<&Variant> {

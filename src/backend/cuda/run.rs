@@ -6,7 +6,7 @@ use super::device::{Argument, Device, Function, Memory, Module};
 use super::matmul::{Matmul, Operands};
 use super::plan::{Plan, Step, Work};
 use super::sequence::Turn;
-use super::time::{Spread, Stopwatch, Timer, Times};
+use super::time::{Replay, Spread, Stopwatch, Timer, Times};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
@@ -187,6 +187,30 @@ impl<'a> Running<'a> {
         })
     }
 
+    /// All that the checks and the judgement of its outputs say.
+    pub fn judged(&self, deterministic: bool) -> Result<Vec<Measured>> {
+        let Checked { outputs, mut measured } = self.check(deterministic)?;
+        measured.extend((self.problem.judge)(&outputs));
+        Ok(measured)
+    }
+
+    /// An error where they find anything wrong.
+    pub fn right(&self, name: &str, deterministic: bool) -> Result<()> {
+        match failures(&self.judged(deterministic)?).next() {
+            None => Ok(()),
+            Some(failure) => Err(Error::Usage(format!(
+                "{name} is wrong on case '{}': {} violations in '{}'; what is wrong is not timed",
+                self.case.name, failure.value, failure.output
+            ))),
+        }
+    }
+
+    /// Ready to be timed as one of many in a graph; none where that is not possible.
+    pub fn replay<'w>(&self, watch: &'w Stopwatch) -> Result<Option<Replay<'w>>> {
+        self.prepare(&self.set)?;
+        watch.replay(&[|| self.launch()])
+    }
+
     /// What one run leaves in the buffers that it writes.
     pub fn outputs(&self) -> Result<Outputs> {
         self.poisoned(POISONS[0])
@@ -349,6 +373,13 @@ impl Names<'_> {
             ))),
         }
     }
+}
+
+/// What says that a kernel is wrong.
+pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
+    measured
+        .iter()
+        .filter(|measured| measured.metric == "violations" && measured.value != 0.0)
 }
 
 /// Bytes in which two runs differ.

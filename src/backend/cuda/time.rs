@@ -172,19 +172,28 @@ impl<'a> Stopwatch<'a> {
 
     /// Times works in turn, as launches of one graph, divided by their number; none where that is not possible.
     pub fn replayed(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Spread>> {
+        let Some(replay) = self.replay(works)? else {
+            return Ok(None);
+        };
+        let replays = (0..repetitions(replay.once()? * replay.launches as f64)).map(|_| replay.once());
+        Ok(Some(Spread::of(replays.collect::<Result<_>>()?)))
+    }
+
+    /// Works in turn, so often in one graph that its launch does not count; none where that is not possible.
+    pub fn replay(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Replay<'_>>> {
         let all = || works.iter().try_for_each(|work| work());
         all()?;
         self.device.wait()?;
-        let estimate = self.timer.once(all)?;
-        let turns = batch(estimate);
+        let turns = batch(self.timer.once(all)?);
         let Some(graph) = self.capture(&|| (0..turns).try_for_each(|_| all()))? else {
             return Ok(None);
         };
         graph.launch(self.device)?;
-        let per = |whole: f64| whole / (turns * works.len()) as f64;
-        let replays =
-            (0..repetitions(estimate * turns as f64)).map(|_| self.timer.once(|| graph.launch(self.device)).map(per));
-        Ok(Some(Spread::of(replays.collect::<Result<_>>()?)))
+        Ok(Some(Replay {
+            watch: self,
+            graph,
+            launches: turns * works.len(),
+        }))
     }
 
     /// The work as a graph; none where it cannot be one.
@@ -257,6 +266,21 @@ impl<'a> Stopwatch<'a> {
         self.device.fill(&from, 0, len, 0x5a)?;
         let times = (0..12).map(|_| self.timer.once(|| self.device.copy(&from, &to, len)));
         Ok(2.0 * len as f64 / Spread::of(times.collect::<Result<_>>()?).median)
+    }
+}
+
+/// Many runs in a graph.
+pub struct Replay<'a> {
+    watch: &'a Stopwatch<'a>,
+    graph: Graph,
+    launches: usize,
+}
+
+impl Replay<'_> {
+    /// Microseconds of one of them.
+    pub fn once(&self) -> Result<f64> {
+        let all = self.watch.timer.once(|| self.graph.launch(self.watch.device))?;
+        Ok(all / self.launches as f64)
     }
 }
 
