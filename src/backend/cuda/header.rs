@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::sequence;
+use super::{like, sequence};
 use crate::error::{Error, Result, did_you_mean};
 
 /// A file of kernels.
@@ -187,7 +187,9 @@ impl Source {
             .and_then(|rest| rest.split_once("*/"))
             .ok_or_else(|| wrong("does not begin with a comment that describes its variants".into()))?
             .0;
-        let header: Header = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
+        let mut header: toml::Table = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
+        like::resolve(&mut header).map_err(|why| wrong(format!("header: {why}")))?;
+        let header = Header::deserialize(header).map_err(|error| wrong(format!("header: {error}")))?;
         let mut includes = Vec::new();
         collect(path, &text, &mut includes)?;
         let source = Self {

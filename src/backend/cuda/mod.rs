@@ -4,6 +4,7 @@ mod cache;
 pub mod device;
 pub mod expr;
 pub mod header;
+mod like;
 pub mod matmul;
 pub mod plan;
 pub mod run;

@@ -1,0 +1,126 @@
+//! Variants that are said by what they have otherwise than another one: `like` and `each` of a header.
+
+use toml::{Table, Value};
+
+/// Puts into every variant with `like = "NAME"` what it leaves out of that one, which stands before it: of launches, and of
+/// `prepare`, those with the same name are merged key by key, others added. Then gives all its launches the keys of `each`.
+pub fn resolve(header: &mut Table) -> Result<(), String> {
+    let Some(Value::Array(variants)) = header.get_mut("variant") else {
+        return Ok(());
+    };
+    for at in 0..variants.len() {
+        let (before, rest) = variants.split_at_mut(at);
+        let Some(variant) = rest[0].as_table_mut() else {
+            continue;
+        };
+        if let Some(like) = variant.remove("like") {
+            let named = |other: &&Value| other.get("name").is_some_and(|name| *name == like);
+            let model = before.iter().find(named).and_then(Value::as_table);
+            let model = model.ok_or_else(|| format!("like = {like}: no variant before it has that name"))?;
+            inherit(variant, model);
+        }
+        let Some(each) = variant.remove("each") else { continue };
+        let each = each.as_table().ok_or("each: expected keys of launches")?;
+        for launch in variant
+            .get_mut("launch")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            launch.as_table_mut().into_iter().for_each(|launch| fill(launch, each));
+        }
+    }
+    Ok(())
+}
+
+/// What a launch is called.
+fn name(launch: &Value) -> Option<&Value> {
+    launch.get("name").or(launch.get("entry"))
+}
+
+fn inherit(variant: &mut Table, model: &Table) {
+    for list in ["launch", "prepare"] {
+        let (Some(Value::Array(own)), Some(Value::Array(others))) = (variant.get(list), model.get(list)) else {
+            continue;
+        };
+        let (mut merged, mut own) = (Vec::new(), own.clone());
+        for other in others {
+            match own.iter().position(|launch| name(launch) == name(other)) {
+                Some(at) => {
+                    let mut launch = own.remove(at);
+                    if let (Some(launch), Some(other)) = (launch.as_table_mut(), other.as_table()) {
+                        fill(launch, other);
+                    }
+                    merged.push(launch);
+                }
+                None => merged.push(other.clone()),
+            }
+        }
+        merged.extend(own);
+        variant.insert(list.into(), Value::Array(merged));
+    }
+    fill(variant, model);
+}
+
+/// Adds the keys that are not there.
+fn fill(table: &mut Table, others: &Table) {
+    for (key, value) in others {
+        if !table.contains_key(key) {
+            table.insert(key.clone(), value.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(text: &str) -> Result<Table, String> {
+        let mut header: Table = text.parse().unwrap();
+        resolve(&mut header).map(|()| header)
+    }
+
+    #[test]
+    fn what_is_left_out_is_the_others() {
+        let short = r#"
+            [[variant]]
+            name = "a"
+            needs = ["x"]
+            launch = [{ name = "one", entry = "f", grid = [1] }, { entry = "g", grid = [2] }]
+            [[variant]]
+            name = "b"
+            like = "a"
+            launch = [{ entry = "g", cluster = [4] }, { name = "one", entry = "h" }, { entry = "new" }]
+            [[variant]]
+            name = "c"
+            like = "b"
+            needs = []
+            each = { cluster = [2] }
+        "#;
+        let long = r#"
+            [[variant]]
+            name = "a"
+            needs = ["x"]
+            launch = [{ name = "one", entry = "f", grid = [1] }, { entry = "g", grid = [2] }]
+            [[variant]]
+            name = "b"
+            needs = ["x"]
+            launch = [{ name = "one", entry = "h", grid = [1] }, { entry = "g", grid = [2], cluster = [4] }, { entry = "new" }]
+            [[variant]]
+            name = "c"
+            needs = []
+            launch = [
+                { name = "one", entry = "h", grid = [1], cluster = [2] },
+                { entry = "g", grid = [2], cluster = [4] },
+                { entry = "new", cluster = [2] },
+            ]
+        "#;
+        assert_eq!(resolved(short).unwrap(), long.parse().unwrap());
+    }
+
+    #[test]
+    fn the_other_must_stand_before() {
+        let error = resolved("[[variant]]\nname = \"a\"\nlike = \"b\"\n[[variant]]\nname = \"b\"").unwrap_err();
+        assert_eq!(error, "like = \"b\": no variant before it has that name");
+    }
+}
