@@ -171,28 +171,31 @@ template <int N> __device__ __forceinline__ float step(float (&x)[N], const floa
     return y;
 }
 
-// Four steps. Registers give two operands in a cycle, an even and an odd one, and a third if it is the one before it: so steps
-// are taken of two states at a time, whose weights are used four times in a row.
+// Four steps. In a cycle registers give an even and an odd operand, and what the operation before had in the same place: so
+// four states take all steps before their weights are used, each four times in a row.
 template <int N> __device__ __forceinline__ float4 step(float (&x)[N], const float (&a)[N], const float (&w)[N], float4 four) {
     const float u[4] = {four.x, four.y, four.z, four.w};
     float y[4] = {};
 #pragma unroll
-    for (int n = 0; n < N; n += 2) {
-        float now[5][2] = {{x[n], x[n + 1]}};
+    for (int n = 0; n < N; n += 4) {
+        float now[4][4];
 #pragma unroll
-        for (int t = 0; t < 4; t++)
-            now[t + 1][0] = fmaf(a[n], now[t][0], u[t]), now[t + 1][1] = fmaf(a[n + 1], now[t][1], u[t]);
+        for (int t = 0; t < 4; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
 #ifdef MUTANT_INPUT_LATE
-        const int read = 0;
+                now[t][i] = x[n + i];
+                x[n + i] = fmaf(a[n + i], x[n + i], u[t]);
 #else
-        const int read = 1;
+                now[t][i] = x[n + i] = fmaf(a[n + i], x[n + i], u[t]);
 #endif
+            }
+        }
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 4; i++) {
 #pragma unroll
             for (int t = 0; t < 4; t++)
-                y[t] = fmaf(w[n + i], now[t + read][i], y[t]);
-            x[n + i] = now[4][i];
+                y[t] = fmaf(w[n + i], now[t][i], y[t]);
         }
     }
     return make_float4(y[0], y[1], y[2], y[3]);
