@@ -93,7 +93,9 @@ template <int WARPS> struct Constants {
     // Right sides of the products for ends, for outputs within a chunk, and for outputs of what was before.
     uint4 rights[3][4][4][32];
     // aʲ and c b a^(j+1) of every state; rows as long as banks want them.
-    float powers[T][36], outputs[T][34], kernel[T];
+    __align__(16) float powers[T][36];
+    __align__(16) float outputs[T][34];
+    __align__(16) float kernel[T];
     // a^T, and what decays over as many times the chunks of a lane, 0 to 8.
     __align__(16) float chunk[T];
     __align__(16) float lanes[9][T];
@@ -102,30 +104,27 @@ template <int WARPS> struct Constants {
 
     // By all threads, of a lane's `PAIRS` times two chunks. `a` and `w`, which is c b, are of state `lane`.
     template <int PAIRS> __device__ __forceinline__ void make(float a, float w) {
-#ifdef MUTANT_SEGMENT_POWER
-        constexpr int PASSED = 2 * PAIRS * T - 1;
-#else
-        constexpr int PASSED = 2 * PAIRS * T;
-#endif
-        constexpr int EACH = T / WARPS, SQUARES = PAIRS == 4 ? 12 : PAIRS == 2 ? 11 : 10;
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        double square[SQUARES];
+        // Powers are products of these: a to the power of 1, 2, 4 and on; that over the chunks of a lane is number `PASSED`.
+        constexpr int EACH = T / WARPS, PASSED = PAIRS == 4 ? 8 : PAIRS == 2 ? 7 : 6;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = lane % 4;
+        double square[PASSED + 4];
         square[0] = a;
 #pragma unroll
-        for (int i = 1; i < SQUARES; i++)
+        for (int i = 1; i < PASSED + 4; i++)
             square[i] = square[i - 1] * square[i - 1];
-        const auto power = [&](int n) {
+        const auto power = [&](int n, int first) {
             double out = 1.0;
 #pragma unroll
-            for (int i = 0; i < SQUARES; i++) {
-                if (n >> i & 1)
-                    out *= square[i];
+            for (int i = 0; i < 5; i++) {
+                if (i + first < PASSED + 4 && n >> i & 1)
+                    out *= square[i + first];
             }
             return out;
         };
-        double now = power(warp * EACH);
+        double now = power(warp * EACH, 0);
 #pragma unroll
-        for (int j = warp * EACH, i = 0; i < EACH; i++, j++) {
+        for (int i = 0; i < EACH; i++) {
+            const int j = warp * EACH + i;
             const float sum = warp_sum((float)(w * now));
             powers[j][lane] = (float)now;
             now *= a;
@@ -133,30 +132,39 @@ template <int WARPS> struct Constants {
             if (lane == 0)
                 kernel[j] = sum;
         }
-        for (int i = warp; i < 10; i += WARPS)
-            (i < 9 ? lanes[i] : chunk)[lane] = (float)power(i < 9 ? i * PASSED : T);
-        if (warp == 0)
-            carry[0][lane] = 0.0f;
-        __syncthreads();
-        for (int tile = warp; tile < 48; tile += WARPS) {
-            const int k = tile / 4 % 4, n = tile % 4, col = place(lane / 8, 2 * n + lane / 4 % 2);
-            const int row[2] = {place(lane % 4, 2 * k), place(lane % 4, 2 * k + 1)};
-            float of[2];
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                if (tile < 16)
-                    of[i] = powers[T - 1 - row[i]][col];
-                else if (tile < 32)
-#ifdef MUTANT_LATER_SEEN
-                    of[i] = kernel[abs(col - row[i])];
+        for (int i = 0; i < 9; i += WARPS) {
+            if (warp + i < 9)
+                lanes[warp + i][lane] = (float)power(warp + i, PASSED);
+        }
+        if (warp == WARPS - 1) {
+#ifdef MUTANT_SEGMENT_POWER
+            chunk[lane] = (float)power(T - 1, 0);
 #else
-                    of[i] = col < row[i] ? 0.0f : kernel[col - row[i]];
+            chunk[lane] = (float)square[5];
 #endif
-                else
-                    of[i] = outputs[col][row[i]];
+            carry[0][lane] = 0.0f;
+        }
+        __syncthreads();
+        const int n = warp % 4, to = place(lane / 8, 2 * n + lane / 4 % 2);
+#pragma unroll
+        for (int i = 0; i < 48 / WARPS; i++) {
+            const int which = i * WARPS / 16, k = i * WARPS / 4 % 4 + warp / 4, from = place(col, 2 * k);
+            float2 of;
+            if (which == 0) {
+                of = make_float2(powers[T - 1 - from][to], powers[T - 2 - from][to]);
+            } else if (which == 1) {
+#ifdef MUTANT_LATER_SEEN
+                of = make_float2(kernel[abs(to - from)], kernel[abs(to - from - 1)]);
+#else
+                of.x = to < from ? 0.0f : kernel[to - from];
+                of.y = to <= from ? 0.0f : kernel[to - from - 1];
+#endif
+            } else {
+                of = *(const float2 *)&outputs[to][from];
             }
-            uint4 &right = rights[tile / 16][k][n][lane];
-            two_tf32(of[0], right.x, right.z), two_tf32(of[1], right.y, right.w);
+            uint4 &right = rights[which][k][n][lane];
+            two_tf32(of.x, right.x, right.z), two_tf32(of.y, right.y, right.w);
         }
         __syncthreads();
     }
