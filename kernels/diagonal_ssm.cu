@@ -69,17 +69,6 @@ block = [128]
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[variant]]
-name = "rows_4x4"
-doc = "a block for each head, 4 warps for 8,192 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
-needs = ["N == 32", "S % 32 == 0"]
-
-[[variant.launch]]
-entry = "diagonal_ssm_rows_4_4"
-grid = ["H"]
-block = [128]
-args = ["u", "a", "b", "c", "y", "S"]
-
-[[variant]]
 name = "rows_8x1"
 doc = "a block for each head, 8 warps for 4,096 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
 needs = ["N == 32", "S % 32 == 0"]
@@ -113,12 +102,12 @@ doc = "inputs are taken as they are"
 [[mutant]]
 name = "carry_lost"
 doc = "a tile or segment starts from 0"
-variants = ["heads", "cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_4x4", "rows_8x1", "rows_16x1"]
+variants = ["heads", "cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
 
 [[mutant]]
 name = "segment_power"
 doc = "a segment's start is passed on with the decay of one step less"
-variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_4x4", "rows_8x1", "rows_16x1"]
+variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
 
 [[mutant]]
 name = "block_lost"
@@ -128,17 +117,17 @@ variants = ["cluster_32", "cluster_64"]
 [[mutant]]
 name = "later_seen"
 doc = "outputs read inputs of their chunk that come later"
-variants = ["rows_4x2", "rows_4x1", "rows_4x4", "rows_8x1", "rows_16x1"]
+variants = ["rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
 
 [[mutant]]
 name = "low_lost"
 doc = "inputs and states are rounded to TF32"
-variants = ["rows_4x2", "rows_4x1", "rows_4x4", "rows_8x1", "rows_16x1"]
+variants = ["rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "where warps or blocks end is read before all are there"
-variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_4x4", "rows_8x1", "rows_16x1"]
+variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
 */
 
 // x_t = a ⊙ x_{t−1} + b u_t, y_t = Σ c x_t, with x from 0: u, y [H, S], a, b, c [H, N].
@@ -448,6 +437,5 @@ CLUSTER(64)
 
 ROWS(4, 2, 3)
 ROWS(4, 1, 4)
-ROWS(4, 4, 2)
 ROWS(8, 1, 2)
 ROWS(16, 1, 1)

@@ -22,6 +22,11 @@ __device__ __forceinline__ void load_eight(const float *from, int lane, float (&
     x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
 }
 
+__device__ __forceinline__ void store_eight(float *to, int lane, const float (&x)[8]) {
+    *(float4 *)(to + 4 * lane) = make_float4(x[0], x[1], x[2], x[3]);
+    *(float4 *)(to + 16 + 4 * lane) = make_float4(x[4], x[5], x[6], x[7]);
+}
+
 // Numbers of a lane, 16 rows of four times 8 columns: two columns of row lane / 4, then of the row 8 below.
 typedef float Tile[4][4];
 
@@ -237,8 +242,12 @@ __device__ __forceinline__ void scan_rows(const float *u, const float *a, const 
             __nanosleep(100000);
 #endif
         if (row == 7) {
-            float *to = constants.totals[piece % 2][warp] + 4 * col;
-            *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]), *(float4 *)(to + 16) = make_float4(x[4], x[5], x[6], x[7]);
+#ifdef MUTANT_CARRY_LOST
+            const float nothing[8] = {};
+            store_eight(constants.totals[piece % 2][warp], col, nothing);
+#else
+            store_eight(constants.totals[piece % 2][warp], col, x);
+#endif
         }
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -248,7 +257,6 @@ __device__ __forceinline__ void scan_rows(const float *u, const float *a, const 
 #ifndef MUTANT_BARRIER_MISSING
         __syncthreads();
 #endif
-#ifndef MUTANT_CARRY_LOST
         float start[8], total[8];
         load_eight(constants.carry[piece % 2], col, start);
         load_eight(constants.lanes[8], col, last);
@@ -263,7 +271,6 @@ __device__ __forceinline__ void scan_rows(const float *u, const float *a, const 
 #pragma unroll
         for (int n = 0; n < 8; n++)
             x[n] = fmaf(last[n], start[n], x[n]);
-#endif
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
 #pragma unroll
@@ -274,10 +281,8 @@ __device__ __forceinline__ void scan_rows(const float *u, const float *a, const 
                 x[n] = fmaf(by[n], x[n], end);
             }
         }
-        if (warp == WARPS - 1 && row == 7) {
-            float *to = constants.carry[(piece + 1) % 2] + 4 * col;
-            *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]), *(float4 *)(to + 16) = make_float4(x[4], x[5], x[6], x[7]);
-        }
+        if (warp == WARPS - 1 && row == 7)
+            store_eight(constants.carry[(piece + 1) % 2], col, x);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
 #pragma unroll
