@@ -303,8 +303,8 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
     }
 }
 
-// `W` columns of V for each block, whose warps have as many keys each; if STAGED, what a thread has of the state waits in shared
-// memory, so that more blocks are at work.
+// `W` columns of V for each block, whose warps have as many keys each. If STAGED, what a thread has of the state waits in
+// shared memory, so that more blocks are at work.
 template <class S, bool KDA, int W, int WARPS, bool STREAM, bool STAGED = false> __device__ __forceinline__ void kv(const Step<S> &step) {
     constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, KEYS = K / WARPS, N = KEYS / GROUPS, EACH = KEYS / 32;
     // Of every key: α k, α q, α, k.

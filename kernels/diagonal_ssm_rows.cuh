@@ -35,6 +35,16 @@ __device__ __forceinline__ float &of_row(Tile &tile, int half, int i) {
     return tile[i / 2][2 * half + i % 2];
 }
 
+// Four neighbours of them.
+__device__ __forceinline__ float4 four_of_row(Tile &tile, int half, int i) {
+    return make_float4(of_row(tile, half, i), of_row(tile, half, i + 1), of_row(tile, half, i + 2), of_row(tile, half, i + 3));
+}
+
+__device__ __forceinline__ void set_four_of_row(Tile &tile, int half, int i, float4 x) {
+    of_row(tile, half, i) = x.x, of_row(tile, half, i + 1) = x.y;
+    of_row(tile, half, i + 2) = x.z, of_row(tile, half, i + 3) = x.w;
+}
+
 // A number as two of TF32, of which products read no more bits than those: rounded, and what is left.
 __device__ __forceinline__ void two_tf32(float x, u32 &high, u32 &low) {
     high = __float_as_uint(x) + 0x1000 & 0xffffe000;
@@ -195,9 +205,7 @@ __device__ __forceinline__ void scan_rows(const float *u, const float *a, const 
                 const float *from = u + at + (size_t)chunk * T;
                 x[0] = __ldcs((const float4 *)from), x[1] = __ldcs((const float4 *)(from + 16));
             }
-            float(&to)[4][4] = in[i / 2];
-            of_row(to, i % 2, 0) = x[0].x, of_row(to, i % 2, 1) = x[0].y, of_row(to, i % 2, 2) = x[0].z, of_row(to, i % 2, 3) = x[0].w;
-            of_row(to, i % 2, 4) = x[1].x, of_row(to, i % 2, 5) = x[1].y, of_row(to, i % 2, 6) = x[1].z, of_row(to, i % 2, 7) = x[1].w;
+            set_four_of_row(in[i / 2], i % 2, 0, x[0]), set_four_of_row(in[i / 2], i % 2, 4, x[1]);
         }
     };
     fetch(0);
@@ -297,8 +305,8 @@ __device__ __forceinline__ void scan_rows(const float *u, const float *a, const 
                 const int chunk = piece * AT_ONCE + first + 2 * i + half;
                 float *to = y + at + (size_t)chunk * T;
                 if (chunk < chunks) {
-                    store_once((float4 *)to, make_float4(of_row(out[i], half, 0), of_row(out[i], half, 1), of_row(out[i], half, 2), of_row(out[i], half, 3)));
-                    store_once((float4 *)(to + 16), make_float4(of_row(out[i], half, 4), of_row(out[i], half, 5), of_row(out[i], half, 6), of_row(out[i], half, 7)));
+                    store_once((float4 *)to, four_of_row(out[i], half, 0));
+                    store_once((float4 *)(to + 16), four_of_row(out[i], half, 4));
                 }
             }
         }
