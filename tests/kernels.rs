@@ -2,10 +2,10 @@
 
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
-#[path = "kernels/diagonal_ssm.rs"]
-mod diagonal_ssm;
 #[path = "kernels/delta_prefill.rs"]
 mod delta_prefill;
+#[path = "kernels/diagonal_ssm.rs"]
+mod diagonal_ssm;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]
