@@ -44,6 +44,50 @@ block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
+name = "kv_two"
+doc = "[K, V] of bf16: 64 columns for each block of two warps"
+needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_two_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [64]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv_staged6"
+doc = "[K, V] of bf16: as kv, the state waiting in shared memory, six blocks at a time"
+needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_staged6_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv_staged7"
+doc = "as kv_staged6, seven blocks"
+needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_staged7_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv_staged_wide"
+doc = "as kv_staged6, 128 columns for each of five blocks"
+needs = ["vk == 0", "K == 128", "V % 128 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_staged_wide_{kind}_{state}"
+grid = ["V / 128", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
 name = "kv_few"
 doc = "[K, V], few tokens: 32 columns for each block"
 needs = ["vk == 0", "K == 128", "V % 32 == 0"]
@@ -100,12 +144,12 @@ variants = ["vk", "vk_few"]
 [[mutant]]
 name = "warp_lost"
 doc = "the last warp's share of the keys is left out"
-variants = ["kv", "kv_few"]
+variants = ["kv", "kv_two", "kv_staged6", "kv_staged7", "kv_staged_wide", "kv_few"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "the warps' sums are read before all are there"
-variants = ["kv", "kv_few"]
+variants = ["kv", "kv_two", "kv_staged6", "kv_staged7", "kv_staged_wide", "kv_few"]
 */
 
 // One token of the gated delta rule (GDN: a decay for each head) and of Kimi delta attention (KDA: one for each key channel):
@@ -116,6 +160,7 @@ variants = ["kv", "kv_few"]
 // a_log [H·G]; dt_bias like the gate of a token; state [slots, H·G] matrices K × V or V × K; indices [B], below 0 to skip.
 
 #include "delta_decode.cuh"
+#include "tiles.cuh"
 
 // ---- simple
 
@@ -196,13 +241,8 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
     const int row = first + lane % (LANES / 2) / EACH * GROUPS + group;
     const bool upper = lane >= LANES / 2, writes = upper && lane % EACH == 0;
     bf16 *o = step.o + at * V + row;
-    if (slot < 0) {
-        if (writes)
-            o->bits = 0;
-        return;
-    }
+    // All that is small is asked for before the state, so that nothing waits for it behind, and before the slot is known.
     const auto raw_q = load_bf16s<E>(step.q + key), raw_k = load_bf16s<E>(step.k + key);
-    // All that is small is asked for before the state, so that nothing waits for it behind.
     const bf16 beta = step.beta[at], gate = step.gate[KDA ? 0 : at];
     const auto raw_gate = load_bf16s<E>(KDA ? step.gate + at * K + lane * E : step.k + key);
     const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? 0 : head];
@@ -210,6 +250,11 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
     if (KDA)
         load(step.dt_bias + head * K + lane * E, biases);
     const bf16 v = step.v[at * V + row];
+    if (slot < 0) {
+        if (writes)
+            o->bits = 0;
+        return;
+    }
     S *state = step.matrix(slot, head) + (first + group) * K + lane * E;
     uint4 piece[N];
 #pragma unroll
@@ -258,49 +303,70 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
     }
 }
 
-// `W` columns of V for each block, whose four warps have 32 keys each.
-template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void kv(const Step<S> &step) {
-    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, WARPS = 4, KEYS = K / WARPS,
-                  N = KEYS / GROUPS;
+// `W` columns of V for each block, whose warps have as many keys each. If STAGED, what a thread has of the state waits in
+// shared memory, so that more blocks are at work.
+template <class S, bool KDA, int W, int WARPS, bool STREAM, bool STAGED = false> __device__ __forceinline__ void kv(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, KEYS = K / WARPS, N = KEYS / GROUPS, EACH = KEYS / 32;
     // Of every key: α k, α q, α, k.
     __shared__ float4 factors[K];
     __shared__ __align__(16) float sums[2][WARPS][W];
+    __shared__ uint4 staged[STAGED ? N : 1][32 * WARPS];
     const int head = blockIdx.y, token = blockIdx.z, V = step.V;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / LANES;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / LANES, my_key = warp * KEYS + lane;
     const int col = lane % LANES * E, v0 = blockIdx.x * W + col;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
     const int slot = step.slot(token);
     const bool writes = threadIdx.x < LANES;
     typename Bf16s<E>::Type *o = (typename Bf16s<E>::Type *)(step.o + at * V + v0);
+    const uint2 raw_q = load_bf16s<4>(step.q + key + 4 * lane), raw_k = load_bf16s<4>(step.k + key + 4 * lane);
+    const auto raw_v = load_bf16s<E>(step.v + at * V + v0);
+    bf16 my_q[EACH], my_k[EACH], raw_gate[EACH];
+    float bias[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int mine = my_key + 32 * i;
+        my_q[i] = step.q[key + mine], my_k[i] = step.k[key + mine];
+        raw_gate[i] = step.gate[KDA ? at * K + mine : at], bias[i] = step.dt_bias[KDA ? head * K + mine : head];
+    }
+    const bf16 raw_beta = step.beta[at];
+    const float a_log = step.a_log[head];
     if (slot < 0) {
         if (writes)
             *o = {};
         return;
     }
-    const uint2 raw_q = load_bf16s<4>(step.q + key + 4 * lane), raw_k = load_bf16s<4>(step.k + key + 4 * lane);
-    const auto raw_v = load_bf16s<E>(step.v + at * V + v0);
-    const bf16 my_q = step.q[key + threadIdx.x], my_k = step.k[key + threadIdx.x];
-    const bf16 raw_gate = step.gate[KDA ? at * K + threadIdx.x : at], raw_beta = step.beta[at];
-    const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? head * K + threadIdx.x : head];
     S *state = step.matrix(slot, head) + (warp * KEYS + group) * V + v0;
     uint4 piece[N];
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        piece[i] = load_state<STREAM>(state + i * GROUPS * V);
+    for (int i = 0; i < N; i++) {
+        if (STAGED)
+            copy_async(shared_address(&staged[i][threadIdx.x]), state + i * GROUPS * V);
+        else
+            piece[i] = load_state<STREAM>(state + i * GROUPS * V);
+    }
+    if (STAGED)
+        commit_copies();
 
     float qs[4], ks[4];
     unpack(raw_q, qs), unpack(raw_k, ks);
     const Norms norms(qs, ks);
-    const float beta = rate(raw_beta), decay = step.decay(step.biased(to_f32(raw_gate), bias), expf(a_log));
-    const float q = to_f32(my_q) * norms.q, k = to_f32(my_k) * norms.k;
-    factors[threadIdx.x] = make_float4(k * decay, q * decay, decay, k);
+    const float beta = rate(raw_beta), factor = expf(a_log);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const float q = to_f32(my_q[i]) * norms.q, k = to_f32(my_k[i]) * norms.k;
+        const float decay = step.decay(step.biased(to_f32(raw_gate[i]), bias[i]), factor);
+        factors[my_key + 32 * i] = make_float4(k * decay, q * decay, decay, k);
+    }
     __syncwarp();
+    // Every thread reads what it copied itself.
+    if (STAGED)
+        wait_copies<0>();
 
     float read[2][E] = {};
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float s[E];
-        unpack(piece[i], s);
+        unpack(STAGED ? staged[i][threadIdx.x] : piece[i], s);
         const float2 by = *(const float2 *)&factors[warp * KEYS + i * GROUPS + group];
 #pragma unroll
         for (int e = 0; e < E; e++)
@@ -314,6 +380,11 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
             read[1][e] += __shfl_xor_sync(0xffffffff, read[1][e], step);
         }
     }
+#ifdef MUTANT_BARRIER_MISSING
+    // The others would seldom be so much faster.
+    if (warp % 2 == 0)
+        __nanosleep(100000);
+#endif
     if (group == 0) {
 #pragma unroll
         for (int e = 0; e < E; e++)
@@ -349,7 +420,7 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float s[E];
-        unpack(piece[i], s);
+        unpack(STAGED ? staged[i][threadIdx.x] : piece[i], s);
         const float4 by = factors[warp * KEYS + i * GROUPS + group];
 #pragma unroll
         for (int e = 0; e < E; e++)
@@ -358,22 +429,31 @@ template <class S, bool KDA, int W, bool STREAM> __device__ __forceinline__ void
     }
 }
 
-#define ENTRY(name, S, BLOCKS, ...)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(128, BLOCKS) delta_decode_##name(                                             \
+#define ENTRY(name, S, THREADS, BLOCKS, ...)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_decode_##name(                                         \
         const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,                   \
         const float *dt_bias, const int *indices, S *state, bf16 *o, int H, int G, int K, int V, float bound) {                \
         __VA_ARGS__(Step<S>{q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound});                       \
     }
 
 #define KIND(kind, KDA, type, S)                                                                                               \
-    ENTRY(simple_##kind##_kv_##type, S, 1, simple<S, KDA, false>)                                                              \
-    ENTRY(simple_##kind##_vk_##type, S, 1, simple<S, KDA, true>)                                                               \
-    ENTRY(vk_##kind##_##type, S, 4, vk<S, KDA, 4 * sizeof(S), false>)                                                          \
-    ENTRY(vk_few_##kind##_##type, S, 4, vk<S, KDA, sizeof(S), true>)                                                           \
-    ENTRY(kv_##kind##_##type, S, 4, kv<S, KDA, 64, false>)                                                                     \
-    ENTRY(kv_few_##kind##_##type, S, 4, kv<S, KDA, 32, true>)
+    ENTRY(simple_##kind##_kv_##type, S, 128, 1, simple<S, KDA, false>)                                                         \
+    ENTRY(simple_##kind##_vk_##type, S, 128, 1, simple<S, KDA, true>)                                                          \
+    ENTRY(vk_##kind##_##type, S, 128, 4, vk<S, KDA, 4 * sizeof(S), false>)                                                     \
+    ENTRY(vk_few_##kind##_##type, S, 128, 4, vk<S, KDA, sizeof(S), true>)                                                      \
+    ENTRY(kv_##kind##_##type, S, 128, 4, kv<S, KDA, 64, 4, false>)                                                             \
+    ENTRY(kv_few_##kind##_##type, S, 128, 4, kv<S, KDA, 32, 4, true>)
 
 KIND(gdn, false, f32, float)
 KIND(gdn, false, bf16, bf16)
 KIND(kda, true, f32, float)
 KIND(kda, true, bf16, bf16)
+
+#define KIND_BF16(kind, KDA)                                                                                                   \
+    ENTRY(kv_two_##kind##_bf16, bf16, 64, 6, kv<bf16, KDA, 64, 2, false>)                                                      \
+    ENTRY(kv_staged6_##kind##_bf16, bf16, 128, 6, kv<bf16, KDA, 64, 4, false, true>)                                           \
+    ENTRY(kv_staged7_##kind##_bf16, bf16, 128, 7, kv<bf16, KDA, 64, 4, false, true>)                                           \
+    ENTRY(kv_staged_wide_##kind##_bf16, bf16, 128, 5, kv<bf16, KDA, 128, 4, false, true>)
+
+KIND_BF16(gdn, false)
+KIND_BF16(kda, true)

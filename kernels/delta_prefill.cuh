@@ -305,7 +305,11 @@ template <bool CHANNELS> __device__ __forceinline__ void products(Own &own, int 
 }
 
 __device__ __forceinline__ void finish_stage() {
-#ifndef MUTANT_BARRIER_MISSING
+#ifdef MUTANT_BARRIER_MISSING
+    // Half of the warps are late for the next stage; else they would seldom be.
+    if (threadIdx.x / 32 % 2 == 0)
+        __nanosleep(100000);
+#else
     __syncthreads();
 #endif
 }

@@ -21,34 +21,79 @@ block = [32]
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[variant]]
-name = "cluster"
+name = "cluster_32"
 doc = "few heads: 256 segments of each in a cluster of 8 blocks, of 4 threads each: first where they end, from 0, then from where they start"
 needs = ["N == 32", "S % 1024 == 0"]
 
 [[variant.launch]]
-entry = "diagonal_ssm_cluster"
+entry = "diagonal_ssm_cluster_32"
 grid = ["8 * H"]
 block = [128]
 cluster = [8]
-shared = "4 * (S / 8 + 4 * 32 + 36 * 32)"
+shared = "4 * (S / 8 + 4 * 32 + 36 * 32 + 8 * 32)"
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[variant]]
-name = "chunks"
-doc = "a block for each head: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32; a scan over chunks"
+name = "cluster_64"
+doc = "few heads: 512 segments of each in a cluster of 8 blocks, of 4 threads each: first where they end, from 0, then from where they start"
 needs = ["N == 32", "S % 2048 == 0"]
 
 [[variant.launch]]
-entry = "diagonal_ssm_chunks"
+entry = "diagonal_ssm_cluster_64"
+grid = ["8 * H"]
+block = [256]
+cluster = [8]
+shared = "4 * (S / 8 + 4 * 64 + 36 * 64 + 8 * 32)"
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "rows_4x2"
+doc = "a block for each head, 4 warps for 4,096 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+needs = ["N == 32", "S % 32 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_rows_4_2"
 grid = ["H"]
 block = [128]
-shared = "4 * (4 * 64 * 36 + 65 * 33 + 32)"
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "rows_4x1"
+doc = "a block for each head, 4 warps for 2,048 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+needs = ["N == 32", "S % 32 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_rows_4_1"
+grid = ["H"]
+block = [128]
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "rows_8x1"
+doc = "a block for each head, 8 warps for 4,096 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+needs = ["N == 32", "S % 32 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_rows_8_1"
+grid = ["H"]
+block = [256]
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "rows_16x1"
+doc = "a block for each head, 16 warps for 8,192 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+needs = ["N == 32", "S % 32 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_rows_16_1"
+grid = ["H"]
+block = [512]
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[mutant]]
 name = "input_late"
 doc = "an output is of the state before its input"
-variants = ["simple", "heads", "cluster"]
+variants = ["simple", "heads", "cluster_32", "cluster_64"]
 
 [[mutant]]
 name = "b_dropped"
@@ -57,17 +102,32 @@ doc = "inputs are taken as they are"
 [[mutant]]
 name = "carry_lost"
 doc = "a tile or segment starts from 0"
-variants = ["heads", "cluster", "chunks"]
+variants = ["heads", "cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
 
 [[mutant]]
 name = "segment_power"
 doc = "a segment's start is passed on with the decay of one step less"
-variants = ["cluster"]
+variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
 
 [[mutant]]
 name = "block_lost"
 doc = "a block starts from where the one before it ends alone"
-variants = ["cluster"]
+variants = ["cluster_32", "cluster_64"]
+
+[[mutant]]
+name = "later_seen"
+doc = "outputs read inputs of their chunk that come later"
+variants = ["rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+
+[[mutant]]
+name = "low_lost"
+doc = "inputs and states are rounded to TF32"
+variants = ["rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+
+[[mutant]]
+name = "barrier_missing"
+doc = "where warps or blocks end is read before all are there"
+variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
 */
 
 // x_t = a ⊙ x_{t−1} + b u_t, y_t = Σ c x_t, with x from 0: u, y [H, S], a, b, c [H, N].
@@ -86,20 +146,48 @@ __device__ __forceinline__ float weight(float b, float c) {
 
 // A step of `N` states; gives their share of y.
 template <int N> __device__ __forceinline__ float step(float (&x)[N], const float (&a)[N], const float (&w)[N], float u) {
-    // As many sums as there is room for between a product and the next to be added to it.
-    constexpr int SUMS = N / 8 > 2 ? 4 : 2;
-    float y[SUMS] = {};
+    float y = 0.0f;
 #pragma unroll
     for (int n = 0; n < N; n++) {
+        const float now = fmaf(a[n], x[n], u);
 #ifdef MUTANT_INPUT_LATE
-        y[n % SUMS] = fmaf(w[n], x[n], y[n % SUMS]);
-        x[n] = fmaf(a[n], x[n], u);
+        y = fmaf(w[n], x[n], y);
 #else
-        x[n] = fmaf(a[n], x[n], u);
-        y[n % SUMS] = fmaf(w[n], x[n], y[n % SUMS]);
+        y = fmaf(w[n], now, y);
 #endif
+        x[n] = now;
     }
-    return SUMS == 4 ? (y[0] + y[1]) + (y[2] + y[3]) : y[0] + y[1];
+    return y;
+}
+
+// Four steps. In a cycle registers give an even and an odd operand, and what the operation before had in the same place: so
+// four states take all steps before their weights are used, each four times in a row.
+template <int N> __device__ __forceinline__ float4 step(float (&x)[N], const float (&a)[N], const float (&w)[N], float4 four) {
+    const float u[4] = {four.x, four.y, four.z, four.w};
+    float y[4] = {};
+#pragma unroll
+    for (int n = 0; n < N; n += 4) {
+        float now[4][4];
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+#ifdef MUTANT_INPUT_LATE
+                now[t][i] = x[n + i];
+                x[n + i] = fmaf(a[n + i], x[n + i], u[t]);
+#else
+                now[t][i] = x[n + i] = fmaf(a[n + i], x[n + i], u[t]);
+#endif
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int t = 0; t < 4; t++)
+                y[t] = fmaf(w[n + i], now[t][i], y[t]);
+        }
+    }
+    return make_float4(y[0], y[1], y[2], y[3]);
 }
 
 extern "C" __global__ void diagonal_ssm_simple(const float *u, const float *a, const float *b, const float *c, float *y, int S,
@@ -141,7 +229,7 @@ template <int PENDING> __device__ __forceinline__ void copy_wait() {
     __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(32) diagonal_ssm_heads(const float *u, const float *a, const float *b,
+extern "C" __global__ void __launch_bounds__(32, 8) diagonal_ssm_heads(const float *u, const float *a, const float *b,
                                                                      const float *c, float *y, int S) {
     constexpr int N = 32, STEPS = 64;
     // Four columns more, so that the 16 bytes of eight rows are in 32 banks.
@@ -177,11 +265,9 @@ extern "C" __global__ void __launch_bounds__(32) diagonal_ssm_heads(const float 
 #pragma unroll 1
         for (int t = 0; t < STEPS; t += 4) {
             // The inputs after the last ones are not used: what is read there are the columns more.
-            float4 four = next;
+            const float4 four = next;
             next = *(const float4 *)(mine + t + 4);
-            four.x = step(x, decay, w, four.x), four.y = step(x, decay, w, four.y);
-            four.z = step(x, decay, w, four.z), four.w = step(x, decay, w, four.w);
-            *(float4 *)(mine + t) = four;
+            *(float4 *)(mine + t) = step(x, decay, w, four);
         }
         __syncwarp();
 #pragma unroll
@@ -193,52 +279,65 @@ extern "C" __global__ void __launch_bounds__(32) diagonal_ssm_heads(const float 
 
 // ---- cluster
 
-// xⁿ, rounded once.
-__device__ __forceinline__ float power(float x, int n) {
-#ifdef MUTANT_SEGMENT_POWER
-    n--;
-#endif
-    double square = x, out = 1.0;
-    for (; n > 0; n /= 2, square *= square)
-        out = n % 2 ? out * square : out;
-    return (float)out;
-}
-
-// A number in the shared memory of another block of the cluster.
-__device__ __forceinline__ float of_block(const float *at, int rank) {
-    u32 address;
-    float out;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(at)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(out) : "r"(address) : "memory");
+// xⁿ.
+__device__ __forceinline__ double power(double x, int n) {
+    double out = 1.0;
+    for (; n > 0; n /= 2, x *= x)
+        out = n % 2 ? out * x : out;
     return out;
 }
 
-__device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+// To a place in the shared memory of another block of the cluster.
+__device__ __forceinline__ void store_of_block(const float *at, int rank, float x) {
+    u32 address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(at)), "r"(rank));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
 }
 
-extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const float *u, const float *a, const float *b,
-                                                                       const float *c, float *y, int S) {
-    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8, SEGMENTS = 32;
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// By four threads for each of `SEGMENTS`.
+template <int SEGMENTS>
+__device__ __forceinline__ void cluster(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
+    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8, THREADS = 4 * SEGMENTS;
     extern __shared__ __align__(16) float shared[];
-    __shared__ float total[N];
     const int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, steps = S / BLOCKS;
     const int length = steps / SEGMENTS, stride = length + 4;
     const int segment = threadIdx.x / 4, part = threadIdx.x % 4;
-    float *ends = shared + SEGMENTS * stride, *mine = shared + segment * stride, *my_end = ends + segment * ENDS + part * EACH;
+    // Where segments end, then where they start; and where the blocks before this one end.
+    float *ends = shared + SEGMENTS * stride, *before = ends + SEGMENTS * ENDS;
+    float *mine = shared + segment * stride, *my_end = ends + segment * ENDS + part * EACH;
     u += (size_t)head * S + rank * steps, y += (size_t)head * S + rank * steps;
     a += head * N, b += head * N, c += head * N;
 
-    for (int t = 4 * threadIdx.x; t < steps; t += 4 * blockDim.x)
-        *(float4 *)(shared + t / length * stride + t % length) = *(const float4 *)(u + t);
+    // All that is read is asked for at once.
+    cluster_arrive();
+    for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
+        copy_async(shared + t / length * stride + t % length, u + t);
+    copy_group();
+    const double my_decay = a[threadIdx.x % N];
     float x[EACH] = {}, decay[EACH], w[EACH], bs[EACH];
     load(a + part * EACH, decay), load(b + part * EACH, bs), load(c + part * EACH, w);
 #pragma unroll
     for (int n = 0; n < EACH; n++)
         w[n] = weight(bs[n], w[n]);
-    float of_segment, of_block_steps;
-    if (threadIdx.x < N)
-        of_segment = power(a[threadIdx.x], length), of_block_steps = power(a[threadIdx.x], steps);
+#ifdef MUTANT_SEGMENT_POWER
+    double square = power(my_decay, length - 1);
+#else
+    double square = power(my_decay, length);
+#endif
+    const float of_segment = (float)square;
+#pragma unroll
+    for (int i = 1; i < SEGMENTS; i *= 2)
+        square *= square;
+    const float of_block = (float)square;
+    copy_wait<0>();
     __syncthreads();
 
     for (int t = 0; t < length; t += 4) {
@@ -261,21 +360,29 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
             start = fmaf(of_segment, start, end[s]);
-        total[threadIdx.x] = start;
     }
-    cluster_barrier();
-    start = 0.0f;
+    // The others have begun, and have their shared memory.
+    cluster_wait();
+#ifdef MUTANT_BARRIER_MISSING
+    if (rank % 2 == 0)
+        __nanosleep(100000);
+#endif
     if (threadIdx.x < N) {
+        for (int to = rank + 1; to < BLOCKS; to++)
+            store_of_block(before + rank * N + threadIdx.x, to, start);
+    }
+    cluster_arrive();
+#ifndef MUTANT_BARRIER_MISSING
+    cluster_wait();
+#endif
+    if (threadIdx.x < N) {
+        start = 0.0f;
 #ifdef MUTANT_BLOCK_LOST
         for (int block = max(rank - 1, 0); block < rank; block++)
 #else
         for (int block = 0; block < rank; block++)
 #endif
-            start = fmaf(of_block_steps, start, of_block(total + threadIdx.x, block));
-    }
-    // Nobody leaves before all have read.
-    cluster_barrier();
-    if (threadIdx.x < N) {
+            start = fmaf(of_block, start, before[block * N + threadIdx.x]);
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++) {
             ends[s * ENDS + threadIdx.x] = start;
@@ -293,171 +400,42 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
 
     const bool second = part & 1, upper = part & 2;
     for (int t = 0; t < length; t += 4) {
-        const float4 four = *(const float4 *)(mine + t);
-        const float y0 = step(x, decay, w, four.x), y1 = step(x, decay, w, four.y);
-        const float y2 = step(x, decay, w, four.z), y3 = step(x, decay, w, four.w);
+        const float4 out = step(x, decay, w, *(const float4 *)(mine + t));
         // Of the four sums over four threads, each thread is left with its own.
-        const float even = (upper ? y2 : y0) + __shfl_xor_sync(0xffffffff, upper ? y0 : y2, 2);
-        const float odd = (upper ? y3 : y1) + __shfl_xor_sync(0xffffffff, upper ? y1 : y3, 2);
+        const float even = (upper ? out.z : out.x) + __shfl_xor_sync(0xffffffff, upper ? out.x : out.z, 2);
+        const float odd = (upper ? out.w : out.y) + __shfl_xor_sync(0xffffffff, upper ? out.y : out.w, 2);
         const float sum = (second ? odd : even) + __shfl_xor_sync(0xffffffff, second ? even : odd, 1);
         __syncwarp();
         mine[t + part] = sum;
     }
     __syncthreads();
-    for (int t = 4 * threadIdx.x; t < steps; t += 4 * blockDim.x)
+    for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
         store_once((float4 *)(y + t), *(const float4 *)(shared + t / length * stride + t % length));
-}
-
-// ---- chunks
-//
-// With chunks of T = 32 steps, K_j = Σ c b aʲ and x the state before a chunk, of each chunk's inputs u:
-//
-//   e = Σ_s a^(T−1−s) u_s    y_t = Σ_{s≤t} K_{t−s} u_s + Σ_n c b a^(t+1) x    x ← a^T x + e
-//
-// Chunks are the columns of products of 32 × 32 matrices. A warp has 16 of the rows and half of the columns.
-
-// A number as two of TF32, both cut: 22 bits of it. To round takes conversions, of which there are few in a cycle.
-__device__ __forceinline__ void two_tf32(float x, u32 &high, u32 &low) {
-    const u32 bits = 0xffffe000;
-    high = __float_as_uint(x) & bits, low = __float_as_uint(x - __uint_as_float(high)) & bits;
-}
-
-// c += a b of 16 × 8 and 8 × 8.
-__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// 16 rows of a 32 × 32 matrix, as the left side of products.
-struct Rows {
-    u32 high[4][4], low[4][4];
-
-    // `at(row, col)` for this lane's rows and columns; `first` is the first of the rows.
-    template <class At> __device__ __forceinline__ Rows(int first, At at) {
-        const int row = first + threadIdx.x % 32 / 4, col = threadIdx.x % 4;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                two_tf32(at(row + i % 2 * 8, 8 * k + col + i / 2 * 4), high[k][i], low[k][i]);
-        }
-    }
-
-    // out += these · columns, for four times 8 columns, which are rows of `STRIDE` numbers in shared memory: only the first
-    // 8 · `depth` of the numbers.
-    template <int STRIDE> __device__ __forceinline__ void times(float (&out)[4][4], const float *columns, int depth) const {
-        const float *mine = columns + threadIdx.x % 32 / 4 * STRIDE + threadIdx.x % 4;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (k >= depth)
-                break;
-            u32 right[4][2], rest[4][2];
-#pragma unroll
-            for (int tile = 0; tile < 4; tile++) {
-                two_tf32(mine[tile * 8 * STRIDE + 8 * k], right[tile][0], rest[tile][0]);
-                two_tf32(mine[tile * 8 * STRIDE + 8 * k + 4], right[tile][1], rest[tile][1]);
-            }
-#pragma unroll
-            for (int tile = 0; tile < 4; tile++)
-                multiply(out[tile], low[k], right[tile]);
-#pragma unroll
-            for (int tile = 0; tile < 4; tile++)
-                multiply(out[tile], high[k], rest[tile]);
-#pragma unroll
-            for (int tile = 0; tile < 4; tile++)
-                multiply(out[tile], high[k], right[tile]);
-        }
-    }
-};
-
-extern "C" __global__ void __launch_bounds__(128, 3) diagonal_ssm_chunks(const float *u, const float *a, const float *b,
-                                                                          const float *c, float *y, int S) {
-    constexpr int T = 32, CHUNKS = 64, STRIDE = T + 4, PIECE = CHUNKS * T, STAGES = 3;
-    extern __shared__ __align__(16) float shared[];
-    float *inputs = shared, *states = inputs + STAGES * CHUNKS * STRIDE;
-    // aʲ and, from the 33rd row on, c b a^(j+1), of every state; and the K_j.
-    float(*powers)[33] = (float(*)[33])(states + CHUNKS * STRIDE), *kernel = &powers[65][0];
-    const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u += (size_t)head * S, y += (size_t)head * S;
-    auto fetch = [&](int piece) {
-        if (piece * PIECE < S) {
-#pragma unroll
-            for (int i = 0; i < PIECE / 512; i++) {
-                const int chunk = i * 16 + threadIdx.x / 8, step = threadIdx.x % 8 * 4;
-                copy_async(inputs + (piece % STAGES * CHUNKS + chunk) * STRIDE + step, u + piece * PIECE + chunk * T + step);
-            }
-        }
-        copy_group();
-    };
-    fetch(0), fetch(1);
-
-    // Every warp has eight of the powers of each lane's state.
-    const double decay = a[head * T + lane], of_output = weight(b[head * T + lane], c[head * T + lane]);
-    double power = 1.0, eighth = decay * decay;
-    eighth *= eighth, eighth *= eighth;
-    for (int i = 0; i < warp; i++)
-        power *= eighth;
-    for (int j = warp * 8; j < warp * 8 + 8; j++, power *= decay) {
-        powers[j][lane] = (float)power;
-        powers[33 + j][lane] = (float)(of_output * (power * decay));
-        const float sum = warp_sum((float)(of_output * power));
-        if (lane == 0)
-            kernel[j] = sum;
-    }
-    // a^T, in the warp that comes to it.
-    const float of_chunk = (float)power;
-    __syncthreads();
-    const int row = warp % 2 * 16, depth = warp % 2 * 2 + 2;
-    const Rows ends(row, [&](int n, int s) { return powers[T - 1 - s][n]; });
-    const Rows within(row, [&](int t, int s) { return t < s ? 0.0f : kernel[t - s]; });
-    const Rows outputs(row, [&](int t, int n) { return powers[33 + t][n]; });
-
-    const int first = warp / 2 * 32, mine = lane % 4 * 2;
-    float start = 0.0f;
-    for (int piece = 0; piece * PIECE < S; piece++) {
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
-        __syncthreads();
-        fetch(piece + 2);
-        const float *in = inputs + (piece % STAGES * CHUNKS + first) * STRIDE;
-        {
-            float out[4][4] = {};
-            ends.times<STRIDE>(out, in, 4);
-#pragma unroll
-            for (int tile = 0; tile < 4; tile++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    states[(first + tile * 8 + mine + i % 2) * STRIDE + row + lane / 4 + i / 2 * 8] = out[tile][i];
-            }
-        }
-        __syncthreads();
-        if (warp == 3) {
-#ifdef MUTANT_CARRY_LOST
-            start = 0.0f;
+#ifdef MUTANT_BARRIER_MISSING
+    cluster_wait();
 #endif
-            // Read ahead, since only the sums wait for each other.
-            for (int chunk = 0; chunk < CHUNKS; chunk += 16) {
-                float *places = states + chunk * STRIDE + lane, end[16];
-#pragma unroll
-                for (int i = 0; i < 16; i++)
-                    end[i] = places[i * STRIDE];
-#pragma unroll
-                for (int i = 0; i < 16; i++) {
-                    places[i * STRIDE] = start;
-                    start = fmaf(of_chunk, start, end[i]);
-                }
-            }
-        }
-        __syncthreads();
-        float out[4][4] = {};
-        within.times<STRIDE>(out, in, depth);
-        outputs.times<STRIDE>(out, states + first * STRIDE, 4);
-        float *to = y + piece * PIECE + (first + mine) * T + row + lane / 4;
-#pragma unroll
-        for (int tile = 0; tile < 4; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                store_once(to + (tile * 8 + i % 2) * T + i / 2 * 8, out[tile][i]);
-        }
-    }
 }
+
+#define CLUSTER(SEGMENTS)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(4 * SEGMENTS) diagonal_ssm_cluster_##SEGMENTS(                                \
+        const float *u, const float *a, const float *b, const float *c, float *y, int S) {                                     \
+        cluster<SEGMENTS>(u, a, b, c, y, S);                                                                                   \
+    }
+
+CLUSTER(32)
+CLUSTER(64)
+
+// ---- rows
+
+#include "diagonal_ssm_rows.cuh"
+
+#define ROWS(WARPS, TILES, BLOCKS)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) diagonal_ssm_rows_##WARPS##_##TILES(                      \
+        const float *u, const float *a, const float *b, const float *c, float *y, int S) {                                     \
+        scan_rows<WARPS, TILES>(u, a, b, c, y, S);                                                                             \
+    }
+
+ROWS(4, 2, 3)
+ROWS(4, 1, 4)
+ROWS(8, 1, 2)
+ROWS(16, 1, 1)

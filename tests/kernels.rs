@@ -2,6 +2,8 @@
 
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
+#[path = "kernels/delta_handover.rs"]
+mod delta_handover;
 #[path = "kernels/delta_prefill.rs"]
 mod delta_prefill;
 #[path = "kernels/diagonal_ssm.rs"]

@@ -28,10 +28,11 @@ import torch
 import kernels_formats
 import kernels_linear
 import kernels_model
+import kernels_swap_ffn
 from kernels_common import DEVICE
 
 STARTED = time.monotonic()
-SECTIONS = kernels_model.SECTIONS | kernels_formats.SECTIONS | kernels_linear.SECTIONS
+SECTIONS = kernels_model.SECTIONS | kernels_formats.SECTIONS | kernels_linear.SECTIONS | kernels_swap_ffn.SECTIONS
 
 
 def median(once, each):

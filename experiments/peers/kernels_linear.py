@@ -131,6 +131,34 @@ def delta_prefill():
                 yield key, f"fla, states [{', '.join(layout.upper())}]", functools.partial(prepare, kind, layout == "vk", length)
 
 
+def delta_handover():
+    logging.disable(logging.WARNING)
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+    from fla.ops.kda import chunk_kda, fused_recurrent_kda
+
+    def prepare(kind, vk, sequences, length):
+        before, after = Tokens(sequences, length), Tokens(sequences, 1)
+        prefill = chunk_gated_delta_rule if kind == "gdn" else chunk_kda
+        decode = fused_recurrent_gated_delta_rule if kind == "gdn" else fused_recurrent_kda
+        first = before.arguments(kind, vk) | ({"safe_gate": True} if kind == "kda" else {})
+        then = after.arguments(kind, True)
+
+        def work():
+            state = prefill(**first)[1]
+            return decode(**then | {"initial_state": state if vk else state.permute(0, 1, 3, 2).contiguous()})
+
+        state = before.want(kind, vk, length)[1]
+        after.state[0] = state if vk else state.mT
+        o = after.want(kind, True, 1)[0]
+        return work, lambda got: relative(o)(got[0][0, :1]), 2**-6
+
+    for sequences, length in ((256, 16), (32, 64), (1, 64)):
+        for kind in ("gdn", "kda"):
+            key = f"delta_handover/{kind}.b{sequences}"
+            yield key, "fla, states turned between", functools.partial(prepare, kind, False, sequences, length)
+            yield key, "fla, states [V, K]", functools.partial(prepare, kind, True, sequences, length)
+
+
 # --- diagonal state-space model
 
 STATE = 32
@@ -192,4 +220,4 @@ def diagonal_ssm():
             yield key, "Triton, step by step", functools.partial(loop, heads, 8192, 1)
 
 
-SECTIONS = {"delta_decode": delta_decode, "delta_prefill": delta_prefill, "diagonal_ssm": diagonal_ssm}
+SECTIONS = {"delta_decode": delta_decode, "delta_prefill": delta_prefill, "delta_handover": delta_handover, "diagonal_ssm": diagonal_ssm}

@@ -127,14 +127,14 @@ impl Sizes {
 }
 
 /// The inputs, rounded to what the kernels read.
-struct Step {
+pub(super) struct Step {
     sizes: Sizes,
     /// Whether keys are contiguous in the states.
     vk: bool,
     /// Bytes of a number of the states.
     size: usize,
     /// Lower bound of log decays; 0 where they are made by softplus.
-    bound: f64,
+    pub bound: f64,
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
@@ -146,11 +146,11 @@ struct Step {
     /// Which token has each slot.
     users: Vec<Option<usize>>,
     /// The pool as bytes.
-    state: Vec<u8>,
+    pub state: Vec<u8>,
 }
 
 impl Step {
-    fn new(case: &Case, data: &Data) -> Self {
+    pub fn new(case: &Case, data: &Data) -> Self {
         let [tokens, heads, group, key, value] = ["B", "H", "G", "K", "V"].map(|dim| case.dim(dim));
         let kda = case.key("kind") == "kda";
         let gates = if kda { key } else { 1 };
@@ -220,7 +220,7 @@ impl Step {
         }
     }
 
-    fn buffers(&self, case: &Case) -> Vec<Buffer> {
+    pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
         let Sizes { heads, key, value, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
         let bf16 = |name, shape: &[usize], x: &[f32]| Buffer::input(name, Dtype::BF16, shape, bf16_bytes(x));
@@ -291,7 +291,7 @@ impl Step {
     }
 
     /// o and the pool afterwards, neither rounded.
-    fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
+    pub fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [q, k, g, beta] = self.prepared()?;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
         let v = self.v.iter().map(|x| f64::from(*x)).collect();

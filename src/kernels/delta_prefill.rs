@@ -4,7 +4,7 @@
 //! As [`reference::ops::linear_attention`] of q and k that are normalised first. What is all in f32 is held to a bound of
 //! f32 arithmetic; what reads and writes bf16 may multiply in bf16, so it is held to an error of each sequence and head.
 
-mod bounds;
+pub(super) mod bounds;
 
 use bounds::{Bounds, within_rms};
 use rayon::prelude::*;
@@ -18,7 +18,7 @@ use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
 /// What published kernels with operands in bf16 keep to, relative, in root mean square; their rounding as such, the same
 /// at every length, comes to 4·10⁻³ to 5·10⁻³.
-const BAR: f64 = 1e-2;
+pub(super) const BAR: f64 = 1e-2;
 
 /// Lengths of sequences around those of chunks.
 const LENGTHS: [usize; 7] = [0, 1, 63, 64, 65, 0, 130];
@@ -137,8 +137,8 @@ fn cases(gate: &'static str) -> Vec<Case> {
 }
 
 /// Inputs as they are stored.
-struct Prefill {
-    starts: Vec<usize>,
+pub(super) struct Prefill {
+    pub starts: Vec<usize>,
     q: Tensor<f32>,
     k: Tensor<f32>,
     v: Tensor<f32>,
@@ -149,9 +149,13 @@ struct Prefill {
 }
 
 impl Prefill {
-    fn new(case: &Case, data: &Data) -> Self {
+    /// Sequences of the same length where the tokens can be shared out so, else of the lengths above.
+    pub fn new(case: &Case, data: &Data) -> Self {
         let [t, n, h, hv, k, v, decays] = ["T", "N", "H", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
-        let lengths = if n == 1 { vec![t] } else { LENGTHS.to_vec() };
+        let lengths = match t == LENGTHS.iter().sum::<usize>() {
+            true => LENGTHS.to_vec(),
+            false => vec![t / n; n],
+        };
         let ends = lengths.iter().scan(0, |end, length| {
             *end += length;
             Some(*end)
@@ -216,11 +220,11 @@ impl Prefill {
         }
     }
 
-    fn scale(&self) -> f32 {
+    pub fn scale(&self) -> f32 {
         (self.q.cols() as f32).sqrt().recip()
     }
 
-    fn state_shape(&self, case: &Case, layout: &str) -> Vec<usize> {
+    pub fn state_shape(&self, case: &Case, layout: &str) -> Vec<usize> {
         let [n, hv, k, v] = ["N", "HV", "K", "V"].map(|dim| case.dim(dim));
         match case.dim(layout) {
             1 => vec![n, hv, v, k],
@@ -228,7 +232,7 @@ impl Prefill {
         }
     }
 
-    fn buffers(&self, case: &Case) -> Vec<Buffer> {
+    pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
         let values = |name, x: &Tensor<f32>| match case.key("dtype") {
             "bf16" => Buffer::input(name, Dtype::BF16, &x.shape, bf16_bytes(&x.data)),
             _ => Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data)),
@@ -258,7 +262,7 @@ impl Prefill {
     }
 
     /// o, and final states as stored.
-    fn want(&self, case: &Case) -> Result<(Vec<f64>, Vec<f64>), String> {
+    pub fn want(&self, case: &Case) -> Result<(Vec<f64>, Vec<f64>), String> {
         let initial = wide(&self.initial);
         let (o, state) = match case.dim("in_vk") {
             1 => self.forward(linear::State::<f64, linear::Vk>::new(initial)?)?,

@@ -8,6 +8,7 @@ mod blocks;
 pub mod call;
 pub mod data;
 mod delta_decode;
+mod delta_handover;
 mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
@@ -34,6 +35,7 @@ use judge::Measured;
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
     &delta_decode::DeltaDecode,
+    &delta_handover::DeltaHandover,
     &delta_prefill::DeltaPrefill,
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,

@@ -4,7 +4,7 @@ use super::{problems, values, violations};
 
 /// A way to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mistake {
+pub enum Mistake {
     None,
     LayoutConfused,
     DecayLate,
@@ -21,7 +21,7 @@ use Mistake::{
 };
 
 /// State and o of a case, all in f32, sums from first to last, as the definition has it.
-fn decoded(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'static str, Vec<u8>)> {
+pub fn decoded(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'static str, Vec<u8>)> {
     let [tokens, heads, group, keys, cols, slots] = ["B", "H", "G", "K", "V", "slots"].map(|dim| case.dim(dim));
     let [q, k, v, gate, beta] = ["q", "k", "v", "gate", "beta"].map(|name| values(problem, name));
     let [a_log, dt_bias, mut state] = ["a_log", "dt_bias", "state"].map(|name| values(problem, name));

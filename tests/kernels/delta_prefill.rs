@@ -4,7 +4,7 @@ use super::{problems, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mistake {
+pub enum Mistake {
     None,
     DecayLast,
     OldStateRead,
@@ -18,7 +18,7 @@ enum Mistake {
 }
 
 /// Token by token in f32, as straight as the definition.
-fn prefill(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'static str, Vec<u8>)> {
+pub fn prefill(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'static str, Vec<u8>)> {
     let [n, h, hv, k, v, decays] = ["N", "H", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
     let [q, keys, x, g, beta, initial] = ["q", "k", "v", "g", "beta", "initial"].map(|name| values(problem, name));
     let starts = problem.buffers.iter().find(|buffer| buffer.name == "starts").unwrap();
