@@ -4,9 +4,9 @@ name = "simple"
 doc = "products without tensor cores, any shape"
 needs = ["D % 8 == 0", "F % 4 == 0", "D <= 4096", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
+    { name = "h_scale", bytes = "B * C * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up activate down settle)) end(pool reduce decode)"
 launch = [
@@ -26,11 +26,13 @@ name = "unfused"
 doc = "every tensor operation a launch, matrix products by cuBLASLt"
 needs = ["size == 2", "D % 8 == 0", "F % 8 == 0", "D <= 4096"]
 scratch = [
-    { name = "events", bytes = "B * C * 4" }, { name = "norm", bytes = "B * C * 4" }, { name = "logit", bytes = "B * C * 4" }, { name = "normed", bytes = "B * C * D * 4" },
-    { name = "z", bytes = "B * C * 256" }, { name = "banks", bytes = "B * C * 16" }, { name = "gate", bytes = "B * C" }, { name = "bank", bytes = "B * C" }, { name = "physical", bytes = "B * C" },
-    { name = "lanes", bytes = "B * C * 4" }, { name = "next_lanes", bytes = "B * C * 4" }, { name = "gathered", bytes = "B * C * D * 2" }, { name = "next_ram", bytes = "B * C * D * 8" },
-    { name = "n", bytes = "B * C * D * 2" }, { name = "gates", bytes = "B * C * F * 4" }, { name = "ups", bytes = "B * C * F * 4" }, { name = "h", bytes = "B * C * F * 2" },
-    { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "products", bytes = "B * 8 * 224 * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "events", bytes = "B * C * 4" }, { name = "norm", bytes = "B * C * 4" }, { name = "logit", bytes = "B * C * 4" },
+    { name = "normed", bytes = "B * C * D * 4" }, { name = "z", bytes = "B * C * 256" }, { name = "banks", bytes = "B * C * 16" },
+    { name = "gate", bytes = "B * C" }, { name = "bank", bytes = "B * C" }, { name = "physical", bytes = "B * C" },
+    { name = "lanes", bytes = "B * C * 4" }, { name = "next_lanes", bytes = "B * C * 4" }, { name = "gathered", bytes = "B * C * D * 2" },
+    { name = "next_ram", bytes = "B * C * D * 8" }, { name = "n", bytes = "B * C * D * 2" }, { name = "gates", bytes = "B * C * F * 4" },
+    { name = "ups", bytes = "B * C * F * 4" }, { name = "h", bytes = "B * C * F * 2" }, { name = "kept", bytes = "B * C * D * 4" },
+    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "products", bytes = "B * 8 * 224 * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "film E(norm scale project logit gate banks bank lanes physical gather write_0 write_1 write_2 write_3 take stack first_lane middle_lane last_lane pack J(operand gate_product up_product activate RES(keep) down_product RES(add))) end(pool reduce sum silu decode)"
 launch = [
@@ -74,9 +76,10 @@ name = "cublaslt"
 doc = "an event is one launch for router, swap and norm, and four for each step of the FFN, two of them by cuBLASLt"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
-    { name = "h_scale", bytes = "B * C * 4" }, { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
+    { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
+    { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up activate RES(keep) down RES(add) settle)) end(pool reduce decode)"
 prepare = [
@@ -99,55 +102,26 @@ launch = [
 [[variant]]
 name = "cublaslt_programmatic"
 doc = "as cublaslt, our own launches begin before the last has ended"
-needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
-    { name = "h_scale", bytes = "B * C * 4" }, { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up activate RES(keep) down RES(add) settle)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_join_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "w1_scale", "w3_scale", "w13", "w13_scale", "D", "F"] },
-]
+like = "cublaslt"
+each = { programmatic = true }
 launch = [
-    { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "bf16", into = "f32" } },
-    { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["gate_up", "h", "h_scale", "F"] },
-    { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
-    { name = "down", matmul = { a = "h", b = "w2", d = "x", m = "B * C", n = "D", k = "F", of = "bf16", into = "f32" } },
-    { name = "add", entry = "swap_ffn_unfused_add", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
+    { name = "keep", programmatic = false },
+    { name = "add", programmatic = false },
 ]
 
 [[variant]]
 name = "cublaslt_bf16"
 doc = "as cublaslt, with gate and up rounded to bf16 on their way"
-needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
+like = "cublaslt"
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" }, { name = "gate_up", bytes = "B * C * F * 4" }, { name = "h", bytes = "B * C * F * size" },
-    { name = "h_scale", bytes = "B * C * 4" }, { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up activate RES(keep) down RES(add) settle)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_join_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "w1_scale", "w3_scale", "w13", "w13_scale", "D", "F"] },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
+    { name = "gate_up", bytes = "B * C * F * 4" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
+    { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 launch = [
-    { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "bf16", into = "bf16" } },
-    { name = "activate", entry = "swap_ffn_activate_bf16_in", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
-    { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
-    { name = "down", matmul = { a = "h", b = "w2", d = "x", m = "B * C", n = "D", k = "F", of = "bf16", into = "f32" } },
-    { name = "add", entry = "swap_ffn_unfused_add", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
+    { name = "activate", entry = "swap_ffn_activate_bf16_in" },
 ]
 
 [[variant]]
@@ -156,9 +130,9 @@ doc = "two launches for each step of the FFN, in tensor cores"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" }, { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
+    { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
@@ -178,102 +152,34 @@ launch = [
 [[variant]]
 name = "fused"
 doc = "as fused_1, thread blocks share weights: four of the first product, two of the second"
-arch = "sm_90a"
+like = "fused_1"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" }, { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
 launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", cluster = [4] },
+    { name = "down", entry = "swap_ffn_down_2_{W}", cluster = [8] },
 ]
 
 [[variant]]
 name = "programmatic_1"
 doc = "as fused_1, each launch begins before the last has ended, with its weights"
-arch = "sm_90a"
-needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" }, { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
-launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230464, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
-]
+like = "fused_1"
+each = { programmatic = true }
 
 [[variant]]
 name = "programmatic_2"
 doc = "as programmatic_1, two thread blocks share weights"
-arch = "sm_90a"
+like = "fused"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" }, { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
+each = { programmatic = true }
 launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 230464, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", cluster = [2] },
 ]
 
 [[variant]]
 name = "programmatic"
 doc = "as fused, each launch begins before the last has ended, with its weights"
-arch = "sm_90a"
-needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" }, { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
-launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
-]
+like = "fused"
+each = { programmatic = true }
 
 [[variant]]
 name = "planes"
@@ -281,9 +187,10 @@ doc = "as programmatic_1, without clusters: parts of the second product are adde
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" }, { name = "h", bytes = "B * C * 8192" }, { name = "planes", bytes = "B * C * 16384" },
-    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
+    { name = "h", bytes = "B * C * 8192" }, { name = "planes", bytes = "B * C * 16384" }, { name = "pooled", bytes = "B * 8 * D * 4" },
+    { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down gather)) end(pool reduce decode)"
 prepare = [
@@ -304,133 +211,66 @@ launch = [
 [[variant]]
 name = "cublaslt_fp8"
 doc = "as cublaslt, operands in E4M3"
+like = "cublaslt"
 needs = ["size == 1", "D == 1024", "F % 16 == 0", "F <= 4096"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
-    { name = "h_scale", bytes = "B * C * 4" }, { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up activate RES(keep) down RES(add) settle)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_join_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "w1_scale", "w3_scale", "w13", "w13_scale", "D", "F"] },
-]
 launch = [
-    { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "e4m3", into = "f32", scales = ["n_scale", "w13_scale"] } },
-    { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
-    { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
     { name = "down", matmul = { a = "h", b = "w2", d = "x", m = "B * C", n = "D", k = "F", of = "e4m3", into = "f32", scales = ["h_scale", "w2_scale"] } },
-    { name = "add", entry = "swap_ffn_unfused_add", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
 ]
 
 [[variant]]
 name = "fp8"
 doc = "as fused, operands in E4M3; rows of h and of n are rounded by launches of their own, which see all of a row"
-arch = "sm_90a"
+like = "fused"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" }, { name = "hidden", bytes = "B * C * 16384" }, { name = "h", bytes = "B * C * 4096" },
-    { name = "h_scale", bytes = "B * C * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" },
+    { name = "hidden", bytes = "B * C * 16384" }, { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" },
+    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up round down settle)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
 launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_tiles_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, bytes = "2 * F * D * size + B * C * (D * size + F * 4)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
+    { name = "gate_up", bytes = "2 * F * D * size + B * C * (D * size + F * 4)", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
     { name = "round", entry = "swap_ffn_round_tiles_e4m3", grid = ["B * C"], block = [256], args = ["hidden", "h", "h_scale", "F"] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 4)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
+    { name = "down", bytes = "F * D * size + B * C * (F * size + D * 4)", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
 ]
 
 [[variant]]
 name = "fp8_joined"
 doc = "as fused, operands in E4M3; thread blocks that have parts of the same rows wait for each other to know the largest"
-arch = "sm_90a"
+like = "fused"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" }, { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" },
-    { name = "joint", bytes = "B * C * 9" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" },
+    { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" }, { name = "joint", bytes = "B * C * 9" },
+    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "clear start E(swap J(gate_up down)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
 launch = [
     { name = "clear", entry = "swap_ffn_clear", grid = ["ceil(B * C, 256)"], block = [256], args = ["joint", "B", "C"] },
-    { name = "start", entry = "swap_ffn_start_joined_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_joined_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_joined_4", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_joined_2", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, bytes = "F * D + B * C * (F + D * 5)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
+    { name = "start", entry = "swap_ffn_start_joined_{W}" },
+    { name = "swap", entry = "swap_ffn_swap_joined_{W}_{L}" },
+    { name = "gate_up", entry = "swap_ffn_gate_up_joined_4", bytes = "2 * F * D + B * C * (D + F)", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_joined_2", bytes = "F * D + B * C * (F + D * 5)", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "B", "C", "RES"] },
 ]
 
 [[variant]]
 name = "fp8_programmatic"
 doc = "as fp8_joined, each launch begins before the last has ended, with its weights"
-arch = "sm_90a"
-needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" }, { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" },
-    { name = "joint", bytes = "B * C * 9" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "clear start E(swap J(gate_up down)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
-launch = [
-    { name = "clear", entry = "swap_ffn_clear", grid = ["ceil(B * C, 256)"], block = [256], programmatic = true, args = ["joint", "B", "C"] },
-    { name = "start", entry = "swap_ffn_start_joined_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_joined_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_joined_4", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 230464, programmatic = true, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_joined_2", grid = ["B * C / 128 * 32"], block = [384], cluster = [8], shared = 196704, programmatic = true, bytes = "F * D + B * C * (F + D * 5)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
-]
+like = "fp8_joined"
+each = { programmatic = true }
 
 [[variant]]
 name = "fp8_programmatic_2"
 doc = "as fp8_programmatic, two thread blocks share weights of the first product, none of the second"
-arch = "sm_90a"
+like = "fp8_programmatic"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 256 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" }, { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" },
-    { name = "joint", bytes = "B * C * 9" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "clear start E(swap J(gate_up down)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
 launch = [
-    { name = "clear", entry = "swap_ffn_clear", grid = ["ceil(B * C, 256)"], block = [256], programmatic = true, args = ["joint", "B", "C"] },
-    { name = "start", entry = "swap_ffn_start_joined_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_joined_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_joined_2", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 230464, programmatic = true, bytes = "2 * F * D + B * C * (D + F)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_joined_1", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, programmatic = true, bytes = "F * D + B * C * (F + D * 5)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "B", "C", "RES"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_joined_2", cluster = [2] },
+    { name = "down", entry = "swap_ffn_down_joined_1", cluster = [4] },
 ]
 
 [[mutant]]
