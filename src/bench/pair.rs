@@ -6,8 +6,8 @@ use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::{Replay, Stopwatch};
 use crate::backend::cuda::{Device, Plan, Source, Toolkit};
-use crate::error::{Error, Exit, Result, did_you_mean};
-use crate::kernels::{self, Case, Data, Problem};
+use crate::error::{Error, Exit, Result};
+use crate::kernels::{self, Case, Problem};
 use crate::sweep::kernels::folder;
 
 /// Time two kernels in turn on the GPU that is here, and tell how many times as long the second takes, with an interval.
@@ -120,18 +120,13 @@ impl Kernel {
         let source = Source::read(&folder()?.join(format!("{}.cu", op.name())))?;
         let found = source.named(variant)?;
         let deterministic = found.nondeterministic.is_none();
-        let cases = op.cases();
-        let case = cases.iter().find(|other| other.name == case).ok_or_else(|| {
-            let near = did_you_mean(case, cases.iter().map(|case| case.name.as_str()));
-            Error::Usage(format!("{} has no case '{case}'{near}", op.name()))
-        })?;
-        let none = |pattern: &str| Err(format!("'{name}' reads a model, at {pattern}: choose another case"));
+        let case = kernels::case(op, case).map_err(Error::Usage)?;
         Ok(Self {
             name: name.into(),
             variant: variant.into(),
             deterministic,
-            problem: op.problem(case, &Data::new(0, &none)).map_err(Error::Usage)?,
-            case: case.clone(),
+            problem: kernels::problem(op, &case).map_err(Error::Usage)?,
+            case,
             source,
         })
     }

@@ -240,3 +240,24 @@ pub fn find(name: &str) -> Result<&'static dyn Op, String> {
         format!("no operation '{name}'{hint}")
     })
 }
+
+/// The case of an operation called `name`, or an error that names the nearest.
+pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
+    let cases = op.cases();
+    let found = cases.iter().find(|case| case.name == name).cloned();
+    found.ok_or_else(|| {
+        let hint = crate::error::did_you_mean(name, cases.iter().map(|case| case.name.as_str()));
+        format!("{} has no case '{name}'{hint}", op.name())
+    })
+}
+
+/// Inputs and judgement of a case without a model.
+pub fn problem(op: &dyn Op, case: &Case) -> Result<Problem, String> {
+    let none = |pattern: &str| {
+        Err(format!(
+            "case '{}' reads a model, at {pattern}: choose another",
+            case.name
+        ))
+    };
+    op.problem(case, &Data::new(0, &none))
+}

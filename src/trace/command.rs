@@ -10,8 +10,8 @@ use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
-use crate::error::{Error, Exit, Result, did_you_mean};
-use crate::kernels::{self, Case, Data, Op, Problem};
+use crate::error::{Error, Exit, Result};
+use crate::kernels::{self, Case, Op, Problem};
 use crate::sweep::command::OnDevice;
 use crate::sweep::kernels::folder;
 
@@ -65,13 +65,7 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
     };
     let sms = device.as_ref().map_or(SMS, |device| device.sms);
     let (case, variants) = choose(args, op, &source, sms)?;
-    let none = |pattern: &str| {
-        Err(format!(
-            "case '{}' reads a model, at {pattern}: choose another",
-            case.name
-        ))
-    };
-    let problem = op.problem(&case, &Data::new(0, &none)).map_err(Error::Usage)?;
+    let problem = kernels::problem(op, &case).map_err(Error::Usage)?;
     let planned = variants.into_iter().map(|variant| {
         let plan = Plan::new(variant, &case, sms).map_err(Error::Usage)?;
         let plan = plan.ok_or_else(|| {
@@ -126,27 +120,27 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
         let plan = Plan::new(variant, case, sms).map_err(|why| Error::data(&source.path, why))?;
         Ok(plan.is_some())
     };
-    let cases = op.cases();
     let case = match &args.case {
-        Some(name) => cases.iter().find(|case| case.name == *name).ok_or_else(|| {
-            let near = did_you_mean(name, cases.iter().map(|case| case.name.as_str()));
-            Error::Usage(format!("{} has no case '{name}'{near}", op.name()))
-        })?,
+        Some(name) => kernels::case(op, name).map_err(Error::Usage)?,
         None => {
-            let mut found = None;
-            for case in cases.iter().filter(|case| case.timed) {
-                let taken = variants.iter().map(|variant| takes(variant, case));
-                if found.is_none() && taken.collect::<Result<Vec<_>>>()?.into_iter().all(|taken| taken) {
-                    found = Some(case);
-                }
-            }
+            let taken = |case: &Case| {
+                variants
+                    .iter()
+                    .map(|variant| takes(variant, case))
+                    .collect::<Result<Vec<_>>>()
+            };
+            let timed = op.cases().into_iter().filter(|case| case.timed);
+            let timed = timed
+                .map(|case| Ok((taken(&case)?, case)))
+                .collect::<Result<Vec<_>>>()?;
+            let found = timed.into_iter().find(|(taken, _)| taken.iter().all(|taken| *taken));
             let why = || Error::Usage("no timed case is taken by all of these variants; name one with --case".into());
-            found.ok_or_else(why)?
+            found.ok_or_else(why)?.1
         }
     };
     if variants.is_empty() {
         for variant in all {
-            if takes(variant, case)? {
+            if takes(variant, &case)? {
                 variants = vec![variant];
             }
         }
@@ -157,7 +151,7 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
             op.name(),
             case.name
         ))),
-        false => Ok((case.clone(), variants)),
+        false => Ok((case, variants)),
     }
 }
 
