@@ -104,6 +104,18 @@ fn decisions_are_judged_by_their_margin() {
     );
 }
 
+/// Columns of later sources weigh less, down to nothing.
+#[test]
+fn there_may_be_many_sources() {
+    let small =
+        "{ swap_ffn = { d_model = 16, d_ff = 16, core_count = 4, n_events = 1, d_router = 4, collapse_r = 4 } }";
+    let more: String = (0..12)
+        .map(|at| format!("[[source]]\nname = \"more_{at}\"\nfrom = {small}\n\n"))
+        .collect();
+    let text = SWAPPED.replacen("[[recipe]]", &(more + "[[recipe]]"), 1);
+    assert!(!swept(&text, &[]).is_empty());
+}
+
 #[test]
 fn tokens_do_not_depend_on_threads_or_on_later_ones() {
     let one = swept(SWAPPED, &["--threads", "1"]);
