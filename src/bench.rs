@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
+use crate::json;
 
 /// Time the FP32 reference: one forward over a window, and one decode step after it.
 #[derive(Debug, clap::Args)]
@@ -89,10 +90,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     let peer = peer.transpose()?;
     let ours = measure(args)?;
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&ours).map_err(|error| Error::Usage(error.to_string()))?
-        );
+        json::print(&ours)?;
         return Ok(Exit::Pass);
     }
     let row = |name: &str, what: &str, t: Timing| {

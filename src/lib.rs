@@ -15,6 +15,7 @@ pub mod gate;
 pub mod generate;
 pub mod inspect;
 pub mod inventory;
+pub mod json;
 pub mod kernels;
 pub mod layouts;
 pub mod metrics;

@@ -102,3 +102,40 @@ why = "e4m3 keeps about 0.9997 of a vector"
 fn path(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")
 }
+
+/// A change of an experiment is refused with these words, and leaves no run behind.
+#[track_caller]
+fn refuses(text: &str, change: [&str; 2], words: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let changed = text.replacen(change[0], change[1], 1);
+    assert_ne!(changed, text, "'{}' is not in the file", change[0]);
+    let out = folder.path().join("run");
+    let output = run(&["sweep", path(&write(folder.path(), &changed)), "--out", path(&out)]);
+    let error = stderr(&output);
+    assert_eq!(code(&output), 2, "{change:?}: {error}");
+    for word in words {
+        assert!(error.contains(word), "{change:?}: '{word}' is not in: {error}");
+    }
+    assert!(!out.exists(), "a refused experiment leaves no run behind");
+}
+
+/// The records of an experiment that runs to its end, whatever its gates say.
+#[track_caller]
+fn swept(text: &str, more: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let output = run(&[&["sweep", path(&write(folder.path(), text)), "--out", path(&out)], more].concat());
+    assert!([0, 100].contains(&code(&output)), "{}", stderr(&output));
+    records(&out)
+}
+
+/// A page of findings, filled from a run.
+#[track_caller]
+fn filled(out: &Path, template: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, page) = (folder.path().join("page.md"), folder.path().join("filled.md"));
+    std::fs::write(&from, template).unwrap();
+    let output = run(&["report", path(out), "--findings", path(&from), "-o", path(&page)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    std::fs::read_to_string(page).unwrap()
+}

@@ -6,7 +6,7 @@ mod kernels;
 
 use std::path::Path;
 
-use reference::paths::swap_ffn::{Decisions, LaneRule, Model, State};
+use reference::paths::swap_ffn::{LaneRule, Model};
 use reference::{Choice, Numerics, Plain, Site, Tensor};
 use ulplab::dataset::parse_toml;
 use ulplab::formats::codec;
@@ -63,12 +63,9 @@ fn failing(event: Event) -> Vec<String> {
         .collect()
 }
 
-type Numbers<'a> = &'a mut dyn Numerics<f32>;
-type Decided = Result<Decisions<f32>, String>;
-
 /// Hands everything on, and changes decisions before.
 struct Overruled<'a, F> {
-    numerics: Numbers<'a>,
+    numerics: &'a mut dyn Numerics<f32>,
     change: F,
 }
 
@@ -83,77 +80,36 @@ impl<F: FnMut(&Site, &mut Choice<f32>)> Numerics<f32> for Overruled<'_, F> {
     }
 }
 
-/// The FFN steps of an event after an exchange of another kind.
-fn then_ffn(
-    model: &Model<f32>,
-    x: &mut Tensor<f32>,
-    state: &State<f32>,
-    event: usize,
-    numerics: Numbers,
-) -> Result<(), String> {
-    (0..model.config().k_ffn).try_for_each(|_| model.ffn(x, state, event, numerics))
-}
-
-fn in_parts(
-    model: &Model<f32>,
-    x: &mut Tensor<f32>,
-    state: &mut State<f32>,
-    event: usize,
-    numerics: Numbers,
-) -> Decided {
+const IN_PARTS: Event = |model, x, state, event, numerics| {
     let decisions = model.exchange(x, state, event, numerics)?;
-    then_ffn(model, x, state, event, numerics)?;
+    (0..model.config().k_ffn).try_for_each(|_| model.ffn(x, state, event, numerics))?;
     Ok(decisions)
-}
+};
 
-fn other_lane_rule(
-    model: &Model<f32>,
-    x: &mut Tensor<f32>,
-    state: &mut State<f32>,
-    event: usize,
-    numerics: Numbers,
-) -> Decided {
+const OTHER_LANE_RULE: Event = |model, x, state, event, numerics| {
     let before = state.map.clone();
     let decisions = model.event(x, state, event, numerics)?;
     for (row, map) in before.into_iter().enumerate().filter(|(row, _)| decisions.gate[*row]) {
         state.map[row] = LaneRule::MoveToFront.update(map, usize::from(decisions.bank[row]));
     }
     Ok(decisions)
-}
+};
 
-fn no_write_back(
-    model: &Model<f32>,
-    x: &mut Tensor<f32>,
-    state: &mut State<f32>,
-    event: usize,
-    numerics: Numbers,
-) -> Decided {
+const NO_WRITE_BACK: Event = |model, x, state, event, numerics| {
     let ram = state.ram.clone();
     let decisions = model.event(x, state, event, numerics)?;
     state.ram = ram;
     Ok(decisions)
-}
+};
 
-fn stale_map(
-    model: &Model<f32>,
-    x: &mut Tensor<f32>,
-    state: &mut State<f32>,
-    event: usize,
-    numerics: Numbers,
-) -> Decided {
+const STALE_MAP: Event = |model, x, state, event, numerics| {
     let map = state.map.clone();
     let decisions = model.event(x, state, event, numerics)?;
     state.map = map;
     Ok(decisions)
-}
+};
 
-fn threshold_of_a_bf16_sigmoid(
-    model: &Model<f32>,
-    x: &mut Tensor<f32>,
-    state: &mut State<f32>,
-    event: usize,
-    numerics: Numbers,
-) -> Decided {
+const THRESHOLD_OF_A_BF16_SIGMOID: Event = |model, x, state, event, numerics| {
     let change = |site: &Site, choice: &mut Choice<f32>| {
         if site.name == "router.gate" {
             let rows = choice.indices.iter_mut().zip(choice.scores.data.chunks_exact(2));
@@ -161,16 +117,10 @@ fn threshold_of_a_bf16_sigmoid(
         }
     };
     model.event(x, state, event, &mut Overruled { numerics, change })
-}
+};
 
 /// Banks are chosen on what comes in.
-fn router_after_exchange(
-    model: &Model<f32>,
-    x: &mut Tensor<f32>,
-    state: &mut State<f32>,
-    event: usize,
-    numerics: Numbers,
-) -> Decided {
+const ROUTER_AFTER_EXCHANGE: Event = |model, x, state, event, numerics| {
     let (mut after, mut other) = (x.clone(), state.clone());
     model.exchange(&mut after, &mut other, event, &mut Plain)?;
     let late = model.exchange(&mut after, &mut other, event, &mut Plain)?;
@@ -180,24 +130,18 @@ fn router_after_exchange(
         }
     };
     model.event(x, state, event, &mut Overruled { numerics, change })
-}
+};
 
-fn too_large(
-    model: &Model<f32>,
-    x: &mut Tensor<f32>,
-    state: &mut State<f32>,
-    event: usize,
-    numerics: Numbers,
-) -> Decided {
+const TOO_LARGE: Event = |model, x, state, event, numerics| {
     let decisions = model.event(x, state, event, numerics)?;
     x.data.iter_mut().for_each(|x| *x *= 1.001);
     Ok(decisions)
-}
+};
 
 #[test]
 fn what_is_right_passes() {
     assert_eq!(failing(Model::event), Vec::<String>::new());
-    assert_eq!(failing(in_parts), Vec::<String>::new());
+    assert_eq!(failing(IN_PARTS), Vec::<String>::new());
 }
 
 #[test]
@@ -205,22 +149,22 @@ fn faults_are_noticed_by_gates() {
     let cases: [(&str, Event, &str); 6] = [
         (
             "the other lane rule",
-            other_lane_rule,
+            OTHER_LANE_RULE,
             "cumulative lane_distance *.lanes.1",
         ),
-        ("no write-back", no_write_back, "cumulative relative_l2 *.delta.1"),
-        ("a stale map", stale_map, "cumulative lane_distance *.lanes.1"),
+        ("no write-back", NO_WRITE_BACK, "cumulative relative_l2 *.delta.1"),
+        ("a stale map", STALE_MAP, "cumulative lane_distance *.lanes.1"),
         (
             "a threshold of 2^-7",
-            threshold_of_a_bf16_sigmoid,
+            THRESHOLD_OF_A_BF16_SIGMOID,
             "local flips_outside *.decisions.*",
         ),
         (
             "a router after the exchange",
-            router_after_exchange,
+            ROUTER_AFTER_EXCHANGE,
             "local flips_outside *.decisions.*",
         ),
-        ("x a thousandth too large", too_large, "local relative_l2 plain.x.*"),
+        ("x a thousandth too large", TOO_LARGE, "local relative_l2 plain.x.*"),
     ];
     for (fault, event, gate) in cases {
         let found = failing(event);

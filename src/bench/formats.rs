@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Timing, timing};
 use crate::error::{Error, Exit, Result};
 use crate::formats::codec;
+use crate::json;
 
 /// Time quantizing and dequantizing on one core, in GB of f32 a second.
 #[derive(Debug, clap::Args)]
@@ -98,8 +99,7 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
         black_box(&out);
     }
     if args.json {
-        let json = serde_json::to_string_pretty(&figures).map_err(|error| Error::Usage(error.to_string()))?;
-        println!("{json}");
+        json::print(&figures)?;
         return Ok(Exit::Pass);
     }
     println!(

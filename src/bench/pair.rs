@@ -7,8 +7,9 @@ use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::{Replay, Stopwatch};
 use crate::backend::cuda::{Device, Plan, Source, Toolkit};
 use crate::error::{Error, Exit, Result};
+use crate::json;
 use crate::kernels::{self, Case, Problem};
-use crate::sweep::kernels::folder;
+use crate::sweep::kernels::file;
 
 /// Time two kernels in turn on the GPU that is here, and tell how many times as long the second takes, with an interval.
 ///
@@ -78,10 +79,7 @@ pub(super) fn run(args: &PairArgs) -> Result<Exit> {
         .collect::<Result<Vec<_>>>()?;
     let measured = Measured::of(device.describe(), names, &pairs);
     match args.json {
-        true => println!(
-            "{}",
-            serde_json::to_string_pretty(&measured).map_err(|error| Error::Usage(error.to_string()))?
-        ),
+        true => json::print(&measured)?,
         false => print!("{}", measured.text()),
     }
     let near = |end: f64| args.within.is_none_or(|within| (end - 1.0).abs() <= within);
@@ -117,7 +115,7 @@ impl Kernel {
             .and_then(|(kernel, case)| Some((kernel.split_once('.')?, case)));
         let ((op, variant), case) = parts.ok_or_else(|| Error::Usage(format!("'{name}': expected OP.VARIANT/CASE")))?;
         let op = kernels::find(op).map_err(Error::Usage)?;
-        let source = Source::read(&folder()?.join(format!("{}.cu", op.name())))?;
+        let source = file(op)?;
         let found = source.named(variant)?;
         let deterministic = found.nondeterministic.is_none();
         let case = kernels::case(op, case).map_err(Error::Usage)?;

@@ -17,7 +17,7 @@ use crate::sweep::recurrence::checkpoints;
 pub fn columns(experiment: &Experiment) -> Vec<Column> {
     let steps = experiment.shape[1];
     let of_source = |(at, name): (usize, &str)| {
-        let weight = 100u8.saturating_sub(2 * at as u8);
+        let weight = |less: usize| 100usize.saturating_sub(2 * at + less) as u8;
         let column = |title: [&str; 2], doc: String, weight, site: String, metric: &'static str| Column {
             title: title.map(|line| Cow::Owned(line.to_string())),
             doc: Cow::Owned(doc),
@@ -34,14 +34,14 @@ pub fn columns(experiment: &Experiment) -> Vec<Column> {
             column(
                 [name, "error"],
                 error,
-                weight,
+                weight(0),
                 format!("{name}.output.{steps}"),
                 "relative_l2",
             ),
             column(
                 ["", "growth"],
                 growth.into(),
-                weight - 1,
+                weight(1),
                 format!("{name}.output"),
                 "growth",
             ),

@@ -51,13 +51,12 @@ fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Me
 pub fn columns(experiment: &Experiment) -> Vec<Column> {
     let tokens = experiment.shape[1];
     let of_source = |(at, source): (usize, &str)| {
-        let weight = 100u8.saturating_sub(10 * at as u8);
-        let column = |title: [&str; 2], doc: &str, less: u8, measured: Measured| {
+        let column = |title: [&str; 2], doc: &str, less: usize, measured: Measured| {
             let source = source.to_string();
             Column {
                 title: title.map(|line| Cow::Owned(line.to_string())),
                 doc: Cow::Owned(doc.to_string()),
-                weight: weight - less,
+                weight: 100usize.saturating_sub(10 * at + less) as u8,
                 cell: Box::new(move |index: &Index, candidate: &Candidate| {
                     let mean = value(index, candidate.name, &source, measured, tokens)?;
                     Some(number::of_metric(measured.2, mean))

@@ -31,6 +31,11 @@ pub fn folder() -> Result<PathBuf> {
     above("kernels")?.ok_or_else(|| Error::Setup("no folder kernels/ here or above; set ULPLAB_KERNELS".into()))
 }
 
+/// The file of an operation's kernels.
+pub fn file(op: &dyn Op) -> Result<KernelFile> {
+    KernelFile::read(&folder()?.join(format!("{}.cu", op.name())))
+}
+
 /// The folder of that name here, or in the nearest folder above that has one.
 pub fn above(name: &str) -> Result<Option<PathBuf>> {
     let here = std::env::current_dir().map_err(Error::io(".", "read"))?;

@@ -11,9 +11,10 @@ use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
+use crate::json;
 use crate::kernels::{self, Case, Op, Problem};
 use crate::sweep::command::OnDevice;
-use crate::sweep::kernels::folder;
+use crate::sweep::kernels::file;
 
 /// Show what a kernel launches: bytes and operations of each launch, its time, and its share of what is possible.
 ///
@@ -58,7 +59,7 @@ const SMS: i64 = 132;
 
 pub fn run(args: &TraceArgs) -> Result<Exit> {
     let op = kernels::find(&args.op).map_err(Error::Usage)?;
-    let source = Source::read(&folder()?.join(format!("{}.cu", op.name())))?;
+    let source = file(op)?;
     let device = match args.device {
         OnDevice::Cuda => Device::open(),
         OnDevice::Compile => Err(Error::Setup("no GPU is asked for".into())),
@@ -99,10 +100,7 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
         write_text(file, &html::page(&all))?;
     }
     match args.json {
-        true => println!(
-            "{}",
-            serde_json::to_string_pretty(&all).map_err(|error| Error::Usage(error.to_string()))?
-        ),
+        true => json::print(&all)?,
         false => print!("{}", terminal::text(&all)),
     }
     Ok(Exit::Pass)

@@ -50,15 +50,15 @@ fn chart(all: &Traces, trace: &Trace) -> String {
         detail: format!("{what}: {value:.2} µs"),
     };
     let row = |launch: &super::Launch| {
-        let us = launch.us? * launch.turns as f64;
-        let limit = (launch.cost * launch.turns).limit(ceilings);
+        let us = launch.us_of_all()?;
+        let limit = launch.all().limit(ceilings);
         let least = (limit > 0.0).then(|| dot(limit, Mark::Hollow, "least"));
         Some(DotRow {
             name: launch.name.clone(),
             slot: 0,
             head: false,
             dots: least.into_iter().chain([dot(us, Mark::Filled, "measured")]).collect(),
-            note: format!("{} × {:.2} µs", launch.turns, us / launch.turns as f64),
+            note: format!("{} × {:.2} µs", launch.turns, launch.us?),
         })
     };
     let dots = Dots {

@@ -4,9 +4,6 @@ mod command;
 mod html;
 mod terminal;
 
-use std::iter::Sum;
-use std::ops::{Add, Mul};
-
 use serde::Serialize;
 
 use crate::backend::cuda::plan::{Plan, Step, Work};
@@ -76,31 +73,19 @@ impl Cost {
     }
 }
 
-impl Add for Cost {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes + other.bytes,
-            flops: self.flops + other.flops,
+impl Launch {
+    /// What all its turns move and multiply.
+    pub fn all(&self) -> Cost {
+        let turns = self.turns as u64;
+        Cost {
+            bytes: turns * self.cost.bytes,
+            flops: turns * self.cost.flops,
         }
     }
-}
 
-impl Mul<usize> for Cost {
-    type Output = Self;
-
-    fn mul(self, turns: usize) -> Self {
-        Self {
-            bytes: self.bytes * turns as u64,
-            flops: self.flops * turns as u64,
-        }
-    }
-}
-
-impl Sum for Cost {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), Self::add)
+    /// How long all its turns take.
+    pub fn us_of_all(&self) -> Option<f64> {
+        Some(self.us? * self.turns as f64)
     }
 }
 
@@ -140,13 +125,16 @@ impl Trace {
 
     /// What all launches together move and multiply.
     pub fn cost(&self) -> Cost {
-        self.launches.iter().map(|launch| launch.cost * launch.turns).sum()
+        let sum = |of: fn(Cost) -> u64| self.launches.iter().map(|launch| of(launch.all())).sum();
+        Cost {
+            bytes: sum(|cost| cost.bytes),
+            flops: sum(|cost| cost.flops),
+        }
     }
 
     /// The sum of the launches' own times.
     pub fn us_of_launches(&self) -> Option<f64> {
-        let each = self.launches.iter();
-        each.map(|launch| Some(launch.us? * launch.turns as f64)).sum()
+        self.launches.iter().map(Launch::us_of_all).sum()
     }
 
     /// The time of a run that its share of the limit is of: out of the cache, where that could be measured.

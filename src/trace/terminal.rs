@@ -57,13 +57,12 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
         ]
     };
     for launch in &trace.launches {
-        let us = launch.us.map(|us| us * launch.turns as f64);
         rows.push(row(
             &launch.name,
             launch.turns,
-            launch.cost * launch.turns,
+            launch.all(),
             launch.us,
-            us,
+            launch.us_of_all(),
         ));
     }
     if trace.turns() > 1 {

@@ -217,16 +217,10 @@ fn a_gate_on_growth_tells_a_biased_rounding_from_a_fair_one() {
         "{told}"
     );
 
-    let template = folder.path().join("page.md");
-    std::fs::write(
-        &template,
+    let page = filled(
+        &out,
         "{{ run }}: {{ interval truncated local sum.state growth - }}{{ holds truncated local sum.state growth - >= 0.85 }}{{ holds nearest local delta.state growth - <= 0.2 }}",
-    )
-    .unwrap();
-    let page = folder.path().join("filled.md");
-    let output = run(&["report", path(&out), "--findings", path(&template), "-o", path(&page)]);
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
-    let page = std::fs::read_to_string(page).unwrap();
+    );
     assert!(
         page.contains("3 draws of 2 heads × 1024 steps") && page.contains(" ±0."),
         "{page}"
@@ -245,20 +239,13 @@ fn forms_are_right_and_rounding_shows() {
 
 #[test]
 fn results_depend_on_neither_threads_nor_what_comes_later() {
-    let folder = tempfile::tempdir().unwrap();
-    let sweep = |name: &str, text: &str, more: &[&str]| {
-        let out = folder.path().join(name);
-        let output = run(&[&["sweep", path(&write(folder.path(), text)), "--out", path(&out)], more].concat());
-        assert!([0, 100].contains(&code(&output)), "{}", stderr(&output));
-        records(&out)
-    };
-    let one = sweep("one", CARRIED, &["--threads", "1"]);
-    let two = sweep("two", CARRIED, &["--threads", "2"]);
+    let one = swept(CARRIED, &["--threads", "1"]);
+    let two = swept(CARRIED, &["--threads", "2"]);
     assert!(one == two, "threads change results");
-    let seed = sweep("seed", CARRIED, &["--seed", "9"]);
+    let seed = swept(CARRIED, &["--seed", "9"]);
     assert!(one != seed, "another seed draws other numbers");
     // Half as many steps give the same at every checkpoint they reach.
-    let half = sweep("half", &CARRIED.replace("1024]", "512]"), &[]);
+    let half = swept(&CARRIED.replace("1024]", "512]"), &[]);
     let checkpoints = |records: &[String]| -> Vec<String> {
         let reached = |record: &&String| record.contains(".output.512\"") || record.contains(".state.512\"");
         records.iter().filter(reached).cloned().collect()
@@ -272,19 +259,6 @@ fn results_depend_on_neither_threads_nor_what_comes_later() {
 
 #[test]
 fn mistakes_name_their_place() {
-    let folder = tempfile::tempdir().unwrap();
-    let refuses = |text: &str, change: [&str; 2], words: &[&str]| {
-        let changed = text.replacen(change[0], change[1], 1);
-        assert_ne!(changed, text, "'{}' is not in the file", change[0]);
-        let out = folder.path().join("run");
-        let output = run(&["sweep", path(&write(folder.path(), &changed)), "--out", path(&out)]);
-        let error = stderr(&output);
-        assert_eq!(code(&output), 2, "{change:?}: {error}");
-        for word in words {
-            assert!(error.contains(word), "{change:?}: '{word}' is not in: {error}");
-        }
-        assert!(!out.exists(), "a refused experiment leaves no run behind");
-    };
     let cases: &[([&str; 2], &[&str])] = &[
         (["1024]", "1000]"], &["line", "1000 steps, expected 64 doubled"]),
         (["1024]", "128]"], &["128 steps, expected 64 doubled twice"]),

@@ -161,19 +161,6 @@ fn results_depend_on_neither_threads_nor_partitions_but_on_the_seed() {
 
 #[test]
 fn mistakes_name_their_place() {
-    let folder = tempfile::tempdir().unwrap();
-    let refuses = |text: &str, change: [&str; 2], words: &[&str]| {
-        let changed = text.replacen(change[0], change[1], 1);
-        assert_ne!(changed, text, "'{}' is not in the file", change[0]);
-        let out = folder.path().join("run");
-        let output = run(&["sweep", path(&write(folder.path(), &changed)), "--out", path(&out)]);
-        let error = stderr(&output);
-        assert_eq!(code(&output), 2, "{change:?}: {error}");
-        for word in words {
-            assert!(error.contains(word), "{change:?}: '{word}' is not in: {error}");
-        }
-        assert!(!out.exists(), "a refused experiment leaves no run behind");
-    };
     refuses(
         ROUND_TRIP,
         ["\"e4m3\"", "\"e4m4\""],

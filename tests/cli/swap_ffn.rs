@@ -94,41 +94,37 @@ fn decisions_are_judged_by_their_margin() {
     let failed = |recipe: &str| told.lines().any(|line| line.starts_with(&format!("FAIL {recipe}")));
     assert!(failed("router") && !failed("ffn") && !failed("f32"), "{told}");
 
-    let template = folder.path().join("page.md");
-    std::fs::write(
-        &template,
+    let page = filled(
+        &out,
         "{{ run }}: {{ interval ffn local plain.x.4 relative_l2 - }}{{ holds ffn local plain.x.4 relative_l2 - >= 1e-4 }}{{ value f32 cumulative plain.first gate_agreement last }}",
-    )
-    .unwrap();
-    let page = folder.path().join("filled.md");
-    let output = run(&["report", path(&out), "--findings", path(&template), "-o", path(&page)]);
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
-    let page = std::fs::read_to_string(page).unwrap();
+    );
     assert!(
         page.contains("2 draws of 2 sequences × 4 tokens") && page.contains(" ±"),
         "{page}"
     );
 }
 
+/// Columns of later sources weigh less, down to nothing.
+#[test]
+fn there_may_be_many_sources() {
+    let small =
+        "{ swap_ffn = { d_model = 16, d_ff = 16, core_count = 4, n_events = 1, d_router = 4, collapse_r = 4 } }";
+    let more: String = (0..12)
+        .map(|at| format!("[[source]]\nname = \"more_{at}\"\nfrom = {small}\n\n"))
+        .collect();
+    let text = SWAPPED.replacen("[[recipe]]", &(more + "[[recipe]]"), 1);
+    assert!(!swept(&text, &[]).is_empty());
+}
+
 #[test]
 fn tokens_do_not_depend_on_threads_or_on_later_ones() {
-    let folder = tempfile::tempdir().unwrap();
-    let sweep = |name: &str, text: &str, more: &[&str]| {
-        let out = folder.path().join(name);
-        let output = run(&[&["sweep", path(&write(folder.path(), text)), "--out", path(&out)], more].concat());
-        assert!([0, 100].contains(&code(&output)), "{}", stderr(&output));
-        records(&out)
-    };
-    let one = sweep("one", SWAPPED, &["--threads", "1"]);
+    let one = swept(SWAPPED, &["--threads", "1"]);
+    assert!(one == swept(SWAPPED, &["--threads", "2"]), "threads change results");
     assert!(
-        one == sweep("two", SWAPPED, &["--threads", "2"]),
-        "threads change results"
-    );
-    assert!(
-        one != sweep("seed", SWAPPED, &["--seed", "9"]),
+        one != swept(SWAPPED, &["--seed", "9"]),
         "another seed draws other numbers"
     );
-    let half = sweep("half", &SWAPPED.replace("shape = [2, 4]", "shape = [2, 2]"), &[]);
+    let half = swept(&SWAPPED.replace("shape = [2, 4]", "shape = [2, 2]"), &[]);
     let until_two = |records: &[String]| -> Vec<String> {
         let reached = |record: &&String| record.contains("\"measurement\"") && !record.contains(".4\"");
         records.iter().filter(reached).cloned().collect()
@@ -204,16 +200,7 @@ fn mistakes_name_their_place() {
         ),
     ];
     for (change, words) in cases {
-        let changed = SWAPPED.replacen(change[0], change[1], 1);
-        assert_ne!(changed, SWAPPED, "'{}' is not in the file", change[0]);
-        let out = folder.path().join("run");
-        let output = run(&["sweep", path(&write(folder.path(), &changed)), "--out", path(&out)]);
-        let error = stderr(&output);
-        assert_eq!(code(&output), 2, "{change:?}: {error}");
-        for word in *words {
-            assert!(error.contains(word), "{change:?}: '{word}' is not in: {error}");
-        }
-        assert!(!out.exists(), "a refused experiment leaves no run behind");
+        refuses(SWAPPED, *change, words);
     }
     // The router's reading is for Swap-FFN alone.
     let recurrence = SWAPPED.replace("kind = \"swap_ffn\"", "kind = \"model\"\nmodel = \"dsv4-mini\"");

@@ -50,7 +50,6 @@ pub struct Matmul<'a> {
     /// Of B, A and D: to cuBLASLt, whose columns are contiguous, Dᵀ = B·Aᵀ.
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
-    tuned: bool,
     workspace: Memory,
 }
 
@@ -96,7 +95,6 @@ impl<'a> Matmul<'a> {
             product: lt("cublasLtMatmulDescCreate", result::create_matmul_desc(in_f32, f32))?,
             layouts: [layout(factor, k, n)?, layout(factor, k, m)?, layout(sum, n, m)?],
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
-            tuned: false,
             workspace: device.memory(WORKSPACE)?,
         };
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
@@ -171,14 +169,10 @@ impl<'a> Matmul<'a> {
         }
     }
 
-    /// Whether [`Matmul::tune`] has chosen.
-    pub fn tuned(&self) -> bool {
-        self.tuned
-    }
-
     /// Takes of cuBLASLt's first candidates the one that is fastest here.
-    pub fn tune(&mut self, operands: &Operands, timer: &Timer) -> Result<()> {
+    pub fn tune(&mut self, operands: &Operands) -> Result<()> {
         const CANDIDATES: usize = 8;
+        let timer = Timer::new(self.device)?;
         let mut best = (f64::INFINITY, self.algorithm);
         for algorithm in self.candidates(CANDIDATES)? {
             self.algorithm = algorithm;
@@ -189,7 +183,7 @@ impl<'a> Matmul<'a> {
                 best = (time, algorithm);
             }
         }
-        (self.algorithm, self.tuned) = (best.1, true);
+        self.algorithm = best.1;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::device::{Argument, Device, Function, Memory, Module};
 use super::matmul::{Matmul, Operands};
 use super::plan::{Plan, Step, Work};
 use super::sequence::Turn;
-use super::time::{Replay, Spread, Stopwatch, Timer, Times};
+use super::time::{Replay, Spread, Stopwatch, Times};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
@@ -90,12 +90,10 @@ impl<'a> Running<'a> {
 
     /// Chooses how matrices are multiplied, on memory that holds what it may.
     fn tune(&mut self) -> Result<()> {
-        let timer = Timer::new(self.device)?;
-        for turn in &self.set.launches {
-            if let (Loaded::Matmul(matmul), On::Operands(operands)) = (&mut self.loaded[1][turn.step], &turn.on)
-                && !matmul.tuned()
-            {
-                matmul.tune(operands, &timer)?;
+        for (step, loaded) in self.loaded[1].iter_mut().enumerate() {
+            let first = self.set.launches.iter().find(|turn| turn.step == step);
+            if let (Loaded::Matmul(matmul), Some(On::Operands(operands))) = (loaded, first.map(|turn| &turn.on)) {
+                matmul.tune(operands)?;
             }
         }
         Ok(())

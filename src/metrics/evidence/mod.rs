@@ -65,56 +65,25 @@ impl Evidence<'_> {
     }
 }
 
-impl<'a> From<&'a Pair> for Evidence<'a> {
-    fn from(pair: &'a Pair) -> Self {
-        Self::Pair(pair)
-    }
+/// What a kind of evidence is called, and what it is made of.
+macro_rules! kinds {
+    ($($kind:ident: $of:ty,)*) => {$(
+        impl<'a> From<&'a $of> for Evidence<'a> {
+            fn from(evidence: &'a $of) -> Self {
+                Self::$kind(evidence)
+            }
+        }
+    )*};
 }
 
-impl<'a> From<&'a Logits> for Evidence<'a> {
-    fn from(logits: &'a Logits) -> Self {
-        Self::Logits(logits)
-    }
-}
-
-impl<'a> From<&'a Gain> for Evidence<'a> {
-    fn from(gain: &'a Gain) -> Self {
-        Self::Gain(gain)
-    }
-}
-
-impl<'a> From<&'a Growth> for Evidence<'a> {
-    fn from(growth: &'a Growth) -> Self {
-        Self::Growth(growth)
-    }
-}
-
-impl<'a> From<&'a Choice> for Evidence<'a> {
-    fn from(choice: &'a Choice) -> Self {
-        Self::Choice(choice)
-    }
-}
-
-impl<'a> From<&'a RoundTrip<'a>> for Evidence<'a> {
-    fn from(trip: &'a RoundTrip<'a>) -> Self {
-        Self::RoundTrip(trip)
-    }
-}
-
-impl<'a> From<&'a Threshold> for Evidence<'a> {
-    fn from(threshold: &'a Threshold) -> Self {
-        Self::Threshold(threshold)
-    }
-}
-
-impl<'a> From<&'a Decisions> for Evidence<'a> {
-    fn from(decisions: &'a Decisions) -> Self {
-        Self::Decisions(decisions)
-    }
-}
-
-impl<'a> From<&'a History> for Evidence<'a> {
-    fn from(history: &'a History) -> Self {
-        Self::History(history)
-    }
+kinds! {
+    Pair: Pair,
+    Logits: Logits,
+    Choice: Choice,
+    Decisions: Decisions,
+    Gain: Gain,
+    Growth: Growth,
+    History: History,
+    RoundTrip: RoundTrip<'a>,
+    Threshold: Threshold,
 }
