@@ -4,14 +4,14 @@ name = "simple"
 doc = "products without tensor cores, any shape"
 needs = ["D % 8 == 0", "F % 4 == 0", "D <= 4096", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * size" },
     { name = "n_scale", bytes = "B * C * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
     { name = "h_scale", bytes = "B * C * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up activate down settle)) end(pool reduce decode)"
 launch = [
-    { name = "start", entry = "swap_ffn_start_simple_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_simple_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "start", entry = "swap_ffn_start_simple_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "n_scale", "C", "D", "begin", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_simple_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (768 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_simple_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", entry = "swap_ffn_gate_up_simple_{W}", grid = ["ceil(F, 64)", "ceil(B * C, 64)", "2"], block = [256], flops = "4 * B * C * D * F", args = ["n", "w1", "w3", "n_scale", "w1_scale", "w3_scale", "gate_up", "B", "C", "D", "F"] },
     { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
@@ -26,7 +26,7 @@ name = "unfused"
 doc = "every tensor operation a launch, matrix products by cuBLASLt"
 needs = ["size == 2", "D % 8 == 0", "F % 8 == 0", "D <= 4096"]
 scratch = [
-    { name = "events", bytes = "B * C * 4" }, { name = "norm", bytes = "B * C * 4" }, { name = "logit", bytes = "B * C * 4" },
+    { name = "norm", bytes = "B * C * 4" }, { name = "logit", bytes = "B * C * 4" },
     { name = "normed", bytes = "B * C * D * 4" }, { name = "z", bytes = "B * C * 256" }, { name = "banks", bytes = "B * C * 16" },
     { name = "gate", bytes = "B * C" }, { name = "bank", bytes = "B * C" }, { name = "physical", bytes = "B * C" },
     { name = "lanes", bytes = "B * C * 4" }, { name = "next_lanes", bytes = "B * C * 4" }, { name = "gathered", bytes = "B * C * D * 2" },
@@ -36,7 +36,7 @@ scratch = [
 ]
 sequence = "film E(norm scale project logit gate banks bank lanes physical gather write_0 write_1 write_2 write_3 take stack first_lane middle_lane last_lane pack J(operand gate_product up_product activate RES(keep) down_product RES(add))) end(pool reduce sum silu decode)"
 launch = [
-    { name = "film", entry = "swap_ffn_unfused_film", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "events", "B", "C", "D", "begin"] },
+    { name = "film", entry = "swap_ffn_unfused_film", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "B", "C", "D", "begin"] },
     { name = "norm", entry = "swap_ffn_unfused_norm", grid = ["B * C"], block = [256], args = ["x", "norm", "D", "eps"] },
     { name = "scale", entry = "swap_ffn_unfused_scale", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "norm", "router_g", "normed", "B", "C", "D"] },
     { name = "project", entry = "swap_ffn_unfused_project", grid = ["1", "ceil(B * C, 64)"], block = [256], args = ["normed", "router_w", "z", "B", "C", "D"] },
@@ -56,7 +56,7 @@ launch = [
     { name = "first_lane", entry = "swap_ffn_unfused_first_lane_{L}", grid = ["ceil(B * C, 256)"], block = [256], args = ["gate", "bank", "physical", "lanes", "next_lanes", "B", "C"] },
     { name = "middle_lane", entry = "swap_ffn_unfused_middle_lane_{L}", grid = ["ceil(B * C, 256)"], block = [256], args = ["gate", "bank", "physical", "lanes", "next_lanes", "B", "C"] },
     { name = "last_lane", entry = "swap_ffn_unfused_last_lane_{L}", grid = ["ceil(B * C, 256)"], block = [256], args = ["gate", "bank", "physical", "lanes", "next_lanes", "B", "C"] },
-    { name = "pack", entry = "swap_ffn_unfused_pack", grid = ["ceil(B * C, 256)"], block = [256], args = ["gate", "bank", "next_lanes", "map", "decisions", "events", "B", "C"] },
+    { name = "pack", entry = "swap_ffn_unfused_pack", grid = ["ceil(B * C, 256)"], block = [256], args = ["gate", "bank", "next_lanes", "map", "decisions", "@E", "B", "C"] },
     { name = "operand", entry = "swap_ffn_unfused_operand", grid = ["B * C"], block = [256], args = ["x", "ffn_g", "n", "D", "eps"] },
     { name = "gate_product", matmul = { a = "n", b = "w1", d = "gates", m = "B * C", n = "F", k = "D", of = "bf16", into = "f32" } },
     { name = "up_product", matmul = { a = "n", b = "w3", d = "ups", m = "B * C", n = "F", k = "D", of = "bf16", into = "f32" } },
@@ -76,7 +76,7 @@ name = "cublaslt"
 doc = "an event is one launch for router, swap and norm, and four for each step of the FFN, two of them by cuBLASLt"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * size" },
     { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
     { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
     { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
@@ -86,8 +86,8 @@ prepare = [
     { entry = "swap_ffn_join_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "w1_scale", "w3_scale", "w13", "w13_scale", "D", "F"] },
 ]
 launch = [
-    { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "n_scale", "C", "D", "begin", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (768 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "bf16", into = "f32" } },
     { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
@@ -114,7 +114,7 @@ name = "cublaslt_bf16"
 doc = "as cublaslt, with gate and up rounded to bf16 on their way"
 like = "cublaslt"
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * size" },
     { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
     { name = "gate_up", bytes = "B * C * F * 4" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
     { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
@@ -130,20 +130,22 @@ doc = "two launches for each step of the FFN, in tensor cores"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
-    { name = "h", bytes = "B * C * 8192" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
+    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" },
+    { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" }, { name = "joint", bytes = "B * C * 11" },
+    { name = "parts", bytes = "B * C * 12288" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
     { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
     { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
+    { entry = "swap_ffn_clear", grid = ["B * C / 128"], block = [256], args = ["joint", "B", "C"] },
 ]
 launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230464, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [4], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "n_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
+    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "n_scale", "C", "D", "begin", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (768 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230464, bytes = "2 * F * D * size + B * C * (D + F) * size", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * (4 + size))", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "parts", "B", "C", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -151,12 +153,12 @@ launch = [
 
 [[variant]]
 name = "fused"
-doc = "as fused_1, thread blocks share weights: four of the first product, two of the second"
+doc = "as fused_1, two thread blocks share weights"
 like = "fused_1"
-needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 512 == 0"]
+needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
 launch = [
-    { name = "gate_up", entry = "swap_ffn_gate_up_4_{W}", cluster = [4] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", cluster = [8] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", cluster = [2] },
+    { name = "down", entry = "swap_ffn_down_2_{W}", cluster = [2] },
 ]
 
 [[variant]]
@@ -166,47 +168,10 @@ like = "fused_1"
 each = { programmatic = true }
 
 [[variant]]
-name = "programmatic_2"
-doc = "as programmatic_1, two thread blocks share weights"
-like = "fused"
-needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
-each = { programmatic = true }
-launch = [
-    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", cluster = [2] },
-]
-
-[[variant]]
 name = "programmatic"
 doc = "as fused, each launch begins before the last has ended, with its weights"
 like = "fused"
 each = { programmatic = true }
-
-[[variant]]
-name = "planes"
-doc = "as programmatic_1, without clusters: parts of the second product are added up by a third launch"
-arch = "sm_90a"
-needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "16777216" }, { name = "packed_2", bytes = "8388608" },
-    { name = "h", bytes = "B * C * 8192" }, { name = "planes", bytes = "B * C * 16384" }, { name = "pooled", bytes = "B * 8 * D * 4" },
-    { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up down gather)) end(pool reduce decode)"
-prepare = [
-    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-]
-launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], programmatic = true, args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "events", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], programmatic = true, bytes = "B * C * (192 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "events", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_1_bf16", grid = ["B * C / 128 * 32"], block = [384], shared = 230464, programmatic = true, bytes = "2 * F * D * size + B * C * (D * size + F * 2)", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_planes", grid = ["B * C / 128 * 32"], block = [384], shared = 196704, programmatic = true, bytes = "F * D * size + B * C * (F * size + D * 16)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "planes", "B", "C"] },
-    { name = "gather", entry = "swap_ffn_gather", grid = ["B * C"], block = [256], programmatic = true, args = ["planes", "x", "router", "ffn_g", "sums", "n", "D", "RES", "eps"] },
-    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["x", "film_alpha", "pooled", "C", "D"] },
-    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], programmatic = true, args = ["pooled", "basis", "reduced", "D"] },
-    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], programmatic = true, args = ["reduced", "decoder", "delta", "B", "D"] },
-]
 
 [[variant]]
 name = "cublaslt_fp8"
@@ -220,113 +185,71 @@ launch = [
 
 [[variant]]
 name = "fp8"
-doc = "as fused, operands in E4M3; rows of h and of n are rounded by launches of their own, which see all of a row"
+doc = "as fused, operands in E4M3: thread blocks that have parts of the same rows tell each other the largest"
 like = "fused"
-needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" },
-    { name = "hidden", bytes = "B * C * 16384" }, { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" },
-    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "start E(swap J(gate_up round down settle)) end(pool reduce decode)"
-launch = [
-    { name = "settle", entry = "swap_ffn_settle_tiles_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", bytes = "2 * F * D * size + B * C * (D * size + F * 4)", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "hidden", "B", "C", "eps"] },
-    { name = "round", entry = "swap_ffn_round_tiles_e4m3", grid = ["B * C"], block = [256], args = ["hidden", "h", "h_scale", "F"] },
-    { name = "down", bytes = "F * D * size + B * C * (F * size + D * 4)", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "B", "C", "RES"] },
-]
+needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 256 == 0"]
 
 [[variant]]
-name = "fp8_joined"
-doc = "as fused, operands in E4M3; thread blocks that have parts of the same rows wait for each other to know the largest"
-like = "fused"
-needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 512 == 0"]
-scratch = [
-    { name = "sums", bytes = "B * C * 192" }, { name = "events", bytes = "B * C * 4" }, { name = "n", bytes = "B * C * D * size" },
-    { name = "n_scale", bytes = "B * C * 4" }, { name = "packed_13", bytes = "8388608" }, { name = "packed_2", bytes = "4194304" },
-    { name = "h", bytes = "B * C * 4096" }, { name = "h_scale", bytes = "B * C * 4" }, { name = "joint", bytes = "B * C * 9" },
-    { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
-]
-sequence = "clear start E(swap J(gate_up down)) end(pool reduce decode)"
-launch = [
-    { name = "clear", entry = "swap_ffn_clear", grid = ["ceil(B * C, 256)"], block = [256], args = ["joint", "B", "C"] },
-    { name = "start", entry = "swap_ffn_start_joined_{W}" },
-    { name = "swap", entry = "swap_ffn_swap_joined_{W}_{L}" },
-    { name = "gate_up", entry = "swap_ffn_gate_up_joined_4", bytes = "2 * F * D + B * C * (D + F)", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_joined_2", bytes = "F * D + B * C * (F + D * 5)", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "B", "C", "RES"] },
-]
+name = "fp8_programmatic_1"
+doc = "as fp8_programmatic, but for shared weights"
+like = "programmatic_1"
+needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 
 [[variant]]
 name = "fp8_programmatic"
-doc = "as fp8_joined, each launch begins before the last has ended, with its weights"
-like = "fp8_joined"
-each = { programmatic = true }
-
-[[variant]]
-name = "fp8_programmatic_2"
-doc = "as fp8_programmatic, two thread blocks share weights of the first product, none of the second"
-like = "fp8_programmatic"
+doc = "as fp8, each launch begins before the last has ended, with its weights"
+like = "programmatic"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 256 == 0"]
-launch = [
-    { name = "gate_up", entry = "swap_ffn_gate_up_joined_2", cluster = [2] },
-    { name = "down", entry = "swap_ffn_down_joined_1", cluster = [4] },
-]
 
 [[mutant]]
 name = "lane_literal"
 doc = "of the map only lane 0 changes"
-variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "not_written_back"
 doc = "what is swapped out is lost"
-variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "neighbour_map"
 doc = "the map of the row beside"
-variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "gate_at_zero"
 doc = "a logit of 0 opens the gate"
-variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "last_bank"
 doc = "of equal banks the last is taken"
-variants = ["planes", "simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "plane_lost"
 doc = "a quarter of the hidden numbers does not count"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "interleave_off"
 doc = "columns of gate and up meet others than their own"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2", "planes"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "tile_lost"
 doc = "a part of the sum of squares is left out"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "h is copied before all of it is there"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2", "planes"]
-
-[[mutant]]
-name = "planes_early"
-doc = "sums are added up before all are there"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic_2", "programmatic", "fp8", "fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 
 [[mutant]]
 name = "join_missing"
-doc = "rows are rounded by what is known of their largest by then"
-variants = ["fp8_joined", "fp8_programmatic", "fp8_programmatic_2"]
+doc = "what other thread blocks leave is read before it is there"
+variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
 */
 
 // x [B·C, D] in f32 from step to step, ram [B·C, 4, D] in bf16, map [B·C] of four lanes of two bits; decisions [E, B·C] are

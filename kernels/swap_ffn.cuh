@@ -8,7 +8,7 @@
 #include "formats.cuh"
 #include "warpgroups.cuh"
 
-constexpr int ROW_THREADS = 256, SUMS = 6, PARTS = 8, BANKS = 4, COLLAPSE = 8, REDUCED = 224;
+constexpr int ROW_THREADS = 256, SUMS = 6, PARTS = 32, BANKS = 4, COLLAPSE = 8, REDUCED = 224;
 constexpr int TILE_ROWS = 128, TILE = TILE_ROWS * 128; // rows of tiles of activations, and bytes
 
 // Byte of an activation in tiles of 128 rows and 128 bytes, those of the same rows next to each other.
@@ -144,11 +144,11 @@ __device__ __forceinline__ float scale_of(u32 amax) {
 }
 
 // E4M3 in rows, or in tiles, under one scale a row.
-template <bool TILES, bool NORMED = true> struct Coded {
+template <bool TILES> struct Coded {
     unsigned char *to;
     float *scales;
 
-    static constexpr bool normed = NORMED;
+    static constexpr bool normed = !TILES;
 
     template <int N> __device__ __forceinline__ void write(const Fours<N> &n, int row, int columns) const {
         __shared__ u32 room[ROW_THREADS / 32];
@@ -195,28 +195,6 @@ struct Film {
         for (int i = 0; i < N; i++)
             own.x[i] = make_float4(own.x[i].x * factor.x[i].x + term.x[i].x, own.x[i].y * factor.x[i].y + term.x[i].y,
                                    own.x[i].z * factor.x[i].z + term.x[i].z, own.x[i].w * factor.x[i].w + term.x[i].w);
-        own.store(x, D);
-    }
-};
-
-// From COUNT parts of W2 h, [COUNT, rows, D], and the old x, where that stays.
-template <int COUNT> struct Planes {
-    const float *planes;
-    int residual;
-
-    template <int N> __device__ __forceinline__ void load(Fours<N> &own, float *x, int row, int D) const {
-        Fours<N> parts[COUNT], old = {};
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            parts[i].load(planes + ((size_t)i * gridDim.x + row) * D, D);
-        if (residual)
-            old.load(x, D);
-        own = parts[0];
-#pragma unroll
-        for (int i = 1; i < COUNT; i++)
-            own.add(parts[i]);
-        if (residual)
-            own.add(old);
         own.store(x, D);
     }
 };
@@ -297,14 +275,14 @@ struct Decision {
 
 // The sums of a row from their parts, by every warp.
 __device__ __forceinline__ void add_parts(float (&s)[SUMS], const float *parts) {
+    static_assert(PARTS == 8 * 4 && SUMS == 6, "eight lanes have a sum, and sixteen of a warp two more");
     const int lane = threadIdx.x % 32;
-    const float2 two = lane < SUMS * PARTS / 2 ? ((const float2 *)parts)[lane] : make_float2(0, 0);
-    float sum = two.x + two.y;
-    sum += __shfl_xor_sync(0xffffffff, sum, 1);
-    sum += __shfl_xor_sync(0xffffffff, sum, 2);
+    const float4 *fours = (const float4 *)parts;
+    const float4 a = fours[lane], b = lane < 16 ? fours[32 + lane] : make_float4(0, 0, 0, 0);
+    const float first = lanes_sum<8>((a.x + a.y) + (a.z + a.w)), second = lanes_sum<8>((b.x + b.y) + (b.z + b.w));
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
-        s[i] = __shfl_sync(0xffffffff, sum, i * PARTS / 2);
+        s[i] = __shfl_sync(0xffffffff, i < 4 ? first : second, i % 4 * 8);
 }
 
 // What the swap changes.
@@ -312,7 +290,7 @@ struct Store {
     float *x;
     unsigned char *ram; // bf16 [rows, BANKS, D]
     u8 *map, *decisions;
-    u32 *events; // of each row, how many there have been
+    int event;
 };
 
 // One row a block. Where its gate is closed, all but the decision is as it was.
@@ -334,11 +312,8 @@ __device__ __forceinline__ void swap(Store store, float *sums, const float *bias
     float s[SUMS];
     add_parts(s, sums + (size_t)row * SUMS * PARTS);
     const Decision decision(s, bias, D, eps);
-    if (threadIdx.x == 0) {
-        const u32 event = store.events[row];
-        store.decisions[(size_t)event * gridDim.x + row] = decision.gate << 2 | decision.bank;
-        store.events[row] = event + 1;
-    }
+    if (threadIdx.x == 0)
+        store.decisions[(size_t)store.event * gridDim.x + row] = decision.gate << 2 | decision.bank;
     if (!decision.gate)
         return;
     uint2 *bank = (uint2 *)(store.ram + ((size_t)row * BANKS + (map >> 2 * decision.bank & 3)) * D * 2);
@@ -381,13 +356,4 @@ template <class In, class Operand> __device__ __forceinline__ void activate(cons
         h.x[i].z = silu(h.x[i].z) * up.x[i].z, h.x[i].w = silu(h.x[i].w) * up.x[i].w;
     }
     operand.write(h, row, F);
-}
-
-// Rows of f32 as operands.
-template <int N, class Operand> __device__ __forceinline__ void round_rows(const float *x, Operand operand, int columns) {
-    start_next();
-    wait_for_last();
-    Fours<N> own;
-    own.load(x + (size_t)blockIdx.x * columns, columns);
-    operand.write(own, blockIdx.x, columns);
 }

@@ -1,7 +1,7 @@
 // The two products of a step of the FFN in tensor cores, weights read once for all rows. A thread block has two groups of
 // warps that multiply, 64 rows of the left operand each, and one that fetches into a ring of STAGES tiles ahead of them.
-// Weights are fetched before what the last launch wrote is there. Thread blocks of a cluster that have the same weights
-// fetch a part each, for all.
+// Weights are fetched before what the last launch wrote is there. SHARE thread blocks, a cluster, have the same weights and
+// fetch a part each, for all. (Of four or eight not all clusters that 128 thread blocks make find room at once on an H200.)
 #pragma once
 
 #include "swap_ffn.cuh"
@@ -18,23 +18,6 @@ template <int COLUMNS, int STAGES> struct Ring {
     u64 full[STAGES], empty[STAGES];
 };
 
-// Thread blocks that have the same weights: this is number `own` of SHARE, whose ranks in the cluster lie `stride` apart.
-template <int SHARE> struct Sharing {
-    int own, first, stride;
-
-    __device__ __forceinline__ int rank(int i) const {
-        return first + i * stride;
-    }
-
-    __device__ __forceinline__ u16 mask() const {
-        u32 ranks = 0;
-#pragma unroll
-        for (int i = 0; i < SHARE; i++)
-            ranks |= 1u << rank(i);
-        return (u16)ranks;
-    }
-};
-
 // By all threads.
 template <int SHARE, int COLUMNS, int STAGES> __device__ __forceinline__ void ring_init(Ring<COLUMNS, STAGES> &ring) {
     if (threadIdx.x == 0) {
@@ -44,22 +27,24 @@ template <int SHARE, int COLUMNS, int STAGES> __device__ __forceinline__ void ri
         }
         barriers_ready();
     }
-    cluster_barrier();
+    if (SHARE > 1)
+        cluster_barrier();
+    else
+        __syncthreads();
 }
 
-// By one thread: `count` tiles that lie next to each other.
+// By one thread of number `own` of SHARE: `count` tiles that lie next to each other.
 template <int SHARE, int COLUMNS, int STAGES>
-__device__ __forceinline__ void fetch(Ring<COLUMNS, STAGES> &ring, Sharing<SHARE> sharing, const unsigned char *a, const unsigned char *b,
-                                      int count) {
+__device__ __forceinline__ void fetch(Ring<COLUMNS, STAGES> &ring, int own, const unsigned char *a, const unsigned char *b, int count) {
     const auto fetch_b = [&](int it) {
         constexpr int PART = COLUMNS * 128 / SHARE;
-        const int slot = it % STAGES, part = sharing.own * PART;
+        const int slot = it % STAGES, part = own * PART;
         barrier_expect(ring.full + slot, sizeof ring.stages[slot]);
         const unsigned char *from = b + (size_t)it * COLUMNS * 128 + part;
         if (SHARE == 1)
             copy_in(ring.stages[slot].b, from, PART, ring.full + slot);
         else
-            copy_in_all(ring.stages[slot].b + part, from, PART, ring.full + slot, sharing.mask());
+            copy_in_all(ring.stages[slot].b + part, from, PART, ring.full + slot, (u16)((1 << SHARE) - 1));
     };
     const auto fetch_a = [&](int it) {
         const int slot = it % STAGES;
@@ -81,12 +66,11 @@ __device__ __forceinline__ void fetch(Ring<COLUMNS, STAGES> &ring, Sharing<SHARE
 
 // By a group of four warps, for rows 64·`group` on of the left operand.
 template <class T, int SHARE, int COLUMNS, int STAGES>
-__device__ __forceinline__ void products(Ring<COLUMNS, STAGES> &ring, Sharing<SHARE> sharing, float (&c)[COLUMNS / 8][4], int group,
-                                         int count) {
+__device__ __forceinline__ void products(Ring<COLUMNS, STAGES> &ring, float (&c)[COLUMNS / 8][4], int group, int count) {
     const int lane = threadIdx.x % 32;
     const auto release = [&](int it) {
         if (lane < SHARE)
-            barrier_arrive_at(ring.empty + it % STAGES, sharing.rank(lane));
+            barrier_arrive_at(ring.empty + it % STAGES, lane);
     };
 #pragma unroll 1
     for (int it = 0; it < count; it++) {
@@ -96,7 +80,7 @@ __device__ __forceinline__ void products(Ring<COLUMNS, STAGES> &ring, Sharing<SH
         group_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
-            group_multiply(typename T::Factor(), c, a + 2 * step, b + 2 * step, it + step);
+            group_multiply(T(), c, a + 2 * step, b + 2 * step, it + step);
         group_commit();
         group_wait<1>();
         if (it > 0)
@@ -105,21 +89,16 @@ __device__ __forceinline__ void products(Ring<COLUMNS, STAGES> &ring, Sharing<SH
     group_wait<0>();
 }
 
-// How operands come and go.
-// Bf16: n without its norm, h in tiles. Fp8: n with its norm and a scale, h in rows of f32. Fp8Joined: n with a scale and
-// without its norm, h in tiles under scales of whole rows.
-struct Fp8Joined : Fp8 {};
+// Both operands in bf16: n is without its norm. In E4M3: n and h have a scale for each row, n is without its norm.
 
-template <class T> constexpr bool JOINED = false;
-template <> constexpr bool JOINED<Fp8Joined> = true;
-
-// ---- Largest magnitudes of whole rows, of which thread blocks have a part each: those that share rows wait for each other,
-// so all of them must be resident. They come one after the other in the grid.
+// ---- Thread blocks that have parts of the same rows wait for each other, warp for warp, so all of them must be resident or
+// get there without them: they come one after the other in the grid.
 
 constexpr int UP_PARTS = HIDDEN / (GATE_UP_COLUMNS / 2), DOWN_PARTS = WIDTH / DOWN_COLUMNS;
+constexpr int WARP_ROWS = 16;
+static_assert(PARTS == DOWN_PARTS * SPLIT, "each of the thread blocks that share rows has a part of their sums");
 
-// In memory, zeros at first: of h and of n, bits of a magnitude for each row; how many have come, for each block of rows and
-// for each SPLIT of one. A product clears the magnitudes of the other.
+// In memory, zeros at first: largest magnitudes of rows of h and of n, as bits; how many warps have come, for each 16 rows.
 struct Joint {
     u32 *at;
     int rows;
@@ -130,36 +109,37 @@ struct Joint {
     __device__ __forceinline__ u32 *n(int row) const {
         return at + rows + row;
     }
-    __device__ __forceinline__ u32 *up(int block) const {
-        return at + 2 * rows + block;
+    // All that have columns of h.
+    __device__ __forceinline__ u32 *up(int row) const {
+        return at + 2 * rows + row / WARP_ROWS;
     }
-    __device__ __forceinline__ u32 *down(int block, int split) const {
-        return at + 2 * rows + rows / TILE_ROWS + block * SPLIT + split;
+    // All that have columns of x.
+    __device__ __forceinline__ u32 *down(int row) const {
+        return at + 2 * rows + (rows + row) / WARP_ROWS;
+    }
+    // Those that have parts of the same columns of x.
+    __device__ __forceinline__ u32 *splits(int row, int tile) const {
+        return at + 2 * rows + ((2 + tile) * rows + row) / WARP_ROWS;
     }
 
-    // All of what belongs to a row, by the row's thread.
-    __device__ __forceinline__ void clear(int row) const {
-        *h(row) = *n(row) = 0;
-        if (row % TILE_ROWS == 0)
-            *up(row / TILE_ROWS) = 0;
-        if (row % (TILE_ROWS / SPLIT) == 0)
-            at[2 * rows + rows / TILE_ROWS + row / (TILE_ROWS / SPLIT)] = 0;
+    __device__ __forceinline__ int words() const {
+        return 2 * rows + (2 + DOWN_PARTS) * rows / WARP_ROWS;
     }
 };
 
-// By the 256 threads that multiply, in as many thread blocks as share the count: returns when all of them have come.
-__device__ __forceinline__ void join(u32 *count, u32 blocks) {
-    warps_barrier(3, 256);
-    if (threadIdx.x == 128) {
+// By a warp: returns when as many warps as there are to come have, with what all of them wrote.
+__device__ __forceinline__ void meet(u32 *count, u32 warps) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
         __threadfence();
         // Every launch adds as many.
-        const u32 all = (atomicAdd(count, 1) / blocks + 1) * blocks;
+        const u32 all = (atomicAdd(count, 1) / warps + 1) * warps;
 #ifndef MUTANT_JOIN_MISSING
-        // Were they not all resident, an error would be better than no end.
+        // Should one never come, an error is better than no end.
         for (u32 looks = 0; load_acquired(count) < all; looks++)
             if (looks >> 24)
                 __trap();
 #endif
     }
-    warps_barrier(3, 256);
+    __syncwarp();
 }

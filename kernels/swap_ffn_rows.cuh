@@ -9,11 +9,9 @@
 #define ROWS(FORM, W, N, OPERAND)                                                                                              \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_start_##FORM##_##W(const bf16 *x_in, const float *scale, const float *shift, float *x, const float *router,   \
-                                    const float *g, float *sums, u32 *events, unsigned char *n, float *n_scale, int C, int D,  \
+                                    const float *g, float *sums, unsigned char *n, float *n_scale, int C, int D,               \
                                     int begin, float eps) {                                                                    \
         settle<N>(Film{x_in, scale, shift, C, begin}, x, router, g, sums, OPERAND{n, n_scale}, D, eps);                        \
-        if (threadIdx.x == 0)                                                                                                  \
-            events[blockIdx.x] = 0;                                                                                            \
     }                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_settle_##FORM##_##W(float *x, const float *router, const float *g, float *sums, unsigned char *n,             \
@@ -26,10 +24,10 @@
 
 #define SWAP(FORM, W, N, OPERAND, L, RULE)                                                                                     \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
-        swap_ffn_swap_##FORM##_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, u32 *events, float *sums,       \
+        swap_ffn_swap_##FORM##_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, int event, float *sums,         \
                                          const float *bias, const float *g, unsigned char *n, float *n_scale, int D,           \
                                          float eps) {                                                                          \
-        swap<N, RULE>(Store{x, ram, map, decisions, events}, sums, bias, g, OPERAND{n, n_scale}, D, eps);                      \
+        swap<N, RULE>(Store{x, ram, map, decisions, event}, sums, bias, g, OPERAND{n, n_scale}, D, eps);                      \
     }
 
 ROWS(simple, bf16, 4, Rounded<false>)
@@ -38,8 +36,6 @@ ROWS(rows, bf16, 1, Rounded<false>)
 ROWS(rows, e4m3, 1, Coded<false>)
 ROWS(tiles, bf16, 1, Rounded<true>)
 ROWS(tiles, e4m3, 1, Coded<true>)
-typedef Coded<true, false> CodedWithoutNorm;
-ROWS(joined, e4m3, 1, CodedWithoutNorm)
 
 // ---- Between the products.
 
@@ -53,10 +49,6 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_activate_e4m3
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_activate_bf16_in(const bf16 *gate_up, unsigned char *h, float *h_scale, int F) {
     activate(gate_up, Rounded<false>{h, h_scale}, F);
-}
-
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_round_tiles_e4m3(const float *hidden, unsigned char *h, float *h_scale, int F) {
-    round_rows<4>(hidden, Coded<true>{h, h_scale}, F);
 }
 
 // ---- Products.

@@ -5,14 +5,12 @@
 
 #define STEP(NAME, ...) extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_unfused_##NAME(__VA_ARGS__)
 
-STEP(film, const bf16 *x_in, const float *scale, const float *shift, float *x, u32 *events, int B, int C, int D, int begin) {
+STEP(film, const bf16 *x_in, const float *scale, const float *shift, float *x, int B, int C, int D, int begin) {
     const int at = element(), row = at / D, core = at % (C * D);
     if (row >= B * C)
         return;
     if (begin)
         x[at] = to_f32(x_in[(size_t)(row / C) * D + at % D]) * scale[core] + shift[core];
-    if (at % D == 0)
-        events[row] = 0;
 }
 
 STEP(norm, const float *x, float *norm, int D, float eps) {
@@ -110,14 +108,13 @@ LANES(transpose, TRANSPOSE)
 LANES(move, MOVE)
 LANES(literal, LITERAL)
 
-STEP(pack, const u8 *gate, const u8 *bank, const u8 *lanes, u8 *map, u8 *decisions, u32 *events, int B, int C) {
+STEP(pack, const u8 *gate, const u8 *bank, const u8 *lanes, u8 *map, u8 *decisions, int event, int B, int C) {
     const int row = element();
     if (row >= B * C)
         return;
     lanes += row * BANKS;
     map[row] = (u8)(lanes[0] | lanes[1] << 2 | lanes[2] << 4 | lanes[3] << 6);
-    decisions[(size_t)events[row] * B * C + row] = (u8)(gate[row] << 2 | bank[row]);
-    events[row]++;
+    decisions[(size_t)event * B * C + row] = (u8)(gate[row] << 2 | bank[row]);
 }
 
 STEP(operand, const float *x, const float *g, unsigned char *n, int D, float eps) {

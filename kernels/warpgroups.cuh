@@ -1,5 +1,5 @@
-// Products of groups of four warps with both operands in shared memory, and how thread blocks of a cluster fetch, wait for
-// and read from each other.
+// Products of groups of four warps with both operands in shared memory, and how thread blocks of a cluster fetch and wait for
+// each other.
 #pragma once
 
 #include "tiles.cuh"
@@ -43,27 +43,9 @@ __device__ __forceinline__ u32 load_acquired(const u32 *from) {
 
 // ---- Clusters.
 
-__device__ __forceinline__ int cluster_rank() {
-    u32 rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
 // All threads of all thread blocks; what they wrote to shared memory before can be read after.
 __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// Four numbers from the same place in the shared memory of thread block `rank`.
-__device__ __forceinline__ float4 load_from(const float *at, int rank) {
-    float4 x;
-    asm volatile("{ .reg .u32 there;\n"
-                 "mapa.shared::cluster.u32 there, %4, %5;\n"
-                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(shared_address(at)), "r"(rank)
-                 : "memory");
-    return x;
 }
 
 // ---- Large copies, of multiples of 16 bytes.
@@ -118,11 +100,9 @@ template <int N> __device__ __forceinline__ void registers_more() {
 
 // Operands: rows of 128 bytes in tiles as `group_tile` has them. 32 bytes of each row are multiplied at a time.
 struct Bf16 {
-    typedef Bf16 Factor;
     static constexpr int bytes = 2;
 };
 struct Fp8 {
-    typedef Fp8 Factor;
     static constexpr int bytes = 1;
 };
 
