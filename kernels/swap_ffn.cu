@@ -125,53 +125,71 @@ launch = [
 ]
 
 [[variant]]
-name = "fused_1"
+name = "fused"
 doc = "two launches for each step of the FFN, in tensor cores"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * size" }, { name = "n_scale", bytes = "B * C * 4" },
-    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" },
-    { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" }, { name = "joint", bytes = "B * C * 11" },
+    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * 2" }, { name = "h", bytes = "B * C * F * 2" },
+    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C * 20" },
     { name = "parts", bytes = "B * C * 12288" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
     { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
-    { entry = "swap_ffn_pack_down_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
-    { entry = "swap_ffn_clear", grid = ["B * C / 128"], block = [256], args = ["joint", "B", "C"] },
+    { name = "pack_down", entry = "swap_ffn_pack_down_4_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
 ]
 launch = [
-    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (768 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230464, bytes = "2 * F * D * size + B * C * (D + F) * size", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "n_scale", "w1_scale", "w3_scale", "h", "h_scale", "joint", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_1_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 196704, bytes = "F * D * size + B * C * (F * size + D * (4 + size))", flops = "2 * B * C * D * F", args = ["h", "packed_2", "h_scale", "w2_scale", "router", "ffn_g", "x", "sums", "n", "n_scale", "joint", "parts", "B", "C", "RES"] },
+    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "joint", "B", "C", "D", "begin", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (768 + 14 * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "joint", "B", "C", "D", "J", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229504, bytes = "2 * F * D * size + B * C * (D + F) * 2", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "w1_scale", "w3_scale", "h", "joint", "B", "C", "J", "@E", "@J", "eps"] },
+    { name = "down", entry = "swap_ffn_down_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 196736, bytes = "F * D * size + B * C * (F * 2 + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "w2_scale", "router", "ffn_g", "x", "sums", "n", "joint", "parts", "B", "C", "J", "@E", "@J", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
 ]
 
 [[variant]]
-name = "fused"
-doc = "as fused_1, two thread blocks share weights"
-like = "fused_1"
-needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 256 == 0"]
-launch = [
-    { name = "gate_up", entry = "swap_ffn_gate_up_2_{W}", cluster = [2] },
-    { name = "down", entry = "swap_ffn_down_2_{W}", cluster = [2] },
-]
-
-[[variant]]
-name = "programmatic_1"
-doc = "as fused_1, each launch begins before the last has ended, with its weights"
-like = "fused_1"
-each = { programmatic = true }
-
-[[variant]]
 name = "programmatic"
 doc = "as fused, each launch begins before the last has ended, with its weights"
 like = "fused"
 each = { programmatic = true }
+
+[[variant]]
+name = "persistent"
+doc = "all events are one launch, whose thread blocks wait for each other"
+arch = "sm_90a"
+needs = ["size == 2", "D == 1024", "F == 4096", "B * C == 512", "sms >= 128"]
+scratch = [
+    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * 2" }, { name = "h", bytes = "B * C * F * 2" },
+    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C * 20" },
+    { name = "parts", bytes = "B * C * 12288" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
+]
+sequence = "start events end(pool reduce decode)"
+prepare = [
+    { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
+    { name = "pack_down", entry = "swap_ffn_pack_down_4_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
+]
+each = { programmatic = true }
+launch = [
+    { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "joint", "B", "C", "D", "begin", "eps"] },
+    { name = "events", entry = "swap_ffn_events_4_{W}_{L}", grid = [128], block = [384], shared = 229760, bytes = "E * (B * C * (768 + 14 * D) + J * (3 * F * D * size + B * C * (D * 8 + F * 4)))", flops = "E * J * 6 * B * C * D * F", args = ["x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "E", "J", "RES", "eps"] },
+    { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
+    { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
+    { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
+]
+
+[[variant]]
+name = "persistent_many"
+doc = "as persistent, for rows enough that nobody has to have a part of a sum"
+like = "persistent"
+needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 2048 == 0", "sms >= 128"]
+prepare = [
+    { name = "pack_down", entry = "swap_ffn_pack_down_1_{W}" },
+]
+launch = [
+    { name = "events", entry = "swap_ffn_events_1_{W}_{L}" },
+]
 
 [[variant]]
 name = "cublaslt_fp8"
@@ -185,77 +203,76 @@ launch = [
 
 [[variant]]
 name = "fp8"
-doc = "as fused, operands in E4M3: thread blocks that have parts of the same rows tell each other the largest"
-like = "fused"
-needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 256 == 0"]
-
-[[variant]]
-name = "fp8_programmatic_1"
-doc = "as fp8_programmatic, but for shared weights"
-like = "programmatic_1"
+doc = "as programmatic, weights in E4M3, left operands rounded to it on their way into the tensor cores"
+like = "programmatic"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 
 [[variant]]
-name = "fp8_programmatic"
-doc = "as fp8, each launch begins before the last has ended, with its weights"
-like = "programmatic"
-needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 256 == 0"]
+name = "fp8_persistent"
+doc = "as fp8, all events in one launch"
+like = "persistent"
+needs = ["size == 1", "D == 1024", "F == 4096", "B * C == 512", "sms >= 128"]
+
+[[variant]]
+name = "fp8_persistent_many"
+doc = "as fp8_persistent, for rows enough that nobody has to have a part of a sum"
+like = "persistent_many"
+needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 2048 == 0", "sms >= 128"]
 
 [[mutant]]
 name = "lane_literal"
 doc = "of the map only lane 0 changes"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "not_written_back"
 doc = "what is swapped out is lost"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "neighbour_map"
 doc = "the map of the row beside"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "gate_at_zero"
 doc = "a logit of 0 opens the gate"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "last_bank"
 doc = "of equal banks the last is taken"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "plane_lost"
 doc = "a quarter of the hidden numbers does not count"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 
 [[mutant]]
 name = "interleave_off"
 doc = "columns of gate and up meet others than their own"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "tile_lost"
 doc = "a part of the sum of squares is left out"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "h is copied before all of it is there"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "join_missing"
 doc = "what other thread blocks leave is read before it is there"
-variants = ["fused_1", "fused", "programmatic_1", "programmatic", "fp8", "fp8_programmatic_1", "fp8_programmatic"]
+variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 */
 
 // x [B·C, D] in f32 from step to step, ram [B·C, 4, D] in bf16, map [B·C] of four lanes of two bits; decisions [E, B·C] are
 // gate · 4 + bank. Weights W1, W3 [F, D] and W2 [D, F] in bf16, or in E4M3 with a scale for each row; the router is folded into
 // five rows of D numbers and as many biases. begin: x comes from x_in; end: it is collapsed to delta [B, D]; RES: the FFN adds.
 
-#include "swap_ffn_rows.cuh"
 #include "swap_ffn_steps.cuh"
 #include "swap_ffn_tensor.cuh"

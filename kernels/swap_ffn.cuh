@@ -30,28 +30,45 @@ __device__ __forceinline__ float inverse_norm(float squares, int D, float eps) {
     return 1.0f / sqrtf(squares / (float)D + eps);
 }
 
-// Sums over each warp of a block of ROW_THREADS, put into `room`, N numbers for each warp, which serves once.
-template <int N> __device__ __forceinline__ void sums_of_warps(const float (&s)[N], float *room) {
+// THREADS threads that share a row: a thread block, or warps of one.
+template <int THREADS> struct Team {
+    static constexpr int WARPS = THREADS / 32;
+    float *room; // WARPS * (SUMS + 1) numbers in shared memory
+    int barrier;
+
+    // Sums over its warps; `sum` has them from all of it. Once before another barrier.
+    template <int N> __device__ __forceinline__ void add(const float (&s)[N]) const {
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const float sum = warp_sum(s[i]);
-        if (threadIdx.x % 32 == 0)
-            room[threadIdx.x / 32 * N + i] = sum;
+        for (int i = 0; i < N; i++) {
+            const float sum = warp_sum(s[i]);
+            if (threadIdx.x % 32 == 0)
+                room[threadIdx.x % THREADS / 32 * N + i] = sum;
+        }
+        warps_barrier(barrier, THREADS);
     }
-    __syncthreads();
-}
 
-// Sum i over the block.
-template <int N> __device__ __forceinline__ float sum_of_block(const float *room, int i) {
-    float sum = room[i];
+    template <int N> __device__ __forceinline__ float sum(int i) const {
+        float sum = room[i];
 #pragma unroll
-    for (int warp = 1; warp < ROW_THREADS / 32; warp++)
-        sum += room[warp * N + i];
-    return sum;
-}
+        for (int warp = 1; warp < WARPS; warp++)
+            sum += room[warp * N + i];
+        return sum;
+    }
 
-// ---- Operands of the products: a row from a block of ROW_THREADS, of which a thread has N times four numbers, `at` fours
-// apart from each other.
+    __device__ __forceinline__ u32 largest(u32 x) const {
+        u32 *const other = (u32 *)room + WARPS * SUMS;
+        x = warp_max(x);
+        if (threadIdx.x % 32 == 0)
+            other[threadIdx.x % THREADS / 32] = x;
+        warps_barrier(barrier, THREADS);
+#pragma unroll
+        for (int warp = 0; warp < WARPS; warp++)
+            x = max(x, other[warp]);
+        return x;
+    }
+};
+
+// ---- Operands of the products: a row from a team, of which a thread has N times four numbers.
 
 __device__ __forceinline__ float4 four(const float *from, int at) {
     return ((const float4 *)from)[at];
@@ -63,11 +80,12 @@ __device__ __forceinline__ float4 four(const bf16 *from, int at) {
                        __uint_as_float(in.y & 0xffff0000));
 }
 
-template <int N> struct Fours {
+template <int N, int THREADS = ROW_THREADS> struct Fours {
     float4 x[N];
 
+    // Of all fours of the row.
     static __device__ __forceinline__ int at(int i) {
-        return threadIdx.x + i * ROW_THREADS;
+        return threadIdx.x % THREADS + i * THREADS;
     }
 
     // Zeros beyond the row.
@@ -119,22 +137,18 @@ __device__ __forceinline__ uint2 to_bf16x4(float4 x) {
     return make_uint2(to_bf16x2(x.x, x.y), to_bf16x2(x.z, x.w));
 }
 
-// bf16 in rows, or in tiles.
-template <bool TILES> struct Rounded {
+// bf16 in rows.
+struct Rounded {
     unsigned char *to;
-    float *scales; // not used
 
     // Whether the norm is in the numbers, or left to the products.
-    static constexpr bool normed = !TILES;
+    static constexpr bool normed = true;
 
     template <int N> __device__ __forceinline__ void write(const Fours<N> &n, int row, int columns) const {
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int byte = 8 * n.at(i);
-            if (byte < 2 * columns)
-                *(uint2 *)(to + (TILES ? activation_byte(row, byte, 2 * columns) : (size_t)row * columns * 2 + byte)) =
-                    to_bf16x4(n.x[i]);
-        }
+        for (int i = 0; i < N; i++)
+            if (n.at(i) < columns / 4)
+                *(uint2 *)(to + ((size_t)row * columns + 4 * n.at(i)) * 2) = to_bf16x4(n.x[i]);
     }
 };
 
@@ -143,12 +157,12 @@ __device__ __forceinline__ float scale_of(u32 amax) {
     return amax ? __uint_as_float(amax) / E4m3::max : 1.0f;
 }
 
-// E4M3 in rows, or in tiles, under one scale a row.
-template <bool TILES> struct Coded {
+// E4M3 in rows, each under a scale.
+struct Coded {
     unsigned char *to;
     float *scales;
 
-    static constexpr bool normed = !TILES;
+    static constexpr bool normed = true;
 
     template <int N> __device__ __forceinline__ void write(const Fours<N> &n, int row, int columns) const {
         __shared__ u32 room[ROW_THREADS / 32];
@@ -157,18 +171,38 @@ template <bool TILES> struct Coded {
             scales[row] = scale;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            const int byte = 4 * n.at(i);
             const float4 x = n.x[i];
             const u32 codes = E4m3::encode2(x.x / scale, x.y / scale) | E4m3::encode2(x.z / scale, x.w / scale) << 16;
-            if (byte < columns)
-                *(u32 *)(to + (TILES ? activation_byte(row, byte, columns) : (size_t)row * columns + byte)) = codes;
+            if (n.at(i) < columns / 4)
+                *(u32 *)(to + (size_t)row * columns + 4 * n.at(i)) = codes;
         }
     }
 };
 
-template <int N, class Operand>
-__device__ __forceinline__ void write_operand(Operand operand, Fours<N> &x, float squares, const Fours<N> &weight, int row, int D,
-                                              float eps) {
+// bf16 in tiles, and the bits of the largest of each row for products in E4M3.
+template <bool LARGEST, int THREADS> struct Tiled {
+    unsigned char *to;
+    u32 *largest;
+    Team<THREADS> team;
+
+    static constexpr bool normed = false;
+
+    template <int N> __device__ __forceinline__ void write(const Fours<N, THREADS> &n, int row, int columns) const {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (n.at(i) < columns / 4)
+                *(uint2 *)(to + activation_byte(row, 8 * n.at(i), 2 * columns)) = to_bf16x4(n.x[i]);
+        if (LARGEST) {
+            const u32 most = team.largest(n.amax());
+            if (threadIdx.x % THREADS == 0)
+                largest[row] = most;
+        }
+    }
+};
+
+template <class Operand, int N, int THREADS>
+__device__ __forceinline__ void write_operand(Operand operand, Fours<N, THREADS> &x, float squares, const Fours<N, THREADS> &weight, int row,
+                                              int D, float eps) {
     x.multiply(Operand::normed ? inverse_norm(squares, D, eps) : 1.0f, weight);
     operand.write(x, row, D);
 }
@@ -200,10 +234,9 @@ struct Film {
 };
 
 // One row a block: x, its sums, and the operand made of it.
-template <int N, class Source, class Operand>
-__device__ __forceinline__ void settle(Source source, float *x, const float *router, const float *g, float *sums, Operand operand, int D,
-                                       float eps) {
-    __shared__ float room[ROW_THREADS / 32 * SUMS];
+template <int N, class Operand>
+__device__ __forceinline__ void settle(Film source, Team<ROW_THREADS> team, float *x, const float *router, const float *g, float *sums,
+                                       Operand operand, int D, float eps) {
     const int row = blockIdx.x;
     Fours<N> own, weight;
     start_next();
@@ -217,10 +250,10 @@ __device__ __forceinline__ void settle(Source source, float *x, const float *rou
         by.load(router + (size_t)(i - 1) * D, D);
         s[i] = own.dot(by);
     }
-    sums_of_warps(s, room);
+    team.add(s);
     if (threadIdx.x < SUMS * PARTS)
-        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x % PARTS ? 0.0f : sum_of_block<SUMS>(room, threadIdx.x / PARTS);
-    write_operand(operand, own, sum_of_block<SUMS>(room, 0), weight, row, D, eps);
+        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x % PARTS ? 0.0f : team.sum<SUMS>(threadIdx.x / PARTS);
+    write_operand(operand, own, team.sum<SUMS>(0), weight, row, D, eps);
 }
 
 // ---- The swap.
@@ -285,24 +318,23 @@ __device__ __forceinline__ void add_parts(float (&s)[SUMS], const float *parts) 
         s[i] = __shfl_sync(0xffffffff, i < 4 ? first : second, i % 4 * 8);
 }
 
-// What the swap changes.
+// What the swap reads and changes.
 struct Store {
     float *x;
     unsigned char *ram; // bf16 [rows, BANKS, D]
     u8 *map, *decisions;
-    int event;
+    float *sums;
+    const float *bias, *g;
+    int D;
+    float eps;
 };
 
-// One row a block. Where its gate is closed, all but the decision is as it was.
-template <int N, Rule RULE, class Operand>
-__device__ __forceinline__ void swap(Store store, float *sums, const float *bias, const float *g, Operand operand, int D, float eps) {
-    __shared__ float room[ROW_THREADS / 32];
-    const int row = blockIdx.x;
-    float *x = store.x + (size_t)row * D;
-    Fours<N> own, weight;
-    start_next();
-    weight.load(g, D);
-    wait_for_last();
+// One row. Where its gate is closed, all but the decision is as it was.
+template <int N, Rule RULE, int THREADS, class Operand>
+__device__ __forceinline__ void swap(Store store, Team<THREADS> team, int row, int decided, const Fours<N, THREADS> &weight, Operand operand) {
+    const int D = store.D, rank = threadIdx.x % THREADS;
+    float *x = store.x + (size_t)row * D, *sums = store.sums + (size_t)row * SUMS * PARTS;
+    Fours<N, THREADS> own;
 #ifdef MUTANT_NEIGHBOUR_MAP
     const u32 map = store.map[row ^ 1];
 #else
@@ -310,10 +342,10 @@ __device__ __forceinline__ void swap(Store store, float *sums, const float *bias
 #endif
     own.load(x, D);
     float s[SUMS];
-    add_parts(s, sums + (size_t)row * SUMS * PARTS);
-    const Decision decision(s, bias, D, eps);
-    if (threadIdx.x == 0)
-        store.decisions[(size_t)store.event * gridDim.x + row] = decision.gate << 2 | decision.bank;
+    add_parts(s, sums);
+    const Decision decision(s, store.bias, D, store.eps);
+    if (rank == 0)
+        store.decisions[decided] = decision.gate << 2 | decision.bank;
     if (!decision.gate)
         return;
     uint2 *bank = (uint2 *)(store.ram + ((size_t)row * BANKS + (map >> 2 * decision.bank & 3)) * D * 2);
@@ -328,15 +360,23 @@ __device__ __forceinline__ void swap(Store store, float *sums, const float *bias
         own.x[i] = in;
     }
     own.store(x, D);
-    const float own_squares[1] = {own.dot(own)};
-    sums_of_warps(own_squares, room);
-    const float squares = sum_of_block<1>(room, 0);
+    const float squares[1] = {own.dot(own)};
+    team.add(squares);
     // Everyone has read map and sums.
-    if (threadIdx.x == 0)
+    if (rank == 0)
         store.map[row] = (u8)swapped<RULE>(map, decision.bank);
-    if (threadIdx.x < PARTS)
-        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x == 0 ? squares : 0.0f;
-    write_operand(operand, own, squares, weight, row, D, eps);
+    if (rank < PARTS)
+        sums[rank] = rank == 0 ? team.template sum<1>(0) : 0.0f;
+    write_operand(operand, own, team.template sum<1>(0), weight, row, D, store.eps);
+}
+
+// One row a block.
+template <int N, Rule RULE, class Operand> __device__ __forceinline__ void swap_row(Store store, Team<ROW_THREADS> team, int event, Operand operand) {
+    Fours<N> weight;
+    start_next();
+    weight.load(store.g, store.D);
+    wait_for_last();
+    swap<N, RULE>(store, team, blockIdx.x, event * gridDim.x + blockIdx.x, weight, operand);
 }
 
 // ---- What is made of the sums of W1 n and W3 n.

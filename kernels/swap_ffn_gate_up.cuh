@@ -26,13 +26,21 @@ __device__ __forceinline__ float squares_of(const float *sums, int row) {
 }
 static_assert(PARTS == 4 * 8, "eight for each of four lanes");
 
-struct GateUp {
-    Ring<GATE_UP_COLUMNS, GATE_UP_STAGES> ring;
+template <class T> struct GateUp {
+    Ring<T> ring;
     unsigned char h[2 * TILE];
-    float scales[2][GATE_UP_COLUMNS / 2]; // of gates and of ups, where they have some
 };
 
-// h of what a thread has of column 8 j on, in the place of the gates.
+// What the first product reads and writes: n in tiles, Σ x² in sums, packed weights, their scales where they have some, and h
+// in tiles.
+struct GateUpArgs {
+    const unsigned char *n, *weights;
+    const float *sums, *gate_scale, *up_scale;
+    unsigned char *h;
+    float eps;
+};
+
+// h of what a thread has of columns 8 j on, in the place of the gates.
 __device__ __forceinline__ void activate_sums(float (&gate)[4], const float (&up)[4], const float (&factors)[2], float2 w1, float2 w3) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -41,90 +49,88 @@ __device__ __forceinline__ void activate_sums(float (&gate)[4], const float (&up
     }
 }
 
-template <class T, int SHARE>
-__device__ __forceinline__ void gate_up(const unsigned char *n, const unsigned char *weights, const float *sums, const float *n_scale,
-                                        const float *w1_scale, const float *w3_scale, unsigned char *h, float *h_scale, Joint joint,
-                                        float eps) {
-    extern __shared__ __align__(1024) unsigned char shared[];
-    GateUp &own = *(GateUp *)shared;
-    constexpr int COUNT = WIDTH * T::bytes / 128;
+template <class T> constexpr int UP_COUNT = WIDTH * T::bytes / 128;
+
+// By the thread that fetches.
+template <class T, class Ready>
+__device__ __forceinline__ void gate_up_fetch(GateUp<T> &own, GateUpArgs args, u32 begin, int block, int tile, Ready ready) {
+    fetch<GATE_UP_COLUMNS>(own.ring, begin, args.n + (size_t)block * TILE_ROWS * WIDTH * 2,
+                           args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, UP_COUNT<T>, ready);
+}
+
+// By those that multiply, when the rows are there. Then one thread of each group calls `done`.
+template <class T, class Done>
+__device__ __forceinline__ void gate_up_multiply(GateUp<T> &own, GateUpArgs args, u32 begin, int block, int tile, int step, Joint joint,
+                                                 Done done) {
     constexpr bool SCALED = T::bytes == 1;
-    const int tile = blockIdx.x / SHARE % UP_PARTS, block = blockIdx.x / (SHARE * UP_PARTS) * SHARE + blockIdx.x % SHARE;
-    ring_init<SHARE>(own.ring);
+    const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int row = block * TILE_ROWS + group * 64 + warp * WARP_ROWS + lane / 4, pair = tile * 128 + lane % 4 * 2;
+    float factors[2], inverse[2] = {1, 1};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        factors[i] = inverse_norm(squares_of(args.sums, row + 8 * i), WIDTH, args.eps);
+        if (SCALED) {
+            const float scale = scale_of(*joint.n_largest(step, row + 8 * i));
+            factors[i] *= scale, inverse[i] = 1.0f / scale;
+        }
+    }
+    // Nobody reads it any more, or not yet.
+    if (SCALED && tile == 0 && lane % 4 < 2)
+        *joint.n_largest(step + 1, row + lane % 4 * 8) = 0;
+    float c[GATE_UP_COLUMNS / 8][4];
+    products<T, GATE_UP_COLUMNS>(own.ring, begin, c, group, UP_COUNT<T>, inverse);
+    u32 largest[2] = {};
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        const float2 one = make_float2(1, 1);
+        activate_sums(c[2 * j], c[2 * j + 1], factors, SCALED ? *(const float2 *)(args.gate_scale + pair + 8 * j) : one,
+                      SCALED ? *(const float2 *)(args.up_scale + pair + 8 * j) : one);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            largest[i] = max(largest[i], max(__float_as_uint(fabsf(c[2 * j][2 * i])), __float_as_uint(fabsf(c[2 * j][2 * i + 1]))));
+    }
+    if (SCALED)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 most = lanes_max<4>(largest[i]);
+            if (lane % 4 == 0)
+                atomicMax(joint.h_largest(step, row + 8 * i), most);
+        }
+    // What was there before has been copied.
+    warps_barrier(1 + group, 128);
+    const int matrix_row = group * 64 + warp * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
+#pragma unroll
+    for (int j = 0; j < 16; j += 2) {
+        const int sixteen = j + lane / 16;
+        const float(&left)[4] = c[2 * j], (&right)[4] = c[2 * j + 2];
+        store_matrices(shared_address(own.h + sixteen / 8 * TILE + tile_byte(matrix_row, sixteen % 8)), to_bf16x2(left[0], left[1]),
+                       to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]), to_bf16x2(right[2], right[3]));
+    }
+    group_publish();
+    finish_tile(1 + group);
+    if (threadIdx.x % 128 == 0) {
+        unsigned char *to = args.h + ((size_t)block * UP_PARTS + tile) * 2 * TILE + group * PANEL;
+        for (int i = 0; i < 2; i++)
+            copy_out(to + i * TILE, own.h + i * TILE + group * PANEL, PANEL);
+        copies_out_done();
+        done();
+    }
+}
+
+// A launch of its own: a thread block for each tile.
+template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Joint joint, int step) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    GateUp<T> &own = *(GateUp<T> *)shared;
+    const int tile = blockIdx.x % UP_PARTS, block = blockIdx.x / UP_PARTS;
+    ring_init(own.ring);
     start_next();
     if (threadIdx.x < 128) {
         registers_less<40>();
         if (threadIdx.x == 0)
-            fetch<SHARE>(own.ring, blockIdx.x % SHARE, n + (size_t)block * COUNT * TILE,
-                         weights + (size_t)tile * COUNT * GATE_UP_COLUMNS * 128, COUNT);
+            gate_up_fetch(own, args, 0, block, tile, wait_for_last);
     } else {
         registers_more<232>();
-        const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-        const int in_tile = group * 64 + warp * WARP_ROWS + lane / 4, row = block * TILE_ROWS + in_tile, pair = lane % 4 * 2;
-        if (SCALED) {
-            const int at = threadIdx.x % 128;
-            own.scales[group][at] = (group ? w3_scale : w1_scale)[tile * 128 + at];
-            warps_barrier(3, 256);
-        }
         wait_for_last();
-        float factors[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            factors[i] = inverse_norm(squares_of(sums, row + 8 * i), WIDTH, eps) * (SCALED ? n_scale[row + 8 * i] : 1.0f);
-        if (SCALED && tile == 0 && lane % 4 < 2)
-            *joint.n(row + lane % 4 * 8) = 0;
-        float c[GATE_UP_COLUMNS / 8][4];
-        products<T, SHARE>(own.ring, c, group, COUNT);
-#pragma unroll
-        for (int j = 0; j < 16; j++) {
-            const float2 one = make_float2(1, 1);
-            activate_sums(c[2 * j], c[2 * j + 1], factors, SCALED ? *(const float2 *)(own.scales[0] + 8 * j + pair) : one,
-                          SCALED ? *(const float2 *)(own.scales[1] + 8 * j + pair) : one);
-        }
-        if constexpr (SCALED) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                u32 amax = 0;
-#pragma unroll
-                for (int j = 0; j < 16; j++)
-                    amax = max(amax, max(__float_as_uint(fabsf(c[2 * j][2 * i])), __float_as_uint(fabsf(c[2 * j][2 * i + 1]))));
-                amax = lanes_max<4>(amax);
-                if (pair == 0)
-                    atomicMax(joint.h(row + 8 * i), amax);
-            }
-            meet(joint.up(row), UP_PARTS);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float scale = scale_of(__ldcg(joint.h(row + 8 * i))), inverse = 1.0f / scale;
-                if (tile == 0 && pair == 0)
-                    h_scale[row + 8 * i] = scale;
-#pragma unroll
-                for (int j = 0; j < 16; j++)
-                    *(u16 *)(own.h + tile_byte(in_tile + 8 * i, j / 2) + j % 2 * 8 + pair) =
-                        (u16)E4m3::encode2(c[2 * j][2 * i] * inverse, c[2 * j][2 * i + 1] * inverse);
-            }
-        } else {
-            const int matrix_row = group * 64 + warp * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
-#pragma unroll
-            for (int j = 0; j < 16; j += 2) {
-                const int sixteen = j + lane / 16;
-                const float(&left)[4] = c[2 * j], (&right)[4] = c[2 * j + 2];
-                store_matrices(shared_address(own.h + sixteen / 8 * TILE + tile_byte(matrix_row, sixteen % 8)),
-                               to_bf16x2(left[0], left[1]), to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]),
-                               to_bf16x2(right[2], right[3]));
-            }
-        }
-        group_publish();
-        finish_tile(1 + group);
-        if (threadIdx.x % 128 == 0) {
-            constexpr int TILES = T::bytes; // of 128 bytes a row
-            unsigned char *to = h + ((size_t)block * UP_PARTS + tile) * TILES * TILE + group * PANEL;
-            for (int i = 0; i < TILES; i++)
-                copy_out(to + i * TILE, own.h + i * TILE + group * PANEL, PANEL);
-            copies_out_done();
-        }
+        gate_up_multiply(own, args, 0, block, tile, step, joint, [] {});
     }
-    // Until the others have come too they may arrive at barriers here.
-    if (SHARE > 1)
-        cluster_barrier();
 }

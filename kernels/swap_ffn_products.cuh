@@ -1,145 +1,196 @@
-// The two products of a step of the FFN in tensor cores, weights read once for all rows. A thread block has two groups of
-// warps that multiply, 64 rows of the left operand each, and one that fetches into a ring of STAGES tiles ahead of them.
-// Weights are fetched before what the last launch wrote is there. SHARE thread blocks, a cluster, have the same weights and
-// fetch a part each, for all. (Of four or eight not all clusters that 128 thread blocks make find room at once on an H200.)
+// The two products of a step of the FFN in tensor cores, weights read once for 128 rows. A thread block has two groups of
+// warps that multiply, 64 rows of the left operand each, and one that fetches into a ring of STAGES tiles ahead of them,
+// weights before what others have yet to write. No clusters that share weights: what limits an SM is how much comes in, and
+// of clusters of four, 128 thread blocks do not all find room at once on an H200.
+//
+// Left operands lie in memory in bf16. Against weights in E4M3 they are rounded to that on their way into the tensor cores,
+// when the largest of each row is known.
 #pragma once
 
 #include "swap_ffn.cuh"
 
 constexpr int WIDTH = 1024, HIDDEN = 4096; // D and F
-constexpr int PRODUCT_THREADS = 384, GATE_UP_COLUMNS = 256, GATE_UP_STAGES = 4, DOWN_COLUMNS = 128, DOWN_STAGES = 6, SPLIT = 4;
+constexpr int PRODUCT_THREADS = 384, GATE_UP_COLUMNS = 256, DOWN_COLUMNS = 128;
+constexpr int UP_PARTS = HIDDEN / (GATE_UP_COLUMNS / 2), DOWN_PARTS = WIDTH / DOWN_COLUMNS;
+constexpr int WARP_ROWS = 16;
 
-// A tile of each operand and of each stage, 128 bytes of every row.
-template <int COLUMNS, int STAGES> struct Ring {
+// A stage: of weights 128 bytes of every row, of the left operand as many numbers.
+template <class T> struct Ring {
+    static constexpr int A = TILE * 2 / T::bytes, STAGES = 196608 / (A + GATE_UP_COLUMNS * 128);
     struct Stage {
-        unsigned char a[TILE], b[COLUMNS * 128];
+        unsigned char a[A], b[GATE_UP_COLUMNS * 128];
     };
     Stage stages[STAGES];
     u64 full[STAGES], empty[STAGES];
 };
 
 // By all threads.
-template <int SHARE, int COLUMNS, int STAGES> __device__ __forceinline__ void ring_init(Ring<COLUMNS, STAGES> &ring) {
+template <class T> __device__ __forceinline__ void ring_init(Ring<T> &ring) {
     if (threadIdx.x == 0) {
-        for (int slot = 0; slot < STAGES; slot++) {
+        for (int slot = 0; slot < ring.STAGES; slot++) {
             barrier_init(ring.full + slot, 1);
-            barrier_init(ring.empty + slot, SHARE * 8);
+            barrier_init(ring.empty + slot, 8);
         }
         barriers_ready();
     }
-    if (SHARE > 1)
-        cluster_barrier();
-    else
-        __syncthreads();
+    __syncthreads();
 }
 
-// By one thread of number `own` of SHARE: `count` tiles that lie next to each other.
-template <int SHARE, int COLUMNS, int STAGES>
-__device__ __forceinline__ void fetch(Ring<COLUMNS, STAGES> &ring, int own, const unsigned char *a, const unsigned char *b, int count) {
-    const auto fetch_b = [&](int it) {
-        constexpr int PART = COLUMNS * 128 / SHARE;
-        const int slot = it % STAGES, part = own * PART;
-        barrier_expect(ring.full + slot, sizeof ring.stages[slot]);
-        const unsigned char *from = b + (size_t)it * COLUMNS * 128 + part;
-        if (SHARE == 1)
-            copy_in(ring.stages[slot].b, from, PART, ring.full + slot);
-        else
-            copy_in_all(ring.stages[slot].b + part, from, PART, ring.full + slot, (u16)((1 << SHARE) - 1));
+// By one thread: `count` stages that lie next to each other, the first of them number `begin` of all that go through the
+// ring, with COLUMNS rows of weights. Of the left operand from when `ready` returns.
+template <int COLUMNS, class T, class Ready>
+__device__ __forceinline__ void fetch(Ring<T> &ring, u32 begin, const unsigned char *a, const unsigned char *b, int count, Ready ready) {
+    const auto fetch_b = [&](int i) {
+        const u32 it = begin + i, slot = it % ring.STAGES;
+        arrival_wait(ring.empty + slot, it / ring.STAGES & 1 ^ 1);
+        barrier_expect(ring.full + slot, ring.A + COLUMNS * 128);
+        copy_in(ring.stages[slot].b, b + (size_t)i * COLUMNS * 128, COLUMNS * 128, ring.full + slot);
     };
-    const auto fetch_a = [&](int it) {
-        const int slot = it % STAGES;
-        copy_in(ring.stages[slot].a, a + (size_t)it * TILE, TILE, ring.full + slot);
+    const auto fetch_a = [&](int i) {
+        const u32 slot = (begin + i) % ring.STAGES;
+        copy_in(ring.stages[slot].a, a + (size_t)i * ring.A, ring.A, ring.full + slot);
     };
-    const int first = min(count, STAGES);
-    for (int it = 0; it < first; it++)
-        fetch_b(it);
-    wait_for_last();
+    const int first = min(count, ring.STAGES);
+    for (int i = 0; i < first; i++)
+        fetch_b(i);
+    ready();
     fence_copies();
-    for (int it = 0; it < first; it++)
-        fetch_a(it);
-    for (int it = first; it < count; it++) {
-        arrival_wait(ring.empty + it % STAGES, (it / STAGES & 1) ^ 1);
-        fetch_b(it);
-        fetch_a(it);
+    for (int i = 0; i < first; i++)
+        fetch_a(i);
+    for (int i = first; i < count; i++) {
+        fetch_b(i);
+        fetch_a(i);
     }
 }
 
-// By a group of four warps, for rows 64·`group` on of the left operand.
-template <class T, int SHARE, int COLUMNS, int STAGES>
-__device__ __forceinline__ void products(Ring<COLUMNS, STAGES> &ring, float (&c)[COLUMNS / 8][4], int group, int count) {
+// Four numbers of a row of bf16 by a factor, in E4M3.
+__device__ __forceinline__ u32 coded(const unsigned char *from, float by) {
+    const float4 x = four((const bf16 *)from, 0);
+    return E4m3::encode2(x.x * by, x.y * by) | E4m3::encode2(x.z * by, x.w * by) << 16;
+}
+
+// By a group of four warps, for rows 64·`group` on of the left operand: those of a thread are rounded to E4M3 after they are
+// multiplied by `factors`.
+template <class T, int COLUMNS>
+__device__ __forceinline__ void products(Ring<T> &ring, u32 begin, float (&c)[COLUMNS / 8][4], int group, int count,
+                                         const float (&factors)[2]) {
     const int lane = threadIdx.x % 32;
-    const auto release = [&](int it) {
-        if (lane < SHARE)
-            barrier_arrive_at(ring.empty + it % STAGES, lane);
+    // Were the first product not to add, what it leaves would be taken for needed between products, and kept in registers.
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[j][i] = 0;
+    const auto release = [&](u32 it) {
+        if (lane == 0)
+            barrier_arrive(ring.empty + it % ring.STAGES);
     };
 #pragma unroll 1
-    for (int it = 0; it < count; it++) {
-        const int slot = it % STAGES;
-        arrival_wait(ring.full + slot, it / STAGES & 1);
-        const u64 a = group_tile(shared_address(ring.stages[slot].a + group * PANEL)), b = group_tile(shared_address(ring.stages[slot].b));
-        group_fence();
+    for (int i = 0; i < count; i++) {
+        const u32 it = begin + i, slot = it % ring.STAGES;
+        arrival_wait(ring.full + slot, it / ring.STAGES & 1);
+        const u64 b = group_tile(shared_address(ring.stages[slot].b));
+        if constexpr (T::bytes == 2) {
+            const u64 a = group_tile(shared_address(ring.stages[slot].a + group * PANEL));
+            group_fence();
 #pragma unroll
-        for (int step = 0; step < 4; step++)
-            group_multiply(T(), c, a + 2 * step, b + 2 * step, it + step);
-        group_commit();
-        group_wait<1>();
-        if (it > 0)
-            release(it - 1);
+            for (int step = 0; step < 4; step++)
+                group_multiply(T(), c, a + 2 * step, b + 2 * step);
+            group_commit();
+            group_wait<1>();
+            if (i > 0)
+                release(it - 1);
+        } else {
+            const int row = group * 64 + threadIdx.x / 32 % 4 * WARP_ROWS + lane / 4;
+            u32 a[2][4];
+#pragma unroll
+            for (int step = 0; step < 4; step++) {
+                // 32 numbers are half of a row of a tile. The product that last had these registers is done.
+                const unsigned char *tile = ring.stages[slot].a + step / 2 * TILE + lane % 2 * 8;
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+#pragma unroll
+                    for (int below = 0; below < 2; below++)
+                        a[step % 2][2 * half + below] =
+                            coded(tile + tile_byte(row + 8 * below, step % 2 * 4 + half * 2 + lane / 2 % 2), factors[below]);
+                group_fence();
+                group_multiply(T(), c, a[step % 2], b + 2 * step);
+                group_commit();
+                group_wait<1>();
+                if (step == 0 && i > 0)
+                    release(it - 1);
+            }
+        }
     }
     group_wait<0>();
+    release(begin + count - 1);
 }
 
-// Both operands in bf16: n is without its norm. In E4M3: n and h have a scale for each row, n is without its norm.
+// ---- Thread blocks that have parts of the same rows tell each other when they are written. So all of them must be resident,
+// or get there without those that wait: they come one after the other in the grid.
 
-// ---- Thread blocks that have parts of the same rows wait for each other, warp for warp, so all of them must be resident or
-// get there without them: they come one after the other in the grid.
-
-constexpr int UP_PARTS = HIDDEN / (GATE_UP_COLUMNS / 2), DOWN_PARTS = WIDTH / DOWN_COLUMNS;
-constexpr int WARP_ROWS = 16;
-static_assert(PARTS == DOWN_PARTS * SPLIT, "each of the thread blocks that share rows has a part of their sums");
-
-// In memory, zeros at first: largest magnitudes of rows of h and of n, as bits; how many warps have come, for each 16 rows.
+// In memory, zeros at the beginning of a token, of BLOCKS blocks of 128 rows: how often something has come, and the largest
+// magnitudes of rows of n and of h, as bits; one step has the one of two, the next the other.
 struct Joint {
     u32 *at;
     int rows;
 
-    __device__ __forceinline__ u32 *h(int row) const {
-        return at + row;
+    __device__ __forceinline__ u32 *n_largest(int step, int row) const {
+        return at + (step & 1) * rows + row;
     }
-    __device__ __forceinline__ u32 *n(int row) const {
-        return at + rows + row;
+    __device__ __forceinline__ u32 *h_largest(int step, int row) const {
+        return at + (2 + (step & 1)) * rows + row;
     }
-    // All that have columns of h.
-    __device__ __forceinline__ u32 *up(int row) const {
-        return at + 2 * rows + row / WARP_ROWS;
+    // Thread blocks that have swapped rows of a block.
+    __device__ __forceinline__ u32 *swapped(int block) const {
+        return counts() + block;
     }
-    // All that have columns of x.
-    __device__ __forceinline__ u32 *down(int row) const {
-        return at + 2 * rows + (rows + row) / WARP_ROWS;
+    // Groups of warps that have written columns of a quarter of h.
+    __device__ __forceinline__ u32 *h(int block, int quarter) const {
+        return counts() + blocks() + 4 * block + quarter;
     }
-    // Those that have parts of the same columns of x.
-    __device__ __forceinline__ u32 *splits(int row, int tile) const {
-        return at + 2 * rows + ((2 + tile) * rows + row) / WARP_ROWS;
+    // Thread blocks that have written columns of x.
+    __device__ __forceinline__ u32 *x(int block) const {
+        return counts() + 5 * blocks() + block;
+    }
+    // Warps that have left sums for those with the same 16 rows and columns.
+    __device__ __forceinline__ u32 *parts(int row, int tile) const {
+        return counts() + 6 * blocks() + tile * (rows / WARP_ROWS) + row / WARP_ROWS;
     }
 
-    __device__ __forceinline__ int words() const {
-        return 2 * rows + (2 + DOWN_PARTS) * rows / WARP_ROWS;
+    // By the thread blocks that have a row each.
+    __device__ __forceinline__ void clear(int row) const {
+        for (int word = row + threadIdx.x * rows; word < 4 * rows + 6 * blocks() + DOWN_PARTS * rows / WARP_ROWS; word += blockDim.x * rows)
+            at[word] = 0;
+    }
+
+  private:
+    __device__ __forceinline__ int blocks() const {
+        return rows / TILE_ROWS;
+    }
+    __device__ __forceinline__ u32 *counts() const {
+        return at + 4 * rows;
     }
 };
 
-// By a warp: returns when as many warps as there are to come have, with what all of them wrote.
-__device__ __forceinline__ void meet(u32 *count, u32 warps) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        __threadfence();
-        // Every launch adds as many.
-        const u32 all = (atomicAdd(count, 1) / warps + 1) * warps;
+// By one thread: what it and, before a barrier, others have written is there for who sees the count.
+__device__ __forceinline__ void signal(u32 *count) {
+    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+}
+
+// By one thread: returns when so many have come.
+__device__ __forceinline__ void await(const u32 *count, u32 all) {
 #ifndef MUTANT_JOIN_MISSING
-        // Should one never come, an error is better than no end.
-        for (u32 looks = 0; load_acquired(count) < all; looks++)
-            if (looks >> 24)
-                __trap();
+    // Should one never come, an error is better than no end.
+    for (u32 looks = 0; load_acquired(count) < all; looks++)
+        if (looks >> 24)
+            __trap();
 #endif
-    }
+}
+
+// By a warp.
+__device__ __forceinline__ void await_all(const u32 *count, u32 all) {
+    if (threadIdx.x % 32 == 0)
+        await(count, all);
     __syncwarp();
 }

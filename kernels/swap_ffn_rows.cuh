@@ -6,49 +6,51 @@
 
 // ---- Rows: start, settle and swap, by how their operands are left.
 
-#define ROWS(FORM, W, N, OPERAND)                                                                                              \
+#define TEAM                                                                                                                   \
+    __shared__ float room[ROW_THREADS / 32 * (SUMS + 1)];                                                                      \
+    const Team<ROW_THREADS> team = {room, 0};
+
+#define ROWS(FORM, W, N, ...)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_start_##FORM##_##W(const bf16 *x_in, const float *scale, const float *shift, float *x, const float *router,   \
-                                    const float *g, float *sums, unsigned char *n, float *n_scale, int C, int D,               \
-                                    int begin, float eps) {                                                                    \
-        settle<N>(Film{x_in, scale, shift, C, begin}, x, router, g, sums, OPERAND{n, n_scale}, D, eps);                        \
+                                    const float *g, float *sums, unsigned char *n, float *n_scale, int C, int D, int begin,    \
+                                    float eps) {                                                                               \
+        TEAM settle<N>(Film{x_in, scale, shift, C, begin}, team, x, router, g, sums, __VA_ARGS__, D, eps);                     \
     }                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_settle_##FORM##_##W(float *x, const float *router, const float *g, float *sums, unsigned char *n,             \
                                      float *n_scale, int D, float eps) {                                                       \
-        settle<N>(Film{}, x, router, g, sums, OPERAND{n, n_scale}, D, eps);                                                    \
+        TEAM settle<N>(Film{}, team, x, router, g, sums, __VA_ARGS__, D, eps);                                                 \
     }                                                                                                                          \
-    SWAP(FORM, W, N, OPERAND, transpose, TRANSPOSE)                                                                            \
-    SWAP(FORM, W, N, OPERAND, move, MOVE)                                                                                      \
-    SWAP(FORM, W, N, OPERAND, literal, LITERAL)
+    SWAP(FORM, W, N, transpose, TRANSPOSE, __VA_ARGS__)                                                                        \
+    SWAP(FORM, W, N, move, MOVE, __VA_ARGS__)                                                                                  \
+    SWAP(FORM, W, N, literal, LITERAL, __VA_ARGS__)
 
-#define SWAP(FORM, W, N, OPERAND, L, RULE)                                                                                     \
+#define SWAP(FORM, W, N, L, RULE, ...)                                                                                         \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_swap_##FORM##_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, int event, float *sums,         \
                                          const float *bias, const float *g, unsigned char *n, float *n_scale, int D,           \
                                          float eps) {                                                                          \
-        swap<N, RULE>(Store{x, ram, map, decisions, event}, sums, bias, g, OPERAND{n, n_scale}, D, eps);                      \
+        TEAM swap_row<N, RULE>(Store{x, ram, map, decisions, sums, bias, g, D, eps}, team, event, __VA_ARGS__);                \
     }
 
-ROWS(simple, bf16, 4, Rounded<false>)
-ROWS(simple, e4m3, 4, Coded<false>)
-ROWS(rows, bf16, 1, Rounded<false>)
-ROWS(rows, e4m3, 1, Coded<false>)
-ROWS(tiles, bf16, 1, Rounded<true>)
-ROWS(tiles, e4m3, 1, Coded<true>)
+ROWS(simple, bf16, 4, Rounded{n})
+ROWS(simple, e4m3, 4, Coded{n, n_scale})
+ROWS(rows, bf16, 1, Rounded{n})
+ROWS(rows, e4m3, 1, Coded{n, n_scale})
 
 // ---- Between the products.
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_activate_bf16(const float *gate_up, unsigned char *h, float *h_scale, int F) {
-    activate(gate_up, Rounded<false>{h, h_scale}, F);
+    activate(gate_up, Rounded{h}, F);
 }
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_activate_e4m3(const float *gate_up, unsigned char *h, float *h_scale, int F) {
-    activate(gate_up, Coded<false>{h, h_scale}, F);
+    activate(gate_up, Coded{h, h_scale}, F);
 }
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_activate_bf16_in(const bf16 *gate_up, unsigned char *h, float *h_scale, int F) {
-    activate(gate_up, Rounded<false>{h, h_scale}, F);
+    activate(gate_up, Rounded{h}, F);
 }
 
 // ---- Products.

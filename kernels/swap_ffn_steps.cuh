@@ -119,12 +119,13 @@ STEP(pack, const u8 *gate, const u8 *bank, const u8 *lanes, u8 *map, u8 *decisio
 
 STEP(operand, const float *x, const float *g, unsigned char *n, int D, float eps) {
     __shared__ float room[ROW_THREADS / 32];
+    const Team<ROW_THREADS> team = {room, 0};
     Fours<4> own, weight;
     own.load(x + (size_t)blockIdx.x * D, D);
     weight.load(g, D);
     const float squares[1] = {own.dot(own)};
-    sums_of_warps(squares, room);
-    write_operand(Rounded<false>{n, nullptr}, own, sum_of_block<1>(room, 0), weight, blockIdx.x, D, eps);
+    team.add(squares);
+    write_operand(Rounded{n}, own, team.sum<1>(0), weight, blockIdx.x, D, eps);
 }
 
 STEP(activate, const float *gates, const float *ups, bf16 *h, int B, int C, int F) {

@@ -1,8 +1,8 @@
 // Weights for the products in tensor cores, and entry points.
 #pragma once
 
-#include "swap_ffn_down.cuh"
-#include "swap_ffn_gate_up.cuh"
+#include "swap_ffn_events.cuh"
+#include "swap_ffn_rows.cuh"
 
 // ---- Weights as the products fetch them, in tiles of ROWS rows and 128 bytes. A thread has 16 bytes.
 
@@ -22,10 +22,11 @@ __device__ __forceinline__ void pack_gate_up(const uint4 *w1, const uint4 *w3, u
     }
 }
 
-__device__ __forceinline__ void pack_down(const uint4 *w2, uint4 *packed, int row_bytes) {
+// Parts of a row are for different splits, with their own columns first.
+template <int SPLIT> __device__ __forceinline__ void pack_down(const uint4 *w2, uint4 *packed, int row_bytes) {
     const int row = blockIdx.x, tile = row / DOWN_COLUMNS;
     for (int chunk = threadIdx.x; chunk < row_bytes / 16; chunk += blockDim.x) {
-        const int in_tile = split_row(row % DOWN_COLUMNS, chunk / (row_bytes / 16 / SPLIT));
+        const int in_tile = split_row<SPLIT>(row % DOWN_COLUMNS, chunk / (row_bytes / 16 / SPLIT));
         const size_t to = ((size_t)tile * (row_bytes / 128) + chunk / 8) * DOWN_COLUMNS * 128 + tile_byte(in_tile, chunk % 8);
         packed[to / 16] = w2[(size_t)row * (row_bytes / 16) + chunk];
     }
@@ -37,35 +38,81 @@ __device__ __forceinline__ void pack_down(const uint4 *w2, uint4 *packed, int ro
     extern "C" __global__ void swap_ffn_pack_gate_up_##W(const uint4 *w1, const uint4 *w3, uint4 *packed, int D) {             \
         pack_gate_up(w1, w3, packed, D * (int)sizeof(T));                                                                      \
     }                                                                                                                          \
-    extern "C" __global__ void swap_ffn_pack_down_##W(const uint4 *w2, uint4 *packed, int F) {                                 \
-        pack_down(w2, packed, F * (int)sizeof(T));                                                                             \
+    extern "C" __global__ void swap_ffn_pack_down_1_##W(const uint4 *w2, uint4 *packed, int F) {                               \
+        pack_down<1>(w2, packed, F * (int)sizeof(T));                                                                          \
+    }                                                                                                                          \
+    extern "C" __global__ void swap_ffn_pack_down_4_##W(const uint4 *w2, uint4 *packed, int F) {                               \
+        pack_down<4>(w2, packed, F * (int)sizeof(T));                                                                          \
     }
 PACK(bf16, bf16)
 PACK(e4m3, u8)
 
-#define PRODUCTS(SHARE, W, T)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_gate_up_##SHARE##_##W(                           \
-        const unsigned char *n, const unsigned char *packed, const float *sums, const float *n_scale, const float *w1_scale,   \
-        const float *w3_scale, unsigned char *h, float *h_scale, u32 *joint, int B, int C, float eps) {                        \
-        gate_up<T, SHARE>(n, packed, sums, n_scale, w1_scale, w3_scale, h, h_scale, Joint{joint, B * C}, eps);                 \
+// Rows whose operands are tiles.
+
+#define TILED(W, LARGEST)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
+        swap_ffn_start_tiles_##W(const bf16 *x_in, const float *scale, const float *shift, float *x, const float *router,      \
+                                 const float *g, float *sums, unsigned char *n, u32 *joint, int B, int C, int D, int begin,    \
+                                 float eps) {                                                                                  \
+        TEAM const Joint all = {joint, B * C};                                                                                 \
+        wait_for_last();                                                                                                       \
+        all.clear(blockIdx.x);                                                                                                 \
+        const Tiled<LARGEST, ROW_THREADS> operand = {n, all.n_largest(0, 0), team};                                            \
+        settle<1>(Film{x_in, scale, shift, C, begin}, team, x, router, g, sums, operand, D, eps);                              \
     }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_down_##SHARE##_##W(                              \
-        const unsigned char *h, const unsigned char *packed, const float *h_scale, const float *w2_scale, const float *router, \
-        const float *g, float *x, float *sums, unsigned char *n, float *n_scale, u32 *joint, float4 *parts, int B, int C,      \
-        int residual) {                                                                                                        \
-        down<T, SHARE>(h, packed, h_scale, w2_scale, router, g, x, sums, n, n_scale, Joint{joint, B * C}, Parts{parts},        \
-                       residual);                                                                                              \
+    SWAP_TILED(W, LARGEST, transpose, TRANSPOSE)                                                                               \
+    SWAP_TILED(W, LARGEST, move, MOVE)                                                                                         \
+    SWAP_TILED(W, LARGEST, literal, LITERAL)
+
+#define SWAP_TILED(W, LARGEST, L, RULE)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
+        swap_ffn_swap_tiles_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, int event, float *sums,            \
+                                      const float *bias, const float *g, unsigned char *n, u32 *joint, int B, int C, int D,    \
+                                      int J, float eps) {                                                                      \
+        TEAM const Tiled<LARGEST, ROW_THREADS> operand = {n, Joint{joint, B * C}.n_largest(event * J, 0), team};               \
+        swap_row<1, RULE>(Store{x, ram, map, decisions, sums, bias, g, D, eps}, team, event, operand);                         \
     }
+TILED(bf16, false)
+TILED(e4m3, true)
+
+// A product a launch, in step j of event e.
+
+#define PRODUCTS(W, T)                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_gate_up_##W(                                     \
+        const unsigned char *n, const unsigned char *packed, const float *sums, const float *w1_scale, const float *w3_scale,  \
+        unsigned char *h, u32 *joint, int B, int C, int J, int e, int j, float eps) {                                          \
+        gate_up<T>(GateUpArgs{n, packed, sums, w1_scale, w3_scale, h, eps}, Joint{joint, B * C}, e * J + j);                   \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_down_##W(                                        \
+        const unsigned char *h, const unsigned char *packed, const float *w2_scale, const float *router, const float *g,       \
+        float *x, float *sums, unsigned char *n, u32 *joint, float4 *parts, int B, int C, int J, int e, int j, int residual) { \
+        down<T>(DownArgs{h, packed, w2_scale, router, g, x, sums, n, parts, residual}, Joint{joint, B * C}, e * J + j);        \
+    }
+
+// All events in one launch.
+
+#define EVENTS(SPLIT, W, T, L, RULE)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_events_##SPLIT##_##W##_##L(                      \
+        float *x, unsigned char *ram, u8 *map, u8 *decisions, float *sums, const float *bias, const float *router,             \
+        const float *g, unsigned char *n, const unsigned char *packed_13, const float *w1_scale, const float *w3_scale,        \
+        unsigned char *h, const unsigned char *packed_2, const float *w2_scale, u32 *joint, float4 *parts, int B, int C,       \
+        int D, int E, int J, int residual, float eps) {                                                                        \
+        events<T, SPLIT, RULE>(Store{x, ram, map, decisions, sums, bias, g, D, eps},                                           \
+                               GateUpArgs{n, packed_13, sums, w1_scale, w3_scale, h, eps},                                     \
+                               DownArgs{h, packed_2, w2_scale, router, g, x, sums, n, parts, residual}, Joint{joint, B * C},   \
+                               E, J);                                                                                          \
+    }
+#define ALL_EVENTS(SPLIT, W, T)                                                                                                \
+    EVENTS(SPLIT, W, T, transpose, TRANSPOSE)                                                                                  \
+    EVENTS(SPLIT, W, T, move, MOVE)                                                                                            \
+    EVENTS(SPLIT, W, T, literal, LITERAL)
+
 // No other architecture has these products.
 #if __CUDA_ARCH__ == 900
-PRODUCTS(1, bf16, Bf16)
-PRODUCTS(2, bf16, Bf16)
-PRODUCTS(1, e4m3, Fp8)
-PRODUCTS(2, e4m3, Fp8)
+PRODUCTS(bf16, Bf16)
+PRODUCTS(e4m3, Fp8)
+ALL_EVENTS(1, bf16, Bf16)
+ALL_EVENTS(4, bf16, Bf16)
+ALL_EVENTS(1, e4m3, Fp8)
+ALL_EVENTS(4, e4m3, Fp8)
 #endif
-
-extern "C" __global__ void swap_ffn_clear(u32 *joint, int B, int C) {
-    const Joint all = {joint, B * C};
-    for (int word = blockIdx.x * blockDim.x + threadIdx.x; word < all.words(); word += gridDim.x * blockDim.x)
-        joint[word] = 0;
-}

@@ -1,5 +1,4 @@
-// Products of groups of four warps with both operands in shared memory, and how thread blocks of a cluster fetch and wait for
-// each other.
+// Products of groups of four warps with the right operand in shared memory, and how both get there.
 #pragma once
 
 #include "tiles.cuh"
@@ -20,13 +19,8 @@ __device__ __forceinline__ void barrier_expect(u64 *barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// Arrives at the barrier in the same place of thread block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_at(u64 *barrier, int rank) {
-    asm volatile("{ .reg .u32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)),
-                 "r"(rank)
-                 : "memory");
+__device__ __forceinline__ void barrier_arrive(u64 *barrier) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // Of some warps of the thread block; 0 is that of __syncthreads.
@@ -41,13 +35,6 @@ __device__ __forceinline__ u32 load_acquired(const u32 *from) {
     return x;
 }
 
-// ---- Clusters.
-
-// All threads of all thread blocks; what they wrote to shared memory before can be read after.
-__device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
 // ---- Large copies, of multiples of 16 bytes.
 
 // By one thread; the barrier has been told, or will be, how many bytes come.
@@ -55,14 +42,6 @@ __device__ __forceinline__ void copy_in(void *to, const void *from, u32 bytes, u
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(to)),
                  "l"(from), "r"(bytes), "r"(shared_address(barrier))
-                 : "memory");
-}
-
-// The same to the same place in each thread block of the mask, and to the barrier there.
-__device__ __forceinline__ void copy_in_all(void *to, const void *from, u32 bytes, u64 *barrier, u16 ranks) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
-                     "r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(ranks)
                  : "memory");
 }
 
@@ -122,32 +101,34 @@ struct Fp8 {
 #define SUMS_4(n) SUM(n), SUM(n + 1), SUM(n + 2), SUM(n + 3)
 #define SUMS_16(n) SUMS_4(n), SUMS_4(n + 4), SUMS_4(n + 8), SUMS_4(n + 12)
 
-// c [64, 8 N] = a [64, 32 bytes] · b [8 N, 32 bytes]ᵀ, or c += where `add`. A sum of a thread is of row lane / 4, and eight
+// c [64, 8 N] += a [64, 32 bytes] · b [8 N, 32 bytes]ᵀ. A sum of a thread is of row lane / 4, and eight
 // further, and of columns 8 n + 2 (lane % 4) and the next.
-__device__ __forceinline__ void group_multiply(Bf16, float (&c)[16][4], u64 a, u64 b, int add) {
-    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+__device__ __forceinline__ void group_multiply(Bf16, float (&c)[16][4], u64 a, u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SUMS_64 "}, %64, %65, add, 1, 1, 0, 0; }"
                  : SUMS_16(0)
-                 : "l"(a), "l"(b), "r"(add));
+                 : "l"(a), "l"(b));
 }
 
-__device__ __forceinline__ void group_multiply(Bf16, float (&c)[32][4], u64 a, u64 b, int add) {
-    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
+__device__ __forceinline__ void group_multiply(Bf16, float (&c)[32][4], u64 a, u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" SUMS_128 "}, %128, %129, add, 1, 1, 0, 0; }"
                  : SUMS_16(0), SUMS_16(16)
-                 : "l"(a), "l"(b), "r"(add));
+                 : "l"(a), "l"(b));
 }
 
-__device__ __forceinline__ void group_multiply(Fp8, float (&c)[16][4], u64 a, u64 b, int add) {
-    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SUMS_64 "}, %64, %65, add, 1, 1; }"
+// The left operand from registers: of thread `lane` four numbers from 4 (lane % 4) on of row lane / 4, of the row eight further,
+// and those 16 further of both.
+__device__ __forceinline__ void group_multiply(Fp8, float (&c)[16][4], const u32 (&a)[4], u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SUMS_64 "}, {%64, %65, %66, %67}, %68, add, 1, 1; }"
                  : SUMS_16(0)
-                 : "l"(a), "l"(b), "r"(add));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-__device__ __forceinline__ void group_multiply(Fp8, float (&c)[32][4], u64 a, u64 b, int add) {
-    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" SUMS_128 "}, %128, %129, add, 1, 1; }"
+__device__ __forceinline__ void group_multiply(Fp8, float (&c)[32][4], const u32 (&a)[4], u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" SUMS_128 "}, {%128, %129, %130, %131}, %132, add, 1, 1; }"
                  : SUMS_16(0), SUMS_16(16)
-                 : "l"(a), "l"(b), "r"(add));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
