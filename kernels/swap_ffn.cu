@@ -4,14 +4,14 @@ name = "simple"
 doc = "products without tensor cores, any shape"
 needs = ["D % 8 == 0", "F % 4 == 0", "D <= 4096", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * size" },
     { name = "n_scale", bytes = "B * C * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
     { name = "h_scale", bytes = "B * C * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up activate down settle)) end(pool reduce decode)"
 launch = [
     { name = "start", entry = "swap_ffn_start_simple_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_simple_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (768 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_simple_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (1152 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_simple_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", entry = "swap_ffn_gate_up_simple_{W}", grid = ["ceil(F, 64)", "ceil(B * C, 64)", "2"], block = [256], flops = "4 * B * C * D * F", args = ["n", "w1", "w3", "n_scale", "w1_scale", "w3_scale", "gate_up", "B", "C", "D", "F"] },
     { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
@@ -76,7 +76,7 @@ name = "cublaslt"
 doc = "an event is one launch for router, swap and norm, and four for each step of the FFN, two of them by cuBLASLt"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
-    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * size" },
     { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
     { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
     { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
@@ -87,7 +87,7 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_rows_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "n_scale", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (768 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_rows_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (1152 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "n_scale", "D", "eps"] },
     { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "bf16", into = "f32" } },
     { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
@@ -114,7 +114,7 @@ name = "cublaslt_bf16"
 doc = "as cublaslt, with gate and up rounded to bf16 on their way"
 like = "cublaslt"
 scratch = [
-    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * size" },
+    { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * size" },
     { name = "n_scale", bytes = "B * C * 4" }, { name = "w13", bytes = "2 * F * D * size" }, { name = "w13_scale", bytes = "2 * F * 4" },
     { name = "gate_up", bytes = "B * C * F * 4" }, { name = "h", bytes = "B * C * F * size" }, { name = "h_scale", bytes = "B * C * 4" },
     { name = "kept", bytes = "B * C * D * 4" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
@@ -130,18 +130,19 @@ doc = "two launches for each step of the FFN, in tensor cores"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
-    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * 2" }, { name = "h", bytes = "B * C * F * 2" },
-    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C * 20" },
+    { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * 2" }, { name = "h", bytes = "B * C * F * 2" },
+    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C * 18" },
     { name = "parts", bytes = "B * C * 12288" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
 prepare = [
     { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
     { name = "pack_down", entry = "swap_ffn_pack_down_4_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
+    { entry = "swap_ffn_absent", grid = ["B * C"], block = [256], args = ["parts"] },
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "joint", "B", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (768 + 14 * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "joint", "B", "C", "D", "J", "eps"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (1152 + 14 * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "joint", "B", "C", "D", "J", "eps"] },
     { name = "gate_up", entry = "swap_ffn_gate_up_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229504, bytes = "2 * F * D * size + B * C * (D + F) * 2", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "w1_scale", "w3_scale", "h", "joint", "B", "C", "J", "@E", "@J", "eps"] },
     { name = "down", entry = "swap_ffn_down_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 196736, bytes = "F * D * size + B * C * (F * 2 + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "w2_scale", "router", "ffn_g", "x", "sums", "n", "joint", "parts", "B", "C", "J", "@E", "@J", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
@@ -161,19 +162,20 @@ doc = "all events are one launch, whose thread blocks wait for each other"
 arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C == 512", "sms >= 128"]
 scratch = [
-    { name = "sums", bytes = "B * C * 768" }, { name = "n", bytes = "B * C * D * 2" }, { name = "h", bytes = "B * C * F * 2" },
-    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C * 20" },
+    { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * 2" }, { name = "h", bytes = "B * C * F * 2" },
+    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C * 18" },
     { name = "parts", bytes = "B * C * 12288" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start events end(pool reduce decode)"
 prepare = [
     { entry = "swap_ffn_pack_gate_up_{W}", grid = ["2 * F"], block = [256], args = ["w1", "w3", "packed_13", "D"] },
     { name = "pack_down", entry = "swap_ffn_pack_down_4_{W}", grid = ["D"], block = [256], args = ["w2", "packed_2", "F"] },
+    { entry = "swap_ffn_absent", grid = ["B * C"], block = [256], args = ["parts"] },
 ]
 each = { programmatic = true }
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "joint", "B", "C", "D", "begin", "eps"] },
-    { name = "events", entry = "swap_ffn_events_4_{W}_{L}", grid = [128], block = [384], shared = 229760, bytes = "E * (B * C * (768 + 14 * D) + J * (3 * F * D * size + B * C * (D * 8 + F * 4)))", flops = "E * J * 6 * B * C * D * F", args = ["x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "E", "J", "RES", "eps"] },
+    { name = "events", entry = "swap_ffn_events_4_{W}_{L}", grid = [128], block = [384], shared = 229760, bytes = "E * (B * C * (1152 + 14 * D) + J * (3 * F * D * size + B * C * (D * 8 + F * 4)))", flops = "E * J * 6 * B * C * D * F", args = ["x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "E", "J", "RES", "eps"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },

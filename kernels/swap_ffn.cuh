@@ -209,6 +209,39 @@ __device__ __forceinline__ void write_operand(Operand operand, Fours<N, THREADS>
 
 // ---- Rows.
 
+// Sums of rows: Σ x² [rows, PARTS], then the router's [PARTS, rows, 8], of which five count.
+struct Sums {
+    float *at;
+    int rows;
+
+    __device__ __forceinline__ float *squares(int row) const {
+        return at + (size_t)row * PARTS;
+    }
+    __device__ __forceinline__ float *router(int row, int part) const {
+        return at + (size_t)rows * PARTS + ((size_t)part * rows + row) * 8;
+    }
+
+    // All of a row, by every warp.
+    __device__ __forceinline__ void load(float (&s)[SUMS], int row) const {
+        const int part = threadIdx.x % 32;
+        static_assert(PARTS == 32, "a lane has a part");
+        const float4 four = *(const float4 *)router(row, part);
+        const float parts[SUMS] = {squares(row)[part], four.x, four.y, four.z, four.w, router(row, part)[4]};
+#pragma unroll
+        for (int i = 0; i < SUMS; i++)
+            s[i] = warp_sum(parts[i]);
+    }
+
+    // One part for all, by PARTS threads.
+    __device__ __forceinline__ void store_squares(float all, int row, int part) const {
+        squares(row)[part] = part == 0 ? all : 0.0f;
+    }
+    __device__ __forceinline__ void store_router(const float (&s)[SUMS], int row, int part) const {
+        *(float4 *)router(row, part) = part == 0 ? make_float4(s[1], s[2], s[3], s[4]) : make_float4(0, 0, 0, 0);
+        router(row, part)[4] = part == 0 ? s[5] : 0.0f;
+    }
+};
+
 // Where x comes from: of a core from what all cores of a token are given, if that is how it begins; from memory.
 struct Film {
     const bf16 *x_in;
@@ -235,7 +268,7 @@ struct Film {
 
 // One row a block: x, its sums, and the operand made of it.
 template <int N, class Operand>
-__device__ __forceinline__ void settle(Film source, Team<ROW_THREADS> team, float *x, const float *router, const float *g, float *sums,
+__device__ __forceinline__ void settle(Film source, Team<ROW_THREADS> team, float *x, const float *router, const float *g, Sums sums,
                                        Operand operand, int D, float eps) {
     const int row = blockIdx.x;
     Fours<N> own, weight;
@@ -251,9 +284,14 @@ __device__ __forceinline__ void settle(Film source, Team<ROW_THREADS> team, floa
         s[i] = own.dot(by);
     }
     team.add(s);
-    if (threadIdx.x < SUMS * PARTS)
-        sums[(size_t)row * SUMS * PARTS + threadIdx.x] = threadIdx.x % PARTS ? 0.0f : team.sum<SUMS>(threadIdx.x / PARTS);
-    write_operand(operand, own, team.sum<SUMS>(0), weight, row, D, eps);
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        s[i] = team.sum<SUMS>(i);
+    if (threadIdx.x < PARTS) {
+        sums.store_squares(s[0], row, threadIdx.x);
+        sums.store_router(s, row, threadIdx.x);
+    }
+    write_operand(operand, own, s[0], weight, row, D, eps);
 }
 
 // ---- The swap.
@@ -306,34 +344,30 @@ struct Decision {
     }
 };
 
-// The sums of a row from their parts, by every warp.
-__device__ __forceinline__ void add_parts(float (&s)[SUMS], const float *parts) {
-    static_assert(PARTS == 8 * 4 && SUMS == 6, "eight lanes have a sum, and sixteen of a warp two more");
-    const int lane = threadIdx.x % 32;
-    const float4 *fours = (const float4 *)parts;
-    const float4 a = fours[lane], b = lane < 16 ? fours[32 + lane] : make_float4(0, 0, 0, 0);
-    const float first = lanes_sum<8>((a.x + a.y) + (a.z + a.w)), second = lanes_sum<8>((b.x + b.y) + (b.z + b.w));
-#pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        s[i] = __shfl_sync(0xffffffff, i < 4 ? first : second, i % 4 * 8);
-}
-
 // What the swap reads and changes.
 struct Store {
     float *x;
     unsigned char *ram; // bf16 [rows, BANKS, D]
     u8 *map, *decisions;
-    float *sums;
+    Sums sums;
     const float *bias, *g;
     int D;
     float eps;
 };
 
+// A bank of a row, when it is known which.
+struct LateBank {
+    template <int N, int THREADS> __device__ __forceinline__ void load(Fours<N, THREADS> &in, const uint2 *banks, int physical, int D) const {
+        in.load((const bf16 *)(banks + (size_t)physical * D / 4), D);
+    }
+};
+
 // One row. Where its gate is closed, all but the decision is as it was.
-template <int N, Rule RULE, int THREADS, class Operand>
-__device__ __forceinline__ void swap(Store store, Team<THREADS> team, int row, int decided, const Fours<N, THREADS> &weight, Operand operand) {
+template <int N, Rule RULE, int THREADS, class Bank, class Operand>
+__device__ __forceinline__ void swap(Store store, Team<THREADS> team, int row, int decided, const Fours<N, THREADS> &weight, const Bank &bank,
+                                     Operand operand) {
     const int D = store.D, rank = threadIdx.x % THREADS;
-    float *x = store.x + (size_t)row * D, *sums = store.sums + (size_t)row * SUMS * PARTS;
+    float *x = store.x + (size_t)row * D;
     Fours<N, THREADS> own;
 #ifdef MUTANT_NEIGHBOUR_MAP
     const u32 map = store.map[row ^ 1];
@@ -342,23 +376,23 @@ __device__ __forceinline__ void swap(Store store, Team<THREADS> team, int row, i
 #endif
     own.load(x, D);
     float s[SUMS];
-    add_parts(s, sums);
+    store.sums.load(s, row);
     const Decision decision(s, store.bias, D, store.eps);
     if (rank == 0)
         store.decisions[decided] = decision.gate << 2 | decision.bank;
     if (!decision.gate)
         return;
-    uint2 *bank = (uint2 *)(store.ram + ((size_t)row * BANKS + (map >> 2 * decision.bank & 3)) * D * 2);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        if (own.at(i) >= D / 4)
-            continue;
-        const float4 in = four((const bf16 *)bank, own.at(i));
+    const int physical = map >> 2 * decision.bank & 3;
+    uint2 *banks = (uint2 *)(store.ram + (size_t)row * BANKS * D * 2);
+    Fours<N, THREADS> in;
+    bank.load(in, banks, physical, D);
 #ifndef MUTANT_NOT_WRITTEN_BACK
-        bank[own.at(i)] = to_bf16x4(own.x[i]);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (own.at(i) < D / 4)
+            banks[(size_t)physical * D / 4 + own.at(i)] = to_bf16x4(own.x[i]);
 #endif
-        own.x[i] = in;
-    }
+    own = in;
     own.store(x, D);
     const float squares[1] = {own.dot(own)};
     team.add(squares);
@@ -366,7 +400,7 @@ __device__ __forceinline__ void swap(Store store, Team<THREADS> team, int row, i
     if (rank == 0)
         store.map[row] = (u8)swapped<RULE>(map, decision.bank);
     if (rank < PARTS)
-        sums[rank] = rank == 0 ? team.template sum<1>(0) : 0.0f;
+        store.sums.store_squares(team.template sum<1>(0), row, rank);
     write_operand(operand, own, team.template sum<1>(0), weight, row, D, store.eps);
 }
 
@@ -376,7 +410,7 @@ template <int N, Rule RULE, class Operand> __device__ __forceinline__ void swap_
     start_next();
     weight.load(store.g, store.D);
     wait_for_last();
-    swap<N, RULE>(store, team, blockIdx.x, event * gridDim.x + blockIdx.x, weight, operand);
+    swap<N, RULE>(store, team, blockIdx.x, event * gridDim.x + blockIdx.x, weight, LateBank(), operand);
 }
 
 // ---- What is made of the sums of W1 n and W3 n.

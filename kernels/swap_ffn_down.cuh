@@ -11,7 +11,8 @@ static_assert(PARTS == DOWN_PARTS * MOST_SPLIT, "each of the thread blocks that 
 struct DownArgs {
     const unsigned char *h, *weights;
     const float *weight_scale, *router, *g;
-    float *x, *sums;
+    float *x;
+    Sums sums;
     unsigned char *n;
     float4 *parts;
     int residual;
@@ -22,8 +23,47 @@ template <int SPLIT> __device__ __forceinline__ int split_row(int in_tile, int s
     return (in_tile - split * (DOWN_COLUMNS / SPLIT)) & (DOWN_COLUMNS - 1);
 }
 
-__device__ __forceinline__ float4 to_float4(const float (&c)[4]) {
-    return make_float4(c[0], c[1], c[2], c[3]);
+// Sums that thread blocks leave for each other are there when they are other than what nothing is that is ever added up: no
+// counts, whose order would cost more than all else.
+constexpr u32 ABSENT = 0xffffffff;
+
+__device__ __forceinline__ void leave(float4 *to, const float (&c)[4]) {
+    *to = make_float4(c[0], c[1], c[2], c[3]);
+}
+
+// And takes it away. Should it never come, an error is better than no end.
+__device__ __forceinline__ float4 take(float4 *from) {
+    float4 y = load_relaxed(from);
+#ifndef MUTANT_JOIN_MISSING
+    for (u32 looks = 0; __float_as_uint(y.x) == ABSENT || __float_as_uint(y.y) == ABSENT || __float_as_uint(y.z) == ABSENT ||
+                        __float_as_uint(y.w) == ABSENT;
+         looks++) {
+        if (looks >> 24)
+            __trap();
+        y = load_relaxed(from);
+    }
+#endif
+    const float absent = __uint_as_float(ABSENT);
+    *from = make_float4(absent, absent, absent, absent);
+    return y;
+}
+
+// Lane c of four has word k of lane c in its word c.
+__device__ __forceinline__ uint4 turned(u32 (&word)[4]) {
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            if (k & bit)
+                continue;
+            const bool upper = threadIdx.x & bit;
+            const u32 other = __shfl_xor_sync(0xffffffff, upper ? word[k] : word[k + bit], bit);
+            if (upper)
+                word[k] = other;
+            else
+                word[k + bit] = other;
+        }
+    return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
 template <class T, int SPLIT> constexpr int DOWN_COUNT = HIDDEN * T::bytes / 128 / SPLIT;
@@ -37,7 +77,8 @@ __device__ __forceinline__ void down_fetch(Ring<T> &ring, DownArgs args, u32 beg
 
 // By those that multiply, when the rows are there.
 template <int SPLIT, class T>
-__device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 begin, int block, int tile, int split, int step, Joint joint) {
+__device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 begin, int block, int tile, int split, int step,
+                                              bool last, Joint joint) {
     constexpr bool SCALED = T::bytes == 1;
     // A thread's share: eights of columns.
     constexpr int OWN = DOWN_COLUMNS / SPLIT / 8;
@@ -62,13 +103,7 @@ __device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 
     for (int part = 1; part < SPLIT; part++)
 #pragma unroll
         for (int j = 0; j < OWN; j++)
-            part_of((split + part) % SPLIT, part)[j * 256] = to_float4(c[part * OWN + j]);
-    if (SPLIT > 1) {
-        __syncwarp();
-        if (lane == 0)
-            signal(joint.parts(row, tile));
-        await_all(joint.parts(row, tile), (step + 1) * SPLIT);
-    }
+            leave(part_of((split + part) % SPLIT, part) + j * 256, c[part * OWN + j]);
 #ifdef MUTANT_PLANE_LOST
     for (int part = 1; part < SPLIT - 1; part++)
 #else
@@ -77,11 +112,11 @@ __device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 
 #endif
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
-            const float4 y = part_of(split, part)[j * 256];
+            const float4 y = take(part_of(split, part) + j * 256);
             c[j][0] += y.x, c[j][1] += y.y, c[j][2] += y.z, c[j][3] += y.w;
         }
     float s[2][SUMS] = {};
-    u32 largest[2] = {};
+    u32 largest[2] = {}, words[2][4];
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
         const int at = first + 8 * j;
@@ -107,30 +142,40 @@ __device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 
                 s[i][1 + q] = fmaf(y.x, by[q].x, fmaf(y.y, by[q].y, s[i][1 + q]));
             y.x *= weight.x, y.y *= weight.y;
             largest[i] = max(largest[i], max(__float_as_uint(fabsf(y.x)), __float_as_uint(fabsf(y.y))));
-            *(u32 *)(args.n + activation_byte(row + 8 * i, at * 2, WIDTH * 2)) = to_bf16x2(y.x, y.y);
+            words[i][j % 4] = to_bf16x2(y.x, y.y);
+            // Of four eights of columns a lane has one.
+            if (j % 4 == 3)
+                *(uint4 *)(args.n + activation_byte(row + 8 * i, (first - lane % 4 * 2 + 8 * (j - 3 + lane % 4)) * 2, WIDTH * 2)) = turned(words[i]);
         }
     }
+    const int part = (tile * SPLIT + split) * (MOST_SPLIT / SPLIT) + lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int q = 0; q < SUMS; q++) {
-            const float sum = lanes_sum<4>(s[i][q]);
-            float *to = args.sums + ((size_t)(row + 8 * i) * SUMS + q) * PARTS + (tile * SPLIT + split) * (MOST_SPLIT / SPLIT);
-            if (lane % 4 == q % 4)
-                *to = sum;
-            if (SPLIT < MOST_SPLIT && lane % 4 > 0 && lane % 4 < MOST_SPLIT / SPLIT)
-                to[lane % 4] = 0;
-        }
+        s[i][0] = lanes_sum<4>(s[i][0]);
+        if (lane % 4 < MOST_SPLIT / SPLIT)
+            args.sums.squares(row + 8 * i)[part] = lane % 4 == 0 ? s[i][0] : 0.0f;
         if (SCALED) {
             const u32 most = lanes_max<4>(largest[i]);
             if (lane % 4 == 0)
                 atomicMax(joint.n_largest(step + 1, row + 8 * i), most);
         }
+        // For the swap that follows.
+        if (last) {
+#pragma unroll
+            for (int q = 1; q < SUMS; q++) {
+                const float all = lanes_sum<4>(s[i][q]);
+                s[i][q] = lane % 4 == 0 ? all : 0.0f;
+            }
+            if (lane % 4 < MOST_SPLIT / SPLIT) {
+                *(float4 *)args.sums.router(row + 8 * i, part) = make_float4(s[i][1], s[i][2], s[i][3], s[i][4]);
+                args.sums.router(row + 8 * i, part)[4] = s[i][5];
+            }
+        }
     }
 }
 
 // A launch of its own: a thread block for each part of each tile.
-template <class T> __device__ __forceinline__ void down(DownArgs args, Joint joint, int step) {
+template <class T> __device__ __forceinline__ void down(DownArgs args, Joint joint, int step, bool last) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Ring<T> &ring = *(Ring<T> *)shared;
     const int split = blockIdx.x % MOST_SPLIT, tile = blockIdx.x / MOST_SPLIT % DOWN_PARTS, block = blockIdx.x / (MOST_SPLIT * DOWN_PARTS);
@@ -143,6 +188,6 @@ template <class T> __device__ __forceinline__ void down(DownArgs args, Joint joi
     } else {
         registers_more<232>();
         wait_for_last();
-        down_multiply<MOST_SPLIT>(ring, args, 0, block, tile, split, step, joint);
+        down_multiply<MOST_SPLIT>(ring, args, 0, block, tile, split, step, last, joint);
     }
 }

@@ -7,6 +7,30 @@
 
 constexpr int BLOCKS = 128, ROW_TEAM = 64, TEAMS = 256 / ROW_TEAM;
 
+// All banks of a row, before it is known which.
+template <int N, int THREADS> struct EarlyBanks {
+    uint2 banks[BANKS][N];
+
+    __device__ __forceinline__ explicit EarlyBanks(const uint2 *from) {
+#pragma unroll
+        for (int bank = 0; bank < BANKS; bank++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                banks[bank][i] = from[bank * (WIDTH / 4) + Fours<N, THREADS>::at(i)];
+    }
+
+    __device__ __forceinline__ void load(Fours<N, THREADS> &in, const uint2 *, int physical, int) const {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint2 own = banks[0][i];
+#pragma unroll
+            for (int bank = 1; bank < BANKS; bank++)
+                own = physical == bank ? banks[bank][i] : own;
+            in.x[i] = four((const bf16 *)&own, 0);
+        }
+    }
+};
+
 template <class T> struct Events {
     GateUp<T> up;
     float room[TEAMS * (ROW_TEAM / 32) * (SUMS + 1)];
@@ -92,18 +116,26 @@ __device__ __forceinline__ void multiply_events(GateUp<T> &own, float *room, Sto
     u32 begin = 0;
     for (int event = 0, step = 0; event < E; event++) {
         {
-            Fours<WIDTH / 4 / ROW_TEAM, ROW_TEAM> weight;
+            constexpr int N = WIDTH / 4 / ROW_TEAM;
+            Fours<N, ROW_TEAM> weight;
             weight.load(store.g, WIDTH);
             const int first = *work.number * work.own, block = first / TILE_ROWS;
             if (event == 0)
                 wait_for_last();
-            warp_waits([&] { work.x_there(block, step); });
-            for (int i = team; i < work.own; i += TEAMS) {
-                const int row = first + i;
-                const Tiled<T::bytes == 1, ROW_TEAM> operand = {down.n, joint.n_largest(step, 0), mates};
-                swap<WIDTH / 4 / ROW_TEAM, RULE>(store, mates, row, event * joint.rows + row, weight, operand);
-                // The room serves the next.
-                warps_barrier(mates.barrier, ROW_TEAM);
+            const Tiled<T::bytes == 1, ROW_TEAM> operand = {down.n, joint.n_largest(step, 0), mates};
+            const int decided = event * joint.rows;
+            if (SPLIT > 1) {
+                // A row for each, whose banks nobody else changes.
+                const EarlyBanks<N, ROW_TEAM> banks((const uint2 *)store.ram + (size_t)(first + team) * BANKS * (WIDTH / 4));
+                warp_waits([&] { work.x_there(block, step); });
+                swap<N, RULE>(store, mates, first + team, decided + first + team, weight, banks, operand);
+            } else {
+                warp_waits([&] { work.x_there(block, step); });
+                for (int i = team; i < work.own; i += TEAMS) {
+                    swap<N, RULE>(store, mates, first + i, decided + first + i, weight, LateBank(), operand);
+                    // The room serves the next.
+                    warps_barrier(mates.barrier, ROW_TEAM);
+                }
             }
             warps_barrier(3, 256);
             if (threadIdx.x == 128)
@@ -120,7 +152,7 @@ __device__ __forceinline__ void multiply_events(GateUp<T> &own, float *room, Sto
                 const auto at = work.down(i);
                 if (T::bytes == 1)
                     warp_waits([&] { work.h_there(at.block, at.split, step); });
-                down_multiply<SPLIT>(own.ring, down, begin, at.block, at.tile, at.split, step, joint);
+                down_multiply<SPLIT>(own.ring, down, begin, at.block, at.tile, at.split, step, j == J - 1, joint);
                 warps_barrier(3, 256);
                 if (threadIdx.x == 128)
                     signal(joint.x(at.block));

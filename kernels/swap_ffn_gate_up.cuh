@@ -15,8 +15,8 @@ __device__ __forceinline__ void finish_tile(int id) {
 }
 
 // Σ x² of a row from its parts, by the four lanes that have it.
-__device__ __forceinline__ float squares_of(const float *sums, int row) {
-    const float4 *parts = (const float4 *)(sums + (size_t)row * SUMS * PARTS) + threadIdx.x % 4 * 2;
+__device__ __forceinline__ float squares_of(Sums sums, int row) {
+    const float4 *parts = (const float4 *)sums.squares(row) + threadIdx.x % 4 * 2;
     const float4 a = parts[0], b = parts[1];
 #ifdef MUTANT_TILE_LOST
     return lanes_sum<4>(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + b.z));
@@ -35,7 +35,8 @@ template <class T> struct GateUp {
 // in tiles.
 struct GateUpArgs {
     const unsigned char *n, *weights;
-    const float *sums, *gate_scale, *up_scale;
+    Sums sums;
+    const float *gate_scale, *up_scale;
     unsigned char *h;
     float eps;
 };

@@ -153,14 +153,9 @@ struct Joint {
     __device__ __forceinline__ u32 *x(int block) const {
         return counts() + 5 * blocks() + block;
     }
-    // Warps that have left sums for those with the same 16 rows and columns.
-    __device__ __forceinline__ u32 *parts(int row, int tile) const {
-        return counts() + 6 * blocks() + tile * (rows / WARP_ROWS) + row / WARP_ROWS;
-    }
-
     // By the thread blocks that have a row each.
     __device__ __forceinline__ void clear(int row) const {
-        for (int word = row + threadIdx.x * rows; word < 4 * rows + 6 * blocks() + DOWN_PARTS * rows / WARP_ROWS; word += blockDim.x * rows)
+        for (int word = row + threadIdx.x * rows; word < 4 * rows + 6 * blocks(); word += blockDim.x * rows)
             at[word] = 0;
     }
 
@@ -186,11 +181,4 @@ __device__ __forceinline__ void await(const u32 *count, u32 all) {
         if (looks >> 24)
             __trap();
 #endif
-}
-
-// By a warp.
-__device__ __forceinline__ void await_all(const u32 *count, u32 all) {
-    if (threadIdx.x % 32 == 0)
-        await(count, all);
-    __syncwarp();
 }

@@ -15,12 +15,12 @@
         swap_ffn_start_##FORM##_##W(const bf16 *x_in, const float *scale, const float *shift, float *x, const float *router,   \
                                     const float *g, float *sums, unsigned char *n, float *n_scale, int C, int D, int begin,    \
                                     float eps) {                                                                               \
-        TEAM settle<N>(Film{x_in, scale, shift, C, begin}, team, x, router, g, sums, __VA_ARGS__, D, eps);                     \
+        TEAM settle<N>(Film{x_in, scale, shift, C, begin}, team, x, router, g, Sums{sums, (int)gridDim.x}, __VA_ARGS__, D, eps);                     \
     }                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_settle_##FORM##_##W(float *x, const float *router, const float *g, float *sums, unsigned char *n,             \
                                      float *n_scale, int D, float eps) {                                                       \
-        TEAM settle<N>(Film{}, team, x, router, g, sums, __VA_ARGS__, D, eps);                                                 \
+        TEAM settle<N>(Film{}, team, x, router, g, Sums{sums, (int)gridDim.x}, __VA_ARGS__, D, eps);                                                 \
     }                                                                                                                          \
     SWAP(FORM, W, N, transpose, TRANSPOSE, __VA_ARGS__)                                                                        \
     SWAP(FORM, W, N, move, MOVE, __VA_ARGS__)                                                                                  \
@@ -31,7 +31,7 @@
         swap_ffn_swap_##FORM##_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, int event, float *sums,         \
                                          const float *bias, const float *g, unsigned char *n, float *n_scale, int D,           \
                                          float eps) {                                                                          \
-        TEAM swap_row<N, RULE>(Store{x, ram, map, decisions, sums, bias, g, D, eps}, team, event, __VA_ARGS__);                \
+        TEAM swap_row<N, RULE>(Store{x, ram, map, decisions, Sums{sums, (int)gridDim.x}, bias, g, D, eps}, team, event, __VA_ARGS__);                \
     }
 
 ROWS(simple, bf16, 4, Rounded{n})

@@ -34,6 +34,12 @@ template <int SPLIT> __device__ __forceinline__ void pack_down(const uint4 *w2, 
 
 // ---- Entry points.
 
+// Parts of 128 rows are as large as 4 KB · SPLIT · (SPLIT - 1) for each.
+extern "C" __global__ void swap_ffn_absent(uint4 *parts) {
+    for (int i = 0; i < 3; i++)
+        parts[((size_t)blockIdx.x * 3 + i) * blockDim.x + threadIdx.x] = make_uint4(ABSENT, ABSENT, ABSENT, ABSENT);
+}
+
 #define PACK(W, T)                                                                                                             \
     extern "C" __global__ void swap_ffn_pack_gate_up_##W(const uint4 *w1, const uint4 *w3, uint4 *packed, int D) {             \
         pack_gate_up(w1, w3, packed, D * (int)sizeof(T));                                                                      \
@@ -58,7 +64,7 @@ PACK(e4m3, u8)
         wait_for_last();                                                                                                       \
         all.clear(blockIdx.x);                                                                                                 \
         const Tiled<LARGEST, ROW_THREADS> operand = {n, all.n_largest(0, 0), team};                                            \
-        settle<1>(Film{x_in, scale, shift, C, begin}, team, x, router, g, sums, operand, D, eps);                              \
+        settle<1>(Film{x_in, scale, shift, C, begin}, team, x, router, g, Sums{sums, B * C}, operand, D, eps);                              \
     }                                                                                                                          \
     SWAP_TILED(W, LARGEST, transpose, TRANSPOSE)                                                                               \
     SWAP_TILED(W, LARGEST, move, MOVE)                                                                                         \
@@ -70,7 +76,7 @@ PACK(e4m3, u8)
                                       const float *bias, const float *g, unsigned char *n, u32 *joint, int B, int C, int D,    \
                                       int J, float eps) {                                                                      \
         TEAM const Tiled<LARGEST, ROW_THREADS> operand = {n, Joint{joint, B * C}.n_largest(event * J, 0), team};               \
-        swap_row<1, RULE>(Store{x, ram, map, decisions, sums, bias, g, D, eps}, team, event, operand);                         \
+        swap_row<1, RULE>(Store{x, ram, map, decisions, Sums{sums, B * C}, bias, g, D, eps}, team, event, operand);                         \
     }
 TILED(bf16, false)
 TILED(e4m3, true)
@@ -79,14 +85,15 @@ TILED(e4m3, true)
 
 #define PRODUCTS(W, T)                                                                                                         \
     extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_gate_up_##W(                                     \
-        const unsigned char *n, const unsigned char *packed, const float *sums, const float *w1_scale, const float *w3_scale,  \
+        const unsigned char *n, const unsigned char *packed, float *sums, const float *w1_scale, const float *w3_scale,        \
         unsigned char *h, u32 *joint, int B, int C, int J, int e, int j, float eps) {                                          \
-        gate_up<T>(GateUpArgs{n, packed, sums, w1_scale, w3_scale, h, eps}, Joint{joint, B * C}, e * J + j);                   \
+        gate_up<T>(GateUpArgs{n, packed, {sums, B * C}, w1_scale, w3_scale, h, eps}, Joint{joint, B * C}, e * J + j);                   \
     }                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_down_##W(                                        \
         const unsigned char *h, const unsigned char *packed, const float *w2_scale, const float *router, const float *g,       \
         float *x, float *sums, unsigned char *n, u32 *joint, float4 *parts, int B, int C, int J, int e, int j, int residual) { \
-        down<T>(DownArgs{h, packed, w2_scale, router, g, x, sums, n, parts, residual}, Joint{joint, B * C}, e * J + j);        \
+        down<T>(DownArgs{h, packed, w2_scale, router, g, x, {sums, B * C}, n, parts, residual}, Joint{joint, B * C}, e * J + j,         \
+                j == J - 1);                                                                                                   \
     }
 
 // All events in one launch.
@@ -97,9 +104,9 @@ TILED(e4m3, true)
         const float *g, unsigned char *n, const unsigned char *packed_13, const float *w1_scale, const float *w3_scale,        \
         unsigned char *h, const unsigned char *packed_2, const float *w2_scale, u32 *joint, float4 *parts, int B, int C,       \
         int D, int E, int J, int residual, float eps) {                                                                        \
-        events<T, SPLIT, RULE>(Store{x, ram, map, decisions, sums, bias, g, D, eps},                                           \
-                               GateUpArgs{n, packed_13, sums, w1_scale, w3_scale, h, eps},                                     \
-                               DownArgs{h, packed_2, w2_scale, router, g, x, sums, n, parts, residual}, Joint{joint, B * C},   \
+        events<T, SPLIT, RULE>(Store{x, ram, map, decisions, Sums{sums, B * C}, bias, g, D, eps},                                           \
+                               GateUpArgs{n, packed_13, {sums, B * C}, w1_scale, w3_scale, h, eps},                                     \
+                               DownArgs{h, packed_2, w2_scale, router, g, x, {sums, B * C}, n, parts, residual}, Joint{joint, B * C},   \
                                E, J);                                                                                          \
     }
 #define ALL_EVENTS(SPLIT, W, T)                                                                                                \

@@ -35,6 +35,13 @@ __device__ __forceinline__ u32 load_acquired(const u32 *from) {
     return x;
 }
 
+// Four numbers that other thread blocks write, each of them what it was or what it will be.
+__device__ __forceinline__ float4 load_relaxed(const float4 *from) {
+    float4 x;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from) : "memory");
+    return x;
+}
+
 // ---- Large copies, of multiples of 16 bytes.
 
 // By one thread; the barrier has been told, or will be, how many bytes come.
