@@ -187,7 +187,7 @@ fn mistakes_name_their_place() {
         (["margin = 1e-5", "margin = -1.0"], &["recipe 'f32'", "margin = -1"]),
         (
             ["margin = 1e-5", "form = \"recurrent\""],
-            &["recipe 'f32'", "'round', 'router' and 'margin' only"],
+            &["recipe 'f32'", "'round', 'router' and 'margin', or 'kernels'"],
         ),
         (["\"unfolded\"", "\"open\""], &["line", "open", "unfolded"]),
         (["at = \"*.x.*\"", "at = \"plain.y.*\""], &["matches no site"]),

@@ -14,12 +14,9 @@ pub type Own = (bool, u8);
 /// A model that decides.
 pub enum Candidate<'a> {
     /// The reference's path by a recipe.
-    Emulated {
-        model: Model<f32>,
-        method: &'a Method,
-    },
+    Emulated { model: Box<Model<f32>>, method: &'a Method },
     Kernels {
-        model: Resident,
+        model: Box<Resident>,
         runner: &'a dyn Runner,
     },
 }
@@ -29,7 +26,7 @@ impl<'a> Candidate<'a> {
         let config = method.config(inputs.config());
         let Some(kernels) = &method.kernels else {
             let mut rounding = method;
-            let model = inputs.model(config, &mut rounding);
+            let model = Box::new(inputs.model(config, &mut rounding));
             return Ok(Self::Emulated { model, method });
         };
         let unfolded = reference::paths::swap_ffn::Config {
@@ -38,7 +35,7 @@ impl<'a> Candidate<'a> {
         };
         let model: Model<f32> = inputs.model(unfolded, &mut Plain);
         Ok(Self::Kernels {
-            model: Resident::new(&model, kernels.e4m3)?,
+            model: Box::new(Resident::new(&model, kernels.e4m3)?),
             runner: &*kernels.runner,
         })
     }
