@@ -143,8 +143,8 @@ prepare = [
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "joint", "B", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (1152 + 14 * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "joint", "B", "C", "D", "J", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229504, bytes = "2 * F * D * size + B * C * (D + F) * 2", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "w1_scale", "w3_scale", "h", "joint", "B", "C", "J", "@E", "@J", "eps"] },
-    { name = "down", entry = "swap_ffn_down_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 196736, bytes = "F * D * size + B * C * (F * 2 + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "w2_scale", "router", "ffn_g", "x", "sums", "n", "joint", "parts", "B", "C", "J", "@E", "@J", "RES"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229568, bytes = "2 * F * D * size + B * C * (D + F) * 2", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "w1_scale", "w3_scale", "h", "joint", "B", "C", "J", "@E", "@J", "eps"] },
+    { name = "down", entry = "swap_ffn_down_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229568, bytes = "F * D * size + B * C * (F * 2 + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "w2_scale", "router", "ffn_g", "x", "sums", "n", "joint", "parts", "B", "C", "J", "@E", "@J", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -175,7 +175,7 @@ prepare = [
 each = { programmatic = true }
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "joint", "B", "C", "D", "begin", "eps"] },
-    { name = "events", entry = "swap_ffn_events_4_{W}_{L}", grid = [128], block = [384], shared = 229760, bytes = "E * (B * C * (1152 + 14 * D) + J * (3 * F * D * size + B * C * (D * 8 + F * 4)))", flops = "E * J * 6 * B * C * D * F", args = ["x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "E", "J", "RES", "eps"] },
+    { name = "events", entry = "swap_ffn_events_4_{W}", grid = [128], block = [384], shared = 229824, bytes = "E * (B * C * (1152 + 14 * D) + J * (3 * F * D * size + B * C * (D * 8 + F * 4)))", flops = "E * J * 6 * B * C * D * F", args = ["x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "E", "J", "rule", "RES", "eps"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -190,7 +190,7 @@ prepare = [
     { name = "pack_down", entry = "swap_ffn_pack_down_1_{W}" },
 ]
 launch = [
-    { name = "events", entry = "swap_ffn_events_1_{W}_{L}" },
+    { name = "events", entry = "swap_ffn_events_1_{W}" },
 ]
 
 [[variant]]

@@ -299,16 +299,16 @@ __device__ __forceinline__ void settle(Film source, Team<ROW_THREADS> team, floa
 enum Rule { TRANSPOSE, MOVE, LITERAL };
 
 // The map after bank `selected` of it was swapped in. Lane i is bits 2i and 2i + 1.
-template <Rule RULE> __device__ __forceinline__ u32 swapped(u32 map, int selected) {
+__device__ __forceinline__ u32 swapped(Rule rule, u32 map, int selected) {
     const u32 physical = map >> 2 * selected & 3;
 #ifdef MUTANT_LANE_LITERAL
     return (map & ~3u) | physical;
 #endif
-    if (RULE == TRANSPOSE) {
+    if (rule == TRANSPOSE) {
         const u32 change = physical ^ (map & 3);
         return selected ? map ^ change ^ change << 2 * selected : map;
     }
-    if (RULE == MOVE) {
+    if (rule == MOVE) {
         const u32 moved = (1u << 2 * (selected + 1)) - 1;
         return (map & ~moved) | (map << 2 & moved) | physical;
     }
@@ -363,8 +363,8 @@ struct LateBank {
 };
 
 // One row. Where its gate is closed, all but the decision is as it was.
-template <int N, Rule RULE, int THREADS, class Bank, class Operand>
-__device__ __forceinline__ void swap(Store store, Team<THREADS> team, int row, int decided, const Fours<N, THREADS> &weight, const Bank &bank,
+template <int N, int THREADS, class Bank, class Operand>
+__device__ __forceinline__ void swap(Rule rule, Store store, Team<THREADS> team, int row, int decided, const Fours<N, THREADS> &weight, const Bank &bank,
                                      Operand operand) {
     const int D = store.D, rank = threadIdx.x % THREADS;
     float *x = store.x + (size_t)row * D;
@@ -398,19 +398,20 @@ __device__ __forceinline__ void swap(Store store, Team<THREADS> team, int row, i
     team.add(squares);
     // Everyone has read map and sums.
     if (rank == 0)
-        store.map[row] = (u8)swapped<RULE>(map, decision.bank);
+        store.map[row] = (u8)swapped(rule, map, decision.bank);
     if (rank < PARTS)
         store.sums.store_squares(team.template sum<1>(0), row, rank);
     write_operand(operand, own, team.template sum<1>(0), weight, row, D, store.eps);
 }
 
 // One row a block.
-template <int N, Rule RULE, class Operand> __device__ __forceinline__ void swap_row(Store store, Team<ROW_THREADS> team, int event, Operand operand) {
+template <int N, class Operand>
+__device__ __forceinline__ void swap_row(Rule rule, Store store, Team<ROW_THREADS> team, int event, Operand operand) {
     Fours<N> weight;
     start_next();
     weight.load(store.g, store.D);
     wait_for_last();
-    swap<N, RULE>(store, team, blockIdx.x, event * gridDim.x + blockIdx.x, weight, LateBank(), operand);
+    swap<N>(rule, store, team, blockIdx.x, event * gridDim.x + blockIdx.x, weight, LateBank(), operand);
 }
 
 // ---- What is made of the sums of W1 n and W3 n.

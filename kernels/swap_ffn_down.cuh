@@ -31,21 +31,40 @@ __device__ __forceinline__ void leave(float4 *to, const float (&c)[4]) {
     *to = make_float4(c[0], c[1], c[2], c[3]);
 }
 
-// And takes it away. Should it never come, an error is better than no end.
-__device__ __forceinline__ float4 take(float4 *from) {
-    float4 y = load_relaxed(from);
-#ifndef MUTANT_JOIN_MISSING
-    for (u32 looks = 0; __float_as_uint(y.x) == ABSENT || __float_as_uint(y.y) == ABSENT || __float_as_uint(y.z) == ABSENT ||
-                        __float_as_uint(y.w) == ABSENT;
-         looks++) {
+__device__ __forceinline__ bool there(float4 y) {
+    return __float_as_uint(y.x) != ABSENT && __float_as_uint(y.y) != ABSENT && __float_as_uint(y.z) != ABSENT && __float_as_uint(y.w) != ABSENT;
+}
+
+// By a warp: PARTS times N fours, as many apart as threads that multiply, and takes them away. Should one never come, an error
+// is better than no end.
+template <int PARTS, int N> __device__ __forceinline__ void take(float4 (&y)[PARTS * N], float4 *from) {
+    bool all = false;
+    for (u32 looks = 0; !all; looks++) {
         if (looks >> 24)
             __trap();
-        y = load_relaxed(from);
-    }
+        all = true;
+#ifndef MUTANT_JOIN_MISSING
+        // Few look for what comes last: looking takes from the time of what is looked for.
+        if (threadIdx.x % 32 < PARTS)
+            all = there(load_relaxed(from + ((threadIdx.x % 32 + 1) * N - 1) * 256));
+        all = __all_sync(0xffffffff, all);
+        if (!all)
+            continue;
 #endif
+#pragma unroll
+        for (int i = 0; i < PARTS * N; i++)
+            y[i] = load_relaxed(from + i * 256);
+#ifndef MUTANT_JOIN_MISSING
+#pragma unroll
+        for (int i = 0; i < PARTS * N; i++)
+            all = all && there(y[i]);
+        all = __all_sync(0xffffffff, all);
+#endif
+    }
     const float absent = __uint_as_float(ABSENT);
-    *from = make_float4(absent, absent, absent, absent);
-    return y;
+#pragma unroll
+    for (int i = 0; i < PARTS * N; i++)
+        from[i * 256] = make_float4(absent, absent, absent, absent);
 }
 
 // Lane c of four has word k of lane c in its word c.
@@ -66,18 +85,22 @@ __device__ __forceinline__ uint4 turned(u32 (&word)[4]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
+template <class T> __device__ __forceinline__ Ring<T, DOWN_COLUMNS> down_ring(Tiles<T> &own) {
+    return {own.ring, &own.down};
+}
+
 template <class T, int SPLIT> constexpr int DOWN_COUNT = HIDDEN * T::bytes / 128 / SPLIT;
 
 // By the thread that fetches.
 template <int SPLIT, class T, class Ready>
-__device__ __forceinline__ void down_fetch(Ring<T> &ring, DownArgs args, u32 begin, int block, int tile, int split, Ready ready) {
-    fetch<DOWN_COLUMNS>(ring, begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * 2,
+__device__ __forceinline__ void down_fetch(Tiles<T> &own, DownArgs args, u32 begin, int block, int tile, int split, Ready ready) {
+    fetch(down_ring(own), begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * 2,
                         args.weights + (size_t)(tile * SPLIT + split) * DOWN_COUNT<T, SPLIT> * DOWN_COLUMNS * 128, DOWN_COUNT<T, SPLIT>, ready);
 }
 
 // By those that multiply, when the rows are there.
 template <int SPLIT, class T>
-__device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 begin, int block, int tile, int split, int step,
+__device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 begin, int block, int tile, int split, int step,
                                               bool last, Joint joint) {
     constexpr bool SCALED = T::bytes == 1;
     // A thread's share: eights of columns.
@@ -95,7 +118,7 @@ __device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 
             *joint.h_largest(step + 1, row + lane % 4 * 8) = 0;
     }
     float c[DOWN_COLUMNS / 8][4];
-    products<T, DOWN_COLUMNS>(ring, begin, c, group, DOWN_COUNT<T, SPLIT>, inverse);
+    products(down_ring(own), begin, c, group, DOWN_COUNT<T, SPLIT>, inverse);
     const auto part_of = [&](int split, int part) {
         return args.parts + ((((size_t)block * DOWN_PARTS + tile) * SPLIT + split) * (SPLIT - 1) + part - 1) * OWN * 256 + threadIdx.x - 128;
     };
@@ -104,27 +127,40 @@ __device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 
 #pragma unroll
         for (int j = 0; j < OWN; j++)
             leave(part_of((split + part) % SPLIT, part) + j * 256, c[part * OWN + j]);
-#ifdef MUTANT_PLANE_LOST
-    for (int part = 1; part < SPLIT - 1; part++)
-#else
-#pragma unroll
-    for (int part = 1; part < SPLIT; part++)
-#endif
+    // What is needed of a column: its weight in n, its factors of the router if the swap follows.
+    const auto weight_of = [&](int j) { return *(const float2 *)(args.g + first + 8 * j); };
+    const auto router_of = [&](int q, int j) { return *(const float2 *)(args.router + q * WIDTH + first + 8 * j); };
+    constexpr bool EARLY = SPLIT > 1; // where others are waited for and there is room
+    float2 weights[EARLY ? OWN : 1], routers[SUMS - 1][EARLY ? OWN : 1];
+    if constexpr (SPLIT > 1) {
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
-            const float4 y = take(part_of(split, part) + j * 256);
-            c[j][0] += y.x, c[j][1] += y.y, c[j][2] += y.z, c[j][3] += y.w;
+            weights[j] = weight_of(j);
+#pragma unroll
+            for (int q = 0; q < SUMS - 1; q++)
+                routers[q][j] = last ? router_of(q, j) : make_float2(0, 0);
         }
+        float4 y[(SPLIT - 1) * OWN];
+        take<SPLIT - 1, OWN>(y, part_of(split, 1));
+#ifdef MUTANT_PLANE_LOST
+        constexpr int COUNTED = SPLIT - 2;
+#else
+        constexpr int COUNTED = SPLIT - 1;
+#endif
+#pragma unroll
+        for (int i = 0; i < COUNTED * OWN; i++)
+            c[i % OWN][0] += y[i].x, c[i % OWN][1] += y[i].y, c[i % OWN][2] += y[i].z, c[i % OWN][3] += y[i].w;
+    }
     float s[2][SUMS] = {};
     u32 largest[2] = {}, words[2][4];
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
         const int at = first + 8 * j;
-        const float2 weight = *(const float2 *)(args.g + at), scale = SCALED ? *(const float2 *)(args.weight_scale + at) : make_float2(1, 1);
+        const float2 weight = EARLY ? weights[EARLY ? j : 0] : weight_of(j), scale = SCALED ? *(const float2 *)(args.weight_scale + at) : make_float2(1, 1);
         float2 by[SUMS - 1];
 #pragma unroll
         for (int q = 0; q < SUMS - 1; q++)
-            by[q] = *(const float2 *)(args.router + q * WIDTH + at);
+            by[q] = EARLY ? routers[q][EARLY ? j : 0] : router_of(q, j);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float2 y = make_float2(c[j][2 * i], c[j][2 * i + 1]);
@@ -177,17 +213,17 @@ __device__ __forceinline__ void down_multiply(Ring<T> &ring, DownArgs args, u32 
 // A launch of its own: a thread block for each part of each tile.
 template <class T> __device__ __forceinline__ void down(DownArgs args, Joint joint, int step, bool last) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    Ring<T> &ring = *(Ring<T> *)shared;
+    Tiles<T> &own = *(Tiles<T> *)shared;
     const int split = blockIdx.x % MOST_SPLIT, tile = blockIdx.x / MOST_SPLIT % DOWN_PARTS, block = blockIdx.x / (MOST_SPLIT * DOWN_PARTS);
-    ring_init(ring);
+    tiles_init(own);
     start_next();
     if (threadIdx.x < 128) {
         registers_less<40>();
         if (threadIdx.x == 0)
-            down_fetch<MOST_SPLIT>(ring, args, 0, block, tile, split, wait_for_last);
+            down_fetch<MOST_SPLIT>(own, args, 0, block, tile, split, wait_for_last);
     } else {
         registers_more<232>();
         wait_for_last();
-        down_multiply<MOST_SPLIT>(ring, args, 0, block, tile, split, step, last, joint);
+        down_multiply<MOST_SPLIT>(own, args, 0, block, tile, split, step, last, joint);
     }
 }

@@ -32,7 +32,7 @@ template <int N, int THREADS> struct EarlyBanks {
 };
 
 template <class T> struct Events {
-    GateUp<T> up;
+    Tiles<T> tiles;
     float room[TEAMS * (ROW_TEAM / 32) * (SUMS + 1)];
     int number;
 };
@@ -83,19 +83,21 @@ template <int SPLIT> struct Work {
 };
 
 template <class T, int SPLIT>
-__device__ __forceinline__ void fetch_events(GateUp<T> &own, GateUpArgs up, DownArgs down, Work<SPLIT> work, int E, int J) {
-    u32 begin = 0;
+__device__ __forceinline__ void fetch_events(Tiles<T> &own, GateUpArgs up, DownArgs down, Work<SPLIT> work, int E, int J) {
+    u32 ups = 0, downs = 0;
     for (int step = 0; step < E * J; step++) {
-        for (int i = 0; i < work.ups(); i++, begin += UP_COUNT<T>) {
+        drain(down_ring(own), downs);
+        for (int i = 0; i < work.ups(); i++, ups += UP_COUNT<T>) {
             const auto at = work.up(i);
-            gate_up_fetch(own, up, begin, at.block, at.tile, [&] {
+            gate_up_fetch(own, up, ups, at.block, at.tile, [&] {
                 wait_for_last();
                 work.n_there(at.block, step / J, step % J, step);
             });
         }
-        for (int i = 0; i < work.downs(); i++, begin += DOWN_COUNT<T, SPLIT>) {
+        drain(up_ring(own), ups);
+        for (int i = 0; i < work.downs(); i++, downs += DOWN_COUNT<T, SPLIT>) {
             const auto at = work.down(i);
-            down_fetch<SPLIT>(own.ring, down, begin, at.block, at.tile, at.split, [&] { work.h_there(at.block, at.split, step); });
+            down_fetch<SPLIT>(own, down, downs, at.block, at.tile, at.split, [&] { work.h_there(at.block, at.split, step); });
         }
     }
 }
@@ -107,13 +109,13 @@ template <class Ready> __device__ __forceinline__ void warp_waits(Ready ready) {
     __syncwarp();
 }
 
-template <class T, int SPLIT, Rule RULE>
-__device__ __forceinline__ void multiply_events(GateUp<T> &own, float *room, Store store, GateUpArgs up, DownArgs down, Work<SPLIT> work,
+template <class T, int SPLIT>
+__device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Rule rule, Store store, GateUpArgs up, DownArgs down, Work<SPLIT> work,
                                                 int E, int J) {
     const Joint joint = work.joint;
     const int team = (threadIdx.x - 128) / ROW_TEAM;
     const Team<ROW_TEAM> mates = {room + team * (ROW_TEAM / 32) * (SUMS + 1), 4 + team};
-    u32 begin = 0;
+    u32 ups = 0, downs = 0;
     for (int event = 0, step = 0; event < E; event++) {
         {
             constexpr int N = WIDTH / 4 / ROW_TEAM;
@@ -128,11 +130,11 @@ __device__ __forceinline__ void multiply_events(GateUp<T> &own, float *room, Sto
                 // A row for each, whose banks nobody else changes.
                 const EarlyBanks<N, ROW_TEAM> banks((const uint2 *)store.ram + (size_t)(first + team) * BANKS * (WIDTH / 4));
                 warp_waits([&] { work.x_there(block, step); });
-                swap<N, RULE>(store, mates, first + team, decided + first + team, weight, banks, operand);
+                swap<N>(rule, store, mates, first + team, decided + first + team, weight, banks, operand);
             } else {
                 warp_waits([&] { work.x_there(block, step); });
                 for (int i = team; i < work.own; i += TEAMS) {
-                    swap<N, RULE>(store, mates, first + i, decided + first + i, weight, LateBank(), operand);
+                    swap<N>(rule, store, mates, first + i, decided + first + i, weight, LateBank(), operand);
                     // The room serves the next.
                     warps_barrier(mates.barrier, ROW_TEAM);
                 }
@@ -142,17 +144,17 @@ __device__ __forceinline__ void multiply_events(GateUp<T> &own, float *room, Sto
                 signal(joint.swapped(block));
         }
         for (int j = 0; j < J; j++, step++) {
-            for (int i = 0; i < work.ups(); i++, begin += UP_COUNT<T>) {
+            for (int i = 0; i < work.ups(); i++, ups += UP_COUNT<T>) {
                 const auto at = work.up(i);
                 warp_waits([&] { work.n_there(at.block, event, j, step); });
-                gate_up_multiply(own, up, begin, at.block, at.tile, step, joint,
+                gate_up_multiply(own, up, ups, at.block, at.tile, step, joint,
                                  [&] { signal(joint.h(at.block, at.tile / (UP_PARTS / 4))); });
             }
-            for (int i = 0; i < work.downs(); i++, begin += DOWN_COUNT<T, SPLIT>) {
+            for (int i = 0; i < work.downs(); i++, downs += DOWN_COUNT<T, SPLIT>) {
                 const auto at = work.down(i);
                 if (T::bytes == 1)
                     warp_waits([&] { work.h_there(at.block, at.split, step); });
-                down_multiply<SPLIT>(own.ring, down, begin, at.block, at.tile, at.split, step, j == J - 1, joint);
+                down_multiply<SPLIT>(own, down, downs, at.block, at.tile, at.split, step, j == J - 1, joint);
                 warps_barrier(3, 256);
                 if (threadIdx.x == 128)
                     signal(joint.x(at.block));
@@ -161,21 +163,21 @@ __device__ __forceinline__ void multiply_events(GateUp<T> &own, float *room, Sto
     }
 }
 
-template <class T, int SPLIT, Rule RULE>
-__device__ __forceinline__ void events(Store store, GateUpArgs up, DownArgs down, Joint joint, int E, int J) {
+template <class T, int SPLIT>
+__device__ __forceinline__ void events(Rule rule, Store store, GateUpArgs up, DownArgs down, Joint joint, int E, int J) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Events<T> &own = *(Events<T> *)shared;
     if (threadIdx.x == 0)
         own.number = blockIdx.x;
-    ring_init(own.up.ring);
+    tiles_init(own.tiles);
     start_next();
     const Work<SPLIT> work(joint, &own.number);
     if (threadIdx.x < 128) {
         registers_less<40>();
         if (threadIdx.x == 0)
-            fetch_events(own.up, up, down, work, E, J);
+            fetch_events(own.tiles, up, down, work, E, J);
     } else {
         registers_more<232>();
-        multiply_events<T, SPLIT, RULE>(own.up, own.room, store, up, down, work, E, J);
+        multiply_events<T, SPLIT>(own.tiles, own.room, rule, store, up, down, work, E, J);
     }
 }

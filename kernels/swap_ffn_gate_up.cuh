@@ -26,11 +26,6 @@ __device__ __forceinline__ float squares_of(Sums sums, int row) {
 }
 static_assert(PARTS == 4 * 8, "eight for each of four lanes");
 
-template <class T> struct GateUp {
-    Ring<T> ring;
-    unsigned char h[2 * TILE];
-};
-
 // What the first product reads and writes: n in tiles, Σ x² in sums, packed weights, their scales where they have some, and h
 // in tiles.
 struct GateUpArgs {
@@ -52,16 +47,20 @@ __device__ __forceinline__ void activate_sums(float (&gate)[4], const float (&up
 
 template <class T> constexpr int UP_COUNT = WIDTH * T::bytes / 128;
 
+template <class T> __device__ __forceinline__ Ring<T, GATE_UP_COLUMNS> up_ring(Tiles<T> &own) {
+    return {own.ring, &own.up};
+}
+
 // By the thread that fetches.
 template <class T, class Ready>
-__device__ __forceinline__ void gate_up_fetch(GateUp<T> &own, GateUpArgs args, u32 begin, int block, int tile, Ready ready) {
-    fetch<GATE_UP_COLUMNS>(own.ring, begin, args.n + (size_t)block * TILE_ROWS * WIDTH * 2,
+__device__ __forceinline__ void gate_up_fetch(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, Ready ready) {
+    fetch(up_ring(own), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * 2,
                            args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, UP_COUNT<T>, ready);
 }
 
 // By those that multiply, when the rows are there. Then one thread of each group calls `done`.
 template <class T, class Done>
-__device__ __forceinline__ void gate_up_multiply(GateUp<T> &own, GateUpArgs args, u32 begin, int block, int tile, int step, Joint joint,
+__device__ __forceinline__ void gate_up_multiply(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, int step, Joint joint,
                                                  Done done) {
     constexpr bool SCALED = T::bytes == 1;
     const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -79,7 +78,7 @@ __device__ __forceinline__ void gate_up_multiply(GateUp<T> &own, GateUpArgs args
     if (SCALED && tile == 0 && lane % 4 < 2)
         *joint.n_largest(step + 1, row + lane % 4 * 8) = 0;
     float c[GATE_UP_COLUMNS / 8][4];
-    products<T, GATE_UP_COLUMNS>(own.ring, begin, c, group, UP_COUNT<T>, inverse);
+    products(up_ring(own), begin, c, group, UP_COUNT<T>, inverse);
     u32 largest[2] = {};
 #pragma unroll
     for (int j = 0; j < 16; j++) {
@@ -121,9 +120,9 @@ __device__ __forceinline__ void gate_up_multiply(GateUp<T> &own, GateUpArgs args
 // A launch of its own: a thread block for each tile.
 template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Joint joint, int step) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    GateUp<T> &own = *(GateUp<T> *)shared;
+    Tiles<T> &own = *(Tiles<T> *)shared;
     const int tile = blockIdx.x % UP_PARTS, block = blockIdx.x / UP_PARTS;
-    ring_init(own.ring);
+    tiles_init(own);
     start_next();
     if (threadIdx.x < 128) {
         registers_less<40>();

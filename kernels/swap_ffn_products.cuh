@@ -1,5 +1,5 @@
 // The two products of a step of the FFN in tensor cores, weights read once for 128 rows. A thread block has two groups of
-// warps that multiply, 64 rows of the left operand each, and one that fetches into a ring of STAGES tiles ahead of them,
+// warps that multiply, 64 rows of the left operand each, and one that fetches into a ring of tiles ahead of them,
 // weights before what others have yet to write. No clusters that share weights: what limits an SM is how much comes in, and
 // of clusters of four, 128 thread blocks do not all find room at once on an H200.
 //
@@ -14,41 +14,69 @@ constexpr int PRODUCT_THREADS = 384, GATE_UP_COLUMNS = 256, DOWN_COLUMNS = 128;
 constexpr int UP_PARTS = HIDDEN / (GATE_UP_COLUMNS / 2), DOWN_PARTS = WIDTH / DOWN_COLUMNS;
 constexpr int WARP_ROWS = 16;
 
-// A stage: of weights 128 bytes of every row, of the left operand as many numbers.
-template <class T> struct Ring {
-    static constexpr int A = TILE * 2 / T::bytes, STAGES = 196608 / (A + GATE_UP_COLUMNS * 128);
-    struct Stage {
-        unsigned char a[A], b[GATE_UP_COLUMNS * 128];
-    };
-    Stage stages[STAGES];
-    u64 full[STAGES], empty[STAGES];
+constexpr int RING_BYTES = 196608, MOST_STAGES = 6;
+
+struct RingBarriers {
+    u64 full[MOST_STAGES], empty[MOST_STAGES];
+};
+
+// What both products go through, one after the other.
+template <class T> struct Tiles {
+    unsigned char ring[RING_BYTES];
+    unsigned char h[2 * TILE];
+    RingBarriers up, down;
+};
+
+// Of as many stages as there is room for: of weights 128 bytes of each of COLUMNS rows, of the left operand as many numbers.
+template <class T, int COLUMNS> struct Ring {
+    static constexpr int A = TILE * 2 / T::bytes, B = COLUMNS * 128, STAGES = RING_BYTES / (A + B);
+    static_assert(STAGES <= MOST_STAGES, "room for barriers");
+    unsigned char *stages;
+    RingBarriers *barriers;
+
+    __device__ __forceinline__ unsigned char *a(u32 slot) const {
+        return stages + slot * (A + B);
+    }
+    __device__ __forceinline__ unsigned char *b(u32 slot) const {
+        return a(slot) + A;
+    }
+    __device__ __forceinline__ u64 *full(u32 slot) const {
+        return barriers->full + slot;
+    }
+    __device__ __forceinline__ u64 *empty(u32 slot) const {
+        return barriers->empty + slot;
+    }
 };
 
 // By all threads.
-template <class T> __device__ __forceinline__ void ring_init(Ring<T> &ring) {
-    if (threadIdx.x == 0) {
-        for (int slot = 0; slot < ring.STAGES; slot++) {
-            barrier_init(ring.full + slot, 1);
-            barrier_init(ring.empty + slot, 8);
-        }
+template <class T> __device__ __forceinline__ void tiles_init(Tiles<T> &tiles) {
+    if (threadIdx.x < MOST_STAGES) {
+        barrier_init(tiles.up.full + threadIdx.x, 1), barrier_init(tiles.up.empty + threadIdx.x, 8);
+        barrier_init(tiles.down.full + threadIdx.x, 1), barrier_init(tiles.down.empty + threadIdx.x, 8);
         barriers_ready();
     }
     __syncthreads();
 }
 
+// By one thread: until nothing that has been fetched, `count` stages, is needed any more.
+template <class T, int COLUMNS> __device__ __forceinline__ void drain(Ring<T, COLUMNS> ring, u32 count) {
+    for (u32 i = 1; i <= min(count, (u32)ring.STAGES); i++)
+        arrival_wait(ring.empty((count - i) % ring.STAGES), (count - i) / ring.STAGES & 1);
+}
+
 // By one thread: `count` stages that lie next to each other, the first of them number `begin` of all that go through the
-// ring, with COLUMNS rows of weights. Of the left operand from when `ready` returns.
-template <int COLUMNS, class T, class Ready>
-__device__ __forceinline__ void fetch(Ring<T> &ring, u32 begin, const unsigned char *a, const unsigned char *b, int count, Ready ready) {
+// ring. Of the left operand from when `ready` returns.
+template <class T, int COLUMNS, class Ready>
+__device__ __forceinline__ void fetch(Ring<T, COLUMNS> ring, u32 begin, const unsigned char *a, const unsigned char *b, int count, Ready ready) {
     const auto fetch_b = [&](int i) {
         const u32 it = begin + i, slot = it % ring.STAGES;
-        arrival_wait(ring.empty + slot, it / ring.STAGES & 1 ^ 1);
-        barrier_expect(ring.full + slot, ring.A + COLUMNS * 128);
-        copy_in(ring.stages[slot].b, b + (size_t)i * COLUMNS * 128, COLUMNS * 128, ring.full + slot);
+        arrival_wait(ring.empty(slot), it / ring.STAGES & 1 ^ 1);
+        barrier_expect(ring.full(slot), ring.A + ring.B);
+        copy_in(ring.b(slot), b + (size_t)i * ring.B, ring.B, ring.full(slot));
     };
     const auto fetch_a = [&](int i) {
         const u32 slot = (begin + i) % ring.STAGES;
-        copy_in(ring.stages[slot].a, a + (size_t)i * ring.A, ring.A, ring.full + slot);
+        copy_in(ring.a(slot), a + (size_t)i * ring.A, ring.A, ring.full(slot));
     };
     const int first = min(count, ring.STAGES);
     for (int i = 0; i < first; i++)
@@ -72,7 +100,7 @@ __device__ __forceinline__ u32 coded(const unsigned char *from, float by) {
 // By a group of four warps, for rows 64·`group` on of the left operand: those of a thread are rounded to E4M3 after they are
 // multiplied by `factors`.
 template <class T, int COLUMNS>
-__device__ __forceinline__ void products(Ring<T> &ring, u32 begin, float (&c)[COLUMNS / 8][4], int group, int count,
+__device__ __forceinline__ void products(Ring<T, COLUMNS> ring, u32 begin, float (&c)[COLUMNS / 8][4], int group, int count,
                                          const float (&factors)[2]) {
     const int lane = threadIdx.x % 32;
     // Were the first product not to add, what it leaves would be taken for needed between products, and kept in registers.
@@ -83,15 +111,15 @@ __device__ __forceinline__ void products(Ring<T> &ring, u32 begin, float (&c)[CO
             c[j][i] = 0;
     const auto release = [&](u32 it) {
         if (lane == 0)
-            barrier_arrive(ring.empty + it % ring.STAGES);
+            barrier_arrive(ring.empty(it % ring.STAGES));
     };
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
         const u32 it = begin + i, slot = it % ring.STAGES;
-        arrival_wait(ring.full + slot, it / ring.STAGES & 1);
-        const u64 b = group_tile(shared_address(ring.stages[slot].b));
+        arrival_wait(ring.full(slot), it / ring.STAGES & 1);
+        const u64 b = group_tile(shared_address(ring.b(slot)));
         if constexpr (T::bytes == 2) {
-            const u64 a = group_tile(shared_address(ring.stages[slot].a + group * PANEL));
+            const u64 a = group_tile(shared_address(ring.a(slot) + group * PANEL));
             group_fence();
 #pragma unroll
             for (int step = 0; step < 4; step++)
@@ -106,7 +134,7 @@ __device__ __forceinline__ void products(Ring<T> &ring, u32 begin, float (&c)[CO
 #pragma unroll
             for (int step = 0; step < 4; step++) {
                 // 32 numbers are half of a row of a tile. The product that last had these registers is done.
-                const unsigned char *tile = ring.stages[slot].a + step / 2 * TILE + lane % 2 * 8;
+                const unsigned char *tile = ring.a(slot) + step / 2 * TILE + lane % 2 * 8;
 #pragma unroll
                 for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -170,7 +198,7 @@ struct Joint {
 
 // By one thread: what it and, before a barrier, others have written is there for who sees the count.
 __device__ __forceinline__ void signal(u32 *count) {
-    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
 }
 
 // By one thread: returns when so many have come.

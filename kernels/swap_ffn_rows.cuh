@@ -31,7 +31,7 @@
         swap_ffn_swap_##FORM##_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, int event, float *sums,         \
                                          const float *bias, const float *g, unsigned char *n, float *n_scale, int D,           \
                                          float eps) {                                                                          \
-        TEAM swap_row<N, RULE>(Store{x, ram, map, decisions, Sums{sums, (int)gridDim.x}, bias, g, D, eps}, team, event, __VA_ARGS__);                \
+        TEAM swap_row<N>(RULE, Store{x, ram, map, decisions, Sums{sums, (int)gridDim.x}, bias, g, D, eps}, team, event, __VA_ARGS__);                \
     }
 
 ROWS(simple, bf16, 4, Rounded{n})

@@ -76,7 +76,7 @@ PACK(e4m3, u8)
                                       const float *bias, const float *g, unsigned char *n, u32 *joint, int B, int C, int D,    \
                                       int J, float eps) {                                                                      \
         TEAM const Tiled<LARGEST, ROW_THREADS> operand = {n, Joint{joint, B * C}.n_largest(event * J, 0), team};               \
-        swap_row<1, RULE>(Store{x, ram, map, decisions, Sums{sums, B * C}, bias, g, D, eps}, team, event, operand);                         \
+        swap_row<1>(RULE, Store{x, ram, map, decisions, Sums{sums, B * C}, bias, g, D, eps}, team, event, operand);                         \
     }
 TILED(bf16, false)
 TILED(e4m3, true)
@@ -98,28 +98,24 @@ TILED(e4m3, true)
 
 // All events in one launch.
 
-#define EVENTS(SPLIT, W, T, L, RULE)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_events_##SPLIT##_##W##_##L(                      \
+#define EVENTS(SPLIT, W, T)                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_events_##SPLIT##_##W(                            \
         float *x, unsigned char *ram, u8 *map, u8 *decisions, float *sums, const float *bias, const float *router,             \
         const float *g, unsigned char *n, const unsigned char *packed_13, const float *w1_scale, const float *w3_scale,        \
         unsigned char *h, const unsigned char *packed_2, const float *w2_scale, u32 *joint, float4 *parts, int B, int C,       \
-        int D, int E, int J, int residual, float eps) {                                                                        \
-        events<T, SPLIT, RULE>(Store{x, ram, map, decisions, Sums{sums, B * C}, bias, g, D, eps},                                           \
-                               GateUpArgs{n, packed_13, {sums, B * C}, w1_scale, w3_scale, h, eps},                                     \
-                               DownArgs{h, packed_2, w2_scale, router, g, x, {sums, B * C}, n, parts, residual}, Joint{joint, B * C},   \
-                               E, J);                                                                                          \
+        int D, int E, int J, int rule, int residual, float eps) {                                                              \
+        events<T, SPLIT>((Rule)rule, Store{x, ram, map, decisions, {sums, B * C}, bias, g, D, eps},                            \
+                         GateUpArgs{n, packed_13, {sums, B * C}, w1_scale, w3_scale, h, eps},                                  \
+                         DownArgs{h, packed_2, w2_scale, router, g, x, {sums, B * C}, n, parts, residual},                     \
+                         Joint{joint, B * C}, E, J);                                                                           \
     }
-#define ALL_EVENTS(SPLIT, W, T)                                                                                                \
-    EVENTS(SPLIT, W, T, transpose, TRANSPOSE)                                                                                  \
-    EVENTS(SPLIT, W, T, move, MOVE)                                                                                            \
-    EVENTS(SPLIT, W, T, literal, LITERAL)
 
 // No other architecture has these products.
 #if __CUDA_ARCH__ == 900
 PRODUCTS(bf16, Bf16)
 PRODUCTS(e4m3, Fp8)
-ALL_EVENTS(1, bf16, Bf16)
-ALL_EVENTS(4, bf16, Bf16)
-ALL_EVENTS(1, e4m3, Fp8)
-ALL_EVENTS(4, e4m3, Fp8)
+EVENTS(1, bf16, Bf16)
+EVENTS(4, bf16, Bf16)
+EVENTS(1, e4m3, Fp8)
+EVENTS(4, e4m3, Fp8)
 #endif

@@ -70,8 +70,20 @@ impl Op for SwapFfn {
     }
 }
 
-/// B, C, D, F; E, J, begin, end, RES; and the bytes of an operand.
-fn dims([b, c, d, f]: [i64; 4], [e, j, begin, end, residual]: [i64; 5], e4m3: bool) -> Vec<(&'static str, i64)> {
+/// Rules of lanes by their names in keys; their numbers here are those of the kernels.
+const RULES: [(&str, LaneRule); 3] = [
+    ("transpose", LaneRule::Transposition),
+    ("move", LaneRule::MoveToFront),
+    ("literal", LaneRule::Literal),
+];
+
+/// B, C, D, F; E, J, begin, end, RES; the number of the rule and the bytes of an operand.
+fn dims(
+    [b, c, d, f]: [i64; 4],
+    [e, j, begin, end, residual]: [i64; 5],
+    rule: usize,
+    e4m3: bool,
+) -> Vec<(&'static str, i64)> {
     vec![
         ("B", b),
         ("C", c),
@@ -82,17 +94,21 @@ fn dims([b, c, d, f]: [i64; 4], [e, j, begin, end, residual]: [i64; 5], e4m3: bo
         ("begin", begin),
         ("end", end),
         ("RES", residual),
+        ("rule", rule as i64),
         ("size", if e4m3 { 1 } else { 2 }),
     ]
 }
 
 fn cases() -> Vec<Case> {
-    let case = |weights: &str, rule: &str, name: &str, sizes: [i64; 4], done: [i64; 5], inputs, timed| Case {
-        name: format!("{weights}.{rule}.{name}"),
-        keys: vec![("W", weights.into()), ("L", rule.into())],
-        dims: dims(sizes, done, weights == "e4m3"),
-        inputs,
-        timed,
+    let case = |weights: &str, rule: &str, name: &str, sizes: [i64; 4], done: [i64; 5], inputs, timed| {
+        let number = RULES.iter().position(|(name, _)| *name == rule).expect("a rule");
+        Case {
+            name: format!("{weights}.{rule}.{name}"),
+            keys: vec![("W", weights.into()), ("L", rule.into())],
+            dims: dims(sizes, done, number, weights == "e4m3"),
+            inputs,
+            timed,
+        }
     };
     use Inputs::{Edges, Random};
     let full = |batch| [batch, 512, 1024, 4096];
@@ -102,7 +118,7 @@ fn cases() -> Vec<Case> {
         let here = |rule, name, sizes, done, inputs, timed| case(weights, rule, name, sizes, done, inputs, timed);
         cases.push(here("transpose", "token.b1", full(1), [8, 2, 1, 1, 0], Random, true));
         cases.push(here("transpose", "token.b4", full(4), [8, 2, 1, 1, 0], Random, true));
-        for rule in ["transpose", "move", "literal"] {
+        for (rule, _) in RULES {
             if weights == "bf16" || rule == "transpose" {
                 cases.push(here(rule, "maps", full(4), [1, 0, 0, 0, 0], Edges, false));
             }
@@ -237,11 +253,7 @@ impl Token {
                 collapse_r: REDUCED,
                 eps: f64::from(EPS),
                 residual: case.dim("RES") == 1,
-                lane_rule: match case.key("L") {
-                    "move" => LaneRule::MoveToFront,
-                    "literal" => LaneRule::Literal,
-                    _ => LaneRule::Transposition,
-                },
+                lane_rule: RULES[case.dim("rule")].1,
                 decision: DecisionRule::Logits,
                 router: RouterForm::Folded,
                 ..Config::STANDARD

@@ -1,9 +1,9 @@
 //! A model of the reference as calls of kernels, which take its events or whole tokens.
 
 use reference::Tensor;
-use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, LaneRule, Model, Router, State};
+use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
 
-use super::{EPS, POOLED, REDUCED, ROUTER, Token, Weight, dims};
+use super::{EPS, POOLED, REDUCED, ROUTER, RULES, Token, Weight, dims};
 use crate::kernels::Outputs;
 use crate::kernels::call::{Call, Runner};
 use crate::kernels::data::floats;
@@ -144,14 +144,10 @@ impl Resident {
             residual.into(),
         ];
         let weights = if token.e4m3 { "e4m3" } else { "bf16" };
-        let rule = match lane_rule {
-            LaneRule::Transposition => "transpose",
-            LaneRule::MoveToFront => "move",
-            LaneRule::Literal => "literal",
-        };
-        let dims = dims(sizes, done, token.e4m3);
+        let number = RULES.iter().position(|(_, rule)| *rule == lane_rule).expect("a rule");
+        let dims = dims(sizes, done, number, token.e4m3);
         let dims: Vec<_> = dims.into_iter().map(|(name, size)| (name, size as usize)).collect();
-        let keys = [("W", weights), ("L", rule)];
+        let keys = [("W", weights), ("L", RULES[number].0)];
         Call::new("swap_ffn", &keys, &dims, token.buffers(), &[("eps", EPS)])
     }
 }
