@@ -1,8 +1,8 @@
 /*
 [[variant]]
 name = "simple"
-doc = "products without tensor cores, any shape"
-needs = ["D % 8 == 0", "F % 4 == 0", "D <= 4096", "F <= 4096"]
+doc = "products without tensor cores, any shape of few products"
+needs = ["D % 8 == 0", "F % 4 == 0", "D <= 4096", "F <= 4096", "E * J * B * C * F <= 8388608"]
 scratch = [
     { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * size" },
     { name = "n_scale", bytes = "B * C * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
@@ -97,16 +97,6 @@ launch = [
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
-]
-
-[[variant]]
-name = "cublaslt_programmatic"
-doc = "as cublaslt, our own launches begin before the last has ended"
-like = "cublaslt"
-each = { programmatic = true }
-launch = [
-    { name = "keep", programmatic = false },
-    { name = "add", programmatic = false },
 ]
 
 [[variant]]
@@ -224,27 +214,27 @@ needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 2048 == 0", "sms >= 128
 [[mutant]]
 name = "lane_literal"
 doc = "of the map only lane 0 changes"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
+variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "not_written_back"
 doc = "what is swapped out is lost"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
+variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "neighbour_map"
 doc = "the map of the row beside"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
+variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "gate_at_zero"
 doc = "a logit of 0 opens the gate"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
+variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "last_bank"
 doc = "of equal banks the last is taken"
-variants = ["simple", "cublaslt", "cublaslt_programmatic", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
+variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "plane_lost"

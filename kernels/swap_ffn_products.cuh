@@ -157,8 +157,8 @@ __device__ __forceinline__ void products(Ring<T, COLUMNS> ring, u32 begin, float
 // ---- Thread blocks that have parts of the same rows tell each other when they are written. So all of them must be resident,
 // or get there without those that wait: they come one after the other in the grid.
 
-// In memory, zeros at the beginning of a token, of BLOCKS blocks of 128 rows: how often something has come, and the largest
-// magnitudes of rows of n and of h, as bits; one step has the one of two, the next the other.
+// In memory, zeros at the beginning of a token: the largest magnitudes of rows of n and of h, as bits, one of two for one step
+// and the other for the next; and of each block of 128 rows how often something has come.
 struct Joint {
     u32 *at;
     int rows;
@@ -181,6 +181,7 @@ struct Joint {
     __device__ __forceinline__ u32 *x(int block) const {
         return counts() + 5 * blocks() + block;
     }
+
     // By the thread blocks that have a row each.
     __device__ __forceinline__ void clear(int row) const {
         for (int word = row + threadIdx.x * rows; word < 4 * rows + 6 * blocks(); word += blockDim.x * rows)
