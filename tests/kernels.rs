@@ -1,5 +1,13 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
+#[path = "kernels/delta_decode.rs"]
+mod delta_decode;
+#[path = "kernels/delta_handover.rs"]
+mod delta_handover;
+#[path = "kernels/delta_prefill.rs"]
+mod delta_prefill;
+#[path = "kernels/diagonal_ssm.rs"]
+mod diagonal_ssm;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]

@@ -7,7 +7,8 @@ Every peer's output is held against a plain torch expression before it is timed.
 the second-level cache written before each repetition, events around one call, the median; then many calls in one graph.
 The GPU is kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
 
-Needs: torch and triton; torchao where its code is to be timed too   (written for torch 2.11, triton 3.6, torchao 0.18)
+Needs: torch and triton; torchao and fla-core where their code is to be timed too   (written for torch 2.11, triton 3.6,
+torchao 0.18, fla-core 0.6)
 Usage: kernels.py OUTPUT.json [--seconds 150] [--only GLOB]
 """
 import argparse
@@ -25,11 +26,12 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import torch
 
 import kernels_formats
+import kernels_linear
 import kernels_model
 from kernels_common import DEVICE
 
 STARTED = time.monotonic()
-SECTIONS = kernels_model.SECTIONS | kernels_formats.SECTIONS
+SECTIONS = kernels_model.SECTIONS | kernels_formats.SECTIONS | kernels_linear.SECTIONS
 
 
 def median(once, each):

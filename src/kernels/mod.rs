@@ -7,7 +7,11 @@
 mod blocks;
 pub mod call;
 pub mod data;
+mod delta_decode;
+mod delta_handover;
+mod delta_prefill;
 mod dequantize;
+mod diagonal_ssm;
 pub mod judge;
 mod mhc_pre;
 mod quantize;
@@ -29,7 +33,11 @@ use judge::Measured;
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
+    &delta_decode::DeltaDecode,
+    &delta_handover::DeltaHandover,
+    &delta_prefill::DeltaPrefill,
     &dequantize::Dequantize,
+    &diagonal_ssm::DiagonalSsmOp,
     &mhc_pre::MhcPre,
     &quantize::Quantize,
     &record_read::RecordRead,

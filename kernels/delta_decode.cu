@@ -1,0 +1,459 @@
+/*
+[[variant]]
+name = "simple"
+doc = "a block for each value head, a thread for each value channel, as the definition has it; any sizes"
+
+[[variant.launch]]
+entry = "delta_decode_simple_{kind}_{layout}_{state}"
+grid = ["H * G", "B"]
+block = [128]
+shared = "12 * K"
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "vk"
+doc = "[V, K]: 64 rows for each block, in registers; 16 at a time in a warp, whose lanes have their keys"
+needs = ["vk == 1", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_vk_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "vk_few"
+doc = "[V, K], few tokens: 4 rows for each warp"
+needs = ["vk == 1", "K == 128", "V % 16 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_vk_few_{kind}_{state}"
+grid = ["V / 16", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv"
+doc = "[K, V]: 64 columns for each block, in registers; a lane has the same columns of many rows, so sums go over few lanes, then over warps"
+needs = ["vk == 0", "K == 128", "V % 64 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv_two"
+doc = "[K, V] of bf16: 64 columns for each block of two warps"
+needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_two_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [64]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv_staged6"
+doc = "[K, V] of bf16: as kv, the state waiting in shared memory, six blocks at a time"
+needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_staged6_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv_staged7"
+doc = "as kv_staged6, seven blocks"
+needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_staged7_{kind}_{state}"
+grid = ["V / 64", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv_staged_wide"
+doc = "as kv_staged6, 128 columns for each of five blocks"
+needs = ["vk == 0", "K == 128", "V % 128 == 0", "size == 2"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_staged_wide_{kind}_{state}"
+grid = ["V / 128", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[variant]]
+name = "kv_few"
+doc = "[K, V], few tokens: 32 columns for each block"
+needs = ["vk == 0", "K == 128", "V % 32 == 0"]
+
+[[variant.launch]]
+entry = "delta_decode_kv_few_{kind}_{state}"
+grid = ["V / 32", "H * G", "B"]
+block = [128]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+
+[[mutant]]
+name = "layout_confused"
+doc = "[K, V] taken for [V, K] and the reverse"
+variants = ["simple"]
+
+[[mutant]]
+name = "decay_late"
+doc = "the state decays after k has read it"
+variants = ["simple"]
+
+[[mutant]]
+name = "beta_dropped"
+doc = "beta is 1"
+
+[[mutant]]
+name = "gate_unbiased"
+doc = "dt_bias is left out"
+
+[[mutant]]
+name = "eps_outside"
+doc = "epsilon is added to the norms, not under the root"
+
+[[mutant]]
+name = "heads_tiled"
+doc = "value head h has key head h % H"
+
+[[mutant]]
+name = "skip_ignored"
+doc = "an index below 0 is taken for slot 0"
+
+[[mutant]]
+name = "update_unread"
+doc = "o reads the state before k dᵀ is added"
+
+[[mutant]]
+name = "state_truncated"
+doc = "a bf16 state is cut, not rounded"
+
+[[mutant]]
+name = "rows_exchanged"
+doc = "sums of two rows go to each other"
+variants = ["vk", "vk_few"]
+
+[[mutant]]
+name = "warp_lost"
+doc = "the last warp's share of the keys is left out"
+variants = ["kv", "kv_two", "kv_staged6", "kv_staged7", "kv_staged_wide", "kv_few"]
+
+[[mutant]]
+name = "barrier_missing"
+doc = "the warps' sums are read before all are there"
+variants = ["kv", "kv_two", "kv_staged6", "kv_staged7", "kv_staged_wide", "kv_few"]
+*/
+
+// One token of the gated delta rule (GDN: a decay for each head) and of Kimi delta attention (KDA: one for each key channel):
+//
+//   S ← α S    d = β (v − Sᵀk)    S ← S + k dᵀ    o = Sᵀq, which is (α S)ᵀq + (k·q) d of the S before
+//
+// q, k [B, H, K], normalised here, q also scaled by K^-½; v, o [B, H·G, V]; gate [B, H·G] or [B, H·G, K]; beta [B, H·G];
+// a_log [H·G]; dt_bias like the gate of a token; state [slots, H·G] matrices K × V or V × K; indices [B], below 0 to skip.
+
+#include "delta_decode.cuh"
+#include "tiles.cuh"
+
+// ---- simple
+
+template <class S> __device__ __forceinline__ void store(S &to, float x) {
+    from_f32(to, x);
+#ifdef MUTANT_STATE_TRUNCATED
+    if (sizeof(S) == 2)
+        *(u16 *)&to = __float_as_uint(x) >> 16;
+#endif
+}
+
+template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step) {
+    extern __shared__ float shared[];
+    __shared__ float room[2][32];
+    const int head = blockIdx.x, token = blockIdx.y, K = step.K, V = step.V;
+    const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
+    float *q = shared, *k = q + K, *decay = k + K;
+    const int slot = step.slot(token);
+    if (slot < 0) {
+        for (int v = threadIdx.x; v < V; v += blockDim.x)
+            step.o[at * V + v].bits = 0;
+        return;
+    }
+    float qq = 0.0f, kk = 0.0f;
+    for (int i = threadIdx.x; i < K; i += blockDim.x) {
+        q[i] = to_f32(step.q[key + i]), k[i] = to_f32(step.k[key + i]);
+        qq = fmaf(q[i], q[i], qq), kk = fmaf(k[i], k[i], kk);
+        const float raw = to_f32(step.gate[KDA ? at * K + i : at]), bias = step.dt_bias[KDA ? head * K + i : head];
+        decay[i] = step.decay(step.biased(raw, bias), expf(step.a_log[head]));
+    }
+    qq = inverse_norm(block_sum(qq, room[0])) / sqrtf(K), kk = inverse_norm(block_sum(kk, room[1]));
+    for (int i = threadIdx.x; i < K; i += blockDim.x)
+        q[i] *= qq, k[i] *= kk;
+    __syncthreads();
+    const float beta = rate(step.beta[at]);
+    S *state = step.matrix(slot, head);
+    for (int v = threadIdx.x; v < V; v += blockDim.x) {
+#ifdef MUTANT_LAYOUT_CONFUSED
+        const size_t first = VK ? v : (size_t)v * K, pace = VK ? V : 1;
+#else
+        const size_t first = VK ? (size_t)v * K : v, pace = VK ? 1 : V;
+#endif
+        float read = 0.0f, o = 0.0f;
+        for (int i = 0; i < K; i++) {
+            const float s = to_f32(state[first + i * pace]);
+#ifdef MUTANT_DECAY_LATE
+            read = fmaf(s, k[i], read);
+#else
+            read = fmaf(decay[i] * s, k[i], read);
+#endif
+        }
+        const float d = beta * (to_f32(step.v[at * V + v]) - read);
+        for (int i = 0; i < K; i++) {
+            S &place = state[first + i * pace];
+            const float s = decay[i] * to_f32(place);
+#ifdef MUTANT_UPDATE_UNREAD
+            o = fmaf(s, q[i], o);
+#else
+            o = fmaf(fmaf(k[i], d, s), q[i], o);
+#endif
+            store(place, fmaf(k[i], d, s));
+        }
+        from_f32(step.o[at * V + v], o);
+    }
+}
+
+// ---- 128 key channels, states read once
+
+// Rows of V, each in the lanes that have its 128 keys: of each such group of lanes a warp has N.
+template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void vk(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, EACH = LANES / (2 * N);
+    const int head = blockIdx.y, token = blockIdx.z, V = step.V;
+    const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
+    const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS;
+    const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K + lane * E;
+    const int slot = step.slot(token);
+    // The row whose sums this lane will have: those with k in the lower lanes, with q in the upper.
+    const int row = first + lane % (LANES / 2) / EACH * GROUPS + group;
+    const bool upper = lane >= LANES / 2, writes = upper && lane % EACH == 0;
+    bf16 *o = step.o + at * V + row;
+    // All that is small is asked for before the state, so that nothing waits for it behind, and before the slot is known.
+    const auto raw_q = load_bf16s<E>(step.q + key), raw_k = load_bf16s<E>(step.k + key);
+    const bf16 beta = step.beta[at], gate = step.gate[KDA ? 0 : at];
+    const auto raw_gate = load_bf16s<E>(KDA ? step.gate + at * K + lane * E : step.k + key);
+    const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? 0 : head];
+    float biases[E];
+    if (KDA)
+        load(step.dt_bias + head * K + lane * E, biases);
+    const bf16 v = step.v[at * V + row];
+    if (slot < 0) {
+        if (writes)
+            o->bits = 0;
+        return;
+    }
+    S *state = step.matrix(slot, head) + (first + group) * K + lane * E;
+    uint4 piece[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        piece[i] = load_state<STREAM>(state + i * GROUPS * K);
+
+    float q[E], k[E], decay[E];
+    unpack(raw_q, q), unpack(raw_k, k), unpack(raw_gate, decay);
+    const Norms norms(q, k);
+    const float factor = expf(a_log), of_head = KDA ? 0.0f : step.decay(step.biased(to_f32(gate), bias), factor);
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        decay[e] = KDA ? step.decay(step.biased(decay[e], biases[e]), factor) : of_head;
+        q[e] *= norms.q, k[e] *= norms.k;
+    }
+
+    float sums[2 * N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float s[E];
+        unpack(piece[i], s);
+        sums[i] = sums[N + i] = 0.0f;
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            s[e] *= decay[e];
+            sums[i] = fmaf(s[e], k[e], sums[i]), sums[N + i] = fmaf(s[e], q[e], sums[N + i]);
+        }
+    }
+    const float sum = sum_each<2 * N, LANES>(sums);
+    float d = rate(beta) * (to_f32(v) - sum);
+#ifdef MUTANT_ROWS_EXCHANGED
+    d = __shfl_xor_sync(0xffffffff, d, EACH);
+#endif
+    const float of_lower = __shfl_xor_sync(0xffffffff, d, LANES / 2);
+    if (writes)
+        from_f32(*o, output(sum, norms.overlap, of_lower));
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float d_row = __shfl_sync(0xffffffff, d, i * EACH, LANES);
+        float s[E];
+        unpack(piece[i], s);
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            s[e] = fmaf(k[e], d_row, s[e] * decay[e]);
+        store_state<STREAM>(state + i * GROUPS * K, pack(s));
+    }
+}
+
+// `W` columns of V for each block, whose warps have as many keys each. If STAGED, what a thread has of the state waits in
+// shared memory, so that more blocks are at work.
+template <class S, bool KDA, int W, int WARPS, bool STREAM, bool STAGED = false> __device__ __forceinline__ void kv(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, KEYS = K / WARPS, N = KEYS / GROUPS, EACH = KEYS / 32;
+    // Of every key: α k, α q, α, k.
+    __shared__ float4 factors[K];
+    __shared__ __align__(16) float sums[2][WARPS][W];
+    __shared__ uint4 staged[STAGED ? N : 1][32 * WARPS];
+    const int head = blockIdx.y, token = blockIdx.z, V = step.V;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / LANES, my_key = warp * KEYS + lane;
+    const int col = lane % LANES * E, v0 = blockIdx.x * W + col;
+    const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
+    const int slot = step.slot(token);
+    const bool writes = threadIdx.x < LANES;
+    typename Bf16s<E>::Type *o = (typename Bf16s<E>::Type *)(step.o + at * V + v0);
+    const uint2 raw_q = load_bf16s<4>(step.q + key + 4 * lane), raw_k = load_bf16s<4>(step.k + key + 4 * lane);
+    const auto raw_v = load_bf16s<E>(step.v + at * V + v0);
+    bf16 my_q[EACH], my_k[EACH], raw_gate[EACH];
+    float bias[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int mine = my_key + 32 * i;
+        my_q[i] = step.q[key + mine], my_k[i] = step.k[key + mine];
+        raw_gate[i] = step.gate[KDA ? at * K + mine : at], bias[i] = step.dt_bias[KDA ? head * K + mine : head];
+    }
+    const bf16 raw_beta = step.beta[at];
+    const float a_log = step.a_log[head];
+    if (slot < 0) {
+        if (writes)
+            *o = {};
+        return;
+    }
+    S *state = step.matrix(slot, head) + (warp * KEYS + group) * V + v0;
+    uint4 piece[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        if (STAGED)
+            copy_async(shared_address(&staged[i][threadIdx.x]), state + i * GROUPS * V);
+        else
+            piece[i] = load_state<STREAM>(state + i * GROUPS * V);
+    }
+    if (STAGED)
+        commit_copies();
+
+    float qs[4], ks[4];
+    unpack(raw_q, qs), unpack(raw_k, ks);
+    const Norms norms(qs, ks);
+    const float beta = rate(raw_beta), factor = expf(a_log);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const float q = to_f32(my_q[i]) * norms.q, k = to_f32(my_k[i]) * norms.k;
+        const float decay = step.decay(step.biased(to_f32(raw_gate[i]), bias[i]), factor);
+        factors[my_key + 32 * i] = make_float4(k * decay, q * decay, decay, k);
+    }
+    __syncwarp();
+    // Every thread reads what it copied itself.
+    if (STAGED)
+        wait_copies<0>();
+
+    float read[2][E] = {};
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float s[E];
+        unpack(STAGED ? staged[i][threadIdx.x] : piece[i], s);
+        const float2 by = *(const float2 *)&factors[warp * KEYS + i * GROUPS + group];
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            read[0][e] = fmaf(s[e], by.x, read[0][e]), read[1][e] = fmaf(s[e], by.y, read[1][e]);
+    }
+#pragma unroll
+    for (int step = LANES; step < 32; step *= 2) {
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            read[0][e] += __shfl_xor_sync(0xffffffff, read[0][e], step);
+            read[1][e] += __shfl_xor_sync(0xffffffff, read[1][e], step);
+        }
+    }
+#ifdef MUTANT_BARRIER_MISSING
+    // The others would seldom be so much faster.
+    if (warp % 2 == 0)
+        __nanosleep(100000);
+#endif
+    if (group == 0) {
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            sums[0][warp][col + e] = read[0][e], sums[1][warp][col + e] = read[1][e];
+    }
+#ifndef MUTANT_BARRIER_MISSING
+    __syncthreads();
+#endif
+    auto all = [&](int of, int e) {
+        float sum = sums[of][0][col + e];
+#ifdef MUTANT_WARP_LOST
+        const int warps = WARPS - 1;
+#else
+        const int warps = WARPS;
+#endif
+#pragma unroll
+        for (int i = 1; i < warps; i++)
+            sum += sums[of][i][col + e];
+        return sum;
+    };
+    float d[E], v[E];
+    unpack(raw_v, v);
+#pragma unroll
+    for (int e = 0; e < E; e++)
+        d[e] = beta * (v[e] - all(0, e));
+    if (writes) {
+        u32 out[E / 2];
+#pragma unroll
+        for (int e = 0; e < E; e += 2)
+            out[e / 2] = to_bf16x2(output(all(1, e), norms.overlap, d[e]), output(all(1, e + 1), norms.overlap, d[e + 1]));
+        *o = *(typename Bf16s<E>::Type *)out;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float s[E];
+        unpack(STAGED ? staged[i][threadIdx.x] : piece[i], s);
+        const float4 by = factors[warp * KEYS + i * GROUPS + group];
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            s[e] = fmaf(by.w, d[e], s[e] * by.z);
+        store_state<STREAM>(state + i * GROUPS * V, pack(s));
+    }
+}
+
+#define ENTRY(name, S, THREADS, BLOCKS, ...)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_decode_##name(                                         \
+        const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,                   \
+        const float *dt_bias, const int *indices, S *state, bf16 *o, int H, int G, int K, int V, float bound) {                \
+        __VA_ARGS__(Step<S>{q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound});                       \
+    }
+
+#define KIND(kind, KDA, type, S)                                                                                               \
+    ENTRY(simple_##kind##_kv_##type, S, 128, 1, simple<S, KDA, false>)                                                         \
+    ENTRY(simple_##kind##_vk_##type, S, 128, 1, simple<S, KDA, true>)                                                          \
+    ENTRY(vk_##kind##_##type, S, 128, 4, vk<S, KDA, 4 * sizeof(S), false>)                                                     \
+    ENTRY(vk_few_##kind##_##type, S, 128, 4, vk<S, KDA, sizeof(S), true>)                                                      \
+    ENTRY(kv_##kind##_##type, S, 128, 4, kv<S, KDA, 64, 4, false>)                                                             \
+    ENTRY(kv_few_##kind##_##type, S, 128, 4, kv<S, KDA, 32, 4, true>)
+
+KIND(gdn, false, f32, float)
+KIND(gdn, false, bf16, bf16)
+KIND(kda, true, f32, float)
+KIND(kda, true, bf16, bf16)
+
+#define KIND_BF16(kind, KDA)                                                                                                   \
+    ENTRY(kv_two_##kind##_bf16, bf16, 64, 6, kv<bf16, KDA, 64, 2, false>)                                                      \
+    ENTRY(kv_staged6_##kind##_bf16, bf16, 128, 6, kv<bf16, KDA, 64, 4, false, true>)                                           \
+    ENTRY(kv_staged7_##kind##_bf16, bf16, 128, 7, kv<bf16, KDA, 64, 4, false, true>)                                           \
+    ENTRY(kv_staged_wide_##kind##_bf16, bf16, 128, 5, kv<bf16, KDA, 128, 4, false, true>)
+
+KIND_BF16(gdn, false)
+KIND_BF16(kda, true)

@@ -1,0 +1,71 @@
+/*
+[[variant]]
+name = "pointer"
+doc = "prefill writes its final states in [V, K], where decode reads and updates them: nothing between them"
+arch = "sm_90a"
+scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
+
+[[variant.launch]]
+name = "chunks"
+entry = "delta_prefill_chunks_own_{gate}"
+grid = ["(T / 64 + N) * H"]
+block = [256]
+shared = "60416 + 34816 * (G / 128)"
+args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
+
+[[variant.launch]]
+name = "states"
+entry = "delta_prefill_chunks_states_{gate}"
+grid = ["N * H * 2"]
+block = [128]
+shared = "3 * (58368 + 16384 * (G / 128)) + 32"
+programmatic = true
+args = ["q", "k", "v", "initial", "starts", "left", "o", "state", "N", "H", "index", "in_vk", "out_vk"]
+
+[[variant.launch]]
+name = "decode"
+entry = "delta_decode_vk_{gate}_f32"
+grid = ["V / 64", "H", "N"]
+block = [128]
+args = ["next_q", "next_k", "next_v", "gate", "next_beta", "a_log", "dt_bias", "indices", "state", "next_o", "H", "one", "K", "V", "bound"]
+
+[[variant]]
+name = "turned"
+doc = "prefill writes [K, V], a kernel turns it to [V, K], decode goes on: what is done where prefill has one layout only"
+like = "pointer"
+scratch = [
+    { name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" },
+    { name = "final", bytes = "4 * N * H * K * V" },
+]
+sequence = "chunks states turn decode"
+
+[[variant.launch]]
+name = "states"
+args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "in_vk"]
+
+[[variant.launch]]
+name = "turn"
+entry = "state_transpose_registers_f32"
+grid = ["ceil(N * H * ceil(K, 32) * ceil(V, 32), 8)"]
+block = [256]
+args = ["final", "state", "N", "H", "K", "V"]
+
+[[mutant]]
+name = "layout_confused"
+doc = "prefill leaves [K, V], and decode takes it for [V, K]"
+variants = ["pointer"]
+*/
+
+// The kernels are those of delta_prefill.cu, delta_decode.cu and state_transpose.cu, on buffers that they share.
+
+#include "inverse.cuh"
+
+namespace prefill {
+#include "delta_prefill.cu"
+}
+namespace decode {
+#include "delta_decode.cu"
+}
+namespace turn {
+#include "state_transpose.cu"
+}

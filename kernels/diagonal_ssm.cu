@@ -1,0 +1,441 @@
+/*
+[[variant]]
+name = "simple"
+doc = "a warp for each head, its states over the lanes, a sum over the warp for each step; up to 128 states"
+
+[[variant.launch]]
+entry = "diagonal_ssm_simple"
+grid = ["H"]
+block = [32]
+args = ["u", "a", "b", "c", "y", "S", "N"]
+
+[[variant]]
+name = "heads"
+doc = "many heads: a thread for each, its 32 states in registers; tiles of 64 steps of 32 heads go through shared memory"
+needs = ["N == 32", "H % 32 == 0", "S % 64 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_heads"
+grid = ["H / 32"]
+block = [32]
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "cluster_32"
+doc = "few heads: 256 segments of each in a cluster of 8 blocks, of 4 threads each: first where they end, from 0, then from where they start"
+needs = ["N == 32", "S % 1024 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_cluster_32"
+grid = ["8 * H"]
+block = [128]
+cluster = [8]
+shared = "4 * (S / 8 + 4 * 32 + 36 * 32 + 8 * 32)"
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "cluster_64"
+doc = "few heads: 512 segments of each in a cluster of 8 blocks, of 4 threads each: first where they end, from 0, then from where they start"
+needs = ["N == 32", "S % 2048 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_cluster_64"
+grid = ["8 * H"]
+block = [256]
+cluster = [8]
+shared = "4 * (S / 8 + 4 * 64 + 36 * 64 + 8 * 32)"
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "rows_4x2"
+doc = "a block for each head, 4 warps for 4,096 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+needs = ["N == 32", "S % 32 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_rows_4_2"
+grid = ["H"]
+block = [128]
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "rows_4x1"
+doc = "a block for each head, 4 warps for 2,048 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+needs = ["N == 32", "S % 32 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_rows_4_1"
+grid = ["H"]
+block = [128]
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "rows_8x1"
+doc = "a block for each head, 8 warps for 4,096 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+needs = ["N == 32", "S % 32 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_rows_8_1"
+grid = ["H"]
+block = [256]
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[variant]]
+name = "rows_16x1"
+doc = "a block for each head, 16 warps for 8,192 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+needs = ["N == 32", "S % 32 == 0"]
+
+[[variant.launch]]
+entry = "diagonal_ssm_rows_16_1"
+grid = ["H"]
+block = [512]
+args = ["u", "a", "b", "c", "y", "S"]
+
+[[mutant]]
+name = "input_late"
+doc = "an output is of the state before its input"
+variants = ["simple", "heads", "cluster_32", "cluster_64"]
+
+[[mutant]]
+name = "b_dropped"
+doc = "inputs are taken as they are"
+
+[[mutant]]
+name = "carry_lost"
+doc = "a tile or segment starts from 0"
+variants = ["heads", "cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+
+[[mutant]]
+name = "segment_power"
+doc = "a segment's start is passed on with the decay of one step less"
+variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+
+[[mutant]]
+name = "block_lost"
+doc = "a block starts from where the one before it ends alone"
+variants = ["cluster_32", "cluster_64"]
+
+[[mutant]]
+name = "later_seen"
+doc = "outputs read inputs of their chunk that come later"
+variants = ["rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+
+[[mutant]]
+name = "low_lost"
+doc = "inputs and states are rounded to TF32"
+variants = ["rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+
+[[mutant]]
+name = "barrier_missing"
+doc = "where warps or blocks end is read before all are there"
+variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+*/
+
+// x_t = a ⊙ x_{t−1} + b u_t, y_t = Σ c x_t, with x from 0: u, y [H, S], a, b, c [H, N].
+//
+// Below x stands for x / b, so that x_t = a x_{t−1} + u_t and y_t = Σ (c b) x_t: two fused operations for each state.
+
+#include "common.cuh"
+
+__device__ __forceinline__ float weight(float b, float c) {
+#ifdef MUTANT_B_DROPPED
+    return c;
+#else
+    return b * c;
+#endif
+}
+
+// A step of `N` states; gives their share of y.
+template <int N> __device__ __forceinline__ float step(float (&x)[N], const float (&a)[N], const float (&w)[N], float u) {
+    float y = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float now = fmaf(a[n], x[n], u);
+#ifdef MUTANT_INPUT_LATE
+        y = fmaf(w[n], x[n], y);
+#else
+        y = fmaf(w[n], now, y);
+#endif
+        x[n] = now;
+    }
+    return y;
+}
+
+// Four steps. In a cycle registers give an even and an odd operand, and what the operation before had in the same place: so
+// four states take all steps before their weights are used, each four times in a row.
+template <int N> __device__ __forceinline__ float4 step(float (&x)[N], const float (&a)[N], const float (&w)[N], float4 four) {
+    const float u[4] = {four.x, four.y, four.z, four.w};
+    float y[4] = {};
+#pragma unroll
+    for (int n = 0; n < N; n += 4) {
+        float now[4][4];
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+#ifdef MUTANT_INPUT_LATE
+                now[t][i] = x[n + i];
+                x[n + i] = fmaf(a[n + i], x[n + i], u[t]);
+#else
+                now[t][i] = x[n + i] = fmaf(a[n + i], x[n + i], u[t]);
+#endif
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int t = 0; t < 4; t++)
+                y[t] = fmaf(w[n + i], now[t][i], y[t]);
+        }
+    }
+    return make_float4(y[0], y[1], y[2], y[3]);
+}
+
+extern "C" __global__ void diagonal_ssm_simple(const float *u, const float *a, const float *b, const float *c, float *y, int S,
+                                               int N) {
+    const int head = blockIdx.x, lane = threadIdx.x;
+    float x[4] = {}, decay[4] = {}, w[4] = {};
+    for (int i = 0; i < 4 && lane + 32 * i < N; i++) {
+        const size_t at = (size_t)head * N + lane + 32 * i;
+        decay[i] = a[at], w[i] = weight(b[at], c[at]);
+    }
+    for (int t = 0; t < S; t++) {
+        const float sum = warp_sum(step(x, decay, w, u[(size_t)head * S + t]));
+        if (lane == 0)
+            y[(size_t)head * S + t] = sum;
+    }
+}
+
+template <int N> __device__ __forceinline__ void load(const float *from, float (&x)[N]) {
+#pragma unroll
+    for (int n = 0; n < N; n += 4) {
+        const float4 four = *(const float4 *)(from + n);
+        x[n] = four.x, x[n + 1] = four.y, x[n + 2] = four.z, x[n + 3] = four.w;
+    }
+}
+
+// ---- heads
+
+// 16 bytes on their way to shared memory, and all but the last `PENDING` groups of them there.
+__device__ __forceinline__ void copy_async(float *to, const float *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copy_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    __syncwarp();
+}
+
+extern "C" __global__ void __launch_bounds__(32, 8) diagonal_ssm_heads(const float *u, const float *a, const float *b,
+                                                                     const float *c, float *y, int S) {
+    constexpr int N = 32, STEPS = 64;
+    // Four columns more, so that the 16 bytes of eight rows are in 32 banks.
+    __shared__ __align__(16) float tiles[2][32][STEPS + 4];
+    const int lane = threadIdx.x, head = blockIdx.x * 32 + lane;
+    float x[N] = {}, decay[N], w[N], bs[N];
+    load(a + (size_t)head * N, decay), load(b + (size_t)head * N, bs), load(c + (size_t)head * N, w);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        w[n] = weight(bs[n], w[n]);
+    // This lane's 16 bytes of every second row.
+    const int row = lane / 16, col = lane % 16 * 4;
+    const size_t first = ((size_t)blockIdx.x * 32 + row) * S + col;
+    auto fetch = [&](int tile) {
+        if (tile * STEPS < S) {
+#pragma unroll
+            for (int i = 0; i < 32; i += 2)
+                copy_async(&tiles[tile % 2][row + i][col], u + first + (size_t)i * S + tile * STEPS);
+        }
+        copy_group();
+    };
+    fetch(0);
+    for (int tile = 0; tile * STEPS < S; tile++) {
+        fetch(tile + 1);
+        copy_wait<1>();
+#ifdef MUTANT_CARRY_LOST
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            x[n] = 0.0f;
+#endif
+        float *mine = tiles[tile % 2][lane];
+        float4 next = *(const float4 *)mine;
+#pragma unroll 1
+        for (int t = 0; t < STEPS; t += 4) {
+            // The inputs after the last ones are not used: what is read there are the columns more.
+            const float4 four = next;
+            next = *(const float4 *)(mine + t + 4);
+            *(float4 *)(mine + t) = step(x, decay, w, four);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 32; i += 2)
+            store_once((float4 *)(y + first + (size_t)i * S + tile * STEPS), *(const float4 *)&tiles[tile % 2][row + i][col]);
+        __syncwarp();
+    }
+}
+
+// ---- cluster
+
+// xⁿ.
+__device__ __forceinline__ double power(double x, int n) {
+    double out = 1.0;
+    for (; n > 0; n /= 2, x *= x)
+        out = n % 2 ? out * x : out;
+    return out;
+}
+
+// To a place in the shared memory of another block of the cluster.
+__device__ __forceinline__ void store_of_block(const float *at, int rank, float x) {
+    u32 address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(at)), "r"(rank));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+}
+
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// By four threads for each of `SEGMENTS`.
+template <int SEGMENTS>
+__device__ __forceinline__ void cluster(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
+    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8, THREADS = 4 * SEGMENTS;
+    extern __shared__ __align__(16) float shared[];
+    const int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, steps = S / BLOCKS;
+    const int length = steps / SEGMENTS, stride = length + 4;
+    const int segment = threadIdx.x / 4, part = threadIdx.x % 4;
+    // Where segments end, then where they start; and where the blocks before this one end.
+    float *ends = shared + SEGMENTS * stride, *before = ends + SEGMENTS * ENDS;
+    float *mine = shared + segment * stride, *my_end = ends + segment * ENDS + part * EACH;
+    u += (size_t)head * S + rank * steps, y += (size_t)head * S + rank * steps;
+    a += head * N, b += head * N, c += head * N;
+
+    // All that is read is asked for at once.
+    cluster_arrive();
+    for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
+        copy_async(shared + t / length * stride + t % length, u + t);
+    copy_group();
+    const double my_decay = a[threadIdx.x % N];
+    float x[EACH] = {}, decay[EACH], w[EACH], bs[EACH];
+    load(a + part * EACH, decay), load(b + part * EACH, bs), load(c + part * EACH, w);
+#pragma unroll
+    for (int n = 0; n < EACH; n++)
+        w[n] = weight(bs[n], w[n]);
+#ifdef MUTANT_SEGMENT_POWER
+    double square = power(my_decay, length - 1);
+#else
+    double square = power(my_decay, length);
+#endif
+    const float of_segment = (float)square;
+#pragma unroll
+    for (int i = 1; i < SEGMENTS; i *= 2)
+        square *= square;
+    const float of_block = (float)square;
+    copy_wait<0>();
+    __syncthreads();
+
+    for (int t = 0; t < length; t += 4) {
+        const float4 four = *(const float4 *)(mine + t);
+#pragma unroll
+        for (int n = 0; n < EACH; n++) {
+            x[n] = fmaf(decay[n], fmaf(decay[n], x[n], four.x), four.y);
+            x[n] = fmaf(decay[n], fmaf(decay[n], x[n], four.z), four.w);
+        }
+    }
+    *(float4 *)my_end = make_float4(x[0], x[1], x[2], x[3]);
+    *(float4 *)(my_end + 4) = make_float4(x[4], x[5], x[6], x[7]);
+    __syncthreads();
+
+    float start = 0.0f, end[SEGMENTS];
+    if (threadIdx.x < N) {
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++)
+            end[s] = ends[s * ENDS + threadIdx.x];
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++)
+            start = fmaf(of_segment, start, end[s]);
+    }
+    // The others have begun, and have their shared memory.
+    cluster_wait();
+#ifdef MUTANT_BARRIER_MISSING
+    if (rank % 2 == 0)
+        __nanosleep(100000);
+#endif
+    if (threadIdx.x < N) {
+        for (int to = rank + 1; to < BLOCKS; to++)
+            store_of_block(before + rank * N + threadIdx.x, to, start);
+    }
+    cluster_arrive();
+#ifndef MUTANT_BARRIER_MISSING
+    cluster_wait();
+#endif
+    if (threadIdx.x < N) {
+        start = 0.0f;
+#ifdef MUTANT_BLOCK_LOST
+        for (int block = max(rank - 1, 0); block < rank; block++)
+#else
+        for (int block = 0; block < rank; block++)
+#endif
+            start = fmaf(of_block, start, before[block * N + threadIdx.x]);
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++) {
+            ends[s * ENDS + threadIdx.x] = start;
+            start = fmaf(of_segment, start, end[s]);
+        }
+    }
+    __syncthreads();
+#ifdef MUTANT_CARRY_LOST
+#pragma unroll
+    for (int n = 0; n < EACH; n++)
+        x[n] = 0.0f;
+#else
+    load(my_end, x);
+#endif
+
+    const bool second = part & 1, upper = part & 2;
+    for (int t = 0; t < length; t += 4) {
+        const float4 out = step(x, decay, w, *(const float4 *)(mine + t));
+        // Of the four sums over four threads, each thread is left with its own.
+        const float even = (upper ? out.z : out.x) + __shfl_xor_sync(0xffffffff, upper ? out.x : out.z, 2);
+        const float odd = (upper ? out.w : out.y) + __shfl_xor_sync(0xffffffff, upper ? out.y : out.w, 2);
+        const float sum = (second ? odd : even) + __shfl_xor_sync(0xffffffff, second ? even : odd, 1);
+        __syncwarp();
+        mine[t + part] = sum;
+    }
+    __syncthreads();
+    for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
+        store_once((float4 *)(y + t), *(const float4 *)(shared + t / length * stride + t % length));
+#ifdef MUTANT_BARRIER_MISSING
+    cluster_wait();
+#endif
+}
+
+#define CLUSTER(SEGMENTS)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(4 * SEGMENTS) diagonal_ssm_cluster_##SEGMENTS(                                \
+        const float *u, const float *a, const float *b, const float *c, float *y, int S) {                                     \
+        cluster<SEGMENTS>(u, a, b, c, y, S);                                                                                   \
+    }
+
+CLUSTER(32)
+CLUSTER(64)
+
+// ---- rows
+
+#include "diagonal_ssm_rows.cuh"
+
+#define ROWS(WARPS, TILES, BLOCKS)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) diagonal_ssm_rows_##WARPS##_##TILES(                      \
+        const float *u, const float *a, const float *b, const float *c, float *y, int S) {                                     \
+        scan_rows<WARPS, TILES>(u, a, b, c, y, S);                                                                             \
+    }
+
+ROWS(4, 2, 3)
+ROWS(4, 1, 4)
+ROWS(8, 1, 2)
+ROWS(16, 1, 1)

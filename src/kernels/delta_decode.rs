@@ -1,0 +1,344 @@
+//! One token of linear attention with the delta rule, GDN and KDA, its states in a pool and changed in place.
+//!
+//! As serving engines fuse it: q and k are not yet normalised, gates are raw, β is a logit. The recurrence is
+//! [`reference::ops::linear_attention`]; states are read in f32 or bf16 and rounded once, where they are stored.
+
+mod bounds;
+
+use rayon::prelude::*;
+use reference::Tensor;
+use reference::ops::linear_attention as linear;
+use safetensors::Dtype;
+
+use bounds::Bounds;
+
+use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::judge::within;
+use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+
+pub struct DeltaDecode;
+
+impl Op for DeltaDecode {
+    fn name(&self) -> &'static str {
+        "delta_decode"
+    }
+
+    fn doc(&self) -> &'static str {
+        "one token of GDN or KDA: norms, gates, and the states of a pool in place"
+    }
+
+    fn source(&self) -> &'static str {
+        concat!(include_str!("delta_decode.rs"), include_str!("delta_decode/bounds.rs"))
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let kinds = ["gdn", "kda"].into_iter();
+        let kinds = kinds.flat_map(|kind| ["kv", "vk"].map(|layout| (kind, layout)));
+        let kinds = kinds.flat_map(|(kind, layout)| ["f32", "bf16"].map(|state| (kind, layout, state)));
+        kinds
+            .flat_map(|(kind, layout, state)| cases(kind, layout, state))
+            .collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let step = Step::new(case, data);
+        let buffers = step.buffers(case);
+        let (o, state) = match case.key("layout") {
+            "vk" => step.want::<linear::Vk>(),
+            _ => step.want::<linear::Kv>(),
+        }?;
+        let states = 2 * step.taken().count() * step.sizes.matrix() * step.sizes.value_heads() * step.size;
+        let others = buffers.iter().filter(|buffer| buffer.name != "state");
+        let bounds = Bounds::new(&step)?;
+        Ok(Problem {
+            bytes: (states + others.map(Buffer::size).sum::<usize>()) as u64,
+            buffers,
+            scalars: vec![("bound", Scalar::F32(step.bound as f32))],
+            flops: 0,
+            judge: Box::new(move |outputs: &Outputs| {
+                let mut judged = bounds.judge(&step, &state, outputs.get("state"));
+                let shape = [step.indices.len(), step.sizes.value_heads(), step.sizes.value];
+                let bound = |at: usize| bounds.o(at, o[at]);
+                judged.extend(within("o", &o, &floats(outputs.get("o"), 2), bound, &shape));
+                judged
+            }),
+        })
+    }
+}
+
+fn cases(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<Case> {
+    let case = |name: &str, [b, h, g, k, v]: [i64; 5], form: &str, inputs, timed: bool| Case {
+        name: format!("{kind}.{layout}.{state}.{name}"),
+        keys: vec![
+            ("kind", kind.into()),
+            ("layout", layout.into()),
+            ("state", state.into()),
+            ("form", form.into()),
+        ],
+        dims: vec![
+            ("B", b),
+            ("H", h),
+            ("G", g),
+            ("K", k),
+            ("V", v),
+            ("slots", if timed { b } else { b + 2 }),
+            ("vk", i64::from(layout == "vk")),
+            ("size", if state == "f32" { 4 } else { 2 }),
+        ],
+        inputs,
+        timed,
+    };
+    let form = if kind == "kda" { "bounded" } else { "softplus" };
+    let mut cases = vec![
+        case("b1", [1, 64, 1, 128, 128], form, Inputs::Random, true),
+        case("b32", [32, 64, 1, 128, 128], form, Inputs::Random, true),
+        case("b256", [256, 64, 1, 128, 128], form, Inputs::Random, true),
+        case("grouped", [3, 2, 3, 128, 128], form, Inputs::Random, false),
+        case("edges", [11, 2, 2, 128, 128], form, Inputs::Edges, false),
+        case("wide", [2, 3, 2, 64, 128], form, Inputs::Random, false),
+        case("tall", [2, 3, 2, 128, 64], form, Inputs::Random, false),
+        case("odd", [3, 1, 2, 37, 131], form, Inputs::Random, false),
+    ];
+    if kind == "kda" {
+        cases.push(case("softplus", [5, 2, 2, 128, 128], "softplus", Inputs::Edges, false));
+    }
+    cases
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    heads: usize,
+    /// Value heads of a key head.
+    group: usize,
+    key: usize,
+    value: usize,
+    /// Gates of a value head: 1 or K.
+    gates: usize,
+}
+
+impl Sizes {
+    fn value_heads(&self) -> usize {
+        self.heads * self.group
+    }
+
+    fn matrix(&self) -> usize {
+        self.key * self.value
+    }
+}
+
+/// The inputs, rounded to what the kernels read.
+pub(super) struct Step {
+    sizes: Sizes,
+    /// Whether keys are contiguous in the states.
+    vk: bool,
+    /// Bytes of a number of the states.
+    size: usize,
+    /// Lower bound of log decays; 0 where they are made by softplus.
+    pub bound: f64,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    gate: Vec<f32>,
+    beta: Vec<f32>,
+    a_log: Vec<f32>,
+    dt_bias: Vec<f32>,
+    indices: Vec<i64>,
+    /// Which token has each slot.
+    users: Vec<Option<usize>>,
+    /// The pool as bytes.
+    pub state: Vec<u8>,
+}
+
+impl Step {
+    pub fn new(case: &Case, data: &Data) -> Self {
+        let [tokens, heads, group, key, value] = ["B", "H", "G", "K", "V"].map(|dim| case.dim(dim));
+        let kda = case.key("kind") == "kda";
+        let gates = if kda { key } else { 1 };
+        let sizes = Sizes {
+            heads,
+            group,
+            key,
+            value,
+            gates,
+        };
+        let (slots, values) = (case.dim("slots"), sizes.value_heads());
+        let bounded = case.key("form") == "bounded";
+        let mut state = data.normal("state", slots * values * sizes.matrix());
+        let [mut q, mut k, mut v, mut gate, mut beta] = [
+            ("q", tokens * heads * key),
+            ("k", tokens * heads * key),
+            ("v", tokens * values * value),
+            ("gate", tokens * values * gates),
+            ("beta", tokens * values),
+        ]
+        .map(|(name, len)| data.normal(name, len));
+        let mut indices = shuffled(data, slots, tokens);
+        if case.inputs == Inputs::Edges {
+            edges(&mut q, key, &[0.0, 1e-4, 1e3]);
+            edges(&mut k, key, &[1e-4, 0.0, 1.0, 1e3]);
+            state
+                .par_chunks_mut(sizes.matrix())
+                .enumerate()
+                .for_each(|(at, s)| s.iter_mut().for_each(|s| *s *= [1.0, 0.0, 1e6, 1e-6][at % 4]));
+            let some = [-100.0, 100.0, f32::NEG_INFINITY, f32::INFINITY, 17.0, -17.0, 0.0];
+            for x in [&mut gate, &mut beta] {
+                let third = x.iter_mut().step_by(3);
+                third.zip(some.iter().cycle()).for_each(|(x, some)| *x = *some);
+            }
+            v[value * values / 2 + value / 3] = f32::NAN;
+            indices.iter_mut().skip(2).step_by(5).for_each(|index| *index = -1);
+        }
+        for x in [&mut q, &mut k, &mut v, &mut gate, &mut beta] {
+            round_to_bf16(x);
+        }
+        let mut users = vec![None; slots];
+        for (token, &slot) in indices.iter().enumerate().filter(|(_, slot)| **slot >= 0) {
+            users[slot as usize] = Some(token);
+        }
+        // exp(a_log) from 1 to 16. With softplus most decays are then near 1; bounded gates are steep, and need no bias.
+        let rate = |head: usize| (1.0 + 15.0 * (head as f32 + 0.5) / values as f32).ln();
+        let bias = data.normal("dt_bias", values * gates);
+        let bias = bias.iter().map(|x| if bounded { 0.25 * x } else { x - 4.0 });
+        Self {
+            sizes,
+            vk: case.key("layout") == "vk",
+            size: case.dim("size"),
+            bound: if bounded { -5.0 } else { 0.0 },
+            q,
+            k,
+            v,
+            gate,
+            beta,
+            a_log: (0..values).map(rate).collect(),
+            dt_bias: bias.collect(),
+            indices,
+            users,
+            state: match case.key("state") {
+                "f32" => f32_bytes(&state),
+                _ => bf16_bytes(&state),
+            },
+        }
+    }
+
+    pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
+        let Sizes { heads, key, value, .. } = self.sizes;
+        let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
+        let bf16 = |name, shape: &[usize], x: &[f32]| Buffer::input(name, Dtype::BF16, shape, bf16_bytes(x));
+        let f32s = |name, x: &[f32]| Buffer::input(name, Dtype::F32, &[x.len()], f32_bytes(x));
+        let gates = [tokens, values, key];
+        let indices = self.indices.iter().flat_map(|index| (*index as i32).to_le_bytes());
+        let [rows, cols] = self.stored();
+        let dtype = if self.size == 4 { Dtype::F32 } else { Dtype::BF16 };
+        vec![
+            bf16("q", &[tokens, heads, key], &self.q),
+            bf16("k", &[tokens, heads, key], &self.k),
+            bf16("v", &[tokens, values, value], &self.v),
+            bf16("gate", &gates[..if self.sizes.gates == 1 { 2 } else { 3 }], &self.gate),
+            bf16("beta", &[tokens, values], &self.beta),
+            f32s("a_log", &self.a_log),
+            f32s("dt_bias", &self.dt_bias),
+            Buffer::input("indices", Dtype::I32, &[tokens], indices.collect()),
+            Buffer::in_place(
+                "state",
+                dtype,
+                &[case.dim("slots"), values, rows, cols],
+                self.state.clone(),
+            ),
+            Buffer::output("o", Dtype::BF16, &[tokens, values, value]),
+        ]
+    }
+
+    /// Dimensions of a state in memory.
+    fn stored(&self) -> [usize; 2] {
+        let Sizes { key, value, .. } = self.sizes;
+        if self.vk { [value, key] } else { [key, value] }
+    }
+
+    /// Tokens that have a slot, with it.
+    fn taken(&self) -> impl Iterator<Item = (usize, usize)> {
+        let users = self.users.iter().enumerate();
+        users.filter_map(|(slot, token)| Some(((*token)?, slot)))
+    }
+
+    /// q and k normalised, log decays, β.
+    fn prepared(&self) -> Result<[Tensor<f64>; 4], String> {
+        let Sizes { heads, key, gates, .. } = self.sizes;
+        let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
+        let f64s = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+        let [q, k] = [&self.q, &self.k].map(|x| {
+            let mut x = Tensor::new([tokens, heads, key], f64s(x));
+            linear::l2_normalize(&mut x, linear::L2_EPS);
+            x
+        });
+        let shape = if gates == 1 {
+            vec![tokens, values]
+        } else {
+            vec![tokens, values, key]
+        };
+        let x = &Tensor::new(shape, f64s(&self.gate));
+        let (a_log, dt_bias) = (&f64s(&self.a_log)[..], Some(&f64s(&self.dt_bias)[..]));
+        let gate = match self.bound {
+            0.0 => linear::Gate::Softplus { x, a_log, dt_bias },
+            bound => linear::Gate::LowerBound {
+                x,
+                a_log: Some(a_log),
+                dt_bias,
+                bound,
+            },
+        };
+        let beta = linear::beta(&Tensor::new([tokens, values], f64s(&self.beta)), false);
+        Ok([q, k, gate.log_decay()?, beta])
+    }
+
+    /// o and the pool afterwards, neither rounded.
+    pub fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
+        let [q, k, g, beta] = self.prepared()?;
+        let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
+        let v = self.v.iter().map(|x| f64::from(*x)).collect();
+        let inputs = linear::Inputs {
+            cu_seqlens: &(0..=tokens).collect::<Vec<usize>>(),
+            q: &q,
+            k: &k,
+            v: &Tensor::new([tokens, values, self.sizes.value], v),
+            decay: match self.sizes.gates {
+                1 => linear::Decay::Head(&g),
+                _ => linear::Decay::Channel(&g),
+            },
+            beta: Some(&beta),
+            scale: self.scale(),
+        };
+        let [rows, cols] = self.stored();
+        let pool = Tensor::new([self.users.len(), values, rows, cols], floats(&self.state, self.size));
+        let mut pool = linear::State::<f64, L>::new(pool)?;
+        let o = linear::forward(&inputs, &linear::Recurrent::DEFINITION, &mut pool, Some(&self.indices))?;
+        Ok((o.data, pool.tensor().data.clone()))
+    }
+
+    fn scale(&self) -> f64 {
+        (self.sizes.key as f64).powf(-0.5)
+    }
+
+    /// The value head that a number of the pool belongs to, counted over tokens, and its channels; none where no token has
+    /// the slot.
+    fn place(&self, at: usize) -> Option<(usize, [usize; 2])> {
+        let (values, matrix) = (self.sizes.value_heads(), self.sizes.matrix());
+        let (row, col) = (at % matrix / self.stored()[1], at % self.stored()[1]);
+        let head = self.users[at / matrix / values]? * values + at / matrix % values;
+        Some((head, if self.vk { [col, row] } else { [row, col] }))
+    }
+}
+
+/// As many different slots of a pool, anywhere in it.
+fn shuffled(data: &Data, slots: usize, count: usize) -> Vec<i64> {
+    let keys = data.bytes("slots", 8 * slots);
+    let mut order: Vec<i64> = (0..slots as i64).collect();
+    order.sort_by_key(|slot| &keys[8 * *slot as usize..][..8]);
+    order.truncate(count);
+    order
+}
+
+/// Rows made of each factor in turn.
+fn edges(x: &mut [f32], cols: usize, factors: &[f32]) {
+    let rows = x.chunks_mut(cols).zip(factors.iter().cycle());
+    rows.for_each(|(row, factor)| row.iter_mut().for_each(|x| *x *= factor));
+}

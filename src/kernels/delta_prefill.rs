@@ -1,0 +1,304 @@
+//! Prefill of linear attention with the delta rule, GDN and KDA: packed sequences from initial to final states, whose
+//! layouts are chosen apart.
+//!
+//! As [`reference::ops::linear_attention`] of q and k that are normalised first. What is all in f32 is held to a bound of
+//! f32 arithmetic; what reads and writes bf16 may multiply in bf16, so it is held to an error of each sequence and head.
+
+pub(super) mod bounds;
+
+use bounds::{Bounds, within_rms};
+use rayon::prelude::*;
+use reference::Tensor;
+use reference::ops::linear_attention as linear;
+use safetensors::Dtype;
+
+use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::judge::within;
+use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+
+/// What published kernels with operands in bf16 keep to, relative, in root mean square; their rounding as such, the same
+/// at every length, comes to 4·10⁻³ to 5·10⁻³.
+pub(super) const BAR: f64 = 1e-2;
+
+/// Lengths of sequences around those of chunks.
+const LENGTHS: [usize; 7] = [0, 1, 63, 64, 65, 0, 130];
+
+pub struct DeltaPrefill;
+
+impl Op for DeltaPrefill {
+    fn name(&self) -> &'static str {
+        "delta_prefill"
+    }
+
+    fn doc(&self) -> &'static str {
+        "packed sequences through GDN or KDA, with initial and final states in [K, V] or [V, K]"
+    }
+
+    fn source(&self) -> &'static str {
+        concat!(
+            include_str!("delta_prefill.rs"),
+            include_str!("delta_prefill/bounds.rs")
+        )
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        ["gdn", "kda"].into_iter().flat_map(cases).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let prefill = Prefill::new(case, data);
+        let [t, heads, dim] = ["T", "HV", "V"].map(|dim| case.dim(dim));
+        let buffers = prefill.buffers(case);
+        let (o, state) = prefill.want(case)?;
+        let starts = prefill.starts.clone();
+        let bounds = (case.key("dtype") == "f32").then(|| Bounds::new(&prefill, case));
+        let size = case.dim("size");
+        let matrix = case.dim("K") * dim;
+        let [state_shape, o_shape] = [prefill.state_shape(case, "out_vk"), vec![t, heads, dim]];
+        let vk = case.dim("out_vk") == 1;
+        Ok(Problem {
+            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
+            // States are read by k and by q, and updated.
+            flops: (6 * t * heads * matrix) as u64,
+            buffers,
+            scalars: vec![("scale", Scalar::F32(prefill.scale()))],
+            judge: Box::new(move |outputs: &Outputs| {
+                let got_o = floats(outputs.get("o"), size);
+                let got_state = floats(outputs.get("final"), 4);
+                let sequence = |token: usize| starts.partition_point(|start| *start <= token) - 1;
+                let Some(bounds) = &bounds else {
+                    let of_o = |at: usize| sequence(at / (heads * dim)) * heads + at / dim % heads;
+                    let groups = (starts.len() - 1) * heads;
+                    let mut all = within_rms("o", &o, &got_o, (groups, of_o), BAR, &o_shape);
+                    let of_state = |at: usize| at / matrix;
+                    all.extend(within_rms(
+                        "final",
+                        &state,
+                        &got_state,
+                        (groups, of_state),
+                        BAR,
+                        &state_shape,
+                    ));
+                    return all;
+                };
+                let column = |at: usize| if vk { at / (matrix / dim) % dim } else { at % dim };
+                let mut all = within("o", &o, &got_o, |at| bounds.o[at], &o_shape);
+                let of_state = |at: usize| bounds.state[at / matrix * dim + column(at)];
+                all.extend(within("final", &state, &got_state, of_state, &state_shape));
+                all
+            }),
+        })
+    }
+}
+
+fn cases(gate: &'static str) -> Vec<Case> {
+    let case = |name: &str, dtype: &str, [t, h, hv, k, v]: [i64; 5], [input, out]: [i64; 2], inputs, timed| {
+        let varied = t == LENGTHS.iter().sum::<usize>() as i64;
+        Case {
+            name: format!("{gate}.{dtype}.{name}"),
+            keys: vec![("gate", gate.into()), ("dtype", dtype.into())],
+            dims: vec![
+                ("T", t),
+                ("N", if varied { LENGTHS.len() as i64 } else { 1 }),
+                ("H", h),
+                ("HV", hv),
+                ("K", k),
+                ("V", v),
+                ("G", if gate == "kda" { k } else { 1 }),
+                ("size", if dtype == "bf16" { 2 } else { 4 }),
+                ("index", if input == out { 4 } else { 8 }),
+                ("in_vk", input),
+                ("out_vk", out),
+            ],
+            inputs,
+            timed,
+        }
+    };
+    let all = LENGTHS.iter().sum::<usize>() as i64;
+    let (large, small) = ([8192, 64, 64, 128, 128], [64, 64, 64, 128, 128]);
+    let (lengths, grouped) = ([all, 2, 2, 128, 128], [all, 2, 6, 24, 40]);
+    use Inputs::{Edges, Random};
+    vec![
+        case("t8192.kv", "bf16", large, [0, 0], Random, true),
+        case("t8192.kv_to_vk", "bf16", large, [0, 1], Random, true),
+        case("t64.kv", "bf16", small, [0, 0], Random, true),
+        case("t64.kv_to_vk", "bf16", small, [0, 1], Random, true),
+        case("lengths.kv", "bf16", lengths, [0, 0], Random, false),
+        case("lengths.kv_to_vk", "bf16", lengths, [0, 1], Random, false),
+        case("lengths.vk_to_kv", "bf16", lengths, [1, 0], Random, false),
+        case("edges", "bf16", lengths, [1, 1], Edges, false),
+        case("t1", "bf16", [1, 2, 2, 128, 128], [0, 1], Random, false),
+        case("t777", "bf16", [777, 1, 1, 128, 128], [1, 1], Random, false),
+        case("grouped", "bf16", grouped, [0, 1], Random, false),
+        case("grouped", "f32", grouped, [0, 1], Random, false),
+        case("lengths", "f32", lengths, [1, 0], Random, false),
+        case("edges", "f32", lengths, [0, 0], Edges, false),
+    ]
+}
+
+/// Inputs as they are stored.
+pub(super) struct Prefill {
+    pub starts: Vec<usize>,
+    q: Tensor<f32>,
+    k: Tensor<f32>,
+    v: Tensor<f32>,
+    g: Tensor<f32>,
+    beta: Tensor<f32>,
+    /// In the layout of the case.
+    initial: Tensor<f32>,
+}
+
+impl Prefill {
+    /// Sequences of the same length where the tokens can be shared out so, else of the lengths above.
+    pub fn new(case: &Case, data: &Data) -> Self {
+        let [t, n, h, hv, k, v, decays] = ["T", "N", "H", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
+        let lengths = match t == LENGTHS.iter().sum::<usize>() {
+            true => LENGTHS.to_vec(),
+            false => vec![t / n; n],
+        };
+        let ends = lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        let normal = |name: &str, shape: &[usize]| {
+            let values = data.normal(&format!("delta_prefill/{name}"), shape.iter().product());
+            Tensor::new(shape, values)
+        };
+        let channels = [t, hv, decays];
+        let mut g = normal("g", &channels[..if case.key("gate") == "kda" { 3 } else { 2 }]);
+        // From heads that keep nearly all to heads that forget within a few tokens.
+        let rates = g.data.par_iter_mut().enumerate();
+        rates.for_each(|(at, g)| *g = -g.exp().ln_1p() * 2f32.powi(-((at / decays % hv % 8) as i32)));
+        let mut beta = normal("beta", &[t, hv]);
+        beta.data.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
+        let mut prefill = Self {
+            starts: std::iter::once(0).chain(ends).collect(),
+            q: normal("q", &[t, h, k]),
+            k: normal("k", &[t, h, k]),
+            v: normal("v", &[t, hv, v]),
+            g,
+            beta,
+            initial: Tensor::new([0], vec![]),
+        };
+        let shape = prefill.state_shape(case, "in_vk");
+        prefill.initial = normal("initial", &shape);
+        if case.inputs == Inputs::Edges {
+            prefill.edges();
+        }
+        if case.key("dtype") == "bf16" {
+            let values = [&mut prefill.q, &mut prefill.k, &mut prefill.v];
+            values.into_iter().for_each(|x| round_to_bf16(&mut x.data));
+        }
+        prefill
+    }
+
+    /// Tokens of zeros, large and small ones; decays that leave nothing, alone and many in a row, and none; β of 0 and 1.
+    fn edges(&mut self) {
+        let decays = [-20.0, -88.0, -104.5, -320.0, -1e4, 0.0];
+        for (at, g) in self.g.data.iter_mut().enumerate() {
+            if at * 7 % 16 < 3 {
+                *g = decays[at / 5 % decays.len()];
+            }
+        }
+        let tokens = self.starts[self.starts.len() - 1];
+        let rows = |x: &mut Tensor<f32>, token: usize, factor: f32| {
+            let row = x.data.len() / tokens;
+            x.data[token * row..][..row].iter_mut().for_each(|x| *x *= factor);
+        };
+        for token in 0..tokens {
+            match token % 13 {
+                1 => rows(&mut self.q, token, 0.0),
+                3 => rows(&mut self.k, token, 0.0),
+                5 => rows(&mut self.v, token, 0.0),
+                6 => rows(&mut self.k, token, 2f32.powi(40)),
+                7 => rows(&mut self.q, token, 2f32.powi(-12)),
+                8 => rows(&mut self.beta, token, 0.0),
+                9 => rows(&mut self.g, token, 0.0),
+                _ if token % 50 > 40 => rows(&mut self.g, token, 30.0),
+                _ => {}
+            }
+        }
+    }
+
+    pub fn scale(&self) -> f32 {
+        (self.q.cols() as f32).sqrt().recip()
+    }
+
+    pub fn state_shape(&self, case: &Case, layout: &str) -> Vec<usize> {
+        let [n, hv, k, v] = ["N", "HV", "K", "V"].map(|dim| case.dim(dim));
+        match case.dim(layout) {
+            1 => vec![n, hv, v, k],
+            _ => vec![n, hv, k, v],
+        }
+    }
+
+    pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
+        let values = |name, x: &Tensor<f32>| match case.key("dtype") {
+            "bf16" => Buffer::input(name, Dtype::BF16, &x.shape, bf16_bytes(&x.data)),
+            _ => Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data)),
+        };
+        let f32s = |name, x: &Tensor<f32>| Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data));
+        let (index, starts): (_, Vec<u8>) = match case.dim("index") {
+            4 => (
+                Dtype::I32,
+                self.starts.iter().flat_map(|x| (*x as i32).to_le_bytes()).collect(),
+            ),
+            _ => (
+                Dtype::I64,
+                self.starts.iter().flat_map(|x| (*x as i64).to_le_bytes()).collect(),
+            ),
+        };
+        vec![
+            values("q", &self.q),
+            values("k", &self.k),
+            values("v", &self.v),
+            f32s("g", &self.g),
+            f32s("beta", &self.beta),
+            f32s("initial", &self.initial),
+            Buffer::input("starts", index, &[self.starts.len()], starts),
+            Buffer::output("o", values("v", &self.v).dtype, &self.v.shape),
+            Buffer::output("final", Dtype::F32, &self.state_shape(case, "out_vk")),
+        ]
+    }
+
+    /// o, and final states as stored.
+    pub fn want(&self, case: &Case) -> Result<(Vec<f64>, Vec<f64>), String> {
+        let initial = wide(&self.initial);
+        let (o, state) = match case.dim("in_vk") {
+            1 => self.forward(linear::State::<f64, linear::Vk>::new(initial)?)?,
+            _ => self.forward(linear::State::<f64, linear::Kv>::new(initial)?)?,
+        };
+        Ok(match case.dim("in_vk") == case.dim("out_vk") {
+            true => (o.data, state[0].data.clone()),
+            false => (o.data, state[1].data.clone()),
+        })
+    }
+
+    /// o, and final states in the layout of the initial ones and in the other.
+    fn forward<L: linear::Layout>(
+        &self,
+        mut state: linear::State<f64, L>,
+    ) -> Result<(Tensor<f64>, [Tensor<f64>; 2]), String> {
+        let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(wide);
+        linear::l2_normalize(&mut q, linear::L2_EPS);
+        linear::l2_normalize(&mut k, linear::L2_EPS);
+        let inputs = linear::Inputs {
+            cu_seqlens: &self.starts,
+            q: &q,
+            k: &k,
+            v: &v,
+            decay: match g.shape.len() {
+                2 => linear::Decay::Head(&g),
+                _ => linear::Decay::Channel(&g),
+            },
+            beta: Some(&beta),
+            scale: f64::from(self.scale()),
+        };
+        let o = linear::forward(&inputs, &linear::Recurrent::DEFINITION, &mut state, None)?;
+        Ok((o, [state.tensor().clone(), state.turned().tensor().clone()]))
+    }
+}
+
+fn wide(x: &Tensor<f32>) -> Tensor<f64> {
+    Tensor::new(x.shape.clone(), x.data.par_iter().map(|x| f64::from(*x)).collect())
+}

@@ -1,0 +1,137 @@
+//! Diagonal state-space model: of every head with N states and one channel, a scan over its steps from states of 0, all in
+//! f32. As [`DiagonalSsm::recurrent`].
+
+use rayon::prelude::*;
+use reference::Tensor;
+use reference::ops::diagonal_ssm::DiagonalSsm;
+use reference::ops::store::Unrounded;
+use safetensors::Dtype;
+
+use super::data::{f32_bytes, floats};
+use super::judge::within;
+use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem};
+
+pub struct DiagonalSsmOp;
+
+impl Op for DiagonalSsmOp {
+    fn name(&self) -> &'static str {
+        "diagonal_ssm"
+    }
+
+    fn doc(&self) -> &'static str {
+        "diagonal state-space model: a scan over the steps of every head"
+    }
+
+    fn source(&self) -> &'static str {
+        include_str!("diagonal_ssm.rs")
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |name: &str, [heads, steps, states]: [i64; 3], inputs, timed| Case {
+            name: name.into(),
+            keys: vec![],
+            dims: vec![("H", heads), ("S", steps), ("N", states)],
+            inputs,
+            timed,
+        };
+        vec![
+            case("h16", [16, 8192, 32], Inputs::Random, true),
+            case("h1024", [1024, 8192, 32], Inputs::Random, true),
+            case("h32768", [32768, 8192, 32], Inputs::Random, true),
+            case("short", [64, 2048, 32], Inputs::Random, false),
+            case("edges", [32, 4096, 32], Inputs::Edges, false),
+            case("odd", [5, 77, 7], Inputs::Random, false),
+            case("wide", [3, 130, 100], Inputs::Edges, false),
+        ]
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [heads, steps, states] = ["H", "S", "N"].map(|dim| case.dim(dim));
+        let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| data.normal(name, heads * states));
+        let mut u = data.normal("u", heads * steps);
+        a.iter_mut().enumerate().for_each(|(at, a)| *a = decay(at, *a));
+        if case.inputs == Inputs::Edges {
+            edges(&mut a, &mut b, &mut c, &mut u, steps);
+        }
+        let f32s = |name, x: &[f32], cols| Buffer::input(name, Dtype::F32, &[heads, cols], f32_bytes(x));
+        let buffers = vec![
+            f32s("u", &u, steps),
+            f32s("a", &a, states),
+            f32s("b", &b, states),
+            f32s("c", &c, states),
+            Buffer::output("y", Dtype::F32, &[heads, steps]),
+        ];
+        let f64s = |x: &[f32], cols| Tensor::new([heads, cols], x.iter().map(|x| f64::from(*x)).collect());
+        let [a, b, c] = [&a, &b, &c].map(|x| f64s(x, states));
+        let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
+        let u = f64s(&u, steps);
+        let mut state = Tensor::full([heads, states], 0.0);
+        let want = ssm.recurrent(&u, &mut state, &Unrounded)?;
+        let bounds = bounds(&ssm, &u);
+        Ok(Problem {
+            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
+            buffers,
+            scalars: vec![],
+            flops: 0,
+            judge: Box::new(move |outputs: &Outputs| {
+                let got = floats(outputs.get("y"), 4);
+                within("y", &want.data, &got, |at| bounds[at], &[heads, steps])
+            }),
+        })
+    }
+}
+
+/// A decay for a normal number: states forget within 10, 100 or 1000 steps; one in eight changes sign at every step.
+fn decay(at: usize, normal: f32) -> f32 {
+    let forgets = [0.3, 0.03, 0.003][at % 3] * (0.5 + normal.abs().min(2.0) / 2.0);
+    if at % 8 == 5 { forgets - 1.0 } else { 1.0 - forgets }
+}
+
+/// Decays of 0, 1, −1 and near them, states that nothing enters or that weigh very little, inputs that are large, small, 0
+/// and subnormal.
+fn edges(a: &mut [f32], b: &mut [f32], c: &mut [f32], u: &mut [f32], steps: usize) {
+    let some = [0.0, 1.0, -1.0, 1.0 - 2f32.powi(-14), 2f32.powi(-14) - 1.0, 1e-30];
+    for (a, some) in a.iter_mut().step_by(5).zip(some.iter().cycle()) {
+        *a = *some;
+    }
+    b.iter_mut().step_by(7).for_each(|b| *b = 0.0);
+    c.iter_mut().skip(3).step_by(11).for_each(|c| *c *= 1e-6);
+    for (head, u) in u.chunks_mut(steps).enumerate() {
+        let factor = [1.0, 0.0, 1e15, 1e-15][head % 4];
+        u.iter_mut().for_each(|u| *u *= factor);
+        u.iter_mut().step_by(9).for_each(|u| *u = 0.0);
+        u[steps / 2] = f32::from_bits(12345);
+    }
+}
+
+/// Half an ulp of f32, relative.
+const UNIT: f64 = 1.0 / (1 << 24) as f64;
+
+/// What a step may be off by below the normal numbers of f32, whose errors do not shrink.
+const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 20) as f64;
+
+/// How far off y may be, `[H, S]`. With m the sum of magnitudes that a state is made of, m ← |a| m + |b u|, every step
+/// leaves it off by 3 units of m more at most, whether it is one of the recurrence or part of a sum by powers of a; these
+/// errors are forgotten as the state is. A y is off by a unit for each of N products, and a few for c b and powers.
+fn bounds(ssm: &DiagonalSsm<f64>, u: &Tensor<f64>) -> Vec<f64> {
+    let (heads, steps, states) = (u.rows(), u.cols(), ssm.a.cols());
+    let mut bounds = vec![0.0; heads * steps];
+    bounds
+        .par_chunks_mut(steps.max(1))
+        .enumerate()
+        .for_each(|(head, bounds)| {
+            let [a, b, c] = [ssm.a, ssm.b, ssm.c].map(|x| x.row(head).iter().map(|x| x.abs()).collect::<Vec<f64>>());
+            let (mut magnitude, mut error) = (vec![0.0; states], vec![0.0; states]);
+            for (bound, u) in bounds.iter_mut().zip(u.row(head)) {
+                // Below the normal numbers of f32 errors no longer shrink.
+                let mut sum = 2f64.powi(-140);
+                for n in 0..states {
+                    magnitude[n] = a[n] * magnitude[n] + b[n] * u.abs();
+                    error[n] = a[n] * error[n] + 3.0 * UNIT * magnitude[n] + LEAST;
+                    sum += c[n] * (error[n] + (states + 8) as f64 * UNIT * magnitude[n]);
+                }
+                *bound = 1.01 * sum;
+            }
+        });
+    bounds
+}
