@@ -44,45 +44,12 @@ block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "kv_two"
-doc = "[K, V] of bf16: 64 columns for each block of two warps"
-needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
-
-[[variant.launch]]
-entry = "delta_decode_kv_two_{kind}_{state}"
-grid = ["V / 64", "H * G", "B"]
-block = [64]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
-
-[[variant]]
-name = "kv_staged6"
-doc = "[K, V] of bf16: as kv, the state waiting in shared memory, six blocks at a time"
-needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
-
-[[variant.launch]]
-entry = "delta_decode_kv_staged6_{kind}_{state}"
-grid = ["V / 64", "H * G", "B"]
-block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
-
-[[variant]]
-name = "kv_staged7"
-doc = "as kv_staged6, seven blocks"
-needs = ["vk == 0", "K == 128", "V % 64 == 0", "size == 2"]
-
-[[variant.launch]]
-entry = "delta_decode_kv_staged7_{kind}_{state}"
-grid = ["V / 64", "H * G", "B"]
-block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
-
-[[variant]]
-name = "kv_staged_wide"
-doc = "as kv_staged6, 128 columns for each of five blocks"
+name = "kv_staged"
+doc = "[K, V] of bf16: 128 columns for each block, the state waiting in shared memory"
 needs = ["vk == 0", "K == 128", "V % 128 == 0", "size == 2"]
 
 [[variant.launch]]
-entry = "delta_decode_kv_staged_wide_{kind}_{state}"
+entry = "delta_decode_kv_staged_{kind}_{state}"
 grid = ["V / 128", "H * G", "B"]
 block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
@@ -144,12 +111,12 @@ variants = ["vk", "vk_few"]
 [[mutant]]
 name = "warp_lost"
 doc = "the last warp's share of the keys is left out"
-variants = ["kv", "kv_two", "kv_staged6", "kv_staged7", "kv_staged_wide", "kv_few"]
+variants = ["kv", "kv_staged", "kv_few"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "the warps' sums are read before all are there"
-variants = ["kv", "kv_two", "kv_staged6", "kv_staged7", "kv_staged_wide", "kv_few"]
+variants = ["kv", "kv_staged", "kv_few"]
 */
 
 // One token of the gated delta rule (GDN: a decay for each head) and of Kimi delta attention (KDA: one for each key channel):
@@ -303,10 +270,10 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
     }
 }
 
-// `W` columns of V for each block, whose warps have as many keys each. If STAGED, what a thread has of the state waits in
-// shared memory, so that more blocks are at work.
-template <class S, bool KDA, int W, int WARPS, bool STREAM, bool STAGED = false> __device__ __forceinline__ void kv(const Step<S> &step) {
-    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, KEYS = K / WARPS, N = KEYS / GROUPS, EACH = KEYS / 32;
+// `W` columns of V for each block, whose four warps have 32 keys each, as many as lanes. If STAGED, what a thread has of the
+// state waits in shared memory, not in registers.
+template <class S, bool KDA, int W, bool STREAM, bool STAGED = false> __device__ __forceinline__ void kv(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, WARPS = 4, KEYS = K / WARPS, N = KEYS / GROUPS;
     // Of every key: α k, α q, α, k.
     __shared__ float4 factors[K];
     __shared__ __align__(16) float sums[2][WARPS][W];
@@ -320,14 +287,8 @@ template <class S, bool KDA, int W, int WARPS, bool STREAM, bool STAGED = false>
     typename Bf16s<E>::Type *o = (typename Bf16s<E>::Type *)(step.o + at * V + v0);
     const uint2 raw_q = load_bf16s<4>(step.q + key + 4 * lane), raw_k = load_bf16s<4>(step.k + key + 4 * lane);
     const auto raw_v = load_bf16s<E>(step.v + at * V + v0);
-    bf16 my_q[EACH], my_k[EACH], raw_gate[EACH];
-    float bias[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int mine = my_key + 32 * i;
-        my_q[i] = step.q[key + mine], my_k[i] = step.k[key + mine];
-        raw_gate[i] = step.gate[KDA ? at * K + mine : at], bias[i] = step.dt_bias[KDA ? head * K + mine : head];
-    }
+    const bf16 my_q = step.q[key + my_key], my_k = step.k[key + my_key], raw_gate = step.gate[KDA ? at * K + my_key : at];
+    const float bias = step.dt_bias[KDA ? head * K + my_key : head];
     const bf16 raw_beta = step.beta[at];
     const float a_log = step.a_log[head];
     if (slot < 0) {
@@ -351,12 +312,9 @@ template <class S, bool KDA, int W, int WARPS, bool STREAM, bool STAGED = false>
     unpack(raw_q, qs), unpack(raw_k, ks);
     const Norms norms(qs, ks);
     const float beta = rate(raw_beta), factor = expf(a_log);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const float q = to_f32(my_q[i]) * norms.q, k = to_f32(my_k[i]) * norms.k;
-        const float decay = step.decay(step.biased(to_f32(raw_gate[i]), bias[i]), factor);
-        factors[my_key + 32 * i] = make_float4(k * decay, q * decay, decay, k);
-    }
+    const float q = to_f32(my_q) * norms.q, k = to_f32(my_k) * norms.k;
+    const float decay = step.decay(step.biased(to_f32(raw_gate), bias), factor);
+    factors[my_key] = make_float4(k * decay, q * decay, decay, k);
     __syncwarp();
     // Every thread reads what it copied itself.
     if (STAGED)
@@ -441,19 +399,13 @@ template <class S, bool KDA, int W, int WARPS, bool STREAM, bool STAGED = false>
     ENTRY(simple_##kind##_vk_##type, S, 128, 1, simple<S, KDA, true>)                                                          \
     ENTRY(vk_##kind##_##type, S, 128, 4, vk<S, KDA, 4 * sizeof(S), false>)                                                     \
     ENTRY(vk_few_##kind##_##type, S, 128, 4, vk<S, KDA, sizeof(S), true>)                                                      \
-    ENTRY(kv_##kind##_##type, S, 128, 4, kv<S, KDA, 64, 4, false>)                                                             \
-    ENTRY(kv_few_##kind##_##type, S, 128, 4, kv<S, KDA, 32, 4, true>)
+    ENTRY(kv_##kind##_##type, S, 128, 4, kv<S, KDA, 64, false>)                                                                \
+    ENTRY(kv_few_##kind##_##type, S, 128, 4, kv<S, KDA, 32, true>)
 
 KIND(gdn, false, f32, float)
 KIND(gdn, false, bf16, bf16)
 KIND(kda, true, f32, float)
 KIND(kda, true, bf16, bf16)
 
-#define KIND_BF16(kind, KDA)                                                                                                   \
-    ENTRY(kv_two_##kind##_bf16, bf16, 64, 6, kv<bf16, KDA, 64, 2, false>)                                                      \
-    ENTRY(kv_staged6_##kind##_bf16, bf16, 128, 6, kv<bf16, KDA, 64, 4, false, true>)                                           \
-    ENTRY(kv_staged7_##kind##_bf16, bf16, 128, 7, kv<bf16, KDA, 64, 4, false, true>)                                           \
-    ENTRY(kv_staged_wide_##kind##_bf16, bf16, 128, 5, kv<bf16, KDA, 128, 4, false, true>)
-
-KIND_BF16(gdn, false)
-KIND_BF16(kda, true)
+ENTRY(kv_staged_gdn_bf16, bf16, 128, 5, kv<bf16, false, 128, false, true>)
+ENTRY(kv_staged_kda_bf16, bf16, 128, 5, kv<bf16, true, 128, false, true>)

@@ -12,6 +12,7 @@ grid = ["(T / 64 + N) * H"]
 block = [256]
 shared = "60416 + 34816 * (G / 128)"
 args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
+bytes = "T * H * (516 + 4 * G) + chunks * H * (17408 + 49152 * (G / 128)) + index * (N + 1)"
 
 [[variant.launch]]
 name = "states"
@@ -21,6 +22,7 @@ block = [128]
 shared = "3 * (58368 + 16384 * (G / 128)) + 32"
 programmatic = true
 args = ["q", "k", "v", "initial", "starts", "left", "o", "state", "N", "H", "index", "in_vk", "out_vk"]
+bytes = "T * H * (512 + 512 * (G == 1)) + chunks * H * (17408 + 49152 * (G / 128)) + 8 * N * H * K * V + index * (N + 1)"
 
 [[variant.launch]]
 name = "decode"
@@ -28,6 +30,7 @@ entry = "delta_decode_vk_{gate}_f32"
 grid = ["V / 64", "H", "N"]
 block = [128]
 args = ["next_q", "next_k", "next_v", "gate", "next_beta", "a_log", "dt_bias", "indices", "state", "next_o", "H", "one", "K", "V", "bound"]
+bytes = "N * H * (8 * K * V + 4 * K + 4 * V + 2 * G + 2) + 4 * H * (G + 1) + 4 * N"
 
 [[variant]]
 name = "turned"

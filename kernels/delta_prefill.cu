@@ -24,6 +24,7 @@ grid = ["(T / 64 + N) * H"]
 block = [256]
 shared = "60416 + 34816 * (G / 128)"
 args = ["q", "k", "g", "beta", "starts", "left", "N", "H", "index", "scale"]
+bytes = "T * H * (516 + 4 * G) + chunks * H * (17408 + 49152 * (G / 128)) + index * (N + 1)"
 
 [[variant.launch]]
 entry = "delta_prefill_chunks_states_{gate}"
@@ -32,6 +33,7 @@ block = [128]
 shared = "3 * (58368 + 16384 * (G / 128)) + 32"
 programmatic = true
 args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "index", "in_vk", "out_vk"]
+bytes = "T * H * (512 + 512 * (G == 1)) + chunks * H * (17408 + 49152 * (G / 128)) + 8 * N * H * K * V + index * (N + 1)"
 
 [[mutant]]
 name = "future_seen"

@@ -21,12 +21,12 @@ block = [32]
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[variant]]
-name = "cluster_32"
+name = "cluster"
 doc = "few heads: 256 segments of each in a cluster of 8 blocks, of 4 threads each: first where they end, from 0, then from where they start"
 needs = ["N == 32", "S % 1024 == 0"]
 
 [[variant.launch]]
-entry = "diagonal_ssm_cluster_32"
+entry = "diagonal_ssm_cluster"
 grid = ["8 * H"]
 block = [128]
 cluster = [8]
@@ -34,66 +34,20 @@ shared = "4 * (S / 8 + 4 * 32 + 36 * 32 + 8 * 32)"
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[variant]]
-name = "cluster_64"
-doc = "few heads: 512 segments of each in a cluster of 8 blocks, of 4 threads each: first where they end, from 0, then from where they start"
-needs = ["N == 32", "S % 2048 == 0"]
-
-[[variant.launch]]
-entry = "diagonal_ssm_cluster_64"
-grid = ["8 * H"]
-block = [256]
-cluster = [8]
-shared = "4 * (S / 8 + 4 * 64 + 36 * 64 + 8 * 32)"
-args = ["u", "a", "b", "c", "y", "S"]
-
-[[variant]]
-name = "rows_4x2"
+name = "rows"
 doc = "a block for each head, 4 warps for 4,096 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
 needs = ["N == 32", "S % 32 == 0"]
 
 [[variant.launch]]
-entry = "diagonal_ssm_rows_4_2"
+entry = "diagonal_ssm_rows"
 grid = ["H"]
 block = [128]
-args = ["u", "a", "b", "c", "y", "S"]
-
-[[variant]]
-name = "rows_4x1"
-doc = "a block for each head, 4 warps for 2,048 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
-needs = ["N == 32", "S % 32 == 0"]
-
-[[variant.launch]]
-entry = "diagonal_ssm_rows_4_1"
-grid = ["H"]
-block = [128]
-args = ["u", "a", "b", "c", "y", "S"]
-
-[[variant]]
-name = "rows_8x1"
-doc = "a block for each head, 8 warps for 4,096 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
-needs = ["N == 32", "S % 32 == 0"]
-
-[[variant.launch]]
-entry = "diagonal_ssm_rows_8_1"
-grid = ["H"]
-block = [256]
-args = ["u", "a", "b", "c", "y", "S"]
-
-[[variant]]
-name = "rows_16x1"
-doc = "a block for each head, 16 warps for 8,192 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
-needs = ["N == 32", "S % 32 == 0"]
-
-[[variant.launch]]
-entry = "diagonal_ssm_rows_16_1"
-grid = ["H"]
-block = [512]
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[mutant]]
 name = "input_late"
 doc = "an output is of the state before its input"
-variants = ["simple", "heads", "cluster_32", "cluster_64"]
+variants = ["simple", "heads", "cluster"]
 
 [[mutant]]
 name = "b_dropped"
@@ -102,32 +56,32 @@ doc = "inputs are taken as they are"
 [[mutant]]
 name = "carry_lost"
 doc = "a tile or segment starts from 0"
-variants = ["heads", "cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+variants = ["heads", "cluster", "rows"]
 
 [[mutant]]
 name = "segment_power"
 doc = "a segment's start is passed on with the decay of one step less"
-variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+variants = ["cluster", "rows"]
 
 [[mutant]]
 name = "block_lost"
 doc = "a block starts from where the one before it ends alone"
-variants = ["cluster_32", "cluster_64"]
+variants = ["cluster"]
 
 [[mutant]]
 name = "later_seen"
 doc = "outputs read inputs of their chunk that come later"
-variants = ["rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+variants = ["rows"]
 
 [[mutant]]
 name = "low_lost"
 doc = "inputs and states are rounded to TF32"
-variants = ["rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+variants = ["rows"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "where warps or blocks end is read before all are there"
-variants = ["cluster_32", "cluster_64", "rows_4x2", "rows_4x1", "rows_8x1", "rows_16x1"]
+variants = ["cluster", "rows"]
 */
 
 // x_t = a ⊙ x_{t−1} + b u_t, y_t = Σ c x_t, with x from 0: u, y [H, S], a, b, c [H, N].
@@ -302,10 +256,10 @@ __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// By four threads for each of `SEGMENTS`.
-template <int SEGMENTS>
-__device__ __forceinline__ void cluster(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
-    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8, THREADS = 4 * SEGMENTS;
+// By four threads for each segment.
+extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const float *u, const float *a, const float *b,
+                                                                     const float *c, float *y, int S) {
+    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8, THREADS = 128, SEGMENTS = THREADS / 4;
     extern __shared__ __align__(16) float shared[];
     const int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, steps = S / BLOCKS;
     const int length = steps / SEGMENTS, stride = length + 4;
@@ -416,26 +370,6 @@ __device__ __forceinline__ void cluster(const float *u, const float *a, const fl
 #endif
 }
 
-#define CLUSTER(SEGMENTS)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(4 * SEGMENTS) diagonal_ssm_cluster_##SEGMENTS(                                \
-        const float *u, const float *a, const float *b, const float *c, float *y, int S) {                                     \
-        cluster<SEGMENTS>(u, a, b, c, y, S);                                                                                   \
-    }
-
-CLUSTER(32)
-CLUSTER(64)
-
 // ---- rows
 
 #include "diagonal_ssm_rows.cuh"
-
-#define ROWS(WARPS, TILES, BLOCKS)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) diagonal_ssm_rows_##WARPS##_##TILES(                      \
-        const float *u, const float *a, const float *b, const float *c, float *y, int S) {                                     \
-        scan_rows<WARPS, TILES>(u, a, b, c, y, S);                                                                             \
-    }
-
-ROWS(4, 2, 3)
-ROWS(4, 1, 4)
-ROWS(8, 1, 2)
-ROWS(16, 1, 1)

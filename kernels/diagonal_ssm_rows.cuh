@@ -8,7 +8,10 @@
 
 #include "common.cuh"
 
+// Steps of a chunk, which are as many as states.
 constexpr int T = 32;
+// Warps of a block, and left sides of 16 chunks that each of them has at a time.
+constexpr int WARPS = 4, TILES = 2;
 
 // Which of 32 steps or states is number `i` of the eight in a lane of four.
 __device__ __forceinline__ int place(int lane, int i) {
@@ -78,7 +81,7 @@ __device__ __forceinline__ uint4 load_again(const uint4 *from) {
 }
 
 // out[tile] += left[tile] · rights, of its four times 8 columns those from `FIRST` on.
-template <int FIRST, int TILES>
+template <int FIRST>
 __device__ __forceinline__ void multiply(Tile (&out)[TILES], const Left (&left)[TILES], const uint4 (*rights)[32]) {
     uint4 right[4];
 #pragma unroll
@@ -104,7 +107,7 @@ __device__ __forceinline__ void multiply(Tile (&out)[TILES], const Left (&left)[
 }
 
 // What a head's products and scans take, in shared memory.
-template <int WARPS> struct Constants {
+struct Constants {
     // Right sides of the products for ends, for outputs within a chunk, and for outputs of what was before.
     uint4 rights[3][4][4][32];
     // aʲ and c b a^(j+1) of every state; rows as long as banks want them.
@@ -117,10 +120,11 @@ template <int WARPS> struct Constants {
     __align__(16) float totals[2][WARPS][T];
     __align__(16) float carry[2][T];
 
-    // By all threads, of a lane's `PAIRS` times two chunks. `a` and `w`, which is c b, are of state `lane`.
-    template <int PAIRS> __device__ __forceinline__ void make(float a, float w) {
+    // By all threads. `a` and `w`, which is c b, are of state `lane`.
+    __device__ __forceinline__ void make(float a, float w) {
         // Powers are products of these: a to the power of 1, 2, 4 and on; that over the chunks of a lane is number `PASSED`.
-        constexpr int EACH = T / WARPS, PASSED = PAIRS == 4 ? 8 : PAIRS == 2 ? 7 : 6;
+        constexpr int EACH = T / WARPS, PASSED = 7;
+        static_assert(1 << PASSED == 2 * TILES * T, "a lane has as many chunks");
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = lane % 4;
         double square[PASSED + 4];
         square[0] = a;
@@ -185,11 +189,11 @@ template <int WARPS> struct Constants {
     }
 };
 
-// `TILES` times 16 chunks for each of `WARPS` warps at a time; a lane of four has chunks 2 · TILES · (lane / 4) and on.
-template <int WARPS, int TILES>
-__device__ __forceinline__ void scan_rows(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
+// A lane of four has chunks 2 · TILES · (lane / 4) and on of its warp's.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 3) diagonal_ssm_rows(const float *u, const float *a, const float *b,
+                                                                            const float *c, float *y, int S) {
     constexpr int N = T, EACH = 2 * TILES, AT_ONCE = WARPS * 16 * TILES;
-    __shared__ Constants<WARPS> constants;
+    __shared__ Constants constants;
     const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, col = lane % 4;
     const float decay = a[head * N + lane], enters = b[head * N + lane], weighs = c[head * N + lane];
     const int first = warp * 16 * TILES + row * EACH, chunks = S / T;
@@ -209,7 +213,7 @@ __device__ __forceinline__ void scan_rows(const float *u, const float *a, const 
         }
     };
     fetch(0);
-    constants.template make<TILES>(decay, weight(enters, weighs));
+    constants.make(decay, weight(enters, weighs));
 
     for (int piece = 0; piece * AT_ONCE < chunks; piece++) {
         Tile state[TILES] = {}, out[TILES] = {};
