@@ -274,8 +274,13 @@ impl Bench<'_> {
         running.judged(variant.nondeterministic.is_none()).map(Some)
     }
 
+    /// Whether a variant is for this device.
+    pub fn runs(&self, variant: &Variant) -> bool {
+        variant.arch.as_ref().is_none_or(|arch| *arch == self.device.arch)
+    }
+
     fn plan(&self, variant: &Variant, case: &Case) -> Result<Option<Plan>> {
-        if variant.arch.as_ref().is_some_and(|arch| *arch != self.device.arch) {
+        if !self.runs(variant) {
             return Ok(None);
         }
         Plan::new(variant, case, self.device.sms).map_err(Error::Usage)

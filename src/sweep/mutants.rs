@@ -68,11 +68,8 @@ impl Bench<'_> {
             .into_iter()
             .filter(|case| !case.timed && !matches!(case.inputs, Inputs::Site(_)))
             .collect();
-        let named = source
-            .header
-            .variants
-            .iter()
-            .filter(|variant| mutant.is_of(&variant.name) && variant.arch.is_none());
+        let variants = source.header.variants.iter();
+        let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.runs(variant));
         let mut fates: Vec<_> = named
             .map(|variant| {
                 let fate = Fate {
