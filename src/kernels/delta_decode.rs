@@ -42,16 +42,17 @@ impl Op for DeltaDecode {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let step = Step::new(case, data);
-        let buffers = step.buffers(case);
+        let mut buffers = step.buffers();
         let (o, state) = match case.key("layout") {
             "vk" => step.want::<linear::Vk>(),
             _ => step.want::<linear::Kv>(),
         }?;
         let states = 2 * step.taken().count() * step.sizes.matrix() * step.sizes.value_heads() * step.size;
-        let others = buffers.iter().filter(|buffer| buffer.name != "state");
+        let bytes = states + buffers.iter().map(Buffer::size).sum::<usize>();
+        buffers.push(step.pool());
         let bounds = Bounds::new(&step)?;
         Ok(Problem {
-            bytes: (states + others.map(Buffer::size).sum::<usize>()) as u64,
+            bytes: bytes as u64,
             buffers,
             scalars: vec![("bound", Scalar::F32(step.bound as f32))],
             flops: 0,
@@ -220,15 +221,14 @@ impl Step {
         }
     }
 
-    pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
+    /// All but the pool.
+    pub fn buffers(&self) -> Vec<Buffer> {
         let Sizes { heads, key, value, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
         let bf16 = |name, shape: &[usize], x: &[f32]| Buffer::input(name, Dtype::BF16, shape, bf16_bytes(x));
         let f32s = |name, x: &[f32]| Buffer::input(name, Dtype::F32, &[x.len()], f32_bytes(x));
         let gates = [tokens, values, key];
         let indices = self.indices.iter().flat_map(|index| (*index as i32).to_le_bytes());
-        let [rows, cols] = self.stored();
-        let dtype = if self.size == 4 { Dtype::F32 } else { Dtype::BF16 };
         vec![
             bf16("q", &[tokens, heads, key], &self.q),
             bf16("k", &[tokens, heads, key], &self.k),
@@ -238,14 +238,15 @@ impl Step {
             f32s("a_log", &self.a_log),
             f32s("dt_bias", &self.dt_bias),
             Buffer::input("indices", Dtype::I32, &[tokens], indices.collect()),
-            Buffer::in_place(
-                "state",
-                dtype,
-                &[case.dim("slots"), values, rows, cols],
-                self.state.clone(),
-            ),
             Buffer::output("o", Dtype::BF16, &[tokens, values, value]),
         ]
+    }
+
+    fn pool(&self) -> Buffer {
+        let [rows, cols] = self.stored();
+        let shape = [self.users.len(), self.sizes.value_heads(), rows, cols];
+        let dtype = if self.size == 4 { Dtype::F32 } else { Dtype::BF16 };
+        Buffer::in_place("state", dtype, &shape, self.state.clone())
     }
 
     /// Dimensions of a state in memory.
@@ -311,7 +312,7 @@ impl Step {
         let pool = Tensor::new([self.users.len(), values, rows, cols], floats(&self.state, self.size));
         let mut pool = linear::State::<f64, L>::new(pool)?;
         let o = linear::forward(&inputs, &linear::Recurrent::DEFINITION, &mut pool, Some(&self.indices))?;
-        Ok((o.data, pool.tensor().data.clone()))
+        Ok((o.data, pool.into_tensor().data))
     }
 
     fn scale(&self) -> f64 {

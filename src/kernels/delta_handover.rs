@@ -9,8 +9,7 @@ use reference::ops::linear_attention::Vk;
 
 use super::data::{f32_bytes, floats};
 use super::delta_decode::Step;
-use super::delta_prefill::bounds::within_rms;
-use super::delta_prefill::{BAR, Prefill};
+use super::delta_prefill::{BAR, Prefill, within_rms};
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
 pub struct DeltaHandover;
@@ -65,33 +64,17 @@ impl Op for DeltaHandover {
                 ("bound", Scalar::F32(step.bound as f32)),
             ],
             judge: Box::new(move |outputs: &Outputs| {
-                let per_token = t / n;
-                let of_o = |at: usize| at / (heads * dim) / per_token * heads + at / dim % heads;
-                let mut all = within_rms(
-                    "o",
-                    &o,
-                    &floats(outputs.get("o"), 2),
-                    (n * heads, of_o),
-                    BAR,
-                    &[t, heads, dim],
-                );
-                let of_next = |at: usize| at / dim;
-                all.extend(within_rms(
-                    "next_o",
-                    &next_o,
-                    &floats(outputs.get("next_o"), 2),
-                    (n * heads, of_next),
-                    BAR,
-                    &[n, heads, dim],
-                ));
-                all.extend(within_rms(
-                    "state",
-                    &next_states,
-                    &floats(outputs.get("state"), 4),
-                    (n * heads, |at: usize| at / matrix),
-                    BAR,
-                    &states,
-                ));
+                let per_sequence = t / n;
+                let groups = n * heads;
+                let of_o = (groups, |row: usize| row / heads / per_sequence * heads + row % heads);
+                let got = floats(outputs.get("o"), 2);
+                let mut all = within_rms("o", &o, &got, of_o, BAR, &[t, heads, dim]);
+                let of_next = (groups, |row: usize| row);
+                let got = floats(outputs.get("next_o"), 2);
+                all.extend(within_rms("next_o", &next_o, &got, of_next, BAR, &[n, heads, dim]));
+                let of_state = (groups, |row: usize| row / states[2]);
+                let got = floats(outputs.get("state"), 4);
+                all.extend(within_rms("state", &next_states, &got, of_state, BAR, &states));
                 all
             }),
         })
@@ -105,6 +88,8 @@ fn cases(gate: &'static str) -> Vec<Case> {
         dims: vec![
             ("N", n),
             ("T", n * t),
+            // Of 64 tokens, each of one sequence.
+            ("chunks", n * ((t + 63) / 64)),
             ("H", h),
             ("HV", h),
             ("one", 1),
@@ -155,8 +140,7 @@ fn buffers(prefill: &Prefill, step: &Step, case: &Case) -> Vec<Buffer> {
         },
         _ => buffer,
     });
-    let after = step.buffers(&decode(case)).into_iter();
-    let after = after.filter(|buffer| buffer.name != "state").map(|buffer| Buffer {
+    let after = step.buffers().into_iter().map(|buffer| Buffer {
         name: match buffer.name {
             "q" => "next_q",
             "k" => "next_k",

@@ -4,9 +4,10 @@
 //! As [`reference::ops::linear_attention`] of q and k that are normalised first. What is all in f32 is held to a bound of
 //! f32 arithmetic; what reads and writes bf16 may multiply in bf16, so it is held to an error of each sequence and head.
 
-pub(super) mod bounds;
+mod bounds;
 
-use bounds::{Bounds, within_rms};
+use bounds::Bounds;
+pub(super) use bounds::within_rms;
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::linear_attention as linear;
@@ -67,18 +68,11 @@ impl Op for DeltaPrefill {
                 let got_state = floats(outputs.get("final"), 4);
                 let sequence = |token: usize| starts.partition_point(|start| *start <= token) - 1;
                 let Some(bounds) = &bounds else {
-                    let of_o = |at: usize| sequence(at / (heads * dim)) * heads + at / dim % heads;
+                    let of_o = |row: usize| sequence(row / heads) * heads + row % heads;
                     let groups = (starts.len() - 1) * heads;
                     let mut all = within_rms("o", &o, &got_o, (groups, of_o), BAR, &o_shape);
-                    let of_state = |at: usize| at / matrix;
-                    all.extend(within_rms(
-                        "final",
-                        &state,
-                        &got_state,
-                        (groups, of_state),
-                        BAR,
-                        &state_shape,
-                    ));
+                    let of_state = (groups, |row: usize| row / state_shape[2]);
+                    all.extend(within_rms("final", &state, &got_state, of_state, BAR, &state_shape));
                     return all;
                 };
                 let column = |at: usize| if vk { at / (matrix / dim) % dim } else { at % dim };
@@ -94,12 +88,18 @@ impl Op for DeltaPrefill {
 fn cases(gate: &'static str) -> Vec<Case> {
     let case = |name: &str, dtype: &str, [t, h, hv, k, v]: [i64; 5], [input, out]: [i64; 2], inputs, timed| {
         let varied = t == LENGTHS.iter().sum::<usize>() as i64;
+        let chunks: usize = match varied {
+            true => LENGTHS.iter().map(|length| length.div_ceil(64)).sum(),
+            false => (t as usize).div_ceil(64),
+        };
         Case {
             name: format!("{gate}.{dtype}.{name}"),
             keys: vec![("gate", gate.into()), ("dtype", dtype.into())],
             dims: vec![
                 ("T", t),
                 ("N", if varied { LENGTHS.len() as i64 } else { 1 }),
+                // Of 64 tokens, each of one sequence.
+                ("chunks", chunks as i64),
                 ("H", h),
                 ("HV", hv),
                 ("K", k),
@@ -264,21 +264,19 @@ impl Prefill {
     /// o, and final states as stored.
     pub fn want(&self, case: &Case) -> Result<(Vec<f64>, Vec<f64>), String> {
         let initial = wide(&self.initial);
-        let (o, state) = match case.dim("in_vk") {
-            1 => self.forward(linear::State::<f64, linear::Vk>::new(initial)?)?,
-            _ => self.forward(linear::State::<f64, linear::Kv>::new(initial)?)?,
-        };
-        Ok(match case.dim("in_vk") == case.dim("out_vk") {
-            true => (o.data, state[0].data.clone()),
-            false => (o.data, state[1].data.clone()),
-        })
+        let turn = case.dim("in_vk") != case.dim("out_vk");
+        match case.dim("in_vk") {
+            1 => self.forward(linear::State::<f64, linear::Vk>::new(initial)?, turn),
+            _ => self.forward(linear::State::<f64, linear::Kv>::new(initial)?, turn),
+        }
     }
 
-    /// o, and final states in the layout of the initial ones and in the other.
+    /// o, and final states in the layout of the initial ones, or in the other if they are to be turned.
     fn forward<L: linear::Layout>(
         &self,
         mut state: linear::State<f64, L>,
-    ) -> Result<(Tensor<f64>, [Tensor<f64>; 2]), String> {
+        turn: bool,
+    ) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(wide);
         linear::l2_normalize(&mut q, linear::L2_EPS);
         linear::l2_normalize(&mut k, linear::L2_EPS);
@@ -295,7 +293,11 @@ impl Prefill {
             scale: f64::from(self.scale()),
         };
         let o = linear::forward(&inputs, &linear::Recurrent::DEFINITION, &mut state, None)?;
-        Ok((o, [state.tensor().clone(), state.turned().tensor().clone()]))
+        let state = match turn {
+            true => state.turned().into_tensor(),
+            false => state.into_tensor(),
+        };
+        Ok((o.data, state.data))
     }
 }
 

@@ -61,7 +61,7 @@ impl Op for DiagonalSsmOp {
             f32s("c", &c, states),
             Buffer::output("y", Dtype::F32, &[heads, steps]),
         ];
-        let f64s = |x: &[f32], cols| Tensor::new([heads, cols], x.iter().map(|x| f64::from(*x)).collect());
+        let f64s = |x: &[f32], cols| Tensor::new([heads, cols], x.par_iter().map(|x| f64::from(*x)).collect());
         let [a, b, c] = [&a, &b, &c].map(|x| f64s(x, states));
         let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
         let u = f64s(&u, steps);

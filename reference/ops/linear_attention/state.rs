@@ -121,6 +121,11 @@ impl<T: Real, L: Layout> State<T, L> {
         &self.tensor
     }
 
+    /// As stored.
+    pub fn into_tensor(self) -> Tensor<T> {
+        self.tensor
+    }
+
     /// `[slots, HV, K, V]` in this order, whatever the layout.
     pub fn sizes(&self) -> [usize; 4] {
         let [slots, heads, rows, cols] = self.dimensions();
@@ -132,12 +137,12 @@ impl<T: Real, L: Layout> State<T, L> {
     /// The same states in the other layout.
     pub fn turned(&self) -> State<T, L::Other> {
         let [slots, heads, rows, cols] = self.dimensions();
-        let data = self.tensor.data.chunks_exact(rows * cols);
+        let mut tensor = Tensor::full([slots, heads, cols, rows], T::ZERO);
+        let matrices = self.tensor.data.par_chunks_exact(rows * cols);
+        let turned = tensor.data.par_chunks_exact_mut(rows * cols).zip(matrices);
+        turned.for_each(|(to, from)| to.copy_from_slice(&transpose(from, rows, cols)));
         State {
-            tensor: Tensor::new(
-                [slots, heads, cols, rows],
-                data.flat_map(|matrix| transpose(matrix, rows, cols)).collect(),
-            ),
+            tensor,
             layout: PhantomData,
         }
     }

@@ -146,15 +146,22 @@ impl<'a> Running<'a> {
     pub fn time(&self, watch: &Stopwatch) -> Result<Times> {
         self.prepare(&self.set)?;
         let mut times = watch.time(&|| self.launch())?;
-        times.rotated = self.rotated(watch)?;
+        times.rotated = match self.sets() {
+            // One set does not fit the cache: it has been measured.
+            1 => times.graph,
+            sets => self.rotated(watch, sets)?,
+        };
         Ok(times)
     }
 
-    /// On so many copies of all memory, one after the other, that none of it is in the second-level cache when its turn
-    /// comes; none where that would take too many.
-    fn rotated(&self, watch: &Stopwatch) -> Result<Option<Spread>> {
+    /// How many copies of all memory it takes that none of it is in the second-level cache when its turn comes.
+    fn sets(&self) -> usize {
         let bytes: usize = self.set.buffers.iter().map(|memory| memory.len - 2 * GUARD).sum();
-        let sets = (3 * self.device.l2).div_ceil(bytes.max(1));
+        (3 * self.device.l2).div_ceil(bytes.max(1))
+    }
+
+    /// On so many copies, one after the other; none where they are too many.
+    fn rotated(&self, watch: &Stopwatch, sets: usize) -> Result<Option<Spread>> {
         if sets > MOST_SETS {
             return Ok(None);
         }

@@ -1,12 +1,14 @@
 //! How far off outputs may be: f32 arithmetic by a bound for each element, products in bf16 by one for each group of them.
 
+use rayon::prelude::*;
+
 use super::Prefill;
 use crate::kernels::Case;
 use crate::kernels::judge::{Measured, within};
 
 /// Elements that are not finite where they must be, and all of a group whose error in root mean square, relative to what is
 /// wanted, is beyond `bar` (`violations`); the largest such error over the bar (`bound_ratio`), and the usual metrics. A
-/// group of zeros must be zeros. `groups` is how many there are and which an element is in.
+/// group of zeros must be zeros. `groups` is how many there are and which a row, of the last dimension, is in.
 pub fn within_rms(
     output: &'static str,
     want: &[f64],
@@ -16,12 +18,19 @@ pub fn within_rms(
     shape: &[usize],
 ) -> Vec<Measured> {
     assert_eq!(want.len(), got.len(), "elements of '{output}'");
-    let group = groups.1;
+    let (cols, group) = (shape[shape.len() - 1], groups.1);
+    let of_row = |(want, got): (&[f64], &[f64])| {
+        let pairs = want.iter().zip(got);
+        pairs.fold([0.0; 2], |[wanted, error], (want, got)| {
+            [wanted + want * want, error + (got - want) * (got - want)]
+        })
+    };
+    let rows: Vec<[f64; 2]> = want.par_chunks(cols).zip(got.par_chunks(cols)).map(of_row).collect();
     let mut sums = vec![[0.0; 2]; groups.0];
-    for (at, (want, got)) in want.iter().zip(got).enumerate() {
-        let sums = &mut sums[group(at)];
-        sums[0] += want * want;
-        sums[1] += (got - want) * (got - want);
+    for (row, of_row) in rows.iter().enumerate() {
+        let sums = &mut sums[group(row)];
+        sums[0] += of_row[0];
+        sums[1] += of_row[1];
     }
     // NaN counts as beyond: nothing may be wanted that is not finite.
     let ratio = |[want, error]: &[f64; 2]| match error / want {
@@ -34,7 +43,7 @@ pub fn within_rms(
         output,
         want,
         got,
-        |at| (got[at] - want[at]).abs() / ratios[group(at)],
+        |at| (got[at] - want[at]).abs() / ratios[group(at / cols)],
         shape,
     )
 }

@@ -5,6 +5,8 @@ use pulp::{Arch, Simd, WithSimd};
 /// Elements summed in one go. Longer vectors are split in halves, so the relative error of a sum of squares is below
 /// `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, 2⁻⁴⁵ for any length that fits in memory.
 const LEAF: usize = 4096;
+/// Elements for which more threads are not worth it.
+const ALONE: usize = 1 << 18;
 /// Independent accumulators per sum; fixed, so that the result does not depend on the width of the CPU's registers.
 const LANES: usize = 16;
 
@@ -28,8 +30,8 @@ pub(super) struct Moments {
 /// Moments of `scale · x` and `scale · y`. Meaningful only if all elements are finite.
 pub(super) fn moments<X, Y>(x: &[X], y: &[Y], scale: f64) -> Moments
 where
-    X: Copy + Into<f64>,
-    Y: Copy + Into<f64>,
+    X: Copy + Into<f64> + Sync,
+    Y: Copy + Into<f64> + Sync,
 {
     split(Arch::new(), x, y, scale, 0)
 }
@@ -47,8 +49,8 @@ where
 
 fn split<X, Y>(arch: Arch, x: &[X], y: &[Y], scale: f64, first: usize) -> Moments
 where
-    X: Copy + Into<f64>,
-    Y: Copy + Into<f64>,
+    X: Copy + Into<f64> + Sync,
+    Y: Copy + Into<f64> + Sync,
 {
     if x.len() <= LEAF {
         return Moments {
@@ -57,8 +59,13 @@ where
         };
     }
     let middle = x.len().div_ceil(LEAF).div_ceil(2) * LEAF;
-    let a = split(arch, &x[..middle], &y[..middle], scale, first);
-    let b = split(arch, &x[middle..], &y[middle..], scale, first + middle);
+    let a = || split(arch, &x[..middle], &y[..middle], scale, first);
+    let b = || split(arch, &x[middle..], &y[middle..], scale, first + middle);
+    // The halves are the same whoever computes them.
+    let (a, b) = match x.len() > ALONE {
+        true => rayon::join(a, b),
+        false => (a(), b()),
+    };
     let (max, leaf) = if b.max > a.max {
         (b.max, b.leaf)
     } else {

@@ -68,8 +68,8 @@ impl Pair {
     /// When the lengths differ: shapes are compared first, by the caller.
     pub fn new<X, Y>(want: &[X], got: &[Y]) -> Self
     where
-        X: Copy + Into<f64>,
-        Y: Copy + Into<f64>,
+        X: Copy + Into<f64> + Sync,
+        Y: Copy + Into<f64> + Sync,
     {
         assert_eq!(want.len(), got.len(), "elements of the two tensors");
         let mut sums = moments(want, got, 1.0);
