@@ -143,7 +143,7 @@ pub(super) struct Step {
     beta: Vec<f32>,
     a_log: Vec<f32>,
     dt_bias: Vec<f32>,
-    indices: Vec<i64>,
+    pub indices: Vec<i64>,
     /// Which token has each slot.
     users: Vec<Option<usize>>,
     /// The pool as bytes.

@@ -43,6 +43,7 @@ impl Op for DeltaHandover {
         // What decode starts from are the states as f32, which their rounding tells from the reference's no more than that.
         step.state = f32_bytes(&states.par_iter().map(|x| *x as f32).collect::<Vec<_>>());
         let (next_o, next_states) = step.want::<Vk>()?;
+        let read = reads(&step, &next_states, case);
         let buffers = buffers(&prefill, &step, case);
         let [t, n, heads, dim] = ["T", "N", "HV", "V"].map(|dim| case.dim(dim));
         let matrix = case.dim("K") * dim;
@@ -65,14 +66,16 @@ impl Op for DeltaHandover {
             ],
             judge: Box::new(move |outputs: &Outputs| {
                 let per_sequence = t / n;
-                let groups = n * heads;
-                let of_o = (groups, |row: usize| row / heads / per_sequence * heads + row % heads);
+                let none = vec![0.0; n * heads];
+                let of_o = (none.clone(), |row: usize| {
+                    row / heads / per_sequence * heads + row % heads
+                });
                 let got = floats(outputs.get("o"), 2);
                 let mut all = within_rms("o", &o, &got, of_o, BAR, &[t, heads, dim]);
-                let of_next = (groups, |row: usize| row);
+                let of_next = (read.clone(), |row: usize| row);
                 let got = floats(outputs.get("next_o"), 2);
                 all.extend(within_rms("next_o", &next_o, &got, of_next, BAR, &[n, heads, dim]));
-                let of_state = (groups, |row: usize| row / states[2]);
+                let of_state = (none, |row: usize| row / states[2]);
                 let got = floats(outputs.get("state"), 4);
                 all.extend(within_rms("state", &next_states, &got, of_state, BAR, &states));
                 all
@@ -111,6 +114,24 @@ fn cases(gate: &'static str) -> Vec<Case> {
         case("b256", [256, 16, 64], true),
         case("few", [3, 65, 2], false),
     ]
+}
+
+/// What a query of the decoded token reads of its state on average, squared and summed over value channels; of every head of
+/// every sequence. A query may happen to read much less, of which the error of the state is then no small part.
+fn reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
+    let [heads, keys, values] = ["H", "K", "V"].map(|dim| case.dim(dim));
+    let squares: Vec<f64> = states
+        .par_chunks(keys * values)
+        .map(|state| state.iter().map(|s| s * s).sum())
+        .collect();
+    // q has length 1 and is scaled by K^-½.
+    let share = 1.0 / (keys * keys) as f64;
+    let of_slot = |slot: &i64| {
+        squares[*slot as usize * heads..][..heads]
+            .iter()
+            .map(move |square| share * square)
+    };
+    step.indices.iter().flat_map(of_slot).collect()
 }
 
 /// The token after the sequences, as `delta_decode.rs` names its sizes.

@@ -69,9 +69,9 @@ impl Op for DeltaPrefill {
                 let sequence = |token: usize| starts.partition_point(|start| *start <= token) - 1;
                 let Some(bounds) = &bounds else {
                     let of_o = |row: usize| sequence(row / heads) * heads + row % heads;
-                    let groups = (starts.len() - 1) * heads;
-                    let mut all = within_rms("o", &o, &got_o, (groups, of_o), BAR, &o_shape);
-                    let of_state = (groups, |row: usize| row / state_shape[2]);
+                    let none = vec![0.0; (starts.len() - 1) * heads];
+                    let mut all = within_rms("o", &o, &got_o, (none.clone(), of_o), BAR, &o_shape);
+                    let of_state = (none, |row: usize| row / state_shape[2]);
                     all.extend(within_rms("final", &state, &got_state, of_state, BAR, &state_shape));
                     return all;
                 };

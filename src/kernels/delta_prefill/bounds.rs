@@ -8,17 +8,18 @@ use crate::kernels::judge::{Measured, within};
 
 /// Elements that are not finite where they must be, and all of a group whose error in root mean square, relative to what is
 /// wanted, is beyond `bar` (`violations`); the largest such error over the bar (`bound_ratio`), and the usual metrics. A
-/// group of zeros must be zeros. `groups` is how many there are and which a row, of the last dimension, is in.
+/// group of zeros must be zeros. `groups` is what is added to the squares of what is wanted of each, and which a row, of the
+/// last dimension, is in.
 pub fn within_rms(
     output: &'static str,
     want: &[f64],
     got: &[f64],
-    groups: (usize, impl Fn(usize) -> usize + Sync),
+    groups: (Vec<f64>, impl Fn(usize) -> usize + Sync),
     bar: f64,
     shape: &[usize],
 ) -> Vec<Measured> {
     assert_eq!(want.len(), got.len(), "elements of '{output}'");
-    let (cols, group) = (shape[shape.len() - 1], groups.1);
+    let (cols, (added, group)) = (shape[shape.len() - 1], groups);
     let of_row = |(want, got): (&[f64], &[f64])| {
         let pairs = want.iter().zip(got);
         pairs.fold([0.0; 2], |[wanted, error], (want, got)| {
@@ -26,7 +27,7 @@ pub fn within_rms(
         })
     };
     let rows: Vec<[f64; 2]> = want.par_chunks(cols).zip(got.par_chunks(cols)).map(of_row).collect();
-    let mut sums = vec![[0.0; 2]; groups.0];
+    let mut sums: Vec<[f64; 2]> = added.into_iter().map(|added| [added, 0.0]).collect();
     for (row, of_row) in rows.iter().enumerate() {
         let sums = &mut sums[group(row)];
         sums[0] += of_row[0];
