@@ -161,6 +161,28 @@ fn variants_stand_side_by_side() {
     );
 }
 
+/// Bytes of a launch of a variant on a case.
+fn moved(op: &str, variant: &str, case: &str, launch: usize) -> u64 {
+    let output = trace(&[op, "--variant", variant, "--case", case, "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    all["traces"][0]["launches"][launch]["cost"]["bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn decode_moves_the_same_alone_and_after_prefill() {
+    for kind in ["gdn", "kda"] {
+        let alone = moved("delta_decode", "vk", &format!("{kind}.vk.f32.b1"), 0);
+        // A state is read and written.
+        assert!(alone > 2 * 64 * 128 * 128 * 4);
+        assert_eq!(
+            moved("delta_handover", "pointer", &format!("{kind}.b1"), 2),
+            alone,
+            "{kind}"
+        );
+    }
+}
+
 #[test]
 fn mistakes_are_named() {
     let mistakes = [
