@@ -12,7 +12,7 @@ use super::mutants::Fate;
 use super::run::Run;
 use crate::atomic::write_atomic;
 use crate::backend::cuda::toolkit::FLAGS;
-use crate::backend::cuda::{Device, Source, Toolkit};
+use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
 use crate::kernels;
 
@@ -236,7 +236,8 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
     if judgement.as_ref() != Ok(&verified.judgement) {
         found.push("its cases, bounds or judgement changed".into());
     }
-    let runs = |variant: &&crate::backend::cuda::Variant| variant.arch.is_none();
+    // What is for one architecture need not run on the card that verified it; if it did, its faults were planted.
+    let runs = |variant: &&Variant| variant.arch.is_none() || verified.variants.contains_key(&variant.name);
     let missing = source
         .header
         .variants
@@ -302,8 +303,9 @@ fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Result<
 /// Architectures that kernels are compiled for where there is no GPU: of those they run on, and of those to come.
 const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
 
-/// For want of a GPU: compiles everything, and holds it against what was verified.
-pub fn without_device(sources: &[Source], why: &Error) -> Result<Exit> {
+/// For want of a GPU: compiles everything, with each fault too where they are asked for, and holds it against what was
+/// verified.
+pub fn without_device(sources: &[Source], why: &Error, faults: impl Fn(&Source) -> bool) -> Result<Exit> {
     let toolkit = Toolkit::open()?;
     let (major, minor) = toolkit.version;
     println!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
@@ -311,6 +313,10 @@ pub fn without_device(sources: &[Source], why: &Error) -> Result<Exit> {
         for arch in ARCHITECTURES {
             let cubin = toolkit.compile(source, arch, &[])?;
             println!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
+            for mutant in source.header.mutants.iter().filter(|_| faults(source)) {
+                let cubin = toolkit.compile(source, arch, &[mutant.define()])?;
+                println!("  with {}: {} bytes", mutant.name, cubin.bytes.len());
+            }
         }
     }
     judge(sources, &Attestation::read_all(&results()?)?)

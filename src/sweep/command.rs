@@ -78,7 +78,8 @@ pub struct SweepArgs {
     /// Of kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
     #[arg(long, value_name = "OP.MUTANT")]
     pub mutant: Option<String>,
-    /// Of kernels: then plant every fault and tell which check notices it; exit code 100 if one goes unnoticed.
+    /// Of kernels: then plant every fault and tell which check notices it; exit code 100 if one goes unnoticed. Without a
+    /// GPU, only compile them.
     #[arg(long, conflicts_with = "mutant")]
     pub mutants: bool,
     /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
@@ -136,8 +137,10 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         Err(why) => {
             let only = args.device == OnDevice::Compile;
             let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
+            let cells: Vec<&Cell> = prepared.cells.iter().collect();
             if only || !prepared.cells.iter().all(program) {
-                compiled = attest::without_device(&prepared.sources, &why)?;
+                let faults = |source: &KernelFile| args.mutants && !kernels::of_op(&source.op, &cells).is_empty();
+                compiled = attest::without_device(&prepared.sources, &why, faults)?;
             }
             // Programs may do without a GPU.
             let cells = prepared.cells.iter().filter(|cell| program(cell) && !only);
