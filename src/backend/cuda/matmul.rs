@@ -104,6 +104,9 @@ impl<'a> Matmul<'a> {
             let rows = sys::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
             matmul.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &rows)?;
             matmul.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows)?;
+            // Without any, no algorithm is found.
+            let somewhere = matmul.workspace.address;
+            matmul.scale(somewhere, somewhere)?;
         }
         matmul.algorithm = matmul.candidates(1)?[0];
         Ok(Some(matmul))
@@ -120,6 +123,13 @@ impl<'a> Matmul<'a> {
             )
         };
         lt("cublasLtMatmulDescSetAttribute", set)
+    }
+
+    /// Where the scales of rows of A and of B are.
+    fn scale(&self, of_a: u64, of_b: u64) -> Result<()> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b)?;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a)
     }
 
     /// What cuBLASLt takes for the fastest, first to last; at least one.
@@ -189,10 +199,8 @@ impl<'a> Matmul<'a> {
 
     /// Puts the product into the stream.
     pub fn launch(&self, operands: &Operands) -> Result<()> {
-        use sys::cublasLtMatmulDescAttributes_t as Attribute;
         if let Some([of_a, of_b]) = operands.scales {
-            self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b)?;
-            self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a)?;
+            self.scale(of_a, of_b)?;
         }
         let (one, zero) = (1.0f32, 0.0f32);
         let [a, b, d] = operands.matrices.map(|address| address as *mut c_void);
