@@ -160,6 +160,9 @@ __device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Rule
                     signal(joint.x(at.block));
             }
         }
+        // Nobody here waits for a count any more, nor for anything.
+        if (event == E - 1 && threadIdx.x == 128)
+            joint.leave(BLOCKS);
     }
 }
 

@@ -4,16 +4,6 @@
 
 #include "swap_ffn_products.cuh"
 
-// From here on a part of the rows is someone else's.
-__device__ __forceinline__ void finish_tile(int id) {
-#ifdef MUTANT_BARRIER_MISSING
-    if (threadIdx.x % 64 > 31)
-        __nanosleep(5000);
-#else
-    warps_barrier(id, 128);
-#endif
-}
-
 // Σ x² of a row from its parts, by the four lanes that have it.
 __device__ __forceinline__ float squares_of(Sums sums, int row) {
     const float4 *parts = (const float4 *)sums.squares(row) + threadIdx.x % 4 * 2;
@@ -98,6 +88,10 @@ __device__ __forceinline__ void gate_up_multiply(Tiles<T> &own, GateUpArgs args,
         }
     // What was there before has been copied.
     warps_barrier(1 + group, 128);
+#ifdef MUTANT_BARRIER_MISSING
+    if (threadIdx.x % 128 > 63)
+        __nanosleep(5000);
+#endif
     const int matrix_row = group * 64 + warp * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
@@ -107,7 +101,9 @@ __device__ __forceinline__ void gate_up_multiply(Tiles<T> &own, GateUpArgs args,
                        to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]), to_bf16x2(right[2], right[3]));
     }
     group_publish();
-    finish_tile(1 + group);
+#ifndef MUTANT_BARRIER_MISSING
+    warps_barrier(1 + group, 128);
+#endif
     if (threadIdx.x % 128 == 0) {
         unsigned char *to = args.h + ((size_t)block * UP_PARTS + tile) * 2 * TILE + group * PANEL;
         for (int i = 0; i < 2; i++)

@@ -182,10 +182,23 @@ struct Joint {
         return counts() + 5 * blocks() + block;
     }
 
+    // Thread blocks that have done everything.
+    __device__ __forceinline__ u32 *done() const {
+        return counts() + 6 * blocks();
+    }
+
     // By the thread blocks that have a row each.
     __device__ __forceinline__ void clear(int row) const {
-        for (int word = row + threadIdx.x * rows; word < 4 * rows + 6 * blocks(); word += blockDim.x * rows)
+        for (int word = row + threadIdx.x * rows; word <= 4 * rows + 6 * blocks(); word += blockDim.x * rows)
             at[word] = 0;
+    }
+
+    // By one thread of each of `all` thread blocks, at its end: the last leaves counts as they were found.
+    __device__ __forceinline__ void leave(u32 all) const {
+        __threadfence();
+        if (atomicAdd(done(), 1) + 1 == all)
+            for (u32 *count = counts(); count <= done(); count++)
+                *count = 0;
     }
 
   private:

@@ -124,7 +124,9 @@ fn cases() -> Vec<Case> {
             }
             cases.push(here(rule, "small", small, [8, 2, 1, 1, 0], Random, false));
         }
+        cases.push(here("transpose", "ties", full(1), [1, 0, 0, 0, 0], Edges, false));
         cases.push(here("transpose", "event", full(1), [1, 2, 0, 0, 0], Random, false));
+        cases.push(here("transpose", "event.b4", full(4), [1, 2, 0, 0, 0], Random, false));
         cases.push(here("transpose", "events", full(1), [2, 2, 0, 0, 0], Random, false));
         cases.push(here(
             "transpose",
