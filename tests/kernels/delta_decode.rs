@@ -1,3 +1,4 @@
+use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 use ulplab::kernels::{Case, Problem};
 
 use super::{problems, values, violations};
@@ -96,12 +97,11 @@ pub fn decoded(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'stati
         let free = (0..slots).find(|slot| !used(slot)).unwrap();
         state[free * values_heads * keys * cols + 5] += 0.25;
     }
-    let bf16 = |x: &[f32]| x.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect();
     let stored = match case.key("state") {
-        "bf16" => bf16(&state),
-        _ => state.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        "bf16" => bf16_bytes(&state),
+        _ => f32_bytes(&state),
     };
-    vec![("state", stored), ("o", bf16(&o))]
+    vec![("state", stored), ("o", bf16_bytes(&o))]
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 use ulplab::kernels::{Case, Problem};
 
 use super::{problems, values, violations};
@@ -108,10 +109,10 @@ pub fn prefill(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'stati
         }
     }
     let o = match case.key("dtype") {
-        "bf16" => o.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
-        _ => o.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        "bf16" => bf16_bytes(&o),
+        _ => f32_bytes(&o),
     };
-    vec![("o", o), ("final", last.iter().flat_map(|x| x.to_le_bytes()).collect())]
+    vec![("o", o), ("final", f32_bytes(&last))]
 }
 
 #[test]

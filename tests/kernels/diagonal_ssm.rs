@@ -1,3 +1,5 @@
+use ulplab::kernels::data::f32_bytes;
+
 use super::{accepts_only, problems, values, violations};
 
 /// y in f32, step by step.
@@ -26,7 +28,7 @@ fn diagonal_ssm_wants_the_scan() {
                     .flat_map(|u| scanned(u, of, late))
                     .collect::<Vec<f32>>()
             });
-            vec![("y", heads.flat_map(|y| y.to_le_bytes()).collect::<Vec<u8>>())]
+            vec![("y", f32_bytes(&heads.collect::<Vec<f32>>()))]
         };
         assert_eq!(violations(problem, y(false, steps)), 0.0, "{}", case.name);
         if case.name != "edges" && case.name != "wide" {

@@ -1,3 +1,5 @@
+use ulplab::kernels::data::{bf16_bytes, f32_bytes};
+
 use super::{problems, values, violations};
 
 /// Outputs of a token.
@@ -50,9 +52,9 @@ fn mhc_pre_accepts_f32_and_no_mistake() {
             for x in values(&problem, "x").chunks_exact(4 * case.dim("C")) {
                 let mut token = pre(x, &fn_, &base, &scale, &weight);
                 mistake(&mut token);
-                ys.extend(token.y.iter().flat_map(|y| half::bf16::from_f32(*y).to_le_bytes()));
-                posts.extend(token.post.iter().flat_map(|x| x.to_le_bytes()));
-                combs.extend(token.comb.iter().flat_map(|x| x.to_le_bytes()));
+                ys.extend(bf16_bytes(&token.y));
+                posts.extend(f32_bytes(&token.post));
+                combs.extend(f32_bytes(&token.comb));
             }
             violations(&problem, vec![("y", ys), ("post", posts), ("comb", combs)])
         };

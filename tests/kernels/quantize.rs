@@ -1,5 +1,6 @@
 use safetensors::Dtype;
 use ulplab::formats::{Format, GlobalScale};
+use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 
 use super::{accepts_only, problems, values};
 
@@ -65,9 +66,9 @@ fn dequantize_wants_the_values_of_the_codes() {
         let mut y = vec![0.0; rows * cols];
         format.decode(&ulplab::formats::Encoded { rows, cols, parts }, &mut y);
         let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
-        let bytes: Vec<u8> = match output.dtype {
-            Dtype::BF16 => y.iter().flat_map(|y| half::bf16::from_f32(*y).to_le_bytes()).collect(),
-            _ => y.iter().flat_map(|y| y.to_le_bytes()).collect(),
+        let bytes = match output.dtype {
+            Dtype::BF16 => bf16_bytes(&y),
+            _ => f32_bytes(&y),
         };
         accepts_only(case, problem, &[("y", bytes)]);
     }

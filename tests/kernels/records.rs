@@ -1,4 +1,5 @@
 use ulplab::formats::{Codec, Encoded, PAGE, Part, RECORDS, Record, codec};
+use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 use ulplab::kernels::{Case, Problem};
 
 use super::{accepts_only, problems, values, violations};
@@ -60,15 +61,17 @@ fn record_read_wants_the_values_of_the_codec() {
         let (layout, codec) = record(case);
         let values = decoded(&*codec, layout.dim, buffer(problem, "pages"), layout.page_stride(PAGE));
         let zeros = vec![0.0; layout.dim];
-        let out = slots(case, problem)
+        let out: Vec<f32> = slots(case, problem)
             .into_iter()
             .flat_map(|slot| match usize::try_from(slot) {
                 Ok(slot) => &values[slot * layout.dim..][..layout.dim],
                 Err(_) => &zeros[..],
-            });
+            })
+            .copied()
+            .collect();
         let bytes = match case.key("out") {
-            "bf16" => out.flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
-            _ => out.flat_map(|x| x.to_le_bytes()).collect(),
+            "bf16" => bf16_bytes(&out),
+            _ => f32_bytes(&out),
         };
         accepts_only(case, problem, &[("out", bytes)]);
     }

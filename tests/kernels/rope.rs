@@ -1,4 +1,5 @@
 use ulplab::kernels::Inputs;
+use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 
 use super::{accepts_only, problems, values, violations};
 
@@ -20,8 +21,8 @@ fn turned(
         }
     }
     match case.key("dtype") {
-        "bf16" => x.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
-        _ => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        "bf16" => bf16_bytes(&x),
+        _ => f32_bytes(&x),
     }
 }
 

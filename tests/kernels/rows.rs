@@ -2,6 +2,7 @@
 
 use safetensors::Dtype;
 use ulplab::formats::GlobalScale;
+use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 use ulplab::kernels::{Case, Problem, Scalar};
 
 use super::quantize::format;
@@ -53,9 +54,9 @@ fn plain(op: &str, compute: fn(&Case, &Problem) -> Vec<f32>) {
     for (case, problem) in &problems(op) {
         let y = compute(case, problem);
         let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
-        let bytes: Vec<u8> = match output.dtype {
-            Dtype::BF16 => y.iter().flat_map(|y| half::bf16::from_f32(*y).to_le_bytes()).collect(),
-            _ => y.iter().flat_map(|y| y.to_le_bytes()).collect(),
+        let bytes = match output.dtype {
+            Dtype::BF16 => bf16_bytes(&y),
+            _ => f32_bytes(&y),
         };
         accepts_only(case, problem, &[("y", bytes)]);
     }
