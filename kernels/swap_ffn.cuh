@@ -25,6 +25,20 @@ __device__ __forceinline__ float silu(float x) {
     return x * inverse;
 }
 
+// That of each of two under one reciprocal, for there are as many instructions for that as for e⁻ˣ; of numbers below −42 a few
+// times 10⁻¹⁸ is left, whatever they are.
+__device__ __forceinline__ void silu_two(float &x, float &y) {
+    const auto one_more = [](float x) {
+        float power;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fminf(x * -1.4426950408889634f, 61.0f)));
+        return 1.0f + power;
+    };
+    const float below_x = one_more(x), below_y = one_more(y);
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(below_x * below_y));
+    x *= inverse * below_y, y *= inverse * below_x;
+}
+
 // Of a row by its mean square.
 __device__ __forceinline__ float inverse_norm(float squares, int D, float eps) {
     return 1.0f / sqrtf(squares / (float)D + eps);
@@ -209,7 +223,7 @@ __device__ __forceinline__ void write_operand(Operand operand, Fours<N, THREADS>
 
 // ---- Rows.
 
-// Sums of rows: Σ x² [rows, PARTS], then the router's [PARTS, rows, 8], of which five count.
+// Sums of rows: Σ x² [rows, PARTS], then the router's [rows, PARTS, 8], of which five count.
 struct Sums {
     float *at;
     int rows;
@@ -218,7 +232,7 @@ struct Sums {
         return at + (size_t)row * PARTS;
     }
     __device__ __forceinline__ float *router(int row, int part) const {
-        return at + (size_t)rows * PARTS + ((size_t)part * rows + row) * 8;
+        return at + (size_t)rows * PARTS + ((size_t)row * PARTS + part) * 8;
     }
 
     // All of a row, by every warp.
@@ -232,13 +246,19 @@ struct Sums {
             s[i] = warp_sum(parts[i]);
     }
 
+    // Whole sectors of memory.
+    __device__ __forceinline__ void put_router(int row, int part, float4 four, float fifth) const {
+        float4 *const to = (float4 *)router(row, part);
+        to[0] = four, to[1] = make_float4(fifth, 0, 0, 0);
+    }
+
     // One part for all, by PARTS threads.
     __device__ __forceinline__ void store_squares(float all, int row, int part) const {
         squares(row)[part] = part == 0 ? all : 0.0f;
     }
     __device__ __forceinline__ void store_router(const float (&s)[SUMS], int row, int part) const {
-        *(float4 *)router(row, part) = part == 0 ? make_float4(s[1], s[2], s[3], s[4]) : make_float4(0, 0, 0, 0);
-        router(row, part)[4] = part == 0 ? s[5] : 0.0f;
+        const bool first = part == 0;
+        put_router(row, part, first ? make_float4(s[1], s[2], s[3], s[4]) : make_float4(0, 0, 0, 0), first ? s[5] : 0.0f);
     }
 };
 
@@ -248,13 +268,13 @@ struct Film {
     const float *scale, *shift;
     int C, begin;
 
-    template <int N> __device__ __forceinline__ void load(Fours<N> &own, float *x, int row, int D) const {
+    template <int N, int THREADS> __device__ __forceinline__ void load(Fours<N, THREADS> &own, float *x, int row, int D) const {
         if (!begin) {
             own.load(x, D);
             return;
         }
         const size_t core = (size_t)(row % C) * D;
-        Fours<N> factor, term;
+        Fours<N, THREADS> factor, term;
         own.load(x_in + (size_t)(row / C) * D, D);
         factor.load(scale + core, D);
         term.load(shift + core, D);
@@ -266,32 +286,39 @@ struct Film {
     }
 };
 
-// One row a block: x, its sums, and the operand made of it.
-template <int N, class Operand>
-__device__ __forceinline__ void settle(Film source, Team<ROW_THREADS> team, float *x, const float *router, const float *g, Sums sums,
-                                       Operand operand, int D, float eps) {
-    const int row = blockIdx.x;
-    Fours<N> own, weight;
-    start_next();
-    weight.load(g, D);
-    wait_for_last();
+// One row: x, its sums, and the operand made of it.
+template <int N, int THREADS, class Operand>
+__device__ __forceinline__ void settle_row(Film source, Team<THREADS> team, float *x, const float *router, const Fours<N, THREADS> &weight,
+                                           Sums sums, Operand operand, int row, int D, float eps) {
+    Fours<N, THREADS> own;
     source.load(own, x + (size_t)row * D, row, D);
     float s[SUMS] = {own.dot(own)};
 #pragma unroll
     for (int i = 1; i < SUMS; i++) {
-        Fours<N> by;
+        Fours<N, THREADS> by;
         by.load(router + (size_t)(i - 1) * D, D);
         s[i] = own.dot(by);
     }
     team.add(s);
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
-        s[i] = team.sum<SUMS>(i);
-    if (threadIdx.x < PARTS) {
-        sums.store_squares(s[0], row, threadIdx.x);
-        sums.store_router(s, row, threadIdx.x);
+        s[i] = team.template sum<SUMS>(i);
+    if (threadIdx.x % THREADS < PARTS) {
+        sums.store_squares(s[0], row, threadIdx.x % THREADS);
+        sums.store_router(s, row, threadIdx.x % THREADS);
     }
     write_operand(operand, own, s[0], weight, row, D, eps);
+}
+
+// One row a block.
+template <int N, class Operand>
+__device__ __forceinline__ void settle(Film source, Team<ROW_THREADS> team, float *x, const float *router, const float *g, Sums sums,
+                                       Operand operand, int D, float eps) {
+    Fours<N> weight;
+    start_next();
+    weight.load(g, D);
+    wait_for_last();
+    settle_row<N>(source, team, x, router, weight, sums, operand, blockIdx.x, D, eps);
 }
 
 // ---- The swap.

@@ -18,9 +18,10 @@ struct DownArgs {
     int residual;
 };
 
-// Where column `in_tile` of a tile lies among the weights of a split: its own come first.
+// Where column `in_tile` of a tile lies among the weights of a split: its own come first, then those of its mate, and the two
+// that others of them add up, in their order.
 template <int SPLIT> __device__ __forceinline__ int split_row(int in_tile, int split) {
-    return (in_tile - split * (DOWN_COLUMNS / SPLIT)) & (DOWN_COLUMNS - 1);
+    return in_tile ^ split * (DOWN_COLUMNS / SPLIT);
 }
 
 // Sums that thread blocks leave for each other are there when they are other than what nothing is that is ever added up: no
@@ -35,35 +36,27 @@ __device__ __forceinline__ bool there(float4 y) {
     return __float_as_uint(y.x) != ABSENT && __float_as_uint(y.y) != ABSENT && __float_as_uint(y.z) != ABSENT && __float_as_uint(y.w) != ABSENT;
 }
 
-// By a warp: PARTS times N fours, as many apart as threads that multiply, and takes them away. Should one never come, an error
-// is better than no end.
-template <int PARTS, int N> __device__ __forceinline__ void take(float4 (&y)[PARTS * N], float4 *from) {
+// By a warp: N fours, as many apart as threads that multiply, and takes them away. Should one never come, an error is better
+// than no end.
+template <int N> __device__ __forceinline__ void take(float4 (&y)[N], float4 *from) {
     bool all = false;
     for (u32 looks = 0; !all; looks++) {
         if (looks >> 24)
             __trap();
         all = true;
-#ifndef MUTANT_JOIN_MISSING
-        // Few look for what comes last: looking takes from the time of what is looked for.
-        if (threadIdx.x % 32 < PARTS)
-            all = there(load_relaxed(from + ((threadIdx.x % 32 + 1) * N - 1) * 256));
-        all = __all_sync(0xffffffff, all);
-        if (!all)
-            continue;
-#endif
 #pragma unroll
-        for (int i = 0; i < PARTS * N; i++)
+        for (int i = 0; i < N; i++)
             y[i] = load_relaxed(from + i * 256);
 #ifndef MUTANT_JOIN_MISSING
 #pragma unroll
-        for (int i = 0; i < PARTS * N; i++)
+        for (int i = 0; i < N; i++)
             all = all && there(y[i]);
         all = __all_sync(0xffffffff, all);
 #endif
     }
     const float absent = __uint_as_float(ABSENT);
 #pragma unroll
-    for (int i = 0; i < PARTS * N; i++)
+    for (int i = 0; i < N; i++)
         from[i * 256] = make_float4(absent, absent, absent, absent);
 }
 
@@ -91,15 +84,27 @@ template <class T> __device__ __forceinline__ Ring<T, DOWN_COLUMNS> down_ring(Ti
 
 template <class T, int SPLIT> constexpr int DOWN_COUNT = HIDDEN * T::bytes / 128 / SPLIT;
 
-// By the thread that fetches.
-template <int SPLIT, class T, class Ready>
-__device__ __forceinline__ void down_fetch(Tiles<T> &own, DownArgs args, u32 begin, int block, int tile, int split, Ready ready) {
-    fetch(down_ring(own), begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * 2,
-                        args.weights + (size_t)(tile * SPLIT + split) * DOWN_COUNT<T, SPLIT> * DOWN_COLUMNS * 128, DOWN_COUNT<T, SPLIT>, ready);
+// The hidden numbers that a thread block of all events has made itself, if it is to begin with them. Those in bf16 only: before
+// some are rounded to E4M3 all of a row have to be there.
+template <class T, bool RESIDENT> __device__ __forceinline__ Own own_hidden(int tile) {
+    return RESIDENT && T::bytes == 2 ? Own{2 * tile, 2} : Own{};
 }
 
-// By those that multiply, when the rows are there.
-template <int SPLIT, class T>
+template <class T, int SPLIT> __device__ __forceinline__ const unsigned char *down_weights(DownArgs args, int tile, int split) {
+    return args.weights + (size_t)(tile * SPLIT + split) * DOWN_COUNT<T, SPLIT> * DOWN_COLUMNS * 128;
+}
+
+// By the thread that fetches.
+template <int SPLIT, bool RESIDENT, class T, class Told, class Ready>
+__device__ __forceinline__ void down_fetch(Tiles<T> &own, DownArgs args, u32 begin, int block, int tile, int split, Ahead ahead, Told told,
+                                           Ready ready) {
+    fetch<DOWN_COUNT<T, SPLIT>>(down_ring(own), begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * 2,
+                                down_weights<T, SPLIT>(args, tile, split), own_hidden<T, RESIDENT>(tile), ahead, told, ready);
+}
+
+// By those that multiply, when the rows are there. RESIDENT: h of the same rows and of the split is what this thread block had of
+// the first product, and is still here.
+template <int SPLIT, bool RESIDENT, class T>
 __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 begin, int block, int tile, int split, int step,
                                               bool last, Joint joint) {
     constexpr bool SCALED = T::bytes == 1;
@@ -117,22 +122,41 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
         if (tile == 0 && split == 0 && lane % 4 < 2)
             *joint.h_largest(step + 1, row + lane % 4 * 8) = 0;
     }
-    float c[DOWN_COLUMNS / 8][4];
-    products(down_ring(own), begin, c, group, DOWN_COUNT<T, SPLIT>, inverse);
-    const auto part_of = [&](int split, int part) {
-        return args.parts + ((((size_t)block * DOWN_PARTS + tile) * SPLIT + split) * (SPLIT - 1) + part - 1) * OWN * 256 + threadIdx.x - 128;
-    };
+    // Parts of a mate, in the order in which they are sent.
+    constexpr int SENT = 4 * OWN * 128;
+    if (SPLIT > 1 && threadIdx.x % 128 == 0)
 #pragma unroll
-    for (int part = 1; part < SPLIT; part++)
-#pragma unroll
-        for (int j = 0; j < OWN; j++)
-            leave(part_of((split + part) % SPLIT, part) + j * 256, c[part * OWN + j]);
+        for (int part = 0; part < 2; part++)
+            barrier_expect(own.left_here[group] + part, SENT * 4);
+    const Own hidden = own_hidden<T, RESIDENT>(tile);
+    const auto ring = down_ring(own);
+    float sums[1][16][4];
+    float(&c)[16][4] = sums[0];
+    products<DOWN_COUNT<T, SPLIT>>(
+        ring, begin, sums, group, inverse,
+        [&](int i, u32 slot) { return i < hidden.count ? own.h_of(i, 0) : ring.a(slot); },
+        [&](int i) {
+            if (SPLIT > 1 && RESIDENT && i == hidden.count && lane == 0)
+                mate_arrive(at_mate(own.room_there + group));
+        },
+        Nothing());
     // What is needed of a column: its weight in n, its factors of the router if the swap follows.
     const auto weight_of = [&](int j) { return *(const float2 *)(args.g + first + 8 * j); };
     const auto router_of = [&](int q, int j) { return *(const float2 *)(args.router + q * WIDTH + first + 8 * j); };
     constexpr bool EARLY = SPLIT > 1; // where others are waited for and there is room
     float2 weights[EARLY ? OWN : 1], routers[SUMS - 1][EARLY ? OWN : 1];
     if constexpr (SPLIT > 1) {
+        static_assert(SPLIT == 4, "two and two are mates");
+        const auto place = [&](int part, int j) { return own.h_of(part, group) + (j * 128 + threadIdx.x % 128) * 16; };
+        const u32 to = at_mate(place(0, 0)), counted = at_mate(own.left_here[group]);
+        // First what the mate adds up for others, whose way is longer.
+        if (RESIDENT)
+            mate_wait(own.room_there + group, step & 1);
+#pragma unroll
+        for (int part = 0; part < 2; part++)
+#pragma unroll
+            for (int j = 0; j < OWN; j++)
+                send(to + (u32)(place(part, j) - place(0, 0)), c[(part == 0 ? 3 : 1) * OWN + j], counted + part * 8);
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
             weights[j] = weight_of(j);
@@ -140,16 +164,30 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
             for (int q = 0; q < SUMS - 1; q++)
                 routers[q][j] = last ? router_of(q, j) : make_float2(0, 0);
         }
-        float4 y[(SPLIT - 1) * OWN];
-        take<SPLIT - 1, OWN>(y, part_of(split, 1));
-#ifdef MUTANT_PLANE_LOST
-        constexpr int COUNTED = SPLIT - 2;
-#else
-        constexpr int COUNTED = SPLIT - 1;
-#endif
+        const auto part_of = [&](int split) {
+            return args.parts + (((size_t)block * DOWN_PARTS + tile) * SPLIT + split) * OWN * 256 + threadIdx.x - 128;
+        };
+        const auto add = [&](float (&to)[4], float4 y) { to[0] += y.x, to[1] += y.y, to[2] += y.z, to[3] += y.w; };
 #pragma unroll
-        for (int i = 0; i < COUNTED * OWN; i++)
-            c[i % OWN][0] += y[i].x, c[i % OWN][1] += y[i].y, c[i % OWN][2] += y[i].z, c[i % OWN][3] += y[i].w;
+        for (int part = 0; part < 2; part++) {
+            mate_wait(own.left_here[group] + part, RESIDENT ? step & 1 : 0);
+#pragma unroll
+            for (int j = 0; j < OWN; j++) {
+                float(&to)[4] = c[(part == 0 ? 2 : 0) * OWN + j];
+                add(to, *(const float4 *)place(part, j));
+                if (part == 0)
+                    leave(part_of(split ^ 2) + j * 256, to);
+            }
+        }
+        float4 y[OWN];
+        take<OWN>(y, part_of(split));
+        if (RESIDENT && lane == 0)
+            barrier_arrive(&own.taken);
+#ifndef MUTANT_PLANE_LOST
+#pragma unroll
+        for (int j = 0; j < OWN; j++)
+            add(c[j], y[j]);
+#endif
     }
     float s[2][SUMS] = {};
     u32 largest[2] = {}, words[2][4];
@@ -171,7 +209,9 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
                 const float2 old = *x;
                 y.x = old.x + y.x, y.y = old.y + y.y;
             }
-            *x = y;
+            // Nobody else needs it but the swap.
+            if (args.residual || last)
+                *x = y;
             s[i][0] = fmaf(y.x, y.x, fmaf(y.y, y.y, s[i][0]));
 #pragma unroll
             for (int q = 0; q < SUMS - 1; q++)
@@ -202,28 +242,29 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
                 const float all = lanes_sum<4>(s[i][q]);
                 s[i][q] = lane % 4 == 0 ? all : 0.0f;
             }
-            if (lane % 4 < MOST_SPLIT / SPLIT) {
-                *(float4 *)args.sums.router(row + 8 * i, part) = make_float4(s[i][1], s[i][2], s[i][3], s[i][4]);
-                args.sums.router(row + 8 * i, part)[4] = s[i][5];
-            }
+            if (lane % 4 < MOST_SPLIT / SPLIT)
+                args.sums.put_router(row + 8 * i, part, make_float4(s[i][1], s[i][2], s[i][3], s[i][4]), s[i][5]);
         }
     }
 }
 
-// A launch of its own: a thread block for each part of each tile.
+// A launch of its own: a thread block for each part of each tile, in clusters of two.
 template <class T> __device__ __forceinline__ void down(DownArgs args, Joint joint, int step, bool last) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Tiles<T> &own = *(Tiles<T> *)shared;
     const int split = blockIdx.x % MOST_SPLIT, tile = blockIdx.x / MOST_SPLIT % DOWN_PARTS, block = blockIdx.x / (MOST_SPLIT * DOWN_PARTS);
     tiles_init(own);
+    mates_barrier();
     start_next();
     if (threadIdx.x < 128) {
         registers_less<40>();
         if (threadIdx.x == 0)
-            down_fetch<MOST_SPLIT>(own, args, 0, block, tile, split, wait_for_last);
+            down_fetch<MOST_SPLIT, false>(own, args, 0, block, tile, split, Ahead{few(joint), MOST_STAGES, MOST_STAGES}, [] {}, wait_for_last);
     } else {
         registers_more<232>();
         wait_for_last();
-        down_multiply<MOST_SPLIT>(own, args, 0, block, tile, split, step, last, joint);
+        down_multiply<MOST_SPLIT, false>(own, args, 0, block, tile, split, step, last, joint);
     }
+    // What is sent arrives before the one it is sent to ends.
+    mates_barrier();
 }

@@ -1,4 +1,4 @@
-// All events of a token in one launch: thread blocks, one for each of as many multiprocessors, that take rows to swap and tiles
+// A token up to its last event in one launch: thread blocks, one for each of as many multiprocessors, that take rows to swap and tiles
 // of both products in turn, and begin each when those that it needs are there. All of them are resident.
 #pragma once
 
@@ -53,9 +53,10 @@ template <int SPLIT> struct Work {
     __device__ __forceinline__ int ups() const {
         return joint.rows / TILE_ROWS * UP_PARTS / BLOCKS;
     }
+    // Of a part of a tile of the second product some of what it needs has been made here.
     __device__ __forceinline__ Tile up(int i) const {
-        const int at = *number + i * BLOCKS;
-        return {at / UP_PARTS, at % UP_PARTS, 0};
+        const int at = *number + i * BLOCKS, tile = at % UP_PARTS;
+        return {at / UP_PARTS, SPLIT > 1 ? tile % SPLIT * DOWN_PARTS + tile / SPLIT : tile, 0};
     }
     __device__ __forceinline__ int downs() const {
         return joint.rows / TILE_ROWS * DOWN_PARTS * SPLIT / BLOCKS;
@@ -75,45 +76,91 @@ template <int SPLIT> struct Work {
     __device__ __forceinline__ void x_there(int block, int step) const {
         await(joint.x(block), step * DOWN_PARTS * SPLIT);
     }
+
+    // Quarters of h that are counted together: all, where those of a row have a scale in common.
+    template <class T> static constexpr int together = T::bytes == 1 ? 4 : 1;
+
+    template <class T> __device__ __forceinline__ u32 *h_count(Tile up) const {
+        return joint.h(up.block, up.tile / (UP_PARTS / 4 * together<T>));
+    }
     // Until the hidden numbers of a split are there.
-    __device__ __forceinline__ void h_there(int block, int split, int step) const {
-        for (int quarter = split * 4 / SPLIT; quarter < (split + 1) * 4 / SPLIT; quarter++)
-            await(joint.h(block, quarter), (step + 1) * UP_PARTS / 4 * 2);
+    template <class T> __device__ __forceinline__ void h_there(Tile down, int step) const {
+        const int quarters = 4 / SPLIT / together<T>;
+        for (int i = 0; i < max(quarters, 1); i++)
+            await(joint.h(down.block, together<T> == 4 ? 0 : down.split * quarters + i), (step + 1) * UP_PARTS / 4 * together<T> * 2);
+    }
+
+    // The first row that this thread block swaps.
+    __device__ __forceinline__ int first_row() const {
+        return *number * own;
     }
 };
 
 template <class T, int SPLIT>
 __device__ __forceinline__ void fetch_events(Tiles<T> &own, GateUpArgs up, DownArgs down, Work<SPLIT> work, int E, int J) {
+    const bool parted = SPLIT > 1;
+    const Ahead ups_ahead = parted ? Ahead{few(work.joint), 1, 1} : Ahead{few(work.joint), MOST_STAGES, MOST_STAGES};
+    const Ahead downs_ahead = {few(work.joint), parted ? 3 : MOST_STAGES, MOST_STAGES};
     u32 ups = 0, downs = 0;
-    for (int step = 0; step < E * J; step++) {
-        drain(down_ring(own), downs);
-        for (int i = 0; i < work.ups(); i++, ups += UP_COUNT<T>) {
-            const auto at = work.up(i);
-            gate_up_fetch(own, up, ups, at.block, at.tile, [&] {
-                wait_for_last();
-                work.n_there(at.block, step / J, step % J, step);
-            });
+    for (int event = 0, step = 0; event < E; event++) {
+        const auto swap_begins = [&] {
+            wait_for_last();
+            work.x_there(work.first_row() / TILE_ROWS, step);
+            barrier_arrive(&own.x_there);
+        };
+        if (J == 0) {
+            swap_begins();
+            // Not twice before those that multiply have seen it.
+            if (event + 1 < E)
+                work.n_there(work.first_row() / TILE_ROWS, event, 0, step);
         }
-        drain(up_ring(own), ups);
-        for (int i = 0; i < work.downs(); i++, downs += DOWN_COUNT<T, SPLIT>) {
-            const auto at = work.down(i);
-            down_fetch<SPLIT>(own, down, downs, at.block, at.tile, at.split, [&] { work.h_there(at.block, at.split, step); });
+        for (int j = 0; j < J; j++, step++) {
+            drain(down_ring(own), downs);
+            // Weights that come sooner keep others from what they wait for.
+            if (SPLIT > 1 && step > 0)
+                arrival_wait(&own.taken, step - 1 & 1);
+            for (int i = 0; i < work.ups(); i++, ups += UP_COUNT<T>) {
+                const auto at = work.up(i);
+                gate_up_fetch(own, up, ups, at.block, at.tile, ups_ahead, [&] {
+                    if (i == 0 && j == 0)
+                        swap_begins();
+                    work.n_there(at.block, event, j, step);
+                    barrier_arrive(&own.n_there);
+                });
+            }
+            drain(up_ring(own), ups);
+            for (int i = 0; i < work.downs(); i++, downs += DOWN_COUNT<T, SPLIT>) {
+                const auto at = work.down(i);
+                down_fetch<SPLIT, (SPLIT > 1)>(own, down, downs, at.block, at.tile, at.split, downs_ahead, [&] { arrival_wait(&own.h_told, step & 1); }, [&] {
+                    work.template h_there<T>(at, step);
+                    barrier_arrive(&own.h_there);
+                });
+            }
         }
     }
 }
 
-// By a warp.
-template <class Ready> __device__ __forceinline__ void warp_waits(Ready ready) {
-    if (threadIdx.x % 32 == 0)
-        ready();
-    __syncwarp();
+// By a warp for each group of those that multiply.
+template <class T, int SPLIT>
+__device__ __forceinline__ void store_events(Tiles<T> &own, GateUpArgs up, Work<SPLIT> work, int E, int J, int group) {
+    for (int step = 0; step < E * J; step++)
+        for (int i = 0; i < work.ups(); i++) {
+            const auto at = work.up(i);
+            gate_up_store(own, up, group, at.block, at.tile, [&] {
+                signal(work.template h_count<T>(at));
+                if (SPLIT > 1) {
+                    barrier_arrive(&own.h_told);
+                    mate_arrive(at_mate(own.room_there + group));
+                }
+            });
+        }
 }
 
 template <class T, int SPLIT>
-__device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Rule rule, Store store, GateUpArgs up, DownArgs down, Work<SPLIT> work,
-                                                int E, int J) {
+__device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Film film, Rule rule, Store store, GateUpArgs up, DownArgs down,
+                                                Work<SPLIT> work, int E, int J) {
     const Joint joint = work.joint;
-    const int team = (threadIdx.x - 128) / ROW_TEAM;
+    const int team = (threadIdx.x - 128) / ROW_TEAM, group = threadIdx.x / 128 - 1;
     const Team<ROW_TEAM> mates = {room + team * (ROW_TEAM / 32) * (SUMS + 1), 4 + team};
     u32 ups = 0, downs = 0;
     for (int event = 0, step = 0; event < E; event++) {
@@ -121,18 +168,26 @@ __device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Rule
             constexpr int N = WIDTH / 4 / ROW_TEAM;
             Fours<N, ROW_TEAM> weight;
             weight.load(store.g, WIDTH);
-            const int first = *work.number * work.own, block = first / TILE_ROWS;
-            if (event == 0)
-                wait_for_last();
+            const int first = work.first_row(), block = first / TILE_ROWS;
             const Tiled<T::bytes == 1, ROW_TEAM> operand = {down.n, joint.n_largest(step, 0), mates};
+            if (event == 0) {
+                wait_for_last();
+                for (int row = first + team; row < first + work.own; row += TEAMS) {
+                    if (T::bytes == 1 && threadIdx.x % ROW_TEAM == 0)
+                        *joint.h_largest(0, row) = 0;
+                    settle_row<N>(film, mates, store.x, down.router, weight, store.sums, operand, row, WIDTH, store.eps);
+                    // The room serves the next.
+                    warps_barrier(mates.barrier, ROW_TEAM);
+                }
+            }
             const int decided = event * joint.rows;
             if (SPLIT > 1) {
                 // A row for each, whose banks nobody else changes.
                 const EarlyBanks<N, ROW_TEAM> banks((const uint2 *)store.ram + (size_t)(first + team) * BANKS * (WIDTH / 4));
-                warp_waits([&] { work.x_there(block, step); });
+                arrival_wait(&own.x_there, event & 1);
                 swap<N>(rule, store, mates, first + team, decided + first + team, weight, banks, operand);
             } else {
-                warp_waits([&] { work.x_there(block, step); });
+                arrival_wait(&own.x_there, event & 1);
                 for (int i = team; i < work.own; i += TEAMS) {
                     swap<N>(rule, store, mates, first + i, decided + first + i, weight, LateBank(), operand);
                     // The room serves the next.
@@ -146,15 +201,17 @@ __device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Rule
         for (int j = 0; j < J; j++, step++) {
             for (int i = 0; i < work.ups(); i++, ups += UP_COUNT<T>) {
                 const auto at = work.up(i);
-                warp_waits([&] { work.n_there(at.block, event, j, step); });
-                gate_up_multiply(own, up, ups, at.block, at.tile, step, joint,
-                                 [&] { signal(joint.h(at.block, at.tile / (UP_PARTS / 4))); });
+                arrival_wait(&own.n_there, ups / UP_COUNT<T> & 1);
+                gate_up_multiply(own, up, ups, at.block, at.tile, step, joint);
             }
             for (int i = 0; i < work.downs(); i++, downs += DOWN_COUNT<T, SPLIT>) {
                 const auto at = work.down(i);
                 if (T::bytes == 1)
-                    warp_waits([&] { work.h_there(at.block, at.split, step); });
-                down_multiply<SPLIT>(own, down, downs, at.block, at.tile, at.split, step, j == J - 1, joint);
+                    arrival_wait(&own.h_there, downs / DOWN_COUNT<T, SPLIT> & 1);
+                else if (SPLIT > 1)
+                    // All of a group have written their rows of h.
+                    warps_barrier(1 + group, 128);
+                down_multiply<SPLIT, (SPLIT > 1)>(own, down, downs, at.block, at.tile, at.split, step, j == J - 1, joint);
                 warps_barrier(3, 256);
                 if (threadIdx.x == 128)
                     signal(joint.x(at.block));
@@ -167,20 +224,28 @@ __device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Rule
 }
 
 template <class T, int SPLIT>
-__device__ __forceinline__ void events(Rule rule, Store store, GateUpArgs up, DownArgs down, Joint joint, int E, int J) {
+__device__ __forceinline__ void events(Film film, Rule rule, Store store, GateUpArgs up, DownArgs down, Joint joint, int E, int J) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Events<T> &own = *(Events<T> *)shared;
     if (threadIdx.x == 0)
         own.number = blockIdx.x;
     tiles_init(own.tiles);
     start_next();
+    if (SPLIT > 1)
+        mates_barrier();
     const Work<SPLIT> work(joint, &own.number);
     if (threadIdx.x < 128) {
         registers_less<40>();
+        const int warp = threadIdx.x / 32;
         if (threadIdx.x == 0)
             fetch_events(own.tiles, up, down, work, E, J);
+        else if (warp == 1 || warp == 2)
+            store_events(own.tiles, up, work, E, J, warp - 1);
     } else {
         registers_more<232>();
-        multiply_events<T, SPLIT>(own.tiles, own.room, rule, store, up, down, work, E, J);
+        multiply_events<T, SPLIT>(own.tiles, own.room, film, rule, store, up, down, work, E, J);
     }
+    // What is sent arrives before the one it is sent to ends.
+    if (SPLIT > 1)
+        mates_barrier();
 }

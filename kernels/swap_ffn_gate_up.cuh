@@ -26,12 +26,13 @@ struct GateUpArgs {
     float eps;
 };
 
-// h of what a thread has of columns 8 j on, in the place of the gates.
+// h of what a thread has of eight columns, in the place of the gates.
 __device__ __forceinline__ void activate_sums(float (&gate)[4], const float (&up)[4], const float (&factors)[2], float2 w1, float2 w3) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float factor = factors[i / 2];
-        gate[i] = silu(gate[i] * factor * (i % 2 ? w1.y : w1.x)) * (up[i] * factor * (i % 2 ? w3.y : w3.x));
+    for (int i = 0; i < 2; i++) {
+        gate[2 * i] *= factors[i] * w1.x, gate[2 * i + 1] *= factors[i] * w1.y;
+        silu_two(gate[2 * i], gate[2 * i + 1]);
+        gate[2 * i] *= up[2 * i] * factors[i] * w3.x, gate[2 * i + 1] *= up[2 * i + 1] * factors[i] * w3.y;
     }
 }
 
@@ -41,76 +42,114 @@ template <class T> __device__ __forceinline__ Ring<T, GATE_UP_COLUMNS> up_ring(T
     return {own.ring, &own.up};
 }
 
-// By the thread that fetches.
-template <class T, class Ready>
-__device__ __forceinline__ void gate_up_fetch(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, Ready ready) {
-    fetch(up_ring(own), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * 2,
-                           args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, UP_COUNT<T>, ready);
+template <class T> __device__ __forceinline__ const unsigned char *up_weights(GateUpArgs args, int tile) {
+    return args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128;
 }
 
-// By those that multiply, when the rows are there. Then one thread of each group calls `done`.
-template <class T, class Done>
-__device__ __forceinline__ void gate_up_multiply(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, int step, Joint joint,
-                                                 Done done) {
+// By the thread that fetches.
+template <class T, class Ready>
+__device__ __forceinline__ void gate_up_fetch(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, Ahead ahead, Ready ready) {
+    fetch<UP_COUNT<T>>(up_ring(own), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * 2,
+                       up_weights<T>(args, tile), Own{}, ahead, [] {}, ready);
+}
+
+// The barrier at which half of the rows of a group meet the warp that copies them.
+__device__ __forceinline__ int h_barrier(int half, int group) {
+    return 8 + 2 * half + group;
+}
+constexpr int H_THREADS = 128 + 32;
+
+// What is made of the sums of a group, half by half, by those that multiply.
+template <class T> struct Activation {
+    static constexpr bool SCALED = T::bytes == 1;
+    Tiles<T> &own;
+    const GateUpArgs &args;
+    const Joint &joint;
+    float (&c)[2][16][4];
+    float factors[2];
+    u32 largest[2];
+    int group, row, pair, step; // the first of two rows and of columns of a thread
+    u32 parity;
+
+    template <int HALF> __device__ __forceinline__ void operator()(Number<HALF>) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+        float(&sums)[16][4] = c[HALF];
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const int at = pair + 64 * HALF + 8 * j;
+            const float2 one = make_float2(1, 1);
+            activate_sums(sums[2 * j], sums[2 * j + 1], factors, SCALED ? *(const float2 *)(args.gate_scale + at) : one,
+                          SCALED ? *(const float2 *)(args.up_scale + at) : one);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                largest[i] =
+                    max(largest[i], max(__float_as_uint(fabsf(sums[2 * j][2 * i])), __float_as_uint(fabsf(sums[2 * j][2 * i + 1]))));
+        }
+        if (SCALED && HALF == 1)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const u32 most = lanes_max<4>(largest[i]);
+                if (lane % 4 == 0)
+                    atomicMax(joint.h_largest(step, row + 8 * i), most);
+            }
+        // What was there before has been copied.
+        if (HALF == 0)
+            arrival_wait(own.h_copied + group, parity);
+        const int matrix_row = warp * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            const float(&left)[4] = sums[2 * j], (&right)[4] = sums[2 * j + 2];
+            store_matrices(shared_address(own.h_of(HALF, group) + tile_byte(matrix_row, j + lane / 16)), to_bf16x2(left[0], left[1]),
+                           to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]), to_bf16x2(right[2], right[3]));
+        }
+        group_publish();
+        warps_arrive(h_barrier(HALF, group), H_THREADS);
+    }
+};
+
+// By those that multiply, when the rows are there.
+template <class T>
+__device__ __forceinline__ void gate_up_multiply(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, int step, Joint joint) {
     constexpr bool SCALED = T::bytes == 1;
     const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int row = block * TILE_ROWS + group * 64 + warp * WARP_ROWS + lane / 4, pair = tile * 128 + lane % 4 * 2;
-    float factors[2], inverse[2] = {1, 1};
+    const int row = block * TILE_ROWS + group * 64 + warp * WARP_ROWS + lane / 4;
+    float c[2][16][4], inverse[2] = {1, 1};
+    Activation<T> activation = {own,           args, joint, c, {}, {}, group, row, tile * 128 + lane % 4 * 2, step,
+                                begin / UP_COUNT<T> & 1 ^ 1};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        factors[i] = inverse_norm(squares_of(args.sums, row + 8 * i), WIDTH, args.eps);
+        activation.factors[i] = inverse_norm(squares_of(args.sums, row + 8 * i), WIDTH, args.eps);
         if (SCALED) {
             const float scale = scale_of(*joint.n_largest(step, row + 8 * i));
-            factors[i] *= scale, inverse[i] = 1.0f / scale;
+            activation.factors[i] *= scale, inverse[i] = 1.0f / scale;
         }
     }
     // Nobody reads it any more, or not yet.
     if (SCALED && tile == 0 && lane % 4 < 2)
         *joint.n_largest(step + 1, row + lane % 4 * 8) = 0;
-    float c[GATE_UP_COLUMNS / 8][4];
-    products(up_ring(own), begin, c, group, UP_COUNT<T>, inverse);
-    u32 largest[2] = {};
-#pragma unroll
-    for (int j = 0; j < 16; j++) {
-        const float2 one = make_float2(1, 1);
-        activate_sums(c[2 * j], c[2 * j + 1], factors, SCALED ? *(const float2 *)(args.gate_scale + pair + 8 * j) : one,
-                      SCALED ? *(const float2 *)(args.up_scale + pair + 8 * j) : one);
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            largest[i] = max(largest[i], max(__float_as_uint(fabsf(c[2 * j][2 * i])), __float_as_uint(fabsf(c[2 * j][2 * i + 1]))));
-    }
-    if (SCALED)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const u32 most = lanes_max<4>(largest[i]);
-            if (lane % 4 == 0)
-                atomicMax(joint.h_largest(step, row + 8 * i), most);
-        }
-    // What was there before has been copied.
-    warps_barrier(1 + group, 128);
-#ifdef MUTANT_BARRIER_MISSING
-    if (threadIdx.x % 128 > 63)
-        __nanosleep(5000);
-#endif
-    const int matrix_row = group * 64 + warp * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
-#pragma unroll
-    for (int j = 0; j < 16; j += 2) {
-        const int sixteen = j + lane / 16;
-        const float(&left)[4] = c[2 * j], (&right)[4] = c[2 * j + 2];
-        store_matrices(shared_address(own.h + sixteen / 8 * TILE + tile_byte(matrix_row, sixteen % 8)), to_bf16x2(left[0], left[1]),
-                       to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]), to_bf16x2(right[2], right[3]));
-    }
-    group_publish();
+    const auto ring = up_ring(own);
+    products<UP_COUNT<T>>(ring, begin, c, group, inverse, [&](int, u32 slot) { return ring.a(slot); }, [](int) {}, activation);
+}
+
+// By a warp for each group: h to memory. Then one thread of it calls `done`.
+template <class T, class Done>
+__device__ __forceinline__ void gate_up_store(Tiles<T> &own, GateUpArgs args, int group, int block, int tile, Done done) {
+    for (int half = 0; half < 2; half++) {
 #ifndef MUTANT_BARRIER_MISSING
-    warps_barrier(1 + group, 128);
+        warps_barrier(h_barrier(half, group), H_THREADS);
 #endif
-    if (threadIdx.x % 128 == 0) {
-        unsigned char *to = args.h + ((size_t)block * UP_PARTS + tile) * 2 * TILE + group * PANEL;
-        for (int i = 0; i < 2; i++)
-            copy_out(to + i * TILE, own.h + i * TILE + group * PANEL, PANEL);
+        if (threadIdx.x % 32 == 0)
+            copy_out(args.h + (((size_t)block * UP_PARTS + tile) * 2 + half) * TILE + group * PANEL, own.h_of(half, group), PANEL);
+#ifdef MUTANT_BARRIER_MISSING
+        warps_barrier(h_barrier(half, group), H_THREADS);
+#endif
+    }
+    if (threadIdx.x % 32 == 0) {
         copies_out_done();
         done();
+        barrier_arrive(own.h_copied + group);
     }
+    __syncwarp();
 }
 
 // A launch of its own: a thread block for each tile.
@@ -123,10 +162,14 @@ template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Join
     if (threadIdx.x < 128) {
         registers_less<40>();
         if (threadIdx.x == 0)
-            gate_up_fetch(own, args, 0, block, tile, wait_for_last);
+            gate_up_fetch(own, args, 0, block, tile, Ahead{few(joint), MOST_STAGES, MOST_STAGES}, wait_for_last);
+        else if (threadIdx.x / 32 == 1 || threadIdx.x / 32 == 2) {
+            wait_for_last();
+            gate_up_store(own, args, threadIdx.x / 32 - 1, block, tile, [] {});
+        }
     } else {
         registers_more<232>();
         wait_for_last();
-        gate_up_multiply(own, args, 0, block, tile, step, joint, [] {});
+        gate_up_multiply(own, args, 0, block, tile, step, joint);
     }
 }

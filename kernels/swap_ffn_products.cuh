@@ -20,11 +20,22 @@ struct RingBarriers {
     u64 full[MOST_STAGES], empty[MOST_STAGES];
 };
 
-// What both products go through, one after the other.
+// What both products go through, one after the other; and what is left of the first, which after that has room for what a
+// mate's second product leaves here.
 template <class T> struct Tiles {
     unsigned char ring[RING_BYTES];
     unsigned char h[2 * TILE];
     RingBarriers up, down;
+    // Of each group of warps: its rows of h have been copied; there is room at the mate's; what it left is here.
+    u64 h_copied[2], room_there[2], left_here[2][2];
+    // What the thread that fetches tells those that multiply: rows are there to be swapped, for the first product, for the second.
+    // And others to it: they have what was left for them; what they have of h is told.
+    u64 x_there, n_there, h_there, taken, h_told;
+
+    // 8 KB of h for a group, of columns 64·half on.
+    __device__ __forceinline__ unsigned char *h_of(int half, int group) {
+        return h + half * TILE + group * PANEL;
+    }
 };
 
 // Of as many stages as there is room for: of weights 128 bytes of each of COLUMNS rows, of the left operand as many numbers.
@@ -53,6 +64,15 @@ template <class T> __device__ __forceinline__ void tiles_init(Tiles<T> &tiles) {
     if (threadIdx.x < MOST_STAGES) {
         barrier_init(tiles.up.full + threadIdx.x, 1), barrier_init(tiles.up.empty + threadIdx.x, 8);
         barrier_init(tiles.down.full + threadIdx.x, 1), barrier_init(tiles.down.empty + threadIdx.x, 8);
+        if (threadIdx.x < 2) {
+            // All warps of a group there, and the one that copies.
+            barrier_init(tiles.h_copied + threadIdx.x, 1), barrier_init(tiles.room_there + threadIdx.x, 5);
+            barrier_init(tiles.left_here[threadIdx.x], 1), barrier_init(tiles.left_here[threadIdx.x] + 1, 1);
+        }
+        if (threadIdx.x == 0) {
+            barrier_init(&tiles.x_there, 1), barrier_init(&tiles.n_there, 1), barrier_init(&tiles.h_there, 1);
+            barrier_init(&tiles.taken, 8), barrier_init(&tiles.h_told, 2);
+        }
         barriers_ready();
     }
     __syncthreads();
@@ -64,29 +84,56 @@ template <class T, int COLUMNS> __device__ __forceinline__ void drain(Ring<T, CO
         arrival_wait(ring.empty((count - i) % ring.STAGES), (count - i) / ring.STAGES & 1);
 }
 
-// By one thread: `count` stages that lie next to each other, the first of them number `begin` of all that go through the
-// ring. Of the left operand from when `ready` returns.
-template <class T, int COLUMNS, class Ready>
-__device__ __forceinline__ void fetch(Ring<T, COLUMNS> ring, u32 begin, const unsigned char *a, const unsigned char *b, int count, Ready ready) {
+// What a thread block has of its left operand itself, so that it need not be fetched: `count` stages from number `first` on,
+// which it multiplies before all others. Those come in their order, for thread blocks that fetch the same at the same time are
+// served together.
+struct Own {
+    int first, count;
+
+    __device__ __forceinline__ int stage(int i) const {
+        return i < count ? first + i : i < first + count ? i - count : i;
+    }
+};
+
+// How weights are fetched. For few rows they are needed once in a step, come from memory as there are more of them than the L2
+// cache has room for, and keep back all that thread blocks tell each other meanwhile: so weights of `at_once` stages come first,
+// and those of `all` before what they are multiplied by is there.
+struct Ahead {
+    bool few;
+    int at_once, all;
+};
+
+// By one thread: COUNT stages that lie next to each other, the first of them number `begin` of all that go through the
+// ring. `told` returns when this thread block has told others what it has to, `ready` when the left operand is there.
+template <int COUNT, class T, int COLUMNS, class Told, class Ready>
+__device__ __forceinline__ void fetch(Ring<T, COLUMNS> ring, u32 begin, const unsigned char *a, const unsigned char *b, Own own, Ahead ahead,
+                                      Told told, Ready ready) {
     const auto fetch_b = [&](int i) {
         const u32 it = begin + i, slot = it % ring.STAGES;
         arrival_wait(ring.empty(slot), it / ring.STAGES & 1 ^ 1);
-        barrier_expect(ring.full(slot), ring.A + ring.B);
-        copy_in(ring.b(slot), b + (size_t)i * ring.B, ring.B, ring.full(slot));
+        barrier_expect(ring.full(slot), i < own.count ? ring.B : ring.A + ring.B);
+        const unsigned char *const from = b + (size_t)own.stage(i) * ring.B;
+        if (ahead.few)
+            copy_in_kept(ring.b(slot), from, ring.B, ring.full(slot));
+        else
+            copy_in(ring.b(slot), from, ring.B, ring.full(slot));
     };
     const auto fetch_a = [&](int i) {
         const u32 slot = (begin + i) % ring.STAGES;
-        copy_in(ring.a(slot), a + (size_t)i * ring.A, ring.A, ring.full(slot));
+        if (i >= own.count)
+            copy_in(ring.a(slot), a + (size_t)own.stage(i) * ring.A, ring.A, ring.full(slot));
     };
-    const int first = min(count, ring.STAGES);
-    for (int i = 0; i < first; i++)
+    const int early = min(min(ahead.all, COUNT), ring.STAGES);
+    for (int i = 0; i < early; i++) {
+        if (i == ahead.at_once)
+            told();
         fetch_b(i);
+    }
     ready();
     fence_copies();
-    for (int i = 0; i < first; i++)
-        fetch_a(i);
-    for (int i = first; i < count; i++) {
-        fetch_b(i);
+    for (int i = 0; i < COUNT; i++) {
+        if (i >= early)
+            fetch_b(i);
         fetch_a(i);
     }
 }
@@ -97,61 +144,121 @@ __device__ __forceinline__ u32 coded(const unsigned char *from, float by) {
     return E4m3::encode2(x.x * by, x.y * by) | E4m3::encode2(x.z * by, x.w * by) << 16;
 }
 
-// By a group of four warps, for rows 64·`group` on of the left operand: those of a thread are rounded to E4M3 after they are
-// multiplied by `factors`.
-template <class T, int COLUMNS>
-__device__ __forceinline__ void products(Ring<T, COLUMNS> ring, u32 begin, float (&c)[COLUMNS / 8][4], int group, int count,
-                                         const float (&factors)[2]) {
-    const int lane = threadIdx.x % 32;
+template <int N> struct Number {
+    static constexpr int value = N;
+};
+
+struct Nothing {
+    template <int N> __device__ __forceinline__ void operator()(Number<N>) const {}
+};
+
+// Sums as one product makes them.
+__device__ __forceinline__ float (&whole_of(float (&c)[1][16][4]))[16][4] {
+    return c[0];
+}
+__device__ __forceinline__ float (&whole_of(float (&c)[2][16][4]))[2][16][4] {
+    return c;
+}
+
+// The left operand of a stage in registers: those of a thread are rounded to E4M3 after they are multiplied by `factors`. `tiles`
+// are two, of 64 columns of bf16 each.
+__device__ __forceinline__ void code(u32 (&a)[4], const unsigned char *tiles, int group, int step, const float (&factors)[2]) {
+    const int lane = threadIdx.x % 32, row = group * 64 + threadIdx.x / 32 % 4 * WARP_ROWS + lane / 4;
+    // 32 numbers are half of a row of a tile.
+    const unsigned char *tile = tiles + step / 2 * TILE + lane % 2 * 8;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int below = 0; below < 2; below++)
+            a[2 * half + below] = coded(tile + tile_byte(row + 8 * below, step % 2 * 4 + half * 2 + lane / 2 % 2), factors[below]);
+}
+
+// By a group of four warps, for rows 64·`group` on: sums of 128 columns, or of twice as many. Of its left operand stage i is at
+// left(i, slot); `past(i)` is called when products of stages before that are done; `whole` with the number of each half of the
+// sums when it is.
+template <int COUNT, class T, int COLUMNS, class Left, class Past, class Whole>
+__device__ __forceinline__ void products(Ring<T, COLUMNS> ring, u32 begin, float (&c)[COLUMNS / 128][16][4], int group, const float (&factors)[2],
+                                         Left left, Past past, Whole &&whole) {
     // Were the first product not to add, what it leaves would be taken for needed between products, and kept in registers.
 #pragma unroll
-    for (int j = 0; j < COLUMNS / 8; j++)
+    for (int half = 0; half < COLUMNS / 128; half++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            c[j][i] = 0;
-    const auto release = [&](u32 it) {
-        if (lane == 0)
-            barrier_arrive(ring.empty(it % ring.STAGES));
+        for (int j = 0; j < 16; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                c[half][j][i] = 0;
+    const auto slot_of = [&](int i) { return (begin + i) % ring.STAGES; };
+    const auto await_stage = [&](int i) { arrival_wait(ring.full(slot_of(i)), (begin + i) / ring.STAGES & 1); };
+    const auto release = [&](int i) {
+        if (threadIdx.x % 32 == 0)
+            barrier_arrive(ring.empty(slot_of(i)));
     };
+    const auto b_of = [&](int i) { return group_tile(shared_address(ring.b(slot_of(i)))); };
+    if constexpr (T::bytes == 2) {
 #pragma unroll 1
-    for (int i = 0; i < count; i++) {
-        const u32 it = begin + i, slot = it % ring.STAGES;
-        arrival_wait(ring.full(slot), it / ring.STAGES & 1);
-        const u64 b = group_tile(shared_address(ring.b(slot)));
-        if constexpr (T::bytes == 2) {
-            const u64 a = group_tile(shared_address(ring.a(slot) + group * PANEL));
+        for (int i = 0; i < COUNT; i++) {
+            await_stage(i);
+            const u64 a = group_tile(shared_address(left(i, slot_of(i)) + group * PANEL)), b = b_of(i);
             group_fence();
 #pragma unroll
             for (int step = 0; step < 4; step++)
-                group_multiply(T(), c, a + 2 * step, b + 2 * step);
+                group_multiply(T(), whole_of(c), a + 2 * step, b + 2 * step);
             group_commit();
             group_wait<1>();
             if (i > 0)
-                release(it - 1);
-        } else {
-            const int row = group * 64 + threadIdx.x / 32 % 4 * WARP_ROWS + lane / 4;
+                release(i - 1);
+            past(i);
+        }
+        group_wait<0>();
+        release(COUNT - 1);
+        whole(Number<0>());
+        if constexpr (COLUMNS == 256)
+            whole(Number<1>());
+    } else {
+        // Halves are products of their own; of the last stage, those of the second run while the first is made something of.
+        constexpr int HALVES = COLUMNS / 128, BEFORE = COUNT - (HALVES - 1);
+        constexpr u64 HALF = 128 * 128 / 16;
+#pragma unroll 1
+        for (int i = 0; i < BEFORE; i++) {
+            await_stage(i);
             u32 a[2][4];
 #pragma unroll
             for (int step = 0; step < 4; step++) {
-                // 32 numbers are half of a row of a tile. The product that last had these registers is done.
-                const unsigned char *tile = ring.a(slot) + step / 2 * TILE + lane % 2 * 8;
-#pragma unroll
-                for (int half = 0; half < 2; half++)
-#pragma unroll
-                    for (int below = 0; below < 2; below++)
-                        a[step % 2][2 * half + below] =
-                            coded(tile + tile_byte(row + 8 * below, step % 2 * 4 + half * 2 + lane / 2 % 2), factors[below]);
+                // The products that last had these registers are done.
+                code(a[step % 2], left(i, slot_of(i)), group, step, factors);
                 group_fence();
-                group_multiply(T(), c, a[step % 2], b + 2 * step);
+#pragma unroll
+                for (int half = 0; half < HALVES; half++)
+                    group_multiply(T(), c[half], a[step % 2], b_of(i) + half * HALF + 2 * step);
                 group_commit();
                 group_wait<1>();
                 if (step == 0 && i > 0)
-                    release(it - 1);
+                    release(i - 1);
             }
+            past(i);
         }
+        if constexpr (HALVES > 1) {
+            await_stage(BEFORE);
+            u32 a[4][4];
+#pragma unroll
+            for (int step = 0; step < 4; step++)
+                code(a[step], left(BEFORE, slot_of(BEFORE)), group, step, factors);
+            group_fence();
+#pragma unroll
+            for (int half = 0; half < HALVES; half++) {
+#pragma unroll
+                for (int step = 0; step < 4; step++)
+                    group_multiply(T(), c[half], a[step], b_of(BEFORE) + half * HALF + 2 * step);
+                group_commit();
+            }
+            group_wait<1>();
+            release(BEFORE - 1);
+            whole(Number<0>());
+        }
+        group_wait<0>();
+        release(COUNT - 1);
+        whole(Number<HALVES - 1>());
     }
-    group_wait<0>();
-    release(begin + count - 1);
 }
 
 // ---- Thread blocks that have parts of the same rows tell each other when they are written. So all of them must be resident,
@@ -173,7 +280,7 @@ struct Joint {
     __device__ __forceinline__ u32 *swapped(int block) const {
         return counts() + block;
     }
-    // Groups of warps that have written columns of a quarter of h.
+    // Groups of warps that have written columns of a quarter of h, or of all of it in the first.
     __device__ __forceinline__ u32 *h(int block, int quarter) const {
         return counts() + blocks() + 4 * block + quarter;
     }
@@ -209,6 +316,11 @@ struct Joint {
         return at + 4 * rows;
     }
 };
+
+// Whether weights are for one row of thread blocks, or are used again soon.
+__device__ __forceinline__ bool few(Joint joint) {
+    return joint.rows <= 512;
+}
 
 // By one thread: what it and, before a barrier, others have written is there for who sees the count.
 __device__ __forceinline__ void signal(u32 *count) {

@@ -34,10 +34,10 @@ template <int SPLIT> __device__ __forceinline__ void pack_down(const uint4 *w2, 
 
 // ---- Entry points.
 
-// Parts of 128 rows are as large as 4 KB · SPLIT · (SPLIT - 1) for each.
-extern "C" __global__ void swap_ffn_absent(uint4 *parts) {
-    for (int i = 0; i < 3; i++)
-        parts[((size_t)blockIdx.x * 3 + i) * blockDim.x + threadIdx.x] = make_uint4(ABSENT, ABSENT, ABSENT, ABSENT);
+// 4 KB for each row, and nothing counted yet.
+extern "C" __global__ void swap_ffn_absent(uint4 *parts, u32 *joint) {
+    Joint{joint, (int)gridDim.x}.clear(blockIdx.x);
+    parts[(size_t)blockIdx.x * blockDim.x + threadIdx.x] = make_uint4(ABSENT, ABSENT, ABSENT, ABSENT);
 }
 
 #define PACK(W, T)                                                                                                             \
@@ -100,11 +100,11 @@ TILED(e4m3, true)
 
 #define EVENTS(SPLIT, W, T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_events_##SPLIT##_##W(                            \
-        float *x, unsigned char *ram, u8 *map, u8 *decisions, float *sums, const float *bias, const float *router,             \
-        const float *g, unsigned char *n, const unsigned char *packed_13, const float *w1_scale, const float *w3_scale,        \
+        const bf16 *x_in, const float *scale, const float *shift, float *x, unsigned char *ram, u8 *map, u8 *decisions,        \
+        float *sums, const float *bias, const float *router, const float *g, unsigned char *n, const unsigned char *packed_13, const float *w1_scale, const float *w3_scale,        \
         unsigned char *h, const unsigned char *packed_2, const float *w2_scale, u32 *joint, float4 *parts, int B, int C,       \
-        int D, int E, int J, int rule, int residual, float eps) {                                                              \
-        events<T, SPLIT>((Rule)rule, Store{x, ram, map, decisions, {sums, B * C}, bias, g, D, eps},                            \
+        int D, int begin, int E, int J, int rule, int residual, float eps) {                                                   \
+        events<T, SPLIT>(Film{x_in, scale, shift, C, begin}, (Rule)rule, Store{x, ram, map, decisions, {sums, B * C}, bias, g, D, eps},                            \
                          GateUpArgs{n, packed_13, {sums, B * C}, w1_scale, w3_scale, h, eps},                                  \
                          DownArgs{h, packed_2, w2_scale, router, g, x, {sums, B * C}, n, parts, residual},                     \
                          Joint{joint, B * C}, E, J);                                                                           \

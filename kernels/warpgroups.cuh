@@ -28,6 +28,48 @@ __device__ __forceinline__ void warps_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Arrives there, and goes on.
+__device__ __forceinline__ void warps_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- Two thread blocks next to each other that are a cluster: each has a mate.
+
+// By all threads of both, which need not come together.
+__device__ __forceinline__ void mates_barrier() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Where the mate has what is there in shared memory.
+__device__ __forceinline__ u32 at_mate(const void *own) {
+    u32 to;
+    asm volatile("{ .reg .u32 rank;\nmov.u32 rank, %%cluster_ctarank;\nxor.b32 rank, rank, 1;\n"
+                 "mapa.shared::cluster.u32 %0, %1, rank; }"
+                 : "=r"(to)
+                 : "r"(shared_address(own)));
+    return to;
+}
+
+__device__ __forceinline__ void mate_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Four numbers, whose bytes the barrier there counts.
+__device__ __forceinline__ void send(u32 to, const float (&x)[4], u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "f"(x[0]),
+                 "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier)
+                 : "memory");
+}
+
+// As `arrival_wait`, for what a mate does.
+__device__ __forceinline__ void mate_wait(u64 *barrier, u32 parity) {
+    asm volatile("{ .reg .pred come;\n"
+                 "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 come, [%0], %1;\n"
+                 "@!come bra again_%=; }" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
 // A number in memory that other thread blocks change, and what they wrote before.
 __device__ __forceinline__ u32 load_acquired(const u32 *from) {
     u32 x;
@@ -47,6 +89,15 @@ __device__ __forceinline__ float4 load_relaxed(const float4 *from) {
 // By one thread; the barrier has been told, or will be, how many bytes come.
 __device__ __forceinline__ void copy_in(void *to, const void *from, u32 bytes, u64 *barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+// Of what the L2 cache has no room for: two fifths are to stay there, the rest is to make room for everything else.
+__device__ __forceinline__ void copy_in_kept(void *to, const void *from, u32 bytes, u64 *barrier) {
+    asm volatile("{ .reg .b64 kept;\ncreatepolicy.fractional.L2::evict_last.L2::evict_first.b64 kept, 0.4;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], kept; }" ::"r"(
                      shared_address(to)),
                  "l"(from), "r"(bytes), "r"(shared_address(barrier))
                  : "memory");
@@ -104,23 +155,24 @@ struct Fp8 {
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SUM(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
-#define SUMS_4(n) SUM(n), SUM(n + 1), SUM(n + 2), SUM(n + 3)
-#define SUMS_16(n) SUMS_4(n), SUMS_4(n + 4), SUMS_4(n + 8), SUMS_4(n + 12)
+#define SUM(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
+#define SUMS_4(c, n) SUM(c[n]), SUM(c[n + 1]), SUM(c[n + 2]), SUM(c[n + 3])
+#define SUMS_16(c) SUMS_4(c, 0), SUMS_4(c, 4), SUMS_4(c, 8), SUMS_4(c, 12)
+#define SUMS_OF_TWO SUMS_16(c[0]), SUMS_16(c[1])
 
-// c [64, 8 N] += a [64, 32 bytes] · b [8 N, 32 bytes]ᵀ. A sum of a thread is of row lane / 4, and eight
-// further, and of columns 8 n + 2 (lane % 4) and the next.
+// c [64, 128], or twice that, += a [64, 32 bytes] · b [128, or twice that, 32 bytes]ᵀ. A sum of a thread is of row lane / 4, and
+// eight further, and of columns 8 n + 2 (lane % 4) and the next.
 __device__ __forceinline__ void group_multiply(Bf16, float (&c)[16][4], u64 a, u64 b) {
     asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SUMS_64 "}, %64, %65, add, 1, 1, 0, 0; }"
-                 : SUMS_16(0)
+                 : SUMS_16(c)
                  : "l"(a), "l"(b));
 }
 
-__device__ __forceinline__ void group_multiply(Bf16, float (&c)[32][4], u64 a, u64 b) {
+__device__ __forceinline__ void group_multiply(Bf16, float (&c)[2][16][4], u64 a, u64 b) {
     asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" SUMS_128 "}, %128, %129, add, 1, 1, 0, 0; }"
-                 : SUMS_16(0), SUMS_16(16)
+                 : SUMS_OF_TWO
                  : "l"(a), "l"(b));
 }
 
@@ -129,13 +181,6 @@ __device__ __forceinline__ void group_multiply(Bf16, float (&c)[32][4], u64 a, u
 __device__ __forceinline__ void group_multiply(Fp8, float (&c)[16][4], const u32 (&a)[4], u64 b) {
     asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SUMS_64 "}, {%64, %65, %66, %67}, %68, add, 1, 1; }"
-                 : SUMS_16(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-__device__ __forceinline__ void group_multiply(Fp8, float (&c)[32][4], const u32 (&a)[4], u64 b) {
-    asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" SUMS_128 "}, {%128, %129, %130, %131}, %132, add, 1, 1; }"
-                 : SUMS_16(0), SUMS_16(16)
+                 : SUMS_16(c)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
