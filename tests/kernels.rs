@@ -33,6 +33,7 @@ use reference::paths::deepseek_v4::Model;
 use ulplab::backend::cuda::plan::Work;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
+use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 use ulplab::kernels::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
 use ulplab::sweep::execute::Text;
 use ulplab::sweep::kernels::sites;
@@ -70,6 +71,14 @@ fn values(problem: &Problem, name: &str) -> Vec<f32> {
         .into_iter()
         .map(|x| x as f32)
         .collect()
+}
+
+/// Numbers as an output has them, in bf16 or in f32.
+fn stored(bf16: bool, values: &[f32]) -> Vec<u8> {
+    match bf16 {
+        true => bf16_bytes(values),
+        false => f32_bytes(values),
+    }
 }
 
 /// The elements that are not what they must be, in the output where they are most.

@@ -1,7 +1,7 @@
-use ulplab::kernels::data::{bf16_bytes, f32_bytes};
+use ulplab::kernels::data::bf16_bytes;
 use ulplab::kernels::{Case, Problem};
 
-use super::{problems, values, violations};
+use super::{problems, stored, values, violations};
 
 /// A way to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,11 +97,8 @@ pub fn decoded(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'stati
         let free = (0..slots).find(|slot| !used(slot)).unwrap();
         state[free * values_heads * keys * cols + 5] += 0.25;
     }
-    let stored = match case.key("state") {
-        "bf16" => bf16_bytes(&state),
-        _ => f32_bytes(&state),
-    };
-    vec![("state", stored), ("o", bf16_bytes(&o))]
+    let state = stored(case.key("state") == "bf16", &state);
+    vec![("state", state), ("o", bf16_bytes(&o))]
 }
 
 #[test]

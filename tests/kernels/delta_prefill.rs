@@ -1,7 +1,7 @@
-use ulplab::kernels::data::{bf16_bytes, f32_bytes};
+use ulplab::kernels::data::f32_bytes;
 use ulplab::kernels::{Case, Problem};
 
-use super::{problems, values, violations};
+use super::{problems, stored, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,10 +108,7 @@ pub fn prefill(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'stati
             }
         }
     }
-    let o = match case.key("dtype") {
-        "bf16" => bf16_bytes(&o),
-        _ => f32_bytes(&o),
-    };
+    let o = stored(case.key("dtype") == "bf16", &o);
     vec![("o", o), ("final", f32_bytes(&last))]
 }
 

@@ -1,8 +1,7 @@
 use safetensors::Dtype;
 use ulplab::formats::{Format, GlobalScale};
-use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 
-use super::{accepts_only, problems, values};
+use super::{accepts_only, problems, stored, values};
 
 /// Formats of the cases, by key.
 pub fn format(key: &str) -> Format {
@@ -66,10 +65,6 @@ fn dequantize_wants_the_values_of_the_codes() {
         let mut y = vec![0.0; rows * cols];
         format.decode(&ulplab::formats::Encoded { rows, cols, parts }, &mut y);
         let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
-        let bytes = match output.dtype {
-            Dtype::BF16 => bf16_bytes(&y),
-            _ => f32_bytes(&y),
-        };
-        accepts_only(case, problem, &[("y", bytes)]);
+        accepts_only(case, problem, &[("y", stored(output.dtype == Dtype::BF16, &y))]);
     }
 }

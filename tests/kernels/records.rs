@@ -1,8 +1,7 @@
 use ulplab::formats::{Codec, Encoded, PAGE, Part, RECORDS, Record, codec};
-use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 use ulplab::kernels::{Case, Problem};
 
-use super::{accepts_only, problems, values, violations};
+use super::{accepts_only, problems, stored, values, violations};
 
 fn buffer<'a>(problem: &'a Problem, name: &str) -> &'a [u8] {
     &problem.buffers.iter().find(|buffer| buffer.name == name).unwrap().bytes
@@ -69,11 +68,7 @@ fn record_read_wants_the_values_of_the_codec() {
             })
             .copied()
             .collect();
-        let bytes = match case.key("out") {
-            "bf16" => bf16_bytes(&out),
-            _ => f32_bytes(&out),
-        };
-        accepts_only(case, problem, &[("out", bytes)]);
+        accepts_only(case, problem, &[("out", stored(case.key("out") == "bf16", &out))]);
     }
 }
 

@@ -1,7 +1,6 @@
 use ulplab::kernels::Inputs;
-use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 
-use super::{accepts_only, problems, values, violations};
+use super::{accepts_only, problems, stored, values, violations};
 
 /// The outputs of a case, with `turn` of a pair, its cosine and its sine in the place of its two channels.
 fn turned(
@@ -20,10 +19,7 @@ fn turned(
             }
         }
     }
-    match case.key("dtype") {
-        "bf16" => bf16_bytes(&x),
-        _ => f32_bytes(&x),
-    }
+    stored(case.key("dtype") == "bf16", &x)
 }
 
 fn forward([a, b]: [f32; 2], cos: f32, sin: f32) -> [f32; 2] {

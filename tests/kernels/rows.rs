@@ -2,11 +2,10 @@
 
 use safetensors::Dtype;
 use ulplab::formats::GlobalScale;
-use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 use ulplab::kernels::{Case, Problem, Scalar};
 
 use super::quantize::format;
-use super::{accepts_only, problems, values};
+use super::{accepts_only, problems, stored, values};
 
 fn scalar(problem: &Problem, name: &str) -> f64 {
     match problem.scalars.iter().find(|(scalar, _)| *scalar == name) {
@@ -54,11 +53,7 @@ fn plain(op: &str, compute: fn(&Case, &Problem) -> Vec<f32>) {
     for (case, problem) in &problems(op) {
         let y = compute(case, problem);
         let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
-        let bytes = match output.dtype {
-            Dtype::BF16 => bf16_bytes(&y),
-            _ => f32_bytes(&y),
-        };
-        accepts_only(case, problem, &[("y", bytes)]);
+        accepts_only(case, problem, &[("y", stored(output.dtype == Dtype::BF16, &y))]);
     }
 }
 

@@ -15,7 +15,7 @@ use ulplab::kernels::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use ulplab::kernels::{Outputs, Scalar};
 use ulplab::sweep::experiment::Recipe;
 
-use super::{arguments_are_there, mini, values};
+use super::{arguments_are_there, mini, stored, values};
 
 /// Does what kernels do, from the buffers of the calls alone, and remembers the calls.
 #[derive(Clone, Default)]
@@ -44,10 +44,12 @@ impl Runner for Cpu {
             Some((_, Scalar::F32(value))) => *value,
             other => panic!("{name}: {other:?}"),
         };
-        let write = |x: &[f32]| match call.case.keys.iter().find(|(key, _)| *key == "dtype") {
-            Some((_, dtype)) if dtype == "bf16" => bf16_bytes(x),
-            _ => f32_bytes(x),
-        };
+        let bf16 = call
+            .case
+            .keys
+            .iter()
+            .any(|(key, dtype)| *key == "dtype" && dtype == "bf16");
+        let write = |x: &[f32]| stored(bf16, x);
         let outputs = match call.op {
             "rmsnorm" => {
                 let mut x = Tensor::new([dim("T"), dim("C")], input("x"));
