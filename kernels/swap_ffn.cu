@@ -121,7 +121,7 @@ arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 scratch = [
     { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * 2" }, { name = "h", bytes = "B * C * F * 2" },
-    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C * 18" },
+    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C" },
     { name = "parts", bytes = "B * C * 4096" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "start E(swap J(gate_up down)) end(pool reduce decode)"
@@ -132,9 +132,9 @@ prepare = [
 ]
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "joint", "B", "C", "D", "begin", "eps"] },
-    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (1152 + 14 * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "joint", "B", "C", "D", "J", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 229672, bytes = "2 * F * D * size + B * C * (D + F) * 2", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "w1_scale", "w3_scale", "h", "joint", "B", "C", "J", "@E", "@J", "eps"] },
-    { name = "down", entry = "swap_ffn_down_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 229672, bytes = "F * D * size + B * C * (F * 2 + D * 6)", flops = "2 * B * C * D * F", args = ["h", "packed_2", "w2_scale", "router", "ffn_g", "x", "sums", "n", "joint", "parts", "B", "C", "J", "@E", "@J", "RES"] },
+    { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (1152 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "B", "C", "D", "eps"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230688, bytes = "(2 * F * D + B * C * (D + F)) * size", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "w1_scale", "w3_scale", "h", "joint", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 230688, bytes = "F * D * size + B * C * (F * size + D * (4 + size))", flops = "2 * B * C * D * F", args = ["h", "packed_2", "w2_scale", "router", "ffn_g", "x", "sums", "n", "joint", "parts", "B", "C", "J", "@E", "@J", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -153,7 +153,7 @@ arch = "sm_90a"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C == 512", "sms >= 128"]
 scratch = [
     { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * 2" }, { name = "h", bytes = "B * C * F * 2" },
-    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C * 18" },
+    { name = "packed_13", bytes = "8388608 * size" }, { name = "packed_2", bytes = "4194304 * size" }, { name = "joint", bytes = "B * C" },
     { name = "parts", bytes = "B * C * 4096" }, { name = "pooled", bytes = "B * 8 * D * 4" }, { name = "reduced", bytes = "B * 224 * 4" },
 ]
 sequence = "events end(pool reduce decode)"
@@ -164,7 +164,7 @@ prepare = [
 ]
 each = { programmatic = true }
 launch = [
-    { name = "events", entry = "swap_ffn_events_4_{W}", grid = [128], block = [384], cluster = [2], shared = 229928, bytes = "begin * (B * 2 + C * 8 + B * C * 6) * D + E * (B * C * (1152 + 14 * D) + J * (3 * F * D * size + B * C * (D * 8 + F * 4)))", flops = "E * J * 6 * B * C * D * F", args = ["x_in", "film_scale", "film_shift", "x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "begin", "E", "J", "rule", "RES", "eps"] },
+    { name = "events", entry = "swap_ffn_events_4_{W}", grid = [128], block = [384], cluster = [2], shared = 230944, bytes = "begin * (B * 2 + C * 8 + B * C * 6) * D + E * (B * C * (1152 + (12 + size) * D) + J * (3 * F * D * size + B * C * (D * (4 + 2 * size) + F * 2 * size)))", flops = "E * J * 6 * B * C * D * F", args = ["x_in", "film_scale", "film_shift", "x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "begin", "E", "J", "rule", "RES", "eps"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -186,6 +186,7 @@ launch = [
 name = "cublaslt_fp8"
 doc = "as cublaslt, operands in E4M3"
 like = "cublaslt"
+products = "e4m3"
 needs = ["size == 1", "D == 1024", "F % 16 == 0", "F <= 4096"]
 launch = [
     { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "e4m3", into = "f32", scales = ["n_scale", "w13_scale"] } },
@@ -194,20 +195,23 @@ launch = [
 
 [[variant]]
 name = "fp8"
-doc = "as programmatic, weights in E4M3, left operands rounded to it on their way into the tensor cores"
+doc = "as programmatic, in E4M3: n with a power of two for 32 numbers, h with a scale for 128"
 like = "programmatic"
+products = "e4m3"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 128 == 0"]
 
 [[variant]]
 name = "fp8_persistent"
 doc = "as fp8, all events in one launch"
 like = "persistent"
+products = "e4m3"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C == 512", "sms >= 128"]
 
 [[variant]]
 name = "fp8_persistent_many"
 doc = "as fp8_persistent, for rows enough that nobody has to have a part of a sum"
 like = "persistent_many"
+products = "e4m3"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 2048 == 0", "sms >= 128"]
 
 [[mutant]]

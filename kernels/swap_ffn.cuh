@@ -193,24 +193,75 @@ struct Coded {
     }
 };
 
-// bf16 in tiles, and the bits of the largest of each row for products in E4M3.
-template <bool LARGEST, int THREADS> struct Tiled {
+// Exponents of MXFP8, E8M0: of the least power of two by which the largest of some numbers is at most 448, from its bits; 255 where
+// one is not finite.
+__device__ __forceinline__ u32 exponent_of(u32 largest) {
+    const int field = largest >> 23;
+    return field == 255 ? 255 : max(field - 8 + ((largest & 0x7fffff) > 0x600000), 1);
+}
+
+// Its power of two, and by what numbers are multiplied before they are rounded.
+__device__ __forceinline__ float power_of(u32 exponent) {
+    return __uint_as_float(exponent << 23);
+}
+
+__device__ __forceinline__ float inverse_power_of(u32 exponent) {
+    return exponent == 255 ? __uint_as_float(0x7fffffff) : __uint_as_float((254 - exponent) << 23);
+}
+
+// With room above it: codes of E4M3 are as exact where the largest is 28 as where it is 448.
+__device__ __forceinline__ u32 roomy(u32 exponent) {
+    return exponent == 255 ? 255 : exponent + 4;
+}
+
+// That of some numbers of a row: what the row had `before`, if that suits them, for all columns must have one when they are multiplied.
+__device__ __forceinline__ u32 next_exponent(u32 largest, u32 before) {
+    const u32 exponent = exponent_of(largest);
+    return largest == 0 || (exponent <= before && exponent + 7 >= before) ? before : roomy(exponent);
+}
+
+// Where n is in codes, after them: of a block of 128 rows exponents [columns / 128, 128 rows, 4].
+__device__ __forceinline__ u8 *exponents_of(unsigned char *n, int rows, int columns, int block) {
+    return n + (size_t)rows * columns + (size_t)block * TILE_ROWS * (columns / 32);
+}
+
+// And after these, those that rows had when they were last multiplied.
+__device__ __forceinline__ u8 *row_exponents_of(unsigned char *n, int rows, int columns) {
+    return exponents_of(n, rows, columns, rows / TILE_ROWS);
+}
+
+// n in tiles: bf16, or CODES of MXFP8, an exponent for 32 numbers, of each sixteen of them two of the first eight and two of the second
+// in turn.
+template <bool CODES, int THREADS> struct Tiled {
     unsigned char *to;
-    u32 *largest;
+    int rows;
     Team<THREADS> team;
 
     static constexpr bool normed = false;
 
     template <int N> __device__ __forceinline__ void write(const Fours<N, THREADS> &n, int row, int columns) const {
+        if constexpr (CODES) {
+            // That of the largest of all of the row is as good.
+            const u32 exponent = roomy(exponent_of(team.largest(n.amax())));
+            const float by = inverse_power_of(exponent);
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            if (n.at(i) < columns / 4)
-                *(uint2 *)(to + activation_byte(row, 8 * n.at(i), 2 * columns)) = to_bf16x4(n.x[i]);
-        if (LARGEST) {
-            const u32 most = team.largest(n.amax());
-            if (threadIdx.x % THREADS == 0)
-                largest[row] = most;
-        }
+            for (int i = 0; i < N; i++) {
+                if (n.at(i) >= columns / 4)
+                    continue;
+                const int in_sixteen = n.at(i) % 4;
+                unsigned char *const at =
+                    to + activation_byte(row, n.at(i) / 4 * 16, columns) + in_sixteen % 2 * 8 + in_sixteen / 2 * 2;
+                *(u16 *)at = E4m3::encode2(n.x[i].x * by, n.x[i].y * by);
+                *(u16 *)(at + 4) = E4m3::encode2(n.x[i].z * by, n.x[i].w * by);
+            }
+            const int rank = threadIdx.x % THREADS;
+            if (rank < columns / 128)
+                ((u32 *)exponents_of(to, rows, columns, row / TILE_ROWS))[rank * TILE_ROWS + row % TILE_ROWS] = exponent * 0x01010101u;
+        } else
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (n.at(i) < columns / 4)
+                    *(uint2 *)(to + activation_byte(row, 8 * n.at(i), 2 * columns)) = to_bf16x4(n.x[i]);
     }
 };
 

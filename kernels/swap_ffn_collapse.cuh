@@ -15,11 +15,12 @@ __device__ __forceinline__ void pool(const float *x, const float *alpha, float *
     float s[2 * COLLAPSE] = {};
     for (int core = threadIdx.x / 4; core < C; core += ROW_THREADS / 4) {
         const float2 two = *(const float2 *)(x + ((size_t)token * C + core) * D + column + 2 * pair);
+        static_assert(COLLAPSE == 8, "two fours");
+        const float4 low = ((const float4 *)alpha)[2 * core], high = ((const float4 *)alpha)[2 * core + 1];
+        const float a[COLLAPSE] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-        for (int k = 0; k < COLLAPSE; k++) {
-            const float a = alpha[core * COLLAPSE + k];
-            s[2 * k] = fmaf(a, two.x, s[2 * k]), s[2 * k + 1] = fmaf(a, two.y, s[2 * k + 1]);
-        }
+        for (int k = 0; k < COLLAPSE; k++)
+            s[2 * k] = fmaf(a[k], two.x, s[2 * k]), s[2 * k + 1] = fmaf(a[k], two.y, s[2 * k + 1]);
     }
 #pragma unroll
     for (int i = 0; i < 2 * COLLAPSE; i++) {
@@ -65,10 +66,12 @@ __device__ __forceinline__ void reduce(const float *pooled, const bf16 *basis, f
                 continue;
             float x[8];
             b[n].unpack(x);
-            const float *p = pooled + (size_t)token * COLLAPSE * D + 8 * at;
+            const float4 *p = (const float4 *)(pooled + (size_t)token * COLLAPSE * D + 8 * at);
+            const float4 low = p[0], high = p[1];
+            const float by[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                sum = fmaf(x[i], p[i], sum);
+                sum = fmaf(x[i], by[i], sum);
         }
     }
     // Nor may a thread that has none of it end before.

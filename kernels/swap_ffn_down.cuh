@@ -9,7 +9,8 @@ static_assert(PARTS == DOWN_PARTS * MOST_SPLIT, "each of the thread blocks that 
 
 // What the second product reads and writes: h and n in tiles, packed weights, their scales where they have some.
 struct DownArgs {
-    const unsigned char *h, *weights;
+    unsigned char *h;
+    const unsigned char *weights;
     const float *weight_scale, *router, *g;
     float *x;
     Sums sums;
@@ -78,28 +79,60 @@ __device__ __forceinline__ uint4 turned(u32 (&word)[4]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-template <class T> __device__ __forceinline__ Ring<T, DOWN_COLUMNS> down_ring(Tiles<T> &own) {
+// 32 columns of a row of n, from `column` on, by the four lanes that have two of each of four eights.
+template <bool CODES>
+__device__ __forceinline__ void write_n(unsigned char *n, int rows, int row, int column, const float2 (&x)[4], u32 before) {
+    const int lane = threadIdx.x % 4;
+    if constexpr (CODES) {
+        u32 largest = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            largest = max(largest, max(__float_as_uint(fabsf(x[j].x)), __float_as_uint(fabsf(x[j].y))));
+        const u32 exponent = next_exponent(lanes_max<4>(largest), before);
+        const float by = inverse_power_of(exponent);
+#pragma unroll
+        for (int j = 0; j < 4; j += 2)
+            *(u32 *)(n + activation_byte(row, column + 8 * j, WIDTH) + 4 * lane) =
+                E4m3::encode2(x[j].x * by, x[j].y * by) | E4m3::encode2(x[j + 1].x * by, x[j + 1].y * by) << 16;
+        if (lane == 0)
+            exponents_of(n, rows, WIDTH, row / TILE_ROWS)[(column / 128 * TILE_ROWS + row % TILE_ROWS) * 4 + column / 32 % 4] = exponent;
+    } else {
+        // A lane has an eight.
+        u32 words[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            words[j] = to_bf16x2(x[j].x, x[j].y);
+        *(uint4 *)(n + activation_byte(row, (column + 8 * lane) * 2, WIDTH * 2)) = turned(words);
+    }
+}
+
+// What the second product multiplies, where the first has operands T.
+template <class T> struct SecondOf {
+    typedef T Type;
+};
+template <> struct SecondOf<Fp8> {
+    typedef Codes Type;
+};
+template <class T> using Second = typename SecondOf<T>::Type;
+
+template <class T> __device__ __forceinline__ Ring<Second<T>, DOWN_COLUMNS> down_ring(Tiles<T> &own) {
     return {own.ring, &own.down};
 }
 
 template <class T, int SPLIT> constexpr int DOWN_COUNT = HIDDEN * T::bytes / 128 / SPLIT;
 
-// The hidden numbers that a thread block of all events has made itself, if it is to begin with them. Those in bf16 only: before
-// some are rounded to E4M3 all of a row have to be there.
+// The hidden numbers that a thread block of all events has made itself, if it is to begin with them.
 template <class T, bool RESIDENT> __device__ __forceinline__ Own own_hidden(int tile) {
-    return RESIDENT && T::bytes == 2 ? Own{2 * tile, 2} : Own{};
-}
-
-template <class T, int SPLIT> __device__ __forceinline__ const unsigned char *down_weights(DownArgs args, int tile, int split) {
-    return args.weights + (size_t)(tile * SPLIT + split) * DOWN_COUNT<T, SPLIT> * DOWN_COLUMNS * 128;
+    return RESIDENT ? Own{T::bytes * tile, T::bytes} : Own{};
 }
 
 // By the thread that fetches.
 template <int SPLIT, bool RESIDENT, class T, class Told, class Ready>
 __device__ __forceinline__ void down_fetch(Tiles<T> &own, DownArgs args, u32 begin, int block, int tile, int split, Ahead ahead, Told told,
                                            Ready ready) {
-    fetch<DOWN_COUNT<T, SPLIT>>(down_ring(own), begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * 2,
-                                down_weights<T, SPLIT>(args, tile, split), own_hidden<T, RESIDENT>(tile), ahead, told, ready);
+    fetch<DOWN_COUNT<T, SPLIT>>(down_ring(own), begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * T::bytes,
+                                T::bytes == 1 ? hidden_scales(args.h, args.sums.rows, block, split * DOWN_COUNT<T, SPLIT>) : nullptr,
+                                args.weights + (size_t)(tile * SPLIT + split) * DOWN_COUNT<T, SPLIT> * DOWN_COLUMNS * 128, own_hidden<T, RESIDENT>(tile), ahead, told, ready);
 }
 
 // By those that multiply, when the rows are there. RESIDENT: h of the same rows and of the split is what this thread block had of
@@ -113,15 +146,6 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
     const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int row = block * TILE_ROWS + group * 64 + warp * WARP_ROWS + lane / 4;
     const int first = tile * DOWN_COLUMNS + split * OWN * 8 + lane % 4 * 2;
-    float scales[2] = {1, 1}, inverse[2] = {1, 1};
-    if (SCALED) {
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            scales[i] = scale_of(*joint.h_largest(step, row + 8 * i)), inverse[i] = 1.0f / scales[i];
-        // Nobody reads it any more, or not yet.
-        if (tile == 0 && split == 0 && lane % 4 < 2)
-            *joint.h_largest(step + 1, row + lane % 4 * 8) = 0;
-    }
     // Parts of a mate, in the order in which they are sent.
     constexpr int SENT = 4 * OWN * 128;
     if (SPLIT > 1 && threadIdx.x % 128 == 0)
@@ -133,18 +157,27 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
     float sums[1][16][4];
     float(&c)[16][4] = sums[0];
     products<DOWN_COUNT<T, SPLIT>>(
-        ring, begin, sums, group, inverse,
+        ring, begin, sums, group,
         [&](int i, u32 slot) { return i < hidden.count ? own.h_of(i, 0) : ring.a(slot); },
+        [](int, u32) {},
         [&](int i) {
             if (SPLIT > 1 && RESIDENT && i == hidden.count && lane == 0)
                 mate_arrive(at_mate(own.room_there + group));
         },
+        [&](int i, u32 slot) {
+            const int in_split = split * DOWN_COUNT<T, SPLIT> + hidden.first;
+            const float *const of = (i < hidden.count ? hidden_scales(args.h, joint.rows, block, in_split) : ring.scales(slot)) + row % TILE_ROWS;
+            return make_float2(of[0], of[8]);
+        },
         Nothing());
     // What is needed of a column: its weight in n, its factors of the router if the swap follows.
     const auto weight_of = [&](int j) { return *(const float2 *)(args.g + first + 8 * j); };
+    const auto weight_scale_of = [&](int j) { return *(const float2 *)(args.weight_scale + first + 8 * j); };
     const auto router_of = [&](int q, int j) { return *(const float2 *)(args.router + q * WIDTH + first + 8 * j); };
+    const u8 *const exponents = row_exponents_of(args.n, joint.rows, WIDTH) + row;
+    const u32 before[2] = {SCALED ? exponents[0] : 0u, SCALED ? exponents[8] : 0u};
     constexpr bool EARLY = SPLIT > 1; // where others are waited for and there is room
-    float2 weights[EARLY ? OWN : 1], routers[SUMS - 1][EARLY ? OWN : 1];
+    float2 weights[EARLY ? OWN : 1], scales[EARLY && SCALED ? OWN : 1], routers[SUMS - 1][EARLY ? OWN : 1];
     if constexpr (SPLIT > 1) {
         static_assert(SPLIT == 4, "two and two are mates");
         const auto place = [&](int part, int j) { return own.h_of(part, group) + (j * 128 + threadIdx.x % 128) * 16; };
@@ -160,6 +193,8 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
             weights[j] = weight_of(j);
+            if (SCALED)
+                scales[SCALED ? j : 0] = weight_scale_of(j);
 #pragma unroll
             for (int q = 0; q < SUMS - 1; q++)
                 routers[q][j] = last ? router_of(q, j) : make_float2(0, 0);
@@ -190,11 +225,12 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
 #endif
     }
     float s[2][SUMS] = {};
-    u32 largest[2] = {}, words[2][4];
+    // Of the fours of eights of columns that are written together.
+    float2 n[2][4];
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
         const int at = first + 8 * j;
-        const float2 weight = EARLY ? weights[EARLY ? j : 0] : weight_of(j), scale = SCALED ? *(const float2 *)(args.weight_scale + at) : make_float2(1, 1);
+        const float2 weight = EARLY ? weights[EARLY ? j : 0] : weight_of(j), scale = !SCALED ? make_float2(1, 1) : EARLY ? scales[EARLY && SCALED ? j : 0] : weight_scale_of(j);
         float2 by[SUMS - 1];
 #pragma unroll
         for (int q = 0; q < SUMS - 1; q++)
@@ -204,7 +240,7 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
             float2 y = make_float2(c[j][2 * i], c[j][2 * i + 1]);
             float2 *x = (float2 *)(args.x + (size_t)(row + 8 * i) * WIDTH + at);
             if (SCALED)
-                y.x = y.x * scales[i] * scale.x, y.y = y.y * scales[i] * scale.y;
+                y.x *= scale.x, y.y *= scale.y;
             if (args.residual) {
                 const float2 old = *x;
                 y.x = old.x + y.x, y.y = old.y + y.y;
@@ -216,12 +252,9 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
 #pragma unroll
             for (int q = 0; q < SUMS - 1; q++)
                 s[i][1 + q] = fmaf(y.x, by[q].x, fmaf(y.y, by[q].y, s[i][1 + q]));
-            y.x *= weight.x, y.y *= weight.y;
-            largest[i] = max(largest[i], max(__float_as_uint(fabsf(y.x)), __float_as_uint(fabsf(y.y))));
-            words[i][j % 4] = to_bf16x2(y.x, y.y);
-            // Of four eights of columns a lane has one.
+            n[i][j % 4] = make_float2(y.x * weight.x, y.y * weight.y);
             if (j % 4 == 3)
-                *(uint4 *)(args.n + activation_byte(row + 8 * i, (first - lane % 4 * 2 + 8 * (j - 3 + lane % 4)) * 2, WIDTH * 2)) = turned(words[i]);
+                write_n<SCALED>(args.n, joint.rows, row + 8 * i, at - lane % 4 * 2 - 24, n[i], before[i]);
         }
     }
     const int part = (tile * SPLIT + split) * (MOST_SPLIT / SPLIT) + lane % 4;
@@ -230,11 +263,6 @@ __device__ __forceinline__ void down_multiply(Tiles<T> &own, DownArgs args, u32 
         s[i][0] = lanes_sum<4>(s[i][0]);
         if (lane % 4 < MOST_SPLIT / SPLIT)
             args.sums.squares(row + 8 * i)[part] = lane % 4 == 0 ? s[i][0] : 0.0f;
-        if (SCALED) {
-            const u32 most = lanes_max<4>(largest[i]);
-            if (lane % 4 == 0)
-                atomicMax(joint.n_largest(step + 1, row + 8 * i), most);
-        }
         // For the swap that follows.
         if (last) {
 #pragma unroll

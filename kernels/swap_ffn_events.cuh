@@ -77,17 +77,13 @@ template <int SPLIT> struct Work {
         await(joint.x(block), step * DOWN_PARTS * SPLIT);
     }
 
-    // Quarters of h that are counted together: all, where those of a row have a scale in common.
-    template <class T> static constexpr int together = T::bytes == 1 ? 4 : 1;
-
-    template <class T> __device__ __forceinline__ u32 *h_count(Tile up) const {
-        return joint.h(up.block, up.tile / (UP_PARTS / 4 * together<T>));
+    __device__ __forceinline__ u32 *h_count(Tile up) const {
+        return joint.h(up.block, up.tile / (UP_PARTS / 4));
     }
     // Until the hidden numbers of a split are there.
-    template <class T> __device__ __forceinline__ void h_there(Tile down, int step) const {
-        const int quarters = 4 / SPLIT / together<T>;
-        for (int i = 0; i < max(quarters, 1); i++)
-            await(joint.h(down.block, together<T> == 4 ? 0 : down.split * quarters + i), (step + 1) * UP_PARTS / 4 * together<T> * 2);
+    __device__ __forceinline__ void h_there(Tile down, int step) const {
+        for (int quarter = down.split * (4 / SPLIT); quarter < (down.split + 1) * (4 / SPLIT); quarter++)
+            await(joint.h(down.block, quarter), (step + 1) * UP_PARTS / 4 * 2);
     }
 
     // The first row that this thread block swaps.
@@ -125,16 +121,12 @@ __device__ __forceinline__ void fetch_events(Tiles<T> &own, GateUpArgs up, DownA
                     if (i == 0 && j == 0)
                         swap_begins();
                     work.n_there(at.block, event, j, step);
-                    barrier_arrive(&own.n_there);
                 });
             }
             drain(up_ring(own), ups);
             for (int i = 0; i < work.downs(); i++, downs += DOWN_COUNT<T, SPLIT>) {
                 const auto at = work.down(i);
-                down_fetch<SPLIT, (SPLIT > 1)>(own, down, downs, at.block, at.tile, at.split, downs_ahead, [&] { arrival_wait(&own.h_told, step & 1); }, [&] {
-                    work.template h_there<T>(at, step);
-                    barrier_arrive(&own.h_there);
-                });
+                down_fetch<SPLIT, (SPLIT > 1)>(own, down, downs, at.block, at.tile, at.split, downs_ahead, [&] { arrival_wait(&own.h_told, step & 1); }, [&] { work.h_there(at, step); });
             }
         }
     }
@@ -147,7 +139,7 @@ __device__ __forceinline__ void store_events(Tiles<T> &own, GateUpArgs up, Work<
         for (int i = 0; i < work.ups(); i++) {
             const auto at = work.up(i);
             gate_up_store(own, up, group, at.block, at.tile, [&] {
-                signal(work.template h_count<T>(at));
+                signal(work.h_count(at));
                 if (SPLIT > 1) {
                     barrier_arrive(&own.h_told);
                     mate_arrive(at_mate(own.room_there + group));
@@ -169,12 +161,10 @@ __device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Film
             Fours<N, ROW_TEAM> weight;
             weight.load(store.g, WIDTH);
             const int first = work.first_row(), block = first / TILE_ROWS;
-            const Tiled<T::bytes == 1, ROW_TEAM> operand = {down.n, joint.n_largest(step, 0), mates};
+            const Tiled<T::bytes == 1, ROW_TEAM> operand = {down.n, joint.rows, mates};
             if (event == 0) {
                 wait_for_last();
                 for (int row = first + team; row < first + work.own; row += TEAMS) {
-                    if (T::bytes == 1 && threadIdx.x % ROW_TEAM == 0)
-                        *joint.h_largest(0, row) = 0;
                     settle_row<N>(film, mates, store.x, down.router, weight, store.sums, operand, row, WIDTH, store.eps);
                     // The room serves the next.
                     warps_barrier(mates.barrier, ROW_TEAM);
@@ -201,14 +191,11 @@ __device__ __forceinline__ void multiply_events(Tiles<T> &own, float *room, Film
         for (int j = 0; j < J; j++, step++) {
             for (int i = 0; i < work.ups(); i++, ups += UP_COUNT<T>) {
                 const auto at = work.up(i);
-                arrival_wait(&own.n_there, ups / UP_COUNT<T> & 1);
-                gate_up_multiply(own, up, ups, at.block, at.tile, step, joint);
+                gate_up_multiply(own, up, ups, at.block, at.tile, joint);
             }
             for (int i = 0; i < work.downs(); i++, downs += DOWN_COUNT<T, SPLIT>) {
                 const auto at = work.down(i);
-                if (T::bytes == 1)
-                    arrival_wait(&own.h_there, downs / DOWN_COUNT<T, SPLIT> & 1);
-                else if (SPLIT > 1)
+                if (SPLIT > 1)
                     // All of a group have written their rows of h.
                     warps_barrier(1 + group, 128);
                 down_multiply<SPLIT, (SPLIT > 1)>(own, down, downs, at.block, at.tile, at.split, step, j == J - 1, joint);
@@ -234,6 +221,8 @@ __device__ __forceinline__ void events(Film film, Rule rule, Store store, GateUp
     if (SPLIT > 1)
         mates_barrier();
     const Work<SPLIT> work(joint, &own.number);
+    gate_up_scales(own.tiles, up, work.up(0).tile);
+    __syncthreads();
     if (threadIdx.x < 128) {
         registers_less<40>();
         const int warp = threadIdx.x / 32;

@@ -42,15 +42,28 @@ template <class T> __device__ __forceinline__ Ring<T, GATE_UP_COLUMNS> up_ring(T
     return {own.ring, &own.up};
 }
 
-template <class T> __device__ __forceinline__ const unsigned char *up_weights(GateUpArgs args, int tile) {
-    return args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128;
+// By all threads, before a barrier: scales of the only tile that a thread block has of the first product.
+template <class T> __device__ __forceinline__ void gate_up_scales(Tiles<T> &own, GateUpArgs args, int tile) {
+    constexpr int COLUMNS = GATE_UP_COLUMNS / 2;
+    if (T::bytes == 1 && threadIdx.x < COLUMNS)
+        own.gate_scale[threadIdx.x] = args.gate_scale[tile * COLUMNS + threadIdx.x], own.up_scale[threadIdx.x] = args.up_scale[tile * COLUMNS + threadIdx.x];
 }
 
 // By the thread that fetches.
 template <class T, class Ready>
 __device__ __forceinline__ void gate_up_fetch(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, Ahead ahead, Ready ready) {
-    fetch<UP_COUNT<T>>(up_ring(own), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * 2,
-                       up_weights<T>(args, tile), Own{}, ahead, [] {}, ready);
+    const auto there = [&] {
+        ready();
+        if (T::bytes == 1) {
+            fence_copies();
+            barrier_expect(&own.n_there, EXPONENTS);
+            copy_in(own.exponents(begin / UP_COUNT<T> & 1), exponents_of((unsigned char *)args.n, args.sums.rows, WIDTH, block), EXPONENTS,
+                    &own.n_there);
+        } else
+            barrier_arrive(&own.n_there);
+    };
+    fetch<UP_COUNT<T>>(up_ring(own), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * T::bytes, nullptr,
+                       args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, Own{}, ahead, [] {}, there);
 }
 
 // The barrier at which half of the rows of a group meet the warp that copies them.
@@ -63,12 +76,11 @@ constexpr int H_THREADS = 128 + 32;
 template <class T> struct Activation {
     static constexpr bool SCALED = T::bytes == 1;
     Tiles<T> &own;
-    const GateUpArgs &args;
-    const Joint &joint;
     float (&c)[2][16][4];
     float factors[2];
     u32 largest[2];
-    int group, row, pair, step; // the first of two rows and of columns of a thread
+    float *scales;
+    int group;
     u32 parity;
 
     template <int HALF> __device__ __forceinline__ void operator()(Number<HALF>) {
@@ -76,26 +88,24 @@ template <class T> struct Activation {
         float(&sums)[16][4] = c[HALF];
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const int at = pair + 64 * HALF + 8 * j;
+            const int at = lane % 4 * 2 + 64 * HALF + 8 * j;
             const float2 one = make_float2(1, 1);
-            activate_sums(sums[2 * j], sums[2 * j + 1], factors, SCALED ? *(const float2 *)(args.gate_scale + at) : one,
-                          SCALED ? *(const float2 *)(args.up_scale + at) : one);
+            activate_sums(sums[2 * j], sums[2 * j + 1], factors, SCALED ? *(const float2 *)(own.gate_scale + at) : one,
+                          SCALED ? *(const float2 *)(own.up_scale + at) : one);
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 largest[i] =
                     max(largest[i], max(__float_as_uint(fabsf(sums[2 * j][2 * i])), __float_as_uint(fabsf(sums[2 * j][2 * i + 1]))));
         }
-        if (SCALED && HALF == 1)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const u32 most = lanes_max<4>(largest[i]);
-                if (lane % 4 == 0)
-                    atomicMax(joint.h_largest(step, row + 8 * i), most);
-            }
         // What was there before has been copied.
         if (HALF == 0)
             arrival_wait(own.h_copied + group, parity);
         const int matrix_row = warp * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
+        if constexpr (SCALED) {
+            if constexpr (HALF == 1)
+                code(matrix_row);
+            return;
+        }
 #pragma unroll
         for (int j = 0; j < 8; j += 2) {
             const float(&left)[4] = sums[2 * j], (&right)[4] = sums[2 * j + 2];
@@ -105,41 +115,84 @@ template <class T> struct Activation {
         group_publish();
         warps_arrive(h_barrier(HALF, group), H_THREADS);
     }
+
+    // All columns in codes, each sixteen of them with two of the first eight and two of the second in turn.
+    __device__ __forceinline__ void code(int matrix_row) const {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+        float inverse[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float scale = scale_of(lanes_max<4>(largest[i]));
+            inverse[i] = 1.0f / scale;
+            if (lane % 4 == 0)
+                scales[group * 64 + warp * WARP_ROWS + lane / 4 + 8 * i] = scale;
+        }
+        const auto four = [&](int sixteen, int i) {
+            const float(&left)[4] = c[sixteen / 4][sixteen % 4 * 4], (&right)[4] = c[sixteen / 4][sixteen % 4 * 4 + 2];
+            return E4m3::encode2(left[2 * i] * inverse[i], left[2 * i + 1] * inverse[i]) |
+                   E4m3::encode2(right[2 * i] * inverse[i], right[2 * i + 1] * inverse[i]) << 16;
+        };
+#pragma unroll
+        for (int sixteen = 0; sixteen < 8; sixteen += 2)
+            store_matrices(shared_address(own.h_of(0, group) + tile_byte(matrix_row, sixteen + lane / 16)), four(sixteen, 0), four(sixteen, 1),
+                           four(sixteen + 1, 0), four(sixteen + 1, 1));
+        group_publish();
+        warps_arrive(h_barrier(0, group), H_THREADS);
+    }
 };
 
-// By those that multiply, when the rows are there.
+// By those that multiply.
 template <class T>
-__device__ __forceinline__ void gate_up_multiply(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, int step, Joint joint) {
+__device__ __forceinline__ void gate_up_multiply(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, Joint joint) {
     constexpr bool SCALED = T::bytes == 1;
     const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int row = block * TILE_ROWS + group * 64 + warp * WARP_ROWS + lane / 4;
-    float c[2][16][4], inverse[2] = {1, 1};
-    Activation<T> activation = {own,           args, joint, c, {}, {}, group, row, tile * 128 + lane % 4 * 2, step,
-                                begin / UP_COUNT<T> & 1 ^ 1};
+    const int in_block = group * 64 + warp * WARP_ROWS + lane / 4, row = block * TILE_ROWS + in_block;
+    const u32 odd = begin / UP_COUNT<T> & 1;
+    arrival_wait(&own.n_there, odd);
+    float c[2][16][4];
+    Activation<T> activation = {own, c, {}, {}, hidden_scales(args.h, joint.rows, block, tile), group, odd ^ 1};
+    const u32 *const exponents = (const u32 *)own.exponents(odd);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         activation.factors[i] = inverse_norm(squares_of(args.sums, row + 8 * i), WIDTH, args.eps);
         if (SCALED) {
-            const float scale = scale_of(*joint.n_largest(step, row + 8 * i));
-            activation.factors[i] *= scale, inverse[i] = 1.0f / scale;
+            const u32 exponent = largest_exponent<WIDTH / 128>(exponents + in_block + 8 * i);
+            activation.factors[i] *= power_of(exponent);
+            // Everyone who does writes the same.
+            if (lane % 4 == 0)
+                row_exponents_of((unsigned char *)args.n, joint.rows, WIDTH)[row + 8 * i] = exponent;
         }
     }
-    // Nobody reads it any more, or not yet.
-    if (SCALED && tile == 0 && lane % 4 < 2)
-        *joint.n_largest(step + 1, row + lane % 4 * 8) = 0;
+    // Of the row whose codes a thread brings to one exponent, which is seldom needed.
+    const u32 *const own_row = exponents + group * 64 + threadIdx.x % 128 / 2;
+    const u32 most = SCALED ? largest_exponent<WIDTH / 128>(own_row) * 0x01010101u : 0;
+    bool lower = false;
+    if (SCALED) {
+        u32 below = 0;
+#pragma unroll
+        for (int i = 0; i < WIDTH / 128; i++)
+            below |= most - own_row[i * TILE_ROWS];
+        lower = warps_any(1 + group, 128, below != 0);
+    }
     const auto ring = up_ring(own);
-    products<UP_COUNT<T>>(ring, begin, c, group, inverse, [&](int, u32 slot) { return ring.a(slot); }, [](int) {}, activation);
+    products<UP_COUNT<T>>(
+        ring, begin, c, group, [&](int, u32 slot) { return ring.a(slot); },
+        [&](int i, u32 slot) {
+            if (SCALED && lower)
+                lower_rows(ring.a(slot), group, most - own_row[i * TILE_ROWS]);
+        },
+        [](int) {}, [](int, u32) { return make_float2(1, 1); }, activation);
 }
 
 // By a warp for each group: h to memory. Then one thread of it calls `done`.
 template <class T, class Done>
 __device__ __forceinline__ void gate_up_store(Tiles<T> &own, GateUpArgs args, int group, int block, int tile, Done done) {
-    for (int half = 0; half < 2; half++) {
+    for (int half = 0; half < T::bytes; half++) {
 #ifndef MUTANT_BARRIER_MISSING
         warps_barrier(h_barrier(half, group), H_THREADS);
 #endif
         if (threadIdx.x % 32 == 0)
-            copy_out(args.h + (((size_t)block * UP_PARTS + tile) * 2 + half) * TILE + group * PANEL, own.h_of(half, group), PANEL);
+            copy_out(args.h + (((size_t)block * UP_PARTS + tile) * T::bytes + half) * TILE + group * PANEL, own.h_of(half, group), PANEL);
 #ifdef MUTANT_BARRIER_MISSING
         warps_barrier(h_barrier(half, group), H_THREADS);
 #endif
@@ -153,10 +206,11 @@ __device__ __forceinline__ void gate_up_store(Tiles<T> &own, GateUpArgs args, in
 }
 
 // A launch of its own: a thread block for each tile.
-template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Joint joint, int step) {
+template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Joint joint) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Tiles<T> &own = *(Tiles<T> *)shared;
     const int tile = blockIdx.x % UP_PARTS, block = blockIdx.x / UP_PARTS;
+    gate_up_scales(own, args, tile);
     tiles_init(own);
     start_next();
     if (threadIdx.x < 128) {
@@ -170,6 +224,6 @@ template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Join
     } else {
         registers_more<232>();
         wait_for_last();
-        gate_up_multiply(own, args, 0, block, tile, step, joint);
+        gate_up_multiply(own, args, 0, block, tile, joint);
     }
 }

@@ -6,6 +6,12 @@
 
 // ---- Weights as the products fetch them, in tiles of ROWS rows and 128 bytes. A thread has 16 bytes.
 
+// Sixteen codes as those of activations come: two of eight and two of the next eight in turn.
+__device__ __forceinline__ uint4 as_codes(uint4 in) {
+    return make_uint4(__byte_perm(in.x, in.z, 0x5410), __byte_perm(in.x, in.z, 0x7632), __byte_perm(in.y, in.w, 0x5410),
+                      __byte_perm(in.y, in.w, 0x7632));
+}
+
 // Rows of tile t of gate and up: eight of W1 and of W3 in turn, from row 128 t on.
 __device__ __forceinline__ void pack_gate_up(const uint4 *w1, const uint4 *w3, uint4 *packed, int row_bytes) {
     const int row = blockIdx.x, in_tile = row % GATE_UP_COLUMNS, tile = row / GATE_UP_COLUMNS;
@@ -18,7 +24,8 @@ __device__ __forceinline__ void pack_gate_up(const uint4 *w1, const uint4 *w3, u
 #endif
     for (int chunk = threadIdx.x; chunk < row_bytes / 16; chunk += blockDim.x) {
         const size_t to = ((size_t)tile * (row_bytes / 128) + chunk / 8) * GATE_UP_COLUMNS * 128 + tile_byte(in_tile, chunk % 8);
-        packed[to / 16] = from[(size_t)at * (row_bytes / 16) + chunk];
+        const uint4 in = from[(size_t)at * (row_bytes / 16) + chunk];
+        packed[to / 16] = row_bytes > WIDTH ? in : as_codes(in);
     }
 }
 
@@ -28,7 +35,8 @@ template <int SPLIT> __device__ __forceinline__ void pack_down(const uint4 *w2, 
     for (int chunk = threadIdx.x; chunk < row_bytes / 16; chunk += blockDim.x) {
         const int in_tile = split_row<SPLIT>(row % DOWN_COLUMNS, chunk / (row_bytes / 16 / SPLIT));
         const size_t to = ((size_t)tile * (row_bytes / 128) + chunk / 8) * DOWN_COLUMNS * 128 + tile_byte(in_tile, chunk % 8);
-        packed[to / 16] = w2[(size_t)row * (row_bytes / 16) + chunk];
+        const uint4 in = w2[(size_t)row * (row_bytes / 16) + chunk];
+        packed[to / 16] = row_bytes > HIDDEN ? in : as_codes(in);
     }
 }
 
@@ -55,7 +63,7 @@ PACK(e4m3, u8)
 
 // Rows whose operands are tiles.
 
-#define TILED(W, LARGEST)                                                                                                      \
+#define TILED(W, CODES)                                                                                                      \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_start_tiles_##W(const bf16 *x_in, const float *scale, const float *shift, float *x, const float *router,      \
                                  const float *g, float *sums, unsigned char *n, u32 *joint, int B, int C, int D, int begin,    \
@@ -63,19 +71,18 @@ PACK(e4m3, u8)
         TEAM const Joint all = {joint, B * C};                                                                                 \
         wait_for_last();                                                                                                       \
         all.clear(blockIdx.x);                                                                                                 \
-        const Tiled<LARGEST, ROW_THREADS> operand = {n, all.n_largest(0, 0), team};                                            \
+        const Tiled<CODES, ROW_THREADS> operand = {n, all.rows, team};                                            \
         settle<1>(Film{x_in, scale, shift, C, begin}, team, x, router, g, Sums{sums, B * C}, operand, D, eps);                              \
     }                                                                                                                          \
-    SWAP_TILED(W, LARGEST, transpose, TRANSPOSE)                                                                               \
-    SWAP_TILED(W, LARGEST, move, MOVE)                                                                                         \
-    SWAP_TILED(W, LARGEST, literal, LITERAL)
+    SWAP_TILED(W, CODES, transpose, TRANSPOSE)                                                                               \
+    SWAP_TILED(W, CODES, move, MOVE)                                                                                         \
+    SWAP_TILED(W, CODES, literal, LITERAL)
 
-#define SWAP_TILED(W, LARGEST, L, RULE)                                                                                        \
+#define SWAP_TILED(W, CODES, L, RULE)                                                                                        \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                \
         swap_ffn_swap_tiles_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, int event, float *sums,            \
-                                      const float *bias, const float *g, unsigned char *n, u32 *joint, int B, int C, int D,    \
-                                      int J, float eps) {                                                                      \
-        TEAM const Tiled<LARGEST, ROW_THREADS> operand = {n, Joint{joint, B * C}.n_largest(event * J, 0), team};               \
+                                      const float *bias, const float *g, unsigned char *n, int B, int C, int D, float eps) {   \
+        TEAM const Tiled<CODES, ROW_THREADS> operand = {n, B * C, team};               \
         swap_row<1>(RULE, Store{x, ram, map, decisions, Sums{sums, B * C}, bias, g, D, eps}, team, event, operand);                         \
     }
 TILED(bf16, false)
@@ -86,11 +93,11 @@ TILED(e4m3, true)
 #define PRODUCTS(W, T)                                                                                                         \
     extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_gate_up_##W(                                     \
         const unsigned char *n, const unsigned char *packed, float *sums, const float *w1_scale, const float *w3_scale,        \
-        unsigned char *h, u32 *joint, int B, int C, int J, int e, int j, float eps) {                                          \
-        gate_up<T>(GateUpArgs{n, packed, {sums, B * C}, w1_scale, w3_scale, h, eps}, Joint{joint, B * C}, e * J + j);                   \
+        unsigned char *h, u32 *joint, int B, int C, float eps) {                                                               \
+        gate_up<T>(GateUpArgs{n, packed, {sums, B * C}, w1_scale, w3_scale, h, eps}, Joint{joint, B * C});                              \
     }                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_down_##W(                                        \
-        const unsigned char *h, const unsigned char *packed, const float *w2_scale, const float *router, const float *g,       \
+        unsigned char *h, const unsigned char *packed, const float *w2_scale, const float *router, const float *g,       \
         float *x, float *sums, unsigned char *n, u32 *joint, float4 *parts, int B, int C, int J, int e, int j, int residual) { \
         down<T>(DownArgs{h, packed, w2_scale, router, g, x, {sums, B * C}, n, parts, residual}, Joint{joint, B * C}, e * J + j,         \
                 j == J - 1);                                                                                                   \

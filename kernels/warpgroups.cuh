@@ -33,6 +33,16 @@ __device__ __forceinline__ void warps_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same; whether one of all threads says so.
+__device__ __forceinline__ bool warps_any(int id, int threads, bool own) {
+    u32 any;
+    asm volatile("{ .reg .pred own, any;\nsetp.ne.u32 own, %1, 0;\nbar.red.or.pred any, %2, %3, own;\nselp.u32 %0, 1, 0, any; }"
+                 : "=r"(any)
+                 : "r"((u32)own), "r"(id), "r"(threads)
+                 : "memory");
+    return any;
+}
+
 // ---- Two thread blocks next to each other that are a cluster: each has a mate.
 
 // By all threads of both, which need not come together.
@@ -136,10 +146,16 @@ template <int N> __device__ __forceinline__ void registers_more() {
 }
 
 // Operands: rows of 128 bytes in tiles as `group_tile` has them. 32 bytes of each row are multiplied at a time.
+// `bytes` of a number.
 struct Bf16 {
     static constexpr int bytes = 2;
 };
+// Codes of E4M3.
 struct Fp8 {
+    static constexpr int bytes = 1;
+};
+// The same, of which the left operand has a scale for each row of a stage.
+struct Codes {
     static constexpr int bytes = 1;
 };
 
@@ -158,6 +174,9 @@ struct Fp8 {
 #define SUM(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
 #define SUMS_4(c, n) SUM(c[n]), SUM(c[n + 1]), SUM(c[n + 2]), SUM(c[n + 3])
 #define SUMS_16(c) SUMS_4(c, 0), SUMS_4(c, 4), SUMS_4(c, 8), SUMS_4(c, 12)
+#define NEW(c) "=f"((c)[0]), "=f"((c)[1]), "=f"((c)[2]), "=f"((c)[3])
+#define NEW_4(c, n) NEW(c[n]), NEW(c[n + 1]), NEW(c[n + 2]), NEW(c[n + 3])
+#define NEW_16(c) NEW_4(c, 0), NEW_4(c, 4), NEW_4(c, 8), NEW_4(c, 12)
 #define SUMS_OF_TWO SUMS_16(c[0]), SUMS_16(c[1])
 
 // c [64, 128], or twice that, += a [64, 32 bytes] · b [128, or twice that, 32 bytes]ᵀ. A sum of a thread is of row lane / 4, and
@@ -176,11 +195,24 @@ __device__ __forceinline__ void group_multiply(Bf16, float (&c)[2][16][4], u64 a
                  : "l"(a), "l"(b));
 }
 
-// The left operand from registers: of thread `lane` four numbers from 4 (lane % 4) on of row lane / 4, of the row eight further,
-// and those 16 further of both.
-__device__ __forceinline__ void group_multiply(Fp8, float (&c)[16][4], const u32 (&a)[4], u64 b) {
+__device__ __forceinline__ void group_multiply(Fp8, float (&c)[2][16][4], u64 a, u64 b) {
     asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SUMS_64 "}, {%64, %65, %66, %67}, %68, add, 1, 1; }"
+                 "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" SUMS_128 "}, %128, %129, add, 1, 1; }"
+                 : SUMS_OF_TWO
+                 : "l"(a), "l"(b));
+}
+
+__device__ __forceinline__ void group_multiply(Codes, float (&c)[16][4], u64 a, u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SUMS_64 "}, %64, %65, add, 1, 1; }"
                  : SUMS_16(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "l"(a), "l"(b));
+}
+
+// c = a · bᵀ.
+__device__ __forceinline__ void group_multiply_first(Codes, float (&c)[16][4], u64 a, u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SUMS_64 "}, %64, %65, add, 1, 1; }"
+                 : NEW_16(c)
+                 : "l"(a), "l"(b));
 }

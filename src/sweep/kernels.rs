@@ -11,6 +11,7 @@ use super::plan::Cell;
 use super::round_trip::{Sample, recorded};
 use super::source::{Origin, Source};
 use crate::backend::cuda::device::Module;
+use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::run::{Running, failures};
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
@@ -219,7 +220,7 @@ impl Bench<'_> {
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
         let mut measured = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
-            let times = self.timed(&running, problem, watch).map_err(place)?;
+            let times = self.timed(&running, problem, plan.products, watch).map_err(place)?;
             let cold = times.iter().find(|time| time.metric == "us_cold");
             if let (Some(peers), Some(cold)) = (self.peers, cold) {
                 measured.extend(peers.beside(cell.kernel().0, &case.name, cold.value));
@@ -229,7 +230,13 @@ impl Bench<'_> {
         Ok(records(cell, case, measured))
     }
 
-    fn timed(&self, running: &Running, problem: &Problem, watch: &Stopwatch) -> Result<Vec<Measured>> {
+    fn timed(
+        &self,
+        running: &Running,
+        problem: &Problem,
+        products: Factor,
+        watch: &Stopwatch,
+    ) -> Result<Vec<Measured>> {
         let times = running.time(watch)?;
         let rotated = times.rotated.map(|rotated| rotated.median);
         let share = |us: f64| {
@@ -237,7 +244,7 @@ impl Bench<'_> {
             copy.map(|copy| problem.bytes as f64 / us / copy)
         };
         let flops = |us: f64| {
-            let rate = self.ceilings.and_then(|ceilings| ceilings.matmul_tflop_s);
+            let rate = self.ceilings.and_then(|ceilings| ceilings.products(products));
             let rate = rate.filter(|_| problem.flops > 0);
             rate.map(|rate| problem.flops as f64 / us / (rate * 1e6))
         };

@@ -51,7 +51,7 @@ fn chart(all: &Traces, trace: &Trace) -> String {
     };
     let row = |launch: &super::Launch| {
         let us = launch.us_of_all()?;
-        let limit = launch.all().limit(ceilings);
+        let limit = launch.all().limit(ceilings, trace.products);
         let least = (limit > 0.0).then(|| dot(limit, Mark::Hollow, "least"));
         Some(DotRow {
             name: launch.name.clone(),

@@ -6,6 +6,7 @@ mod terminal;
 
 use serde::Serialize;
 
+use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::plan::{Plan, Step, Work};
 use crate::backend::cuda::time::Ceilings;
 use crate::backend::cuda::{Source, Variant};
@@ -27,6 +28,8 @@ pub struct Trace {
     pub launches: Vec<Launch>,
     /// What any way to compute this must move and multiply.
     pub least: Cost,
+    /// What its products multiply.
+    pub products: Factor,
     /// Microseconds of a run; none without a GPU.
     pub us: Option<Micros>,
 }
@@ -64,10 +67,10 @@ pub struct Cost {
 
 impl Cost {
     /// Microseconds that nothing is faster than: of memory and of arithmetic the longer.
-    pub fn limit(self, ceilings: &Ceilings) -> f64 {
+    pub fn limit(self, ceilings: &Ceilings, products: Factor) -> f64 {
         let memory = self.bytes as f64 / (ceilings.copy_gb_s * 1e3);
         let arithmetic = ceilings
-            .matmul_tflop_s
+            .products(products)
             .map_or(0.0, |rate| self.flops as f64 / (rate * 1e6));
         memory.max(arithmetic)
     }
@@ -114,6 +117,7 @@ impl Trace {
             prepare: plan.prepare.iter().map(|step| step.name.clone()).collect(),
             launches: plan.steps.iter().enumerate().map(launch).collect(),
             least,
+            products: plan.products,
             us: None,
         }
     }

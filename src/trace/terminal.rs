@@ -44,7 +44,7 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
         "of limit",
     ])];
     let row = |name: &str, turns: usize, cost: Cost, each: Option<f64>, us: Option<f64>| {
-        let limit = all.ceilings.map(|ceilings| cost.limit(&ceilings));
+        let limit = all.ceilings.map(|ceilings| cost.limit(&ceilings, trace.products));
         vec![
             name.to_string(),
             turns.to_string(),
@@ -94,7 +94,10 @@ pub fn side_by_side(all: &Traces) -> Rows {
     };
     let us =
         |get: fn(&super::Micros) -> Option<f64>| move |trace: &Trace| optional(trace.us.as_ref().and_then(get), micros);
-    let limit = |trace: &Trace| all.ceilings.map(|ceilings| trace.least.limit(&ceilings));
+    let limit = |trace: &Trace| {
+        all.ceilings
+            .map(|ceilings| trace.least.limit(&ceilings, trace.products))
+    };
     let mut rows = vec![
         of("", &|trace| trace.kernel.clone()),
         of("launches", &|trace| trace.turns().to_string()),

@@ -81,6 +81,7 @@ fn times_for_a_terminal_say_what_they_are_shares_of() {
     run.manifest.ceilings = Some(Ceilings {
         copy_gb_s: 4270.0,
         matmul_tflop_s: None,
+        e4m3_tflop_s: None,
     });
     let text = report::times(&run);
     for shown in ["cold µs", "2.50", "a <peer>", "copy 4270 GB/s, no cuBLASLt"] {

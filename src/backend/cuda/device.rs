@@ -16,6 +16,8 @@ pub struct Device {
     pub driver: String,
     /// What kernels are compiled for: `sm_90a`.
     pub arch: String,
+    /// The first number of its compute capability.
+    pub major: i32,
     /// Multiprocessors.
     pub sms: i64,
     /// Bytes of the second-level cache.
@@ -76,6 +78,7 @@ impl Device {
             name: cuda("cuDeviceGetName", result::device::get_name(device))?,
             driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
             arch: format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" }),
+            major,
             sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.into(),
             l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
         })

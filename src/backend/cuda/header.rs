@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{like, sequence};
 use crate::error::{Error, Result, did_you_mean};
@@ -43,6 +43,9 @@ pub struct Variant {
     pub scratch: Vec<Scratch>,
     /// Why two runs may differ.
     pub nondeterministic: Option<String>,
+    /// What its products of matrices multiply: the rate they are shares of.
+    #[serde(default)]
+    pub products: Factor,
     /// Once, after inputs are there, and not timed: what is made of weights when they are loaded.
     #[serde(default)]
     pub prepare: Vec<Launch>,
@@ -110,7 +113,7 @@ pub struct Matmul {
 }
 
 /// What is multiplied.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Factor {
     #[default]

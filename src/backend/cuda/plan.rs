@@ -2,7 +2,7 @@
 
 use super::device::Shape;
 use super::expr::eval;
-use super::header::{self, Launch, Number, Variant};
+use super::header::{self, Factor, Launch, Number, Variant};
 use super::matmul::Product;
 use super::sequence::{Turn, unroll};
 use crate::kernels::Case;
@@ -18,6 +18,8 @@ pub struct Plan {
     pub order: Vec<(usize, Turn)>,
     /// Names, bytes, and whether they are cleared before each run.
     pub scratch: Vec<(String, usize, bool)>,
+    /// What its products multiply.
+    pub products: Factor,
 }
 
 /// One launch.
@@ -78,6 +80,7 @@ impl Plan {
             steps: Vec::new(),
             order: Vec::new(),
             scratch: Vec::new(),
+            products: variant.products,
         };
         let steps = |launches: &[&Launch]| {
             let steps = launches.iter().map(|launch| Step::new(launch, case, &sizes));

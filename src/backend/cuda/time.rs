@@ -7,6 +7,7 @@ use super::device::{Device, Memory, cuda};
 use super::header::{Factor, Sum};
 use super::matmul::{Matmul, Operands, Product};
 use crate::error::Result;
+use crate::formats::element;
 use crate::kernels::Data;
 
 /// Microseconds of one repetition.
@@ -53,14 +54,31 @@ pub struct Ceilings {
     pub copy_gb_s: f64,
     /// Of a large product of bf16 matrices, 10¹² operations a second; none where there is no cuBLASLt.
     pub matmul_tflop_s: Option<f64>,
+    /// Of one of E4M3 matrices; none, too, where the device has no such products.
+    #[serde(default)]
+    pub e4m3_tflop_s: Option<f64>,
+}
+
+impl Ceilings {
+    /// Of large products of such matrices, 10¹² operations a second.
+    pub fn products(&self, of: Factor) -> Option<f64> {
+        match of {
+            Factor::Bf16 => self.matmul_tflop_s,
+            Factor::E4m3 => self.e4m3_tflop_s,
+        }
+    }
 }
 
 impl std::fmt::Display for Ceilings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "copy {:.0} GB/s", self.copy_gb_s)?;
         match self.matmul_tflop_s {
-            Some(rate) => write!(f, ", bf16 matrix product {rate:.0} TFLOP/s"),
-            None => write!(f, ", no cuBLASLt to multiply matrices with"),
+            Some(rate) => write!(f, ", bf16 matrix product {rate:.0} TFLOP/s")?,
+            None => write!(f, ", no cuBLASLt to multiply matrices with")?,
+        }
+        match self.e4m3_tflop_s {
+            Some(rate) => write!(f, ", E4M3 {rate:.0} TFLOP/s"),
+            None => Ok(()),
         }
     }
 }
@@ -223,16 +241,21 @@ impl<'a> Stopwatch<'a> {
     pub fn ceilings(&self) -> Result<Ceilings> {
         Ok(Ceilings {
             copy_gb_s: self.copy_bandwidth()? / 1e3,
-            matmul_tflop_s: self.matmul_rate()?.map(|rate| rate / 1e6),
+            matmul_tflop_s: self.matmul_rate(Factor::Bf16)?.map(|rate| rate / 1e6),
+            // With scales for rows there is none before Hopper.
+            e4m3_tflop_s: match self.device.major >= 9 {
+                true => self.matmul_rate(Factor::E4m3)?.map(|rate| rate / 1e6),
+                false => None,
+            },
         })
     }
 
-    /// Operations per microsecond of a product of bf16 matrices of N(0, 1) by cuBLASLt, 8192³; none without cuBLASLt.
-    fn matmul_rate(&self) -> Result<Option<f64>> {
+    /// Operations per microsecond of a product of matrices of N(0, 1) by cuBLASLt, 8192³; none without cuBLASLt.
+    fn matmul_rate(&self, of: Factor) -> Result<Option<f64>> {
         const SIZE: usize = 8192;
         let product = Product {
             sizes: [SIZE; 3],
-            of: Factor::Bf16,
+            of,
             into: Sum::Bf16,
         };
         let Some(matmul) = Matmul::new(self.device, product)? else {
@@ -242,15 +265,23 @@ impl<'a> Stopwatch<'a> {
         let data = Data::new(0, &nothing);
         let memory = |purpose: &str| {
             let values = data.normal(purpose, SIZE * SIZE).into_iter();
-            let bytes: Vec<u8> = values.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect();
+            let bytes: Vec<u8> = match of {
+                Factor::Bf16 => values.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+                Factor::E4m3 => {
+                    let e4m3 = element("e4m3").expect("E4M3 is an element");
+                    values.map(|x| e4m3.encode(x) as u8).collect()
+                }
+            };
             let memory = self.device.memory(bytes.len())?;
             self.device.write(&memory, 0, &bytes)?;
             Ok(memory)
         };
         let (a, b, d) = (memory("a")?, memory("b")?, self.device.memory(2 * SIZE * SIZE)?);
+        let ones = self.device.memory(4 * SIZE)?;
+        self.device.write(&ones, 0, &1f32.to_le_bytes().repeat(SIZE))?;
         let operands = Operands {
             matrices: [a.address, b.address, d.address],
-            scales: None,
+            scales: (of == Factor::E4m3).then_some([ones.address; 2]),
         };
         matmul.launch(&operands)?;
         let times = (0..12).map(|_| self.timer.once(|| matmul.launch(&operands)));
