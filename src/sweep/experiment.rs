@@ -296,7 +296,8 @@ impl Experiment {
             Kind::SwapFfn => format!("{rows} sequences × {cols} tokens"),
             _ => format!("{rows} × {cols}"),
         };
-        (draws > 0).then(|| format!("{draws} draws of {each}"))
+        let noun = if draws == 1 { "draw" } else { "draws" };
+        (draws > 0).then(|| format!("{draws} {noun} of {each}"))
     }
 
     /// Whether there are recipes of which kernels compute operations of the model.
