@@ -133,8 +133,8 @@ prepare = [
 launch = [
     { name = "start", entry = "swap_ffn_start_tiles_{W}", grid = ["B * C"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "router", "ffn_g", "sums", "n", "joint", "B", "C", "D", "begin", "eps"] },
     { name = "swap", entry = "swap_ffn_swap_tiles_{W}_{L}", grid = ["B * C"], block = [256], bytes = "B * C * (1152 + (12 + size) * D)", args = ["x", "ram", "map", "decisions", "@E", "sums", "router_bias", "ffn_g", "n", "B", "C", "D", "eps"] },
-    { name = "gate_up", entry = "swap_ffn_gate_up_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230688, bytes = "(2 * F * D + B * C * (D + F)) * size", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "w1_scale", "w3_scale", "h", "joint", "B", "C", "eps"] },
-    { name = "down", entry = "swap_ffn_down_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 230688, bytes = "F * D * size + B * C * (F * size + D * (4 + size))", flops = "2 * B * C * D * F", args = ["h", "packed_2", "w2_scale", "router", "ffn_g", "x", "sums", "n", "joint", "parts", "B", "C", "J", "@E", "@J", "RES"] },
+    { name = "gate_up", entry = "swap_ffn_gate_up_{W}", grid = ["B * C / 128 * 32"], block = [384], shared = 230696, bytes = "(2 * F * D + B * C * (D + F)) * size", flops = "4 * B * C * D * F", args = ["n", "packed_13", "sums", "w1_scale", "w3_scale", "h", "joint", "B", "C", "eps"] },
+    { name = "down", entry = "swap_ffn_down_{W}", grid = ["B * C / 128 * 32"], block = [384], cluster = [2], shared = 230696, bytes = "F * D * size + B * C * (F * size + D * (4 + size))", flops = "2 * B * C * D * F", args = ["h", "packed_2", "w2_scale", "router", "ffn_g", "x", "sums", "n", "joint", "parts", "B", "C", "J", "@E", "@J", "RES"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -164,7 +164,7 @@ prepare = [
 ]
 each = { programmatic = true }
 launch = [
-    { name = "events", entry = "swap_ffn_events_4_{W}", grid = [128], block = [384], cluster = [2], shared = 230944, bytes = "begin * (B * 2 + C * 8 + B * C * 6) * D + E * (B * C * (1152 + (12 + size) * D) + J * (3 * F * D * size + B * C * (D * (4 + 2 * size) + F * 2 * size)))", flops = "E * J * 6 * B * C * D * F", args = ["x_in", "film_scale", "film_shift", "x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "begin", "E", "J", "rule", "RES", "eps"] },
+    { name = "events", entry = "swap_ffn_events_4_{W}", grid = [128], block = [384], cluster = [2], shared = 230952, bytes = "begin * (B * 2 + C * 8 + B * C * 6) * D + E * (B * C * (1152 + (12 + size) * D) + J * (3 * F * D * size + B * C * (D * (4 + 2 * size) + F * 2 * size)))", flops = "E * J * 6 * B * C * D * F", args = ["x_in", "film_scale", "film_shift", "x", "ram", "map", "decisions", "sums", "router_bias", "router", "ffn_g", "n", "packed_13", "w1_scale", "w3_scale", "h", "packed_2", "w2_scale", "joint", "parts", "B", "C", "D", "begin", "E", "J", "rule", "RES", "eps"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },

@@ -54,13 +54,13 @@ template <class T, class Ready>
 __device__ __forceinline__ void gate_up_fetch(Tiles<T> &own, GateUpArgs args, u32 begin, int block, int tile, Ahead ahead, Ready ready) {
     const auto there = [&] {
         ready();
+        barrier_arrive(&own.n_there);
         if (T::bytes == 1) {
             fence_copies();
-            barrier_expect(&own.n_there, EXPONENTS);
+            barrier_expect(&own.exponents_there, EXPONENTS);
             copy_in(own.exponents(begin / UP_COUNT<T> & 1), exponents_of((unsigned char *)args.n, args.sums.rows, WIDTH, block), EXPONENTS,
-                    &own.n_there);
-        } else
-            barrier_arrive(&own.n_there);
+                    &own.exponents_there);
+        }
     };
     fetch<UP_COUNT<T>>(up_ring(own), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * T::bytes, nullptr,
                        args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, Own{}, ahead, [] {}, there);
@@ -151,10 +151,16 @@ __device__ __forceinline__ void gate_up_multiply(Tiles<T> &own, GateUpArgs args,
     arrival_wait(&own.n_there, odd);
     float c[2][16][4];
     Activation<T> activation = {own, c, {}, {}, hidden_scales(args.h, joint.rows, block, tile), group, odd ^ 1};
+    float squares[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        squares[i] = squares_of(args.sums, row + 8 * i);
+    if (SCALED)
+        arrival_wait(&own.exponents_there, odd);
     const u32 *const exponents = (const u32 *)own.exponents(odd);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        activation.factors[i] = inverse_norm(squares_of(args.sums, row + 8 * i), WIDTH, args.eps);
+        activation.factors[i] = inverse_norm(squares[i], WIDTH, args.eps);
         if (SCALED) {
             const u32 exponent = largest_exponent<WIDTH / 128>(exponents + in_block + 8 * i);
             activation.factors[i] *= power_of(exponent);

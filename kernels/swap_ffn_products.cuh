@@ -39,9 +39,9 @@ template <class T> struct Tiles {
     RingBarriers up, down;
     // Of each group of warps: its rows of h have been copied; there is room at the mate's; what it left is here.
     u64 h_copied[2], room_there[2], left_here[2][2];
-    // What the thread that fetches tells those that multiply: rows are there to be swapped, for the first product, with their exponents.
+    // What the thread that fetches tells those that multiply: rows are there to be swapped, for the first product, and their exponents.
     // And others to it: they have what was left for them; what they have of h is told.
-    u64 x_there, n_there, taken, h_told;
+    u64 x_there, n_there, exponents_there, taken, h_told;
 
     // 8 KB of h for a group, of columns 64·half on.
     __device__ __forceinline__ unsigned char *h_of(int half, int group) {
@@ -90,7 +90,7 @@ template <class T> __device__ __forceinline__ void tiles_init(Tiles<T> &tiles) {
             barrier_init(tiles.left_here[threadIdx.x], 1), barrier_init(tiles.left_here[threadIdx.x] + 1, 1);
         }
         if (threadIdx.x == 0) {
-            barrier_init(&tiles.x_there, 1), barrier_init(&tiles.n_there, 1);
+            barrier_init(&tiles.x_there, 1), barrier_init(&tiles.n_there, 1), barrier_init(&tiles.exponents_there, 1);
             barrier_init(&tiles.taken, 8), barrier_init(&tiles.h_told, 2);
         }
         barriers_ready();
