@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{TIME, above};
+use super::kernels::TIME;
 use super::mutants::Fate;
 use super::run::Run;
 use crate::atomic::write_atomic;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
+use crate::home;
 use crate::kernels;
 
 /// Its file in the folder of a device.
@@ -264,9 +265,10 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
     found
 }
 
-/// Folder of what was verified: `experiments/results` here or in a folder above.
+/// Folder of what was verified.
 fn results() -> Result<PathBuf> {
-    above("experiments/results")?.ok_or_else(|| Error::Setup("no folder experiments/results here or above".into()))
+    const RESULTS: &str = "experiments/results";
+    home::find(RESULTS).ok_or_else(|| Error::Setup(format!("no folder {RESULTS} is found; give --attested DIR")))
 }
 
 /// `ulplab gate --attested`: the kernels in the tree against what was verified.

@@ -1,7 +1,7 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::execute::Text;
@@ -16,6 +16,7 @@ use crate::backend::cuda::run::{Running, failures};
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
+use crate::home;
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
 use crate::pattern::matches;
@@ -24,24 +25,21 @@ use crate::record::{Phase, Record};
 /// Site of the records of times.
 pub const TIME: &str = "time";
 
-/// Folder of the kernels: $ULPLAB_KERNELS, or `kernels/` here or in a folder above.
+/// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
+const MARK: &str = "kernels/common.cuh";
+
+/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`home::places`].
 pub fn folder() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("ULPLAB_KERNELS") {
         return Ok(folder.into());
     }
-    above("kernels")?.ok_or_else(|| Error::Setup("no folder kernels/ here or above; set ULPLAB_KERNELS".into()))
+    let mark = home::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
+    Ok(mark.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
 /// The file of an operation's kernels.
 pub fn file(op: &dyn Op) -> Result<KernelFile> {
     KernelFile::read(&folder()?.join(format!("{}.cu", op.name())))
-}
-
-/// The folder of that name here, or in the nearest folder above that has one.
-pub fn above(name: &str) -> Result<Option<PathBuf>> {
-    let here = std::env::current_dir().map_err(Error::io(".", "read"))?;
-    let mut folders = here.ancestors().map(|folder| folder.join(name));
-    Ok(folders.find(|folder| folder.is_dir()))
 }
 
 /// Puts the variants that the experiment names and its programs in the place of recipes, and the cases of their operations
