@@ -143,3 +143,27 @@ fn the_schema_is_that_of_the_program_and_knows_every_key() {
         }
     }
 }
+
+/// What people copy must work: every command of the workflow is one that the program takes.
+#[test]
+fn commands_of_the_workflow_exist() {
+    for (file, least) in [("examples/github-actions.yml", 4), ("docs/ci.md", 4)] {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        let typed = text
+            .replace("${{ matrix.slice }}", "1")
+            .replace("$SLURM_ARRAY_TASK_ID", "1")
+            .replace("$EXPERIMENT", "experiments/smoke.toml");
+        let commands = typed
+            .split(['\n', '\'', '`'])
+            .flat_map(|line| line.split("&&"))
+            .filter_map(|line| Some(&line[line.find("ulplab ")?..]))
+            .filter(|line| line.starts_with("ulplab sweep") || line.starts_with("ulplab gate") || line.starts_with("ulplab report"));
+        let mut seen = 0;
+        for command in commands {
+            seen += 1;
+            let parsed = ulplab::cli::command().try_get_matches_from(command.split_whitespace());
+            assert!(parsed.is_ok(), "{file}: {command}: {}", parsed.unwrap_err());
+        }
+        assert!(seen >= least, "{file}: only {seen} commands were found");
+    }
+}
