@@ -35,6 +35,7 @@ use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::kernels::data::{bf16_bytes, f32_bytes};
 use ulplab::kernels::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
+use ulplab::metrics::VIOLATIONS;
 use ulplab::sweep::execute::Text;
 use ulplab::sweep::kernels::sites;
 
@@ -86,7 +87,7 @@ fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
     let found = (problem.judge)(&Outputs(outputs));
     let counts = found
         .iter()
-        .filter(|found| found.metric == "violations")
+        .filter(|found| found.metric == &VIOLATIONS)
         .map(|found| found.value);
     counts.reduce(f64::max).expect("a judgement counts violations")
 }

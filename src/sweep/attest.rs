@@ -15,6 +15,7 @@ use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
 use crate::kernels;
+use crate::metrics::BOUND_RATIO;
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
@@ -165,7 +166,7 @@ fn shown(run: &Run, kernel: &str) -> Shown {
     let records = || run.records.iter().filter(|record| record.recipe == kernel);
     let cases: std::collections::BTreeSet<&str> = records().map(|record| record.window.as_str()).collect();
     let ratios = records()
-        .filter(|record| record.metric == "bound_ratio")
+        .filter(|record| record.metric == BOUND_RATIO.name)
         .map(|record| record.value);
     let mut times: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
     for record in records().filter(|record| record.site == TIME) {

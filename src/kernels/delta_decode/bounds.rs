@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::super::judge::{Measured, bf16_error};
 use super::Step;
-use crate::metrics::unravel;
+use crate::metrics::{BOUND_RATIO, VIOLATIONS, unravel};
 use crate::record::Worst;
 
 /// Half an ulp of f32, relative.
@@ -127,7 +127,7 @@ impl Bounds {
             n: want.len() as u64,
             worst: worst.clone(),
         };
-        vec![measured("violations", beyond as f64), measured("bound_ratio", ratio)]
+        vec![measured(&VIOLATIONS, beyond as f64), measured(&BOUND_RATIO, ratio)]
     }
 
     /// Of number `at` of o, which should be `want`.

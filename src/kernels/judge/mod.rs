@@ -6,15 +6,14 @@ pub use admissible::{Stored, admissible};
 
 use rayon::prelude::*;
 
-use crate::metrics::{Pair, measure_all};
+use crate::metrics::{BOUND_RATIO, Metric, Pair, VIOLATIONS, measure_all};
 use crate::record::Worst;
 
 /// What is said of one output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub output: &'static str,
-    /// Name of one of [`METRICS`](crate::metrics::METRICS).
-    pub metric: &'static str,
+    pub metric: &'static Metric,
     pub value: f64,
     /// Elements behind it.
     pub n: u64,
@@ -37,7 +36,7 @@ pub fn equal(output: &'static str, want: &[u8], got: &[u8], shape: &[usize], siz
         .flatten();
     Measured {
         output,
-        metric: "violations",
+        metric: &VIOLATIONS,
         value: count as f64,
         n: (want.len() / size) as u64,
         worst: first.map(|at| Worst {
@@ -87,11 +86,11 @@ pub fn within(
     };
     let place = (worst.1 < want.len()).then(|| place(worst.1));
     let mut all = vec![
-        measured("violations", beyond as f64, place.clone()),
-        measured("bound_ratio", worst.0, place),
+        measured(&VIOLATIONS, beyond as f64, place.clone()),
+        measured(&BOUND_RATIO, worst.0, place),
     ];
     let pair = Pair::new(want, got);
-    all.extend(measure_all(&pair).map(|(metric, value)| measured(metric.name, value, None)));
+    all.extend(measure_all(&pair).map(|(metric, value)| measured(metric, value, None)));
     all
 }
 
