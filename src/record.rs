@@ -55,6 +55,9 @@ pub struct Record {
     /// The element with the largest absolute error, where the metric has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst: Option<Worst>,
+    /// What is wrong, if something must not be as it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Box<Failure>>,
 }
 
 impl Record {
@@ -73,6 +76,7 @@ impl Record {
             nonfinite_want: 0,
             nonfinite_got: 0,
             worst: None,
+            failure: None,
         }
     }
 }
@@ -93,6 +97,26 @@ pub struct Worst {
     pub want: f64,
     #[serde(with = "nullable")]
     pub got: f64,
+}
+
+/// What is wrong with an output, so that a reader can tell without the data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// A sentence that stands alone: element, want, got, bound, how many of how many, in what pattern; or what a program did
+    /// wrong.
+    pub message: String,
+    /// The worst element. `None` if no element can be named, as when a program left no output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst: Option<Worst>,
+    /// Largest error that `worst` may have; 0 where bits are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<f64>,
+    /// Where the bound comes from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Where the wrong elements lie, e.g. `all in columns 512..1024`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pattern: String,
 }
 
 /// JSON has no NaN and no infinities: NaN is written as null, infinities as strings.

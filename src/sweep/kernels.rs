@@ -324,6 +324,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
         value: measured.value,
         n: measured.n,
         worst: measured.worst,
+        failure: None,
         ..blank.clone()
     };
     measured.into_iter().map(record).collect()

@@ -1,11 +1,12 @@
 //! Records as JSON Lines: one line for each tensor or decision measured, with all its metrics.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::record::{Phase, Record, Worst, from_json, to_json};
+use crate::record::{Failure, Phase, Record, Worst, from_json, to_json};
 
 /// Consecutive records of one thing.
 #[derive(Serialize, Deserialize)]
@@ -28,6 +29,9 @@ struct Measurement {
     /// Belongs to `max_abs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     worst: Option<Worst>,
+    /// Belongs to the metric of that name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    failures: BTreeMap<String, Box<Failure>>,
 }
 
 fn zero(n: &u64) -> bool {
@@ -58,6 +62,9 @@ pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
             .map(|record| (record.metric.clone(), to_json(record.value)))
             .collect();
         let worst = group.iter().find_map(|record| record.worst.clone());
+        let failures = group
+            .iter()
+            .filter_map(|record| Some((record.metric.clone(), record.failure.clone()?)));
         let line = Measurement {
             cell,
             recipe,
@@ -70,6 +77,7 @@ pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
             nonfinite_got,
             metrics,
             worst,
+            failures: failures.collect(),
         };
         serde_json::to_writer(&mut *out, &line)?;
         out.write_all(b"\n")?;
@@ -97,6 +105,7 @@ pub fn read(text: &str) -> Result<Vec<Record>, String> {
                 nonfinite_want: line.nonfinite_want,
                 nonfinite_got: line.nonfinite_got,
                 worst: line.worst.clone().filter(|_| metric == crate::metrics::MAX_ABS.name),
+                failure: line.failures.get(metric).cloned(),
             });
         }
     }
@@ -122,14 +131,25 @@ mod tests {
             nonfinite_want: 0,
             nonfinite_got: 2,
             worst,
+            failure: None,
         };
         let worst = Worst {
             index: vec![1, 2],
             want: f64::NEG_INFINITY,
             got: 0.1,
         };
+        let failure = Failure {
+            message: "y[1, 2]: want -Infinity, got 0.1".into(),
+            worst: Some(worst.clone()),
+            bound: Some(0.0),
+            why: "bits are defined".into(),
+            pattern: String::new(),
+        };
         let records = [
-            record("sqnr", f64::INFINITY, None),
+            Record {
+                failure: Some(Box::new(failure)),
+                ..record("sqnr", f64::INFINITY, None)
+            },
             record("cosine", 0.1 + 0.2, None),
             record("max_abs", 5e-324, Some(worst)),
             Record {

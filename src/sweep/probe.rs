@@ -224,6 +224,7 @@ pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[u
         nonfinite_want,
         nonfinite_got,
         worst: worst(metric, evidence, shape),
+        failure: None,
         ..blank.clone()
     })
 }

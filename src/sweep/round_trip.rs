@@ -123,6 +123,7 @@ pub fn with_means(mut records: Vec<Record>) -> Vec<Record> {
                 Record {
                     layer: None,
                     worst: None,
+                    failure: None,
                     ..record.clone()
                 },
                 1.0,

@@ -15,7 +15,7 @@ use super::lines;
 use super::run::{Manifest, Run};
 use super::summary::Summary;
 use crate::atomic::write_atomic;
-use crate::record::{Phase, Record, Worst};
+use crate::record::{Failure, Phase, Record, Worst};
 use crate::{Error, Result};
 
 pub const RECORDS: &str = "records.parquet";
@@ -60,6 +60,9 @@ pub fn write_records(run: &Run, path: &Path) -> Result<()> {
         indices("worst_index", records),
         floats("worst_want", records, |r| r.worst.as_ref().map(|w| w.want)),
         floats("worst_got", records, |r| r.worst.as_ref().map(|w| w.got)),
+        strings("failure", records, |r| {
+            r.failure.as_ref().map(|failure| failure.message.as_str())
+        }),
     ]);
     write_parquet(path, records.len(), columns)
 }
@@ -146,7 +149,7 @@ fn write_parquet(path: &Path, rows: usize, columns: Vec<Column>) -> Result<()> {
     })
 }
 
-/// Reads back what [`write_records`] wrote, bit for bit.
+/// Reads back what [`write_records`] wrote, bit for bit; a failure has its message only.
 pub fn read_records(path: &Path) -> Result<Vec<Record>> {
     let table = Table::read(path)?;
     let (cell, recipe, window) = (table.text("cell")?, table.text("recipe")?, table.text("window")?);
@@ -155,6 +158,7 @@ pub fn read_records(path: &Path) -> Result<Vec<Record>> {
     let (value, n) = (table.floats("value")?, table.counts("n")?);
     let (nonfinite_want, nonfinite_got) = (table.counts("nonfinite_want")?, table.counts("nonfinite_got")?);
     let (want, got) = (table.floats("worst_want")?, table.floats("worst_got")?);
+    let failure = table.text("failure")?;
     let index = table
         .column("worst_index")?
         .list()
@@ -190,6 +194,12 @@ pub fn read_records(path: &Path) -> Result<Vec<Record>> {
                 nonfinite_want: nonfinite_want.get(row).ok_or_else(|| missing("nonfinite_want"))?,
                 nonfinite_got: nonfinite_got.get(row).ok_or_else(|| missing("nonfinite_got"))?,
                 worst,
+                failure: failure.get(row).map(|message| {
+                    Box::new(Failure {
+                        message: message.into(),
+                        ..Failure::default()
+                    })
+                }),
             })
         })
         .collect()

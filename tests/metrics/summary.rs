@@ -17,6 +17,7 @@ fn record(recipe: &str, layer: Option<u32>, site: &str, metric: &str, window: us
         nonfinite_want: 0,
         nonfinite_got: 0,
         worst: None,
+        failure: None,
     }
 }
 

@@ -306,6 +306,7 @@ fn measure(records: &mut Vec<Record>, spec: &Spec, phase: Phase, window: &str, c
                 want: 1.5,
                 got: 1.5 + value,
             }),
+            failure: None,
         });
     };
     let mut vector = |layer: Option<u32>, site: &str, error: f64| {
