@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::super::judge::{Measured, bf16_error};
+use super::super::judge::{Measured, bf16_error, over};
 use super::Step;
 use crate::metrics::{BOUND_RATIO, VIOLATIONS, unravel};
 use crate::record::Worst;
@@ -97,7 +97,10 @@ impl Bounds {
         let decayed = before * (decay * (relative + UNIT) + LEAST);
         let written = self.k[key_head * sizes.key + key].abs() * self.written[head * sizes.value + value];
         let error = 1.01 * (decayed + written + UNIT * want.abs() + LEAST);
-        (got - want).abs() / if step.size == 4 { error } else { bf16_error(want, error) }
+        over(
+            (got - want).abs(),
+            if step.size == 4 { error } else { bf16_error(want, error) },
+        )
     }
 
     /// What [`within`](super::super::judge::within) says first of the pool that was found. Of hundreds of millions of numbers

@@ -64,7 +64,7 @@ pub fn within(
         } else if !want.is_finite() || !got.is_finite() {
             f64::INFINITY
         } else {
-            (got - want).abs() / bound(at)
+            over((got - want).abs(), bound(at))
         }
     };
     let worst = (0..want.len()).into_par_iter().map(|at| (ratio(at), at)).reduce(
@@ -92,6 +92,14 @@ pub fn within(
     let pair = Pair::new(want, got);
     all.extend(measure_all(&pair).map(|(metric, value)| measured(metric, value, None)));
     all
+}
+
+/// An error, which is not zero, as a multiple of its bound. A bound that is NaN admits nothing.
+pub fn over(error: f64, bound: f64) -> f64 {
+    match error / bound {
+        ratio if ratio.is_nan() => f64::INFINITY,
+        ratio => ratio,
+    }
 }
 
 /// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most
