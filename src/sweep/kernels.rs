@@ -19,6 +19,7 @@ use crate::error::{Error, Result, did_you_mean};
 use crate::home;
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
+use crate::metrics::{self, Metric};
 use crate::pattern::matches;
 use crate::record::{Phase, Record};
 
@@ -219,7 +220,7 @@ impl Bench<'_> {
         let mut measured = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             let times = self.timed(&running, problem, plan.products, watch).map_err(place)?;
-            let cold = times.iter().find(|time| time.metric == "us_cold");
+            let cold = times.iter().find(|time| time.metric == &metrics::US_COLD);
             if let (Some(peers), Some(cold)) = (self.peers, cold) {
                 measured.extend(peers.beside(cell.kernel().0, &case.name, cold.value));
             }
@@ -246,17 +247,17 @@ impl Bench<'_> {
             let rate = rate.filter(|_| problem.flops > 0);
             rate.map(|rate| problem.flops as f64 / us / (rate * 1e6))
         };
-        let all = [
-            ("us_cold", Some(times.cold.median)),
-            ("us_cold_p10", Some(times.cold.p10)),
-            ("us_cold_p90", Some(times.cold.p90)),
-            ("us_hot", Some(times.hot.median)),
-            ("us_graph", times.graph.map(|graph| graph.median)),
-            ("us_rotated", rotated),
-            ("megabytes", Some(problem.bytes as f64 / 1e6)),
-            ("of_copy", share(times.cold.median)),
-            ("of_copy_rotated", rotated.and_then(share)),
-            ("of_matmul", flops(times.cold.median)),
+        let all: [(&Metric, Option<f64>); 10] = [
+            (&metrics::US_COLD, Some(times.cold.median)),
+            (&metrics::US_COLD_P10, Some(times.cold.p10)),
+            (&metrics::US_COLD_P90, Some(times.cold.p90)),
+            (&metrics::US_HOT, Some(times.hot.median)),
+            (&metrics::US_GRAPH, times.graph.map(|graph| graph.median)),
+            (&metrics::US_ROTATED, rotated),
+            (&metrics::MEGABYTES, Some(problem.bytes as f64 / 1e6)),
+            (&metrics::OF_COPY, share(times.cold.median)),
+            (&metrics::OF_COPY_ROTATED, rotated.and_then(share)),
+            (&metrics::OF_MATMUL, flops(times.cold.median)),
         ];
         let measured = all.into_iter();
         Ok(measured
@@ -296,13 +297,13 @@ impl Bench<'_> {
 pub fn unknown(cell: &Cell, case: &Case, site: &str) -> Record {
     Record {
         site: site.into(),
-        metric: "violations".into(),
+        metric: metrics::VIOLATIONS.name.into(),
         ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
     }
 }
 
 /// One of the numbers that a time gives.
-pub fn time(metric: &'static str, value: f64) -> Measured {
+pub fn time(metric: &'static Metric, value: f64) -> Measured {
     Measured {
         output: TIME,
         metric,
@@ -317,7 +318,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
     let blank = Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name);
     let record = |measured: Measured| Record {
         site: measured.output.into(),
-        metric: measured.metric.into(),
+        metric: measured.metric.name.into(),
         value: measured.value,
         n: measured.n,
         worst: measured.worst,
