@@ -8,6 +8,8 @@ mod errors;
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/limits.rs"]
+mod limits;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]

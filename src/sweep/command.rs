@@ -15,6 +15,7 @@ use super::experiment::{Experiment, Kind};
 use super::folder::Folder;
 use super::judge;
 use super::kernels;
+use super::limits::{Bytes, available, check_cells, check_size};
 use super::load::Source;
 use super::mutants::{self, Fate};
 use super::peers::Peers;
@@ -65,6 +66,9 @@ pub struct SweepArgs {
     /// Print verdicts as JSON Lines on stdout in place of the table.
     #[arg(long)]
     pub json: bool,
+    /// Refuse a run that needs more memory, e.g. 16G [default: what is free on the machine].
+    #[arg(long, value_name = "SIZE")]
+    pub max_memory: Option<Bytes>,
     /// No progress bar.
     #[arg(long)]
     pub no_progress: bool,
@@ -204,6 +208,8 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         .check()
         .map_err(|(place, message)| source.error_at(&place, message))?;
 
+    check_cells(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = experiment
         .model
@@ -212,6 +218,13 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         .transpose()?;
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
     let config = checkpoint.as_ref().map(|checkpoint| &checkpoint.config);
+    check_size(
+        &experiment,
+        config,
+        rayon::current_num_threads(),
+        args.max_memory.or_else(available),
+    )
+    .map_err(|(place, message)| source.error_at(&place, message))?;
     let ready = Ready::resolve(&experiment, config).map_err(|(place, message)| source.error_at(&place, message))?;
     let ids = experiment.windows.iter().map(|window| {
         let text = datasets.text(&window.text, window.offset, experiment.tokens)?;

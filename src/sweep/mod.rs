@@ -9,6 +9,7 @@ pub mod experiment;
 pub mod folder;
 pub mod judge;
 pub mod kernels;
+pub mod limits;
 pub mod lines;
 pub mod load;
 pub mod mutants;
