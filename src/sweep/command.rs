@@ -53,7 +53,8 @@ pub struct SweepArgs {
     /// Go on with an unfinished run: the one in --out, or the newest of this experiment.
     #[arg(long)]
     pub resume: bool,
-    /// Run only every N-th cell from the M-th on; the partitions share one --out.
+    /// Run only every N-th cell from the M-th on; the partitions share one --out. Whichever finds all cells there judges
+    /// the run; the others end with exit code 0 when their share is done, so judge by `ulplab gate` in the end.
     #[arg(long, value_name = "slice:M/N")]
     pub partition: Option<Partition>,
     /// Print the cells of the plan, one per line, and run none.

@@ -183,7 +183,11 @@ impl Folder {
     /// Removes temporary files of processes that were killed. Nothing reads them, so it does not matter if one stays.
     fn tidy(&self) {
         let folders = [self.path.clone(), self.path.join(CELLS), self.sessions()];
-        let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let entries = folders
+            .iter()
+            .filter_map(|folder| fs::read_dir(folder).ok())
+            .flatten()
+            .flatten();
         for entry in entries.filter(|entry| is_temporary(&entry.file_name())) {
             let modified = entry.metadata().and_then(|metadata| metadata.modified());
             let age = modified.ok().and_then(|modified| modified.elapsed().ok());
@@ -220,7 +224,8 @@ pub fn sealed(manifest: &Manifest) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
-fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
+/// What is in `run.json`; the error says why its bytes are not what [`sealed`] makes of a run.
+pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     #[derive(Deserialize)]
     struct Head {
         schema: u32,
@@ -241,10 +246,13 @@ fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     Ok(manifest)
 }
 
-/// Records of a cell's file; strictly what [`Folder::write_cell`] wrote for this cell of this run.
-fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, String> {
+/// Records of a cell's file; the error says why its bytes are not what [`Folder::write_cell`] wrote for the cell `id` of the
+/// run with the fingerprint `run`.
+pub fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, String> {
     seal::check(bytes, CLOSE_CELL)?;
-    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?.trim_end();
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| error.to_string())?
+        .trim_end();
     let (lines, end) = text.rsplit_once('\n').unwrap_or(("", text));
     let end: End = serde_json::from_str(end).map_err(|error| format!("last line: {error}"))?;
     if end.cell != id {
@@ -259,13 +267,23 @@ fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, String> {
         return Err(format!("it holds {found} records, and its last line says {said}"));
     }
     let belongs = |record: &&Record| {
-        let rest = id.strip_prefix(record.recipe.as_str()).and_then(|rest| rest.strip_prefix('/'));
+        let rest = id
+            .strip_prefix(record.recipe.as_str())
+            .and_then(|rest| rest.strip_prefix('/'));
         let rest = rest.and_then(|rest| rest.strip_prefix(record.phase.name())?.strip_prefix('/'));
         record.cell == id && rest == Some(record.window.as_str())
     };
     if let Some(record) = records.iter().find(|record| !belongs(record)) {
-        let Record { cell, recipe, phase, window, .. } = record;
-        return Err(format!("a record in it is of {recipe}, {phase}, {window} in the cell '{cell}'"));
+        let Record {
+            cell,
+            recipe,
+            phase,
+            window,
+            ..
+        } = record;
+        return Err(format!(
+            "a record in it is of {recipe}, {phase}, {window} in the cell '{cell}'"
+        ));
     }
     Ok(records)
 }

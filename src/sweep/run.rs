@@ -79,19 +79,26 @@ impl Manifest {
         for planned in plan(&self.experiment) {
             let listed = cells.next_if_eq(&&planned.id).is_some() || left_out.next_if_eq(&&planned.id).is_some();
             if !listed {
-                return Err(format!("its experiment plans the cell '{}', which is not in its list at that place", planned.id));
+                return Err(format!(
+                    "its experiment plans the cell '{}', which is not in its list at that place",
+                    planned.id
+                ));
             }
             if !seen.insert(planned.id.clone()) {
                 return Err(format!("its experiment plans the cell '{}' twice", planned.id));
             }
         }
         if let Some(id) = cells.chain(left_out).next() {
-            return Err(format!("it lists the cell '{id}' twice, or its experiment does not plan that cell"));
+            return Err(format!(
+                "it lists the cell '{id}' twice, or its experiment does not plan that cell"
+            ));
         }
         let identity = self.identity();
         if identity != self.fingerprint {
             let found = &self.fingerprint;
-            return Err(format!("its fingerprint is {found}, and that of what it says is {identity}"));
+            return Err(format!(
+                "its fingerprint is {found}, and that of what it says is {identity}"
+            ));
         }
         Ok(())
     }
@@ -107,14 +114,21 @@ impl Manifest {
         let short = [
             ("version of ulplab", self.version.clone(), other.version.clone()),
             ("commit", commit(self), commit(other)),
-            ("seed", self.experiment.seed.to_string(), other.experiment.seed.to_string()),
+            (
+                "seed",
+                self.experiment.seed.to_string(),
+                other.experiment.seed.to_string(),
+            ),
             ("device", self.device.clone(), other.device.clone()),
             ("planted fault", fault(self), fault(other)),
         ];
         let long = [
             ("experiment", seed(self) != seed(other)),
             ("data", self.data != other.data),
-            ("selection of cells", self.cells != other.cells || self.left_out != other.left_out),
+            (
+                "selection of cells",
+                self.cells != other.cells || self.left_out != other.left_out,
+            ),
         ];
         let short = short.into_iter().filter(|(_, a, b)| a != b);
         let short = short.map(|(what, a, b)| format!("another {what} ({a}, here {b})"));

@@ -23,7 +23,9 @@ pub fn check(bytes: &[u8], close: &str) -> Result<(), String> {
     let found = blake3::hash(text).to_hex();
     if found.as_bytes() != digest {
         let digest = String::from_utf8_lossy(digest);
-        return Err(format!("it is not as it was written: its blake3 is {found}, and it ends with {digest}"));
+        return Err(format!(
+            "it is not as it was written: its blake3 is {found}, and it ends with {digest}"
+        ));
     }
     Ok(())
 }
