@@ -10,6 +10,8 @@ mod interruption;
 mod kernels;
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/partitions.rs"]
+mod partitions;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]
