@@ -82,7 +82,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .collect(),
     };
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     rows.iter()
         .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
         .map_err(Error::io("stdout", "write"))?;
@@ -142,17 +142,17 @@ pub struct DoctorArgs {
 }
 
 pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
-    println!(
+    outln!(
         "ulplab {}, {} threads",
         env!("CARGO_PKG_VERSION"),
         rayon::current_num_threads()
     );
     let mut healthy = true;
     let mut check = |what: &str, outcome: Result<String>| match outcome {
-        Ok(found) => println!("ok    {what}: {found}"),
+        Ok(found) => outln!("ok    {what}: {found}"),
         Err(error) => {
             healthy = false;
-            println!("FAIL  {what}: {error}");
+            outln!("FAIL  {what}: {error}");
         }
     };
     let found = Datasets::open(args.datasets.as_deref());
@@ -177,8 +177,8 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     );
     // Neither is needed for anything but kernels.
     let optional = |what: &str, outcome: Result<String>| match outcome {
-        Ok(found) => println!("ok    {what}: {found}"),
-        Err(error) => println!("none  {what}: {error}"),
+        Ok(found) => outln!("ok    {what}: {found}"),
+        Err(error) => outln!("none  {what}: {error}"),
     };
     let compiler = |toolkit: Toolkit| {
         format!(

@@ -3,6 +3,11 @@
 //! Data flows one way: an [`sweep::experiment::Experiment`] is planned into cells, each cell runs a path with some
 //! numerics and yields [`record::Record`]s, gates turn records into verdicts, reports show both. See `docs/design.md`.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+pub mod output;
+
 pub mod atomic;
 pub mod backend;
 pub mod bench;

@@ -40,17 +40,26 @@ pub fn signed(x: f64) -> String {
     }
 }
 
-/// `value ±half`, `half` being the farther end of the interval; the value alone where there is no interval.
+/// `value ±half`, `half` being the farther end of the interval; the value alone if the interval has no width, and `value ±—`
+/// if there is none, as over one window.
 pub fn interval(mean: f64, low: f64, high: f64) -> String {
-    let half = (mean - low).abs().max((high - mean).abs());
+    let half = half_width(mean, low, high);
     let sign = if mean < 0.0 { '-' } else { '+' };
     if mean.is_nan() {
         not_finite(mean)
     } else if half == 0.0 {
         format!("{sign}{}", significant(mean.abs(), 2))
+    } else if half.is_nan() {
+        format!("{sign}{} ±—", significant(mean.abs(), 2))
     } else {
         format!("{sign}{} ±{}", significant(mean.abs(), 2), significant(half, 2))
     }
+}
+
+/// From the mean to the farther end; NaN if either end is.
+fn half_width(mean: f64, low: f64, high: f64) -> f64 {
+    let (below, above) = ((mean - low).abs(), (high - mean).abs());
+    if below.is_nan() || above <= below { below } else { above }
 }
 
 /// Decibels, of which a tenth is a difference of one per cent in the error; and exponents.
@@ -64,11 +73,12 @@ pub fn decibels(x: f64) -> String {
 
 /// A value of the metric of that name with the farther end of its interval, as far as it has one: `31.52 ±0.05`.
 pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String {
-    let half = (mean - low).abs().max((high - mean).abs());
+    let half = half_width(mean, low, high);
     let signed = matches!(metric, "delta_nats" | "rho" | "recall_excess");
     match metric {
         _ if signed => interval(mean, low, high),
         _ if half == 0.0 || !mean.is_finite() => of_metric(metric, mean),
+        _ if half.is_nan() => format!("{} ±—", of_metric(metric, mean)),
         // The interval is never shown narrower than it is.
         _ if metric.contains("sqnr") || metric == "growth" => {
             format!("{} ±{:.2}", of_metric(metric, mean), (half * 100.0).ceil() / 100.0)
@@ -194,6 +204,15 @@ mod tests {
             "+0.0021 ±4.3e-4"
         );
         assert_eq!(of_metric_within("sqnr", f64::NAN, f64::NAN, f64::NAN), "NaN");
+    }
+
+    #[test]
+    fn where_there_is_no_interval_none_is_shown() {
+        assert_eq!(interval(0.00213, f64::NAN, f64::NAN), "+0.0021 ±—");
+        assert_eq!(interval(0.00213, 0.002, f64::NAN), "+0.0021 ±—");
+        assert_eq!(interval(0.00213, 0.00213, 0.00213), "+0.0021");
+        assert_eq!(of_metric_within("sqnr", 31.524, f64::NAN, f64::NAN), "31.52 ±—");
+        assert_eq!(of_metric_within("recall", 0.9781, f64::NAN, f64::NAN), "0.978 ±—");
     }
 
     #[test]

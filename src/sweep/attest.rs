@@ -14,6 +14,7 @@ use crate::atomic::write_atomic;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
+use crate::gate::{Status, Verdict};
 use crate::kernels;
 
 /// Its file in the folder of a device.
@@ -81,11 +82,9 @@ impl Attestation {
             if !cells.into_iter().all(|cell| run.manifest.cells.contains(&cell)) {
                 continue;
             }
-            let failed = run
-                .verdicts
-                .iter()
-                .any(|verdict| !verdict.pass && verdict.recipe.starts_with(&format!("{}.", source.op)));
-            if failed {
+            let of_op = |verdict: &&Verdict| verdict.recipe.starts_with(&format!("{}.", source.op));
+            let holds = |verdict: &Verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice);
+            if !run.verdicts.iter().filter(of_op).all(holds) {
                 continue;
             }
             let kernel = |variant: &str| format!("{}.{variant}", source.op);
@@ -281,14 +280,14 @@ fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Result<
         return Err(Error::NothingSelected("there are no kernels".into()));
     }
     let findings = changed(sources, attestations);
-    findings.iter().for_each(|finding| println!("FAIL {finding}"));
+    findings.iter().for_each(|finding| outln!("FAIL {finding}"));
     let files: Vec<String> = attestations
         .iter()
         .map(|(file, _)| file.display().to_string())
         .collect();
     let verdict = if findings.is_empty() { "PASS" } else { "FAIL" };
     let good = sources.len().saturating_sub(findings.len());
-    println!(
+    outln!(
         "{verdict}: {good} of {} files of kernels are as they were verified, by {}",
         sources.len(),
         files.join(", ")
@@ -308,14 +307,14 @@ const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
 pub fn without_device(sources: &[Source], why: &Error, faults: impl Fn(&Source) -> bool) -> Result<Exit> {
     let toolkit = Toolkit::open()?;
     let (major, minor) = toolkit.version;
-    println!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
+    outln!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
     for source in sources {
         for arch in ARCHITECTURES {
             let cubin = toolkit.compile(source, arch, &[])?;
-            println!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
+            outln!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
             for mutant in source.header.mutants.iter().filter(|_| faults(source)) {
                 let cubin = toolkit.compile(source, arch, &[mutant.define()])?;
-                println!("  with {}: {} bytes", mutant.name, cubin.bytes.len());
+                outln!("  with {}: {} bytes", mutant.name, cubin.bytes.len());
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,6 +8,7 @@ use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
 use super::peers::Peers;
 use super::plan::Cell;
+use super::run::Hindrance;
 use super::round_trip::{Sample, recorded};
 use super::source::{Origin, Source};
 use crate::backend::cuda::device::Module;
@@ -78,6 +79,26 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
     Ok(())
 }
 
+/// The variants that are for another device than this one, and why.
+pub fn for_others(
+    experiment: &Experiment,
+    sources: &[KernelFile],
+    device: &Device,
+) -> BTreeMap<String, Hindrance> {
+    let named = |(source, variant): (&KernelFile, &Variant)| {
+        let name = format!("{}.{}", source.op, variant.name);
+        let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
+        let why = format!("it is for {arch}, and this device is {}", device.arch);
+        let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
+        tried.then(|| (name, Hindrance::OtherDevice(why)))
+    };
+    let of = |source| {
+        let source: &KernelFile = source;
+        source.header.variants.iter().map(move |variant| (source, variant))
+    };
+    sources.iter().flat_map(of).filter_map(named).collect()
+}
+
 /// Whether there is a fault of that name, `op.mutant`.
 pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     let of = |source: &KernelFile| -> Vec<String> {
@@ -135,7 +156,7 @@ impl Cells<'_> {
             }
             let problem = op.problem(&case, self.data);
             if let Err(why) = &problem {
-                eprintln!("{} case {}: {why}", op.name(), case.name);
+                errln!("{} case {}: {why}", op.name(), case.name);
             }
             for cell in here {
                 if self.stop.load(Ordering::Relaxed) {
@@ -190,7 +211,7 @@ impl Bench<'_> {
                 // A launch that is refused leaves the device as it was; one that went astray does not.
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
-                    eprintln!("{why}");
+                    errln!("{why}");
                     Ok(vec![unknown(cell, case, "launch")])
                 })
             })?;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::experiment::Experiment;
+use super::invocation::Invocation;
 use super::summary::Summary;
 use crate::backend::cuda::time::Ceilings;
-use crate::gate::Verdict;
+use crate::gate::{Outcome, Verdict};
 use crate::record::Record;
 
 /// What a run was: enough to make every number of it again.
@@ -19,6 +20,8 @@ pub struct Manifest {
     /// Commit of the working tree, if it is one, with `+` behind it when there were uncommitted changes.
     pub commit: Option<String>,
     pub experiment: Experiment,
+    /// The command that asked for it.
+    pub invocation: Invocation,
     /// blake3 of the experiment, the datasets and the seed: runs with the same one measure the same thing.
     pub fingerprint: String,
     /// Name and blake3 of every data file read.
@@ -29,8 +32,13 @@ pub struct Manifest {
     pub started_at: String,
     /// Seconds spent so far, all sessions of a resumed run together.
     pub seconds: f64,
-    /// Ids of all cells of the plan.
+    /// Ids of the cells that are measured.
     pub cells: Vec<String>,
+    /// Ids of the cells that the experiment plans and that are not measured, as they were not selected.
+    pub left_out: Vec<String>,
+    /// Recipes that cannot run, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hindered: BTreeMap<String, Hindrance>,
     pub recipes: Vec<RecipeInfo>,
     /// Of kernels: by `op/case`, whose time `us_peer` is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -40,6 +48,16 @@ pub struct Manifest {
     pub ceilings: Option<Ceilings>,
     /// Whether every cell is there. A run that was interrupted or killed says false.
     pub complete: bool,
+}
+
+/// Why a recipe cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hindrance {
+    /// It is for another device than this one.
+    OtherDevice(String),
+    /// What it needs is not here.
+    Missing(String),
 }
 
 /// What a report says of a recipe besides its errors.
@@ -61,4 +79,11 @@ pub struct Run {
     pub records: Vec<Record>,
     pub summaries: Vec<Summary>,
     pub verdicts: Vec<Verdict>,
+}
+
+impl Run {
+    pub fn outcome(&self) -> Outcome {
+        let Manifest { complete, left_out, .. } = &self.manifest;
+        Outcome::of(&self.verdicts, *complete, left_out.is_empty())
+    }
 }
