@@ -8,3 +8,5 @@ mod store;
 mod synthetic;
 #[path = "report/texts.rs"]
 mod texts;
+#[path = "report/verdicts.rs"]
+mod verdicts;
