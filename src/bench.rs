@@ -113,7 +113,8 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
         if (peer.tokens, peer.threads) != (ours.tokens, ours.threads) {
             outln!(
                 "the peer ran {} tokens on {} threads: no ratio",
-                peer.tokens, peer.threads
+                peer.tokens,
+                peer.threads
             );
         } else {
             let (forward, decode) = (

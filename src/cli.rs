@@ -128,7 +128,9 @@ pub fn guarded(command: impl FnOnce() -> Result<Exit>) -> Exit {
 fn bug(panic: &PanicHookInfo) -> String {
     let payload = panic.payload();
     let text = payload.downcast_ref::<&str>().copied();
-    let message = text.or(payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    let message = text
+        .or(payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
     let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
     format!(

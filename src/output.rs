@@ -73,13 +73,19 @@ pub fn width() -> usize {
 /// The terminal's width, else that of `$COLUMNS`, else 120. Some terminals say that they have no columns at all.
 pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
     let columns = columns.and_then(|columns| columns.parse().ok());
-    terminal.map(usize::from).filter(|width| *width > 0).or(columns.filter(|width| *width > 0)).unwrap_or(WIDTH)
+    terminal
+        .map(usize::from)
+        .filter(|width| *width > 0)
+        .or(columns.filter(|width| *width > 0))
+        .unwrap_or(WIDTH)
 }
 
 /// Text without control characters.
 pub fn clean(text: &str) -> String {
     let mut clean = Clean::new(Vec::new(), false);
-    clean.write_all(text.as_bytes()).expect("writing to memory does not fail");
+    clean
+        .write_all(text.as_bytes())
+        .expect("writing to memory does not fail");
     String::from_utf8_lossy(&clean.inner).into_owned()
 }
 
@@ -93,6 +99,10 @@ impl<W: Write> Clean<W> {
     /// With `colour` the sequences of [`COLOURS`] pass.
     pub fn new(inner: W, colour: bool) -> Self {
         Self { inner, colour }
+    }
+
+    pub fn into_inner(self) -> W {
+        self.inner
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {

@@ -104,7 +104,9 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
     }
     outln!(
         "{:14} {:11} {:>20}   one core, [{rows}, {cols}] f32",
-        "format", "", "GB/s of f32"
+        "format",
+        "",
+        "GB/s of f32"
     );
     for figure in &figures {
         let Timing { median, min, max } = figure.time;

@@ -30,7 +30,13 @@ pub fn markdown(run: &Summarized) -> String {
         let verdict = check.verdict;
         row([verdict.recipe.as_str(), &check.rule, check.label(), &verdict.message].into_iter())
     });
-    table(&mut text, "Checks that were not judged", &["recipe", "rule", "", "why"], rows, LIMIT / 8 * 5);
+    table(
+        &mut text,
+        "Checks that were not judged",
+        &["recipe", "rule", "", "why"],
+        rows,
+        LIMIT / 8 * 5,
+    );
     overview(&mut text, run, LIMIT / 4 * 3);
     checks(&mut text, "Passed checks", &passed, LIMIT / 8 * 7);
     let facts = run.facts();

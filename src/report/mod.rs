@@ -160,9 +160,17 @@ impl Summarized<'_> {
 
     /// Recipes that have no row, in a line: those that were not selected.
     fn unselected(&self) -> Option<String> {
-        let Manifest { cells, recipes, experiment, .. } = &self.run.manifest;
+        let Manifest {
+            cells,
+            recipes,
+            experiment,
+            ..
+        } = &self.run.manifest;
         let selected: HashSet<&str> = cells.iter().filter_map(|id| id.split('/').next()).collect();
-        let count = recipes.iter().filter(|recipe| !selected.contains(recipe.name.as_str())).count();
+        let count = recipes
+            .iter()
+            .filter(|recipe| !selected.contains(recipe.name.as_str()))
+            .count();
         let noun = match experiment.kind {
             Kind::Kernels => "variant",
             _ => "recipe",
@@ -172,14 +180,21 @@ impl Summarized<'_> {
     }
 
     fn checks_of(&self, statuses: &[Status]) -> Vec<&Check<'_>> {
-        let listed = self.checks.iter().filter(|check| statuses.contains(&check.verdict.status));
+        let listed = self
+            .checks
+            .iter()
+            .filter(|check| statuses.contains(&check.verdict.status));
         listed.collect()
     }
 
     /// What was not judged, a line for each reason: recipes and reason.
     fn unjudged(&self) -> Vec<(String, &str)> {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-        for check in self.checks.iter().filter(|check| check.verdict.status == Status::NotJudged) {
+        for check in self
+            .checks
+            .iter()
+            .filter(|check| check.verdict.status == Status::NotJudged)
+        {
             let (recipe, why) = (check.verdict.recipe.as_str(), check.verdict.message.as_str());
             match reasons.iter_mut().find(|(other, _)| *other == why) {
                 Some((_, recipes)) if recipes.contains(&recipe) => {}
@@ -191,7 +206,10 @@ impl Summarized<'_> {
             [first, second, _, rest @ ..] => format!("{first}, {second} and {} more", 1 + rest.len()),
             few => few.join(", "),
         };
-        reasons.into_iter().map(|(why, recipes)| (named(recipes), why)).collect()
+        reasons
+            .into_iter()
+            .map(|(why, recipes)| (named(recipes), why))
+            .collect()
     }
 
     /// What was measured on, in a line.

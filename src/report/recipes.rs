@@ -91,7 +91,10 @@ pub fn candidates<'a>(run: &'a Run, index: &Index) -> Vec<Candidate<'a>> {
 fn names(run: &Run) -> Vec<&str> {
     let measured: HashSet<&str> = run.summaries.iter().map(|summary| summary.recipe.as_str()).collect();
     let names = run.manifest.recipes.iter().map(|recipe| recipe.name.as_str());
-    names.chain([REFERENCE]).filter(|name| measured.contains(name)).collect()
+    names
+        .chain([REFERENCE])
+        .filter(|name| measured.contains(name))
+        .collect()
 }
 
 fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {

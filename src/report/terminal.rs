@@ -34,7 +34,10 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             _ => line.into(),
         });
     }
-    lines.extend(run.unselected().map(|unselected| clip(&format!("… {unselected}"), width)));
+    lines.extend(
+        run.unselected()
+            .map(|unselected| clip(&format!("… {unselected}"), width)),
+    );
     lines.push(String::new());
     let failures: Vec<_> = run.checks.iter().filter(|check| check.verdict.fails()).collect();
     for check in failures.iter().take(FAILURES) {

@@ -40,7 +40,10 @@ impl Tally {
             };
             run.verdicts.iter().filter(counts).count()
         };
-        let elsewhere = run.verdicts.iter().filter(|verdict| verdict.status == Status::NotForDevice);
+        let elsewhere = run
+            .verdicts
+            .iter()
+            .filter(|verdict| verdict.status == Status::NotForDevice);
         let unbound = |c: &&Candidate| c.gate == Gate::Unbound && c.group != Group::Reference;
         Self {
             outcome: run.outcome(),

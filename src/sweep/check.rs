@@ -107,7 +107,10 @@ impl Experiment {
             return wrong("phases", NO_PHASES);
         }
         if self.sources.is_empty() {
-            return wrong("source", "[[source]] is missing: expected name = \"NAME\" and from = ORIGIN, once or several times");
+            return wrong(
+                "source",
+                "[[source]] is missing: expected name = \"NAME\" and from = ORIGIN, once or several times",
+            );
         }
         if let Some(name) = repeated(self.sources.iter().map(|source| source.name.clone())) {
             return wrong(&name, format!("source '{name}' is given twice"));
@@ -157,7 +160,10 @@ impl Experiment {
             return wrong("draws", "draws and shape are of drawn sources, and there is none");
         }
         if !self.windows.is_empty() && !sites {
-            return wrong("window", "windows of text are read by sources at sites of a model, and there is none");
+            return wrong(
+                "window",
+                "windows of text are read by sources at sites of a model, and there is none",
+            );
         }
         if self.kind == Kind::RoundTrip && self.model.is_some() && !sites {
             return wrong("model", "a model is run for sources at its sites, and there is none");
@@ -237,7 +243,8 @@ impl Experiment {
             return wrong(name, message);
         }
         if !kernels && !recipe.dtype.is_f32() {
-            let message = format!("recipe '{name}': 'dtype' is the type that 'kernels' read and write, and there are none");
+            let message =
+                format!("recipe '{name}': 'dtype' is the type that 'kernels' read and write, and there are none");
             return wrong(name, message);
         }
         if recipe.against.is_some() && self.kind != Kind::RoundTrip {

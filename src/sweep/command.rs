@@ -136,7 +136,10 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
     }
     let (programs, variants): (Vec<Cell>, Vec<Cell>) = prepared.cells.drain(..).partition(program);
     if programs.is_empty() {
-        outln!("NOT RUN: kernels were compiled, and none of {} cells was run: {why}", variants.len());
+        outln!(
+            "NOT RUN: kernels were compiled, and none of {} cells was run: {why}",
+            variants.len()
+        );
         return Ok(Some(Exit::NotJudged));
     }
     for cell in variants {
@@ -157,7 +160,9 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         experiment.gates = rules.gates()?;
     }
     let mut sources = Vec::new();
-    let foreign = args.of_kernels().find(|(_, given)| *given && experiment.kind != Kind::Kernels);
+    let foreign = args
+        .of_kernels()
+        .find(|(_, given)| *given && experiment.kind != Kind::Kernels);
     if let Some((option, _)) = foreign {
         return Err(Error::Usage(format!("{option} is for kernels only")));
     }

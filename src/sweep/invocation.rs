@@ -41,7 +41,9 @@ impl Invocation {
         }
         self.mutant.iter().for_each(|mutant| option("--mutant", mutant.clone()));
         self.peers.iter().for_each(|file| option("--peers", path(file)));
-        self.datasets.iter().for_each(|folder| option("--datasets", path(folder)));
+        self.datasets
+            .iter()
+            .for_each(|folder| option("--datasets", path(folder)));
         option("--seed", seed.to_string());
         words.extend(self.timed.then(|| "--timed".to_string()));
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")

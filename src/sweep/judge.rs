@@ -46,7 +46,10 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
             return Err((rule.metric.clone(), message));
         }
         if rule.recipes.is_empty() {
-            let message = format!("gate on {}: recipes = [] binds no recipe; expected patterns of names", rule.metric);
+            let message = format!(
+                "gate on {}: recipes = [] binds no recipe; expected patterns of names",
+                rule.metric
+            );
             return Err((rule.metric.clone(), message));
         }
         if let Some(pattern) = rule

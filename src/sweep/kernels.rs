@@ -8,8 +8,8 @@ use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
 use super::peers::Peers;
 use super::plan::Cell;
-use super::run::Hindrance;
 use super::round_trip::{Sample, recorded};
+use super::run::Hindrance;
 use super::source::{Origin, Source};
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::header::Factor;
@@ -79,11 +79,7 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
 }
 
 /// The variants that are for another device than this one, and why.
-pub fn for_others(
-    experiment: &Experiment,
-    sources: &[KernelFile],
-    device: &Device,
-) -> BTreeMap<String, Hindrance> {
+pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
     let named = |(source, variant): (&KernelFile, &Variant)| {
         let name = format!("{}.{}", source.op, variant.name);
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;

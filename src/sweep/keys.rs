@@ -30,9 +30,11 @@ pub const KEYS: &[Key] = &[
     key("draws", DRAWN, |experiment| experiment.draws > 0),
     key("shape", DRAWN, |experiment| experiment.shape != [0, 0]),
     key("source", DRAWN, |experiment| !experiment.sources.is_empty()),
-    key("recipe", &[Model, RoundTrip, Recall, Recurrence, SwapFfn], |experiment| {
-        !experiment.recipes.is_empty()
-    }),
+    key(
+        "recipe",
+        &[Model, RoundTrip, Recall, Recurrence, SwapFfn],
+        |experiment| !experiment.recipes.is_empty(),
+    ),
     key("kernels", &[Kernels], |experiment| !experiment.kernels.is_empty()),
     key("command", &[Kernels], |experiment| !experiment.commands.is_empty()),
     // Operations have their own cases; only `run.json` names them.
@@ -69,7 +71,10 @@ impl Experiment {
                 true => "no experiment file has it".into(),
                 false => format!("it is for kind = {}", users.join(", ")),
             };
-            return wrong(name, format!("an experiment of kind = \"{kind}\" has no use for '{name}'; {whose}"));
+            return wrong(
+                name,
+                format!("an experiment of kind = \"{kind}\" has no use for '{name}'; {whose}"),
+            );
         }
         if self.windows.is_empty() && self.tokens > 0 {
             let message = "tokens is the length of windows of text, and no [[window]] is given";
