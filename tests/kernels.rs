@@ -83,7 +83,7 @@ fn stored(bf16: bool, values: &[f32]) -> Vec<u8> {
 
 /// The elements that are not what they must be, in the output where they are most.
 fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
-    let found = (problem.judge)(&Outputs(outputs));
+    let found = problem.judge(&Outputs(outputs));
     let counts = found
         .iter()
         .filter(|found| found.metric == "violations")

@@ -46,7 +46,7 @@ fn cell_of(all: &Cells, command: &Command, cell: &Cell, case: &Case, problem: &P
         }
     };
     let mut measured = checked.measured;
-    measured.extend((problem.judge)(&checked.outputs));
+    measured.extend(problem.judge(&checked.outputs));
     let right = failures(&measured).next().is_none();
     measured.extend(us.filter(|_| right).map(|us| time("us_claimed", us)));
     Ok(records(cell, case, measured))
