@@ -13,6 +13,7 @@ use super::failure::{Elements, Said};
 use super::values::{self, POISON_BYTE};
 use super::{Bound, Judge, Measured, Rule};
 use crate::formats::Single;
+use crate::metrics::VIOLATIONS;
 
 /// What was stored, and of which numbers.
 struct Stored<'a> {
@@ -128,7 +129,7 @@ impl Judge {
             rows: self.rows.clone(),
             ..Self::finite(codes.output, self.dtype, &codes.shape, self.why.clone())
         };
-        let right = judge.measured("violations", 0.0);
+        let right = judge.measured(&VIOLATIONS, 0.0);
         let bad = |at: usize| wrong[at] != Wrong::Not;
         let Some(first) = (0..wrong.len()).find(|at| bad(*at)) else {
             return right;

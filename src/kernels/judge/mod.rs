@@ -16,7 +16,7 @@ use safetensors::Dtype;
 
 use super::Outputs;
 use crate::formats::Format;
-use crate::metrics::{Pair, measure_all};
+use crate::metrics::{BOUND_RATIO, Metric, Pair, VIOLATIONS, measure_all};
 use crate::record::{Failure, Worst};
 use failure::{Elements, Said};
 pub use values::{bits, is_number, number};
@@ -86,8 +86,7 @@ pub struct Part {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub output: &'static str,
-    /// Name of one of [`METRICS`](crate::metrics::METRICS).
-    pub metric: &'static str,
+    pub metric: &'static Metric,
     pub value: f64,
     /// Elements behind it.
     pub n: u64,
@@ -300,7 +299,7 @@ impl Judge {
         self.shape.last().copied().unwrap_or(1).max(1)
     }
 
-    fn measured(&self, metric: &'static str, value: f64) -> Measured {
+    fn measured(&self, metric: &'static Metric, value: f64) -> Measured {
         Measured {
             output: self.output,
             metric,
@@ -313,7 +312,7 @@ impl Judge {
 
     fn equal_of(&self, want: &[u8], any_nan: &Range<usize>, got: &[u8]) -> Measured {
         assert_eq!(want.len(), got.len(), "bytes of '{}'", self.output);
-        let right = self.measured("violations", 0.0);
+        let right = self.measured(&VIOLATIONS, 0.0);
         if want == got {
             return right;
         }
@@ -401,7 +400,7 @@ impl Judge {
                 },
                 _ if want.is_nan() && got_at.is_nan() || want == got_at => 0.0,
                 _ if !want.is_finite() || !got_at.is_finite() => f64::INFINITY,
-                bound => (got_at - want).abs() / bound,
+                bound => over((got_at - want).abs(), bound),
             }
         };
         let found = (0..want.len()).into_par_iter().map(|at| {
@@ -420,7 +419,7 @@ impl Judge {
             want: want[at],
             got: number(dtype, got, at),
         });
-        let mut all = ["violations", "bound_ratio"].map(|metric| Measured {
+        let mut all = [&VIOLATIONS, &BOUND_RATIO].map(|metric| Measured {
             worst: worst_place.clone(),
             ..self.measured(metric, worst)
         });
@@ -445,7 +444,7 @@ impl Judge {
         let mut all = Vec::from(all);
         if metrics {
             let pair = Pair::new(want, &values::numbers(dtype, got));
-            all.extend(measure_all(&pair).map(|(metric, value)| self.measured(metric.name, value)));
+            all.extend(measure_all(&pair).map(|(metric, value)| self.measured(metric, value)));
         }
         all
     }
@@ -496,7 +495,7 @@ impl Judge {
         let infinite = |at: usize| !number(dtype, got, at).is_finite();
         let len = got.len() * 8 / dtype.bitsize();
         let count = (0..len).into_par_iter().filter(|at| infinite(*at)).count();
-        let right = self.measured("violations", 0.0);
+        let right = self.measured(&VIOLATIONS, 0.0);
         let Some(first) = (0..len).find(|at| infinite(*at)) else {
             return right;
         };
@@ -532,4 +531,12 @@ impl Judge {
 pub fn bf16_error(y: f64, error: f64) -> f64 {
     let unit = 2f64.powi(-8);
     error * (1.0 + unit) + (unit * y.abs()).max(2f64.powi(-134))
+}
+
+/// An error, which is not zero, as a multiple of its bound. A bound that is NaN admits nothing.
+fn over(error: f64, bound: f64) -> f64 {
+    match error / bound {
+        ratio if ratio.is_nan() => f64::INFINITY,
+        ratio => ratio,
+    }
 }
