@@ -1,5 +1,9 @@
 //! Rules, and what they say of a run.
 
+mod failures;
+
+pub use failures::{Failed, Failures, explain};
+
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +27,9 @@ pub struct Verdict {
     pub layer: Option<u32>,
     /// A sentence: what was measured where, against which bound.
     pub message: String,
+    /// What [`explain`] says of a rule that does not hold.
+    #[serde(default)]
+    pub failures: Failures,
 }
 
 /// Judges every rule on every recipe it binds. A rule that finds nothing measured where it looks is an error.
@@ -78,6 +85,7 @@ fn verdict(rule: &Rule, bound: Bound, recipe: &str, worst: &Summary) -> Verdict 
         value,
         layer: worst.layer,
         message,
+        failures: Failures::default(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::failures::{self, Line};
 use super::index::{self, Index, Quantity};
 use super::number;
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
@@ -103,6 +104,18 @@ pub struct Check<'a> {
     pub layer: String,
     /// The reference's own value of the same thing (f32 against f64), if the run has it.
     pub reference: String,
+}
+
+impl Check<'_> {
+    /// What makes it fail.
+    pub fn wrong(&self) -> Vec<Line<'_>> {
+        failures::lines(&self.verdict.failures)
+    }
+
+    /// How many cells fail besides; empty if none does.
+    pub fn more(&self) -> String {
+        failures::more(&self.verdict.failures)
+    }
 }
 
 /// All verdicts, failures first, else in the order they were judged.

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::deepseek_v4::{Config, Model};
 
 use super::attest;
+use super::capsules::Capsules;
 use super::commands;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind};
@@ -85,6 +86,10 @@ pub struct SweepArgs {
     /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
     #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
     pub attest: Option<PathBuf>,
+    /// Of kernels and programs: keep inputs, outputs, what was wanted and how far off it may be of each cell that fails, as
+    /// DIR/<cell>.safetensors of at most 64 MiB.
+    #[arg(long, value_name = "DIR")]
+    pub keep_failed: Option<PathBuf>,
     /// Of kernels: set times of other people's code on the same cases beside, as experiments/peers/kernels.py writes them.
     #[arg(long, value_name = "FILE")]
     pub peers: Option<PathBuf>,
@@ -220,8 +225,13 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
     judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
-    if experiment.kind != Kind::Kernels && (args.peers.is_some() || args.timed) {
-        let option = if args.timed { "--timed" } else { "--peers" };
+    let kernels_only = [
+        (args.timed, "--timed"),
+        (args.peers.is_some(), "--peers"),
+        (args.keep_failed.is_some(), "--keep-failed"),
+    ];
+    let asked = kernels_only.iter().find(|(given, _)| *given);
+    if let (Some((_, option)), false) = (asked, experiment.kind == Kind::Kernels) {
         return Err(Error::Usage(format!("{option} is for kernels only")));
     }
     let mut planned = plan(&experiment);
@@ -412,6 +422,11 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         done: &done,
     };
     if kernel {
+        let keep = args.keep_failed.as_ref().map(|folder| Capsules {
+            folder: folder.clone(),
+            experiment: args.experiment.clone(),
+            seed: experiment.seed,
+        });
         let text = model
             .as_ref()
             .zip(prepared.ids.first())
@@ -425,6 +440,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
             data: &Data::new(experiment.seed, &sites),
             done: &done,
             stop: &STOP,
+            keep: keep.as_ref(),
         };
         let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
         let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);

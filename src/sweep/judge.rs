@@ -19,7 +19,7 @@ use super::summary::summarize;
 use super::swap_ffn;
 use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
-use crate::gate::judge;
+use crate::gate::{explain, judge};
 use crate::metrics::{Bound, METRICS};
 use crate::pattern::matches;
 use crate::record::{Phase, Record};
@@ -121,8 +121,9 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
         records.extend(folder.read_cell(id)?);
     }
     let summaries = summarize(&records);
-    let verdicts =
+    let mut verdicts =
         judge(&bind(&manifest, &records), &summaries).map_err(|message| Error::data(&folder.path, message))?;
+    explain(&mut verdicts, &records);
     Ok(Run {
         manifest,
         records,

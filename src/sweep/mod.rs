@@ -1,6 +1,7 @@
 //! Experiment files, and running them.
 
 pub mod attest;
+pub mod capsules;
 pub mod check;
 pub mod command;
 pub mod commands;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ulplab::formats::Direction;
-use ulplab::gate::Verdict;
+use ulplab::gate::{Failures, Verdict};
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::sweep::experiment::{Experiment, Recipe, Role, Round, Rule, Segment, Statistic, Window};
 use ulplab::sweep::run::{Manifest, RecipeInfo, Run};
@@ -279,6 +279,7 @@ fn judge(rule: &Rule, recipe: &str, summaries: &[Summary]) -> Verdict {
             "{} at {} is {value:.6}, required {}",
             rule.metric, rule.at, rule.require
         ),
+        failures: Failures::default(),
     }
 }
 
