@@ -47,6 +47,9 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
         ));
         lines.extend(reasons(&check.verdict.failures, width));
     }
+    if failures.len() > FAILURES {
+        lines.push(format!("… and {} more failed checks", failures.len() - FAILURES));
+    }
     let rows = cases::rows(run.run);
     let mut kernels: Vec<&str> = failures.iter().map(|check| check.verdict.recipe.as_str()).collect();
     kernels.dedup();
@@ -59,9 +62,6 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             lines.push(format!("… and {} more cases", table.len() - CASES));
         }
         lines.push(String::new());
-    }
-    if failures.len() > FAILURES {
-        lines.push(format!("… and {} more failed checks", failures.len() - FAILURES));
     }
     lines.extend(run.smallest().map(|smallest| clip(&smallest, width)));
     let outcome = run.tally.outcome();
