@@ -14,6 +14,8 @@ pub mod bench;
 pub mod cli;
 pub mod compare;
 pub mod dataset;
+pub mod describe;
+pub mod dump;
 pub mod error;
 pub mod formats;
 pub mod gate;

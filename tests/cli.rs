@@ -4,6 +4,8 @@
 mod bring;
 #[path = "cli/errors.rs"]
 mod errors;
+#[path = "cli/failures.rs"]
+mod failures;
 #[path = "cli/interruption.rs"]
 mod interruption;
 #[path = "cli/kernels.rs"]

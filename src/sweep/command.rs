@@ -9,6 +9,7 @@ use reference::paths::deepseek_v4::{Config, Model};
 
 pub use super::args::{OnDevice, SweepArgs};
 use super::attest;
+use super::capsules::Capsules;
 use super::commands;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind, Recipe};
@@ -32,7 +33,6 @@ use crate::gate::Outcome;
 use crate::kernels::Data;
 use crate::record::Record;
 use crate::report;
-
 
 /// Everything decided before the first cell runs.
 struct Prepared {
@@ -371,6 +371,11 @@ fn execute(
         done: &done,
     };
     if kernel {
+        let keep = args.keep_failed.as_ref().map(|folder| Capsules {
+            folder: folder.clone(),
+            experiment: args.experiment.clone(),
+            seed: experiment.seed,
+        });
         let text = model
             .as_ref()
             .zip(prepared.ids.first())
@@ -384,6 +389,7 @@ fn execute(
             data: &Data::new(experiment.seed, &sites),
             done: &done,
             stop: &signal::STOP,
+            keep: keep.as_ref(),
         };
         let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
         let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);

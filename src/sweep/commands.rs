@@ -3,7 +3,7 @@
 use super::experiment::Command;
 use super::kernels::{Cells, of_op, records, time, unknown};
 use super::plan::Cell;
-use crate::backend::cuda::run::failures;
+use crate::backend::checks::failures;
 use crate::backend::program::Program;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Case, Problem};
@@ -43,11 +43,13 @@ fn cell_of(all: &Cells, command: &Command, cell: &Cell, case: &Case, problem: &P
         Err(_) if all.stop.load(std::sync::atomic::Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(why) => {
             errln!("{}: {why}", cell.id);
-            return Ok(vec![unknown(cell, case, "program")]);
+            return Ok(vec![unknown(cell, case, "program", &why)]);
         }
     };
+    let mut checked = checked;
+    checked.measured.extend(problem.judge(&checked.outputs));
+    all.keep_failed(cell, case, problem, &checked)?;
     let mut measured = checked.measured;
-    measured.extend((problem.judge)(&checked.outputs));
     let right = failures(&measured).next().is_none();
     measured.extend(us.filter(|_| right).map(|us| time(&US_CLAIMED, us)));
     Ok(records(cell, case, measured))

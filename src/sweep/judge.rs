@@ -20,7 +20,7 @@ use super::summary::summarize;
 use super::swap_ffn;
 use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
-use crate::gate::{Binding, Unmeasured, judge};
+use crate::gate::{Binding, Unmeasured, explain, judge};
 use crate::metrics::{Bound, METRICS};
 use crate::output;
 use crate::pattern::matches;
@@ -143,6 +143,7 @@ pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> 
     let summaries = summarize(&records);
     let mut verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
     verdicts.iter_mut().for_each(|verdict| verdict.locate(&records));
+    explain(&mut verdicts, &records);
     Ok(Run {
         manifest,
         records,

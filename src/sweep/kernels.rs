@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::capsules::Capsules;
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
 use super::peers::Peers;
@@ -11,18 +12,19 @@ use super::plan::Cell;
 use super::round_trip::{Sample, recorded};
 use super::run::Hindrance;
 use super::source::{Origin, Source};
+use crate::backend::checks::failures;
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::header::Factor;
-use crate::backend::cuda::run::{Running, failures};
+use crate::backend::cuda::run::{Checked, Running};
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
-use crate::shipped;
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
 use crate::metrics::{self, Metric};
 use crate::pattern::matches;
-use crate::record::{Phase, Record};
+use crate::record::{Failure, Phase, Record};
+use crate::shipped;
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
@@ -133,6 +135,8 @@ pub struct Cells<'a> {
     pub data: &'a Data<'a>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
+    /// Where what fails is kept.
+    pub keep: Option<&'a Capsules>,
 }
 
 impl Cells<'_> {
@@ -159,12 +163,22 @@ impl Cells<'_> {
                 }
                 let records = match &problem {
                     Ok(problem) => run(cell, &case, problem)?,
-                    Err(_) => vec![unknown(cell, &case, "inputs")],
+                    Err(why) => vec![unknown(cell, &case, "inputs", why)],
                 };
                 (self.done)(cell, records)?;
             }
         }
         Ok(())
+    }
+
+    /// Keeps what a cell left, if anything is wrong with it and that is asked for.
+    pub fn keep_failed(&self, cell: &Cell, case: &Case, problem: &Problem, checked: &Checked) -> Result<()> {
+        match self.keep {
+            Some(capsules) if failures(&checked.measured).next().is_some() => {
+                capsules.keep(cell, case, problem, checked)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -207,7 +221,7 @@ impl Bench<'_> {
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
                     errln!("{why}");
-                    Ok(vec![unknown(cell, case, "launch")])
+                    Ok(vec![unknown(cell, case, "launch", &why.to_string())])
                 })
             })?;
         }
@@ -234,7 +248,9 @@ impl Bench<'_> {
             return Ok(Vec::new());
         };
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
-        let mut measured = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        let checked = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        self.cells.keep_failed(cell, case, problem, &checked)?;
+        let mut measured = checked.measured;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             let times = self.timed(&running, problem, plan.products, watch).map_err(place)?;
             let cold = times.iter().find(|time| time.metric == &metrics::US_COLD);
@@ -294,7 +310,8 @@ impl Bench<'_> {
             return Ok(None);
         };
         let running = Running::new(self.device, module, case, problem, &plan)?;
-        running.judged(variant.nondeterministic.is_none()).map(Some)
+        let checked = running.judged(variant.nondeterministic.is_none())?;
+        Ok(Some(checked.measured))
     }
 
     /// Whether a variant is for this device.
@@ -310,11 +327,16 @@ impl Bench<'_> {
     }
 }
 
-/// Of a cell that could not be run, for what was amiss: no gate passes a NaN.
-pub fn unknown(cell: &Cell, case: &Case, site: &str) -> Record {
+/// What is recorded of a cell that could not be run, and why it could not: no gate passes a NaN.
+pub fn unknown(cell: &Cell, case: &Case, site: &str, why: &str) -> Record {
+    let message = why.to_string();
     Record {
         site: site.into(),
         metric: metrics::VIOLATIONS.name.into(),
+        failure: Some(Box::new(Failure {
+            message,
+            ..Failure::default()
+        })),
         ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
     }
 }
@@ -327,6 +349,7 @@ pub fn time(metric: &'static Metric, value: f64) -> Measured {
         value,
         n: 1,
         worst: None,
+        failure: None,
     }
 }
 
@@ -339,7 +362,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
         value: measured.value,
         n: measured.n,
         worst: measured.worst,
-        failure: None,
+        failure: measured.failure,
         ..blank.clone()
     };
     measured.into_iter().map(record).collect()

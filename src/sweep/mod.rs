@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod attest;
+pub mod capsules;
 pub mod check;
 pub mod command;
 pub mod commands;

@@ -67,7 +67,13 @@ impl Manifest {
     /// planted fault.
     pub fn identity(&self) -> String {
         let origin = (&self.version, &self.commit, &self.experiment, &self.data);
-        let parts = (origin, &self.device, &self.cells, &self.left_out, &self.invocation.mutant);
+        let parts = (
+            origin,
+            &self.device,
+            &self.cells,
+            &self.left_out,
+            &self.invocation.mutant,
+        );
         let mut digest = blake3::Hasher::new();
         // These types are written as JSON without fail; the words of a failure are no fingerprint of any run.
         let written = serde_json::to_writer(&mut digest, &parts);
