@@ -2,9 +2,9 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
 use super::data::{bf16_bytes, f32_bytes};
-use super::{Buffer, Case, Data, Inputs, Op, Problem, judge};
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, judge};
 
 pub struct Dequantize;
 
@@ -53,6 +53,14 @@ impl Op for Dequantize {
             }
         }
         cases
+    }
+
+    fn parameters(&self) -> Option<Parameters> {
+        Some(parameters(&self.cases()))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
     }
 
     /// Edges are any codes under any scales, besides what such numbers become.

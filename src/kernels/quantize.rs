@@ -2,8 +2,8 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
-use super::{Buffer, Case, Data, Inputs, Op, Problem, judge};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, judge};
 
 pub struct Quantize;
 
@@ -54,6 +54,14 @@ impl Op for Quantize {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        Some(parameters(&self.cases()).tensor("x", &["T", "C"]))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, find) = (case.dim("T"), case.dim("C"), case.dim("FIND") == 1);
         let blocks = Blocks::of(case)?;
@@ -94,7 +102,7 @@ fn case(blocks: &Blocks, dtype: &str, find: i64, edges: &str, inputs: Inputs, ro
     let what = match inputs {
         Inputs::Random => "random",
         Inputs::Edges => edges,
-        Inputs::Site(_) => "site",
+        Inputs::Site(_) | Inputs::File(_) => "site",
     };
     let level = if find == 1 { ".find" } else { "" };
     Case {

@@ -1,8 +1,8 @@
 //! RMSNorm and block quantization of its unrounded result in one.
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
-use super::rmsnorm::{EPS, Normed, error};
-use super::{Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::rmsnorm::{EPS_RANGE, Normed, error};
+use super::{Case, Data, Inputs, Op, Parameters, Problem, Scalar, judge};
 
 pub struct RmsNormQuantize;
 
@@ -61,12 +61,21 @@ impl Op for RmsNormQuantize {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        let parameters = parameters(&self.cases()).scalar("eps", EPS_RANGE);
+        Some(parameters.tensor("x", &["T", "C"]).tensor("weight", &["C"]))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let blocks = Blocks::of(case)?;
         let format = blocks.format()?;
         let (input, x) = numbers("x", case, cols, data)?;
-        let Normed { want, weight } = Normed::new(&x, cols, data);
+        let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
         let mut buffers = vec![input, weight, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
         let bytes = traffic(&buffers);
@@ -79,11 +88,11 @@ impl Op for RmsNormQuantize {
                 data: outputs.get("data"),
                 scale: outputs.get("scale"),
             };
-            judge::admissible(stored, &want, |at| error(cols, want[at]))
+            judge::admissible(stored, &want, |at| error(cols, eps, want[at]))
         };
         Ok(Problem {
             buffers,
-            scalars: vec![("eps", Scalar::F32(EPS))],
+            scalars: vec![("eps", Scalar::F32(eps))],
             bytes,
             flops: 0,
             judge: Box::new(judge),

@@ -1,6 +1,7 @@
 //! What can be told wrong of an experiment before any data is read.
 
 use super::experiment::{Experiment, Kind, Recipe, Window};
+use super::operations;
 use super::plan::REFERENCE;
 use super::recurrence::CHECKPOINT;
 use super::source::Origin;
@@ -51,6 +52,16 @@ impl Experiment {
         if self.kind != Kind::Kernels && !self.commands.is_empty() {
             return wrong("command", "programs are for kind = \"kernels\"");
         }
+        let own = [
+            ("op", self.ops.is_empty()),
+            ("case", self.own_cases.is_empty()),
+            ("cases", self.cases.is_empty()),
+        ];
+        if self.kind != Kind::Kernels
+            && let Some((key, _)) = own.iter().find(|(_, none)| !none)
+        {
+            return wrong(key, format!("'{key}' is for kind = \"kernels\""));
+        }
         match self.kind {
             Kind::Model => self.check_model()?,
             Kind::RoundTrip | Kind::Recall => self.check_sources()?,
@@ -87,17 +98,12 @@ impl Experiment {
     }
 
     fn check_kernels(&self) -> Result<(), Wrong> {
-        if self.model.is_none() || self.windows.is_empty() {
+        operations::check(self)?;
+        let reads = operations::reading_sites(self)?;
+        if !reads.is_empty() && (self.model.is_none() || self.windows.is_empty()) {
             return wrong(
                 "model",
-                "kernels are tried on what passes in a model that reads a window of text; both are needed",
-            );
-        }
-        if let Some(command) = self.commands.iter().find(|command| command.run.is_empty()) {
-            let name = command.recipe();
-            return wrong(
-                &command.name,
-                format!("command '{name}': run is empty, expected a program"),
+                "some cases are what passes in a model that reads a window of text; both are needed, or `cases` without these",
             );
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! `ulplab sweep`: plan, run, gate and report in one go.
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use super::judge;
 use super::kernels;
 use super::load::Source;
 use super::mutants::{self, Fate};
+use super::operations;
 use super::peers::Peers;
 use super::plan::{Cell, Partition, plan, select};
 use super::ready::Ready;
@@ -223,10 +225,11 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         let option = if args.timed { "--timed" } else { "--peers" };
         return Err(Error::Usage(format!("{option} is for kernels only")));
     }
-    let mut planned = plan(&experiment);
+    let misplaced = |(place, message): operations::Wrong| source.error_at(&place, message);
+    let mut planned = plan(&experiment).map_err(misplaced)?;
     if args.timed {
-        let timed = kernels::timed();
-        planned.retain(|cell| timed.contains(&format!("{}/{}", cell.kernel().0, experiment.cases[cell.window])));
+        let timed = operations::timed(&experiment).map_err(misplaced)?;
+        planned.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
     }
     let cells = select(planned, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
@@ -264,6 +267,7 @@ fn manifest(
             data.push((source.path.display().to_string(), source.digest().to_hex().to_string()));
         }
     }
+    data.extend(operations::files(experiment)?);
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
     let commit = commit(&args.experiment);
     let identity = serde_json::to_vec(&(env!("CARGO_PKG_VERSION"), &commit, experiment, &data))
@@ -393,7 +397,14 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
     let bar = progress(args, share.len(), pending.len());
     let experiment = &prepared.experiment;
     let kernel = experiment.kind == Kind::Kernels;
-    let reads = |cell: &&Cell| kernel || cell.window >= experiment.draws;
+    let of_sites = match kernel {
+        true => operations::reading_sites(experiment).map_err(|(_, why)| Error::Usage(why))?,
+        false => HashSet::new(),
+    };
+    let reads = |cell: &&Cell| match kernel {
+        true => of_sites.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])),
+        false => cell.window >= experiment.draws,
+    };
     let model = match &prepared.folder {
         Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
         _ => None,

@@ -12,6 +12,7 @@ pub mod kernels;
 pub mod lines;
 pub mod load;
 pub mod mutants;
+pub mod operations;
 pub mod peers;
 pub mod plan;
 pub mod probe;

@@ -1,10 +1,12 @@
 //! The cells of an experiment.
 
+use std::collections::HashSet;
+
 use crate::error::{Error, Result};
 use crate::pattern::{matches, selects};
 use crate::record::Phase;
 use crate::sweep::experiment::{Experiment, Kind};
-use crate::sweep::kernels::cases_of;
+use crate::sweep::operations::{self, Wrong};
 
 /// Name of the built-in recipe that measures the reference's own error: f32 against f64.
 pub const REFERENCE: &str = "reference";
@@ -37,8 +39,9 @@ impl Cell {
     }
 }
 
-/// All cells, window by window: of a model the reference's own error first, then every recipe in every phase.
-pub fn plan(experiment: &Experiment) -> Vec<Cell> {
+/// All cells, window by window: of a model the reference's own error first, then every recipe in every phase. The error is
+/// the offending text, and what is wrong with it.
+pub fn plan(experiment: &Experiment) -> Result<Vec<Cell>, Wrong> {
     let own = (experiment.kind == Kind::Model).then_some((REFERENCE, Phase::Cumulative));
     let phases = experiment.phases();
     let recipes = experiment
@@ -48,10 +51,14 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
     let each: Vec<(&str, Phase)> = own.into_iter().chain(recipes).collect();
     // Of kernels, each has the cases of its operation only.
     let kernels = experiment.kind == Kind::Kernels;
+    let cases_of = |recipe| {
+        let cases = operations::cases_of(experiment, recipe)?;
+        Ok::<_, Wrong>(cases.into_iter().map(|case| case.name).collect::<HashSet<_>>())
+    };
     let each = each
         .into_iter()
-        .map(|(recipe, phase)| (recipe, phase, kernels.then(|| cases_of(recipe))));
-    let each: Vec<_> = each.collect();
+        .map(|(recipe, phase)| Ok((recipe, phase, kernels.then(|| cases_of(recipe)).transpose()?)));
+    let each = each.collect::<Result<Vec<_>, Wrong>>()?;
     let mut cells = Vec::new();
     for (window, name) in experiment.window_names().into_iter().enumerate() {
         for (recipe, phase, cases) in &each {
@@ -60,7 +67,7 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
             }
         }
     }
-    cells
+    Ok(cells)
 }
 
 /// Keeps the cells whose id matches one of `only` (all, if empty) and none of `skip`.
