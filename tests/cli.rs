@@ -6,10 +6,16 @@ mod errors;
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/own_cases.rs"]
+mod own_cases;
+#[path = "cli/own_ops.rs"]
+mod own_ops;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]
 mod recurrence;
+#[path = "cli/serving.rs"]
+mod serving;
 #[path = "cli/sources.rs"]
 mod sources;
 #[path = "cli/swap_ffn.rs"]
