@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-use crate::{bench, compare, generate, inspect, inventory, quantize, trace, verify};
+use crate::{bench, compare, generate, inspect, integrate, inventory, quantize, trace, verify};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -39,11 +39,76 @@ enum Command {
     Verify(verify::VerifyArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
+    Completions(integrate::CompletionsArgs),
+    Man(integrate::ManArgs),
+    Schema(integrate::SchemaArgs),
+}
+
+/// Commands as people type them, by the command whose help shows them.
+const EXAMPLES: &[(&str, &[&str])] = &[
+    (
+        "sweep",
+        &[
+            "ulplab sweep experiments/kv_cache.toml",
+            "ulplab sweep experiments/kv_cache.toml --set tokens=128 --out runs/short",
+            "ulplab sweep experiments/kv_cache.toml --resume",
+            "ulplab sweep experiments/kernels.toml --device compile",
+        ],
+    ),
+    (
+        "gate",
+        &["ulplab gate runs/kv_cache/2026-01-31T120000Z", "ulplab gate --attested"],
+    ),
+    ("report", &["ulplab report runs/kv_cache/2026-01-31T120000Z"]),
+    (
+        "compare",
+        &[
+            "ulplab compare want.safetensors got.safetensors --gate 'cosine>=0.999'",
+            "ulplab compare weights.safetensors codes.safetensors --parity",
+        ],
+    ),
+    (
+        "quantize",
+        &["ulplab quantize weights.safetensors --format nvfp4 --rule te -o codes.safetensors"],
+    ),
+    (
+        "dequantize",
+        &["ulplab dequantize codes.safetensors -o back.safetensors"],
+    ),
+    (
+        "inspect",
+        &["ulplab inspect codes.safetensors --source weights.safetensors"],
+    ),
+    (
+        "generate",
+        &["ulplab generate --prompt Shall --temperature 0.7 --recipe v4_fp8"],
+    ),
+    (
+        "bench",
+        &["ulplab bench --tokens 128", "ulplab bench kernels --only 'rope.*/**'"],
+    ),
+    ("trace", &["ulplab trace swap_ffn --variant fused --html trace.html"]),
+    ("verify", &["ulplab verify formats"]),
+    ("list", &["ulplab list formats", "ulplab list sites"]),
+    (
+        "completions",
+        &["ulplab completions bash > ~/.local/share/bash-completion/completions/ulplab"],
+    ),
+    ("man", &["ulplab man ~/.local/share/man/man1"]),
+    ("schema", &["ulplab schema > experiment.schema.json"]),
+];
+
+/// The command line with the examples in its help.
+pub fn command() -> clap::Command {
+    EXAMPLES.iter().fold(Cli::command(), |command, (name, examples)| {
+        let lines: String = examples.iter().map(|example| format!("\n  {example}")).collect();
+        command.mut_subcommand(name, |inner| inner.after_help(format!("Examples:{lines}")))
+    })
 }
 
 /// Runs the program and tells its exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
     let exit = run(cli).unwrap_or_else(|error| {
         eprintln!("error: {error}");
         error.exit()
@@ -72,5 +137,34 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),
+        Command::Completions(args) => integrate::completions(&args),
+        Command::Man(args) => integrate::man(&args),
+        Command::Schema(args) => integrate::schema(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_examples_that_parse() {
+        let command = command();
+        let named: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
+        let missing = command
+            .get_subcommands()
+            .map(|inner| inner.get_name())
+            .filter(|name| !named.contains(name) && *name != "doctor");
+        assert_eq!(
+            missing.collect::<Vec<_>>(),
+            Vec::<&str>::new(),
+            "commands without an example"
+        );
+        for example in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
+            let typed = example.split(" > ").next().unwrap_or_default().replace('\'', "");
+            if let Err(error) = command.clone().try_get_matches_from(typed.split_whitespace()) {
+                panic!("{example}: {error}");
+            }
+        }
     }
 }

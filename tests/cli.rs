@@ -1,5 +1,7 @@
 //! The command line as a user drives it: exit codes, errors, files, interruption.
 
+#[path = "cli/bring.rs"]
+mod bring;
 #[path = "cli/errors.rs"]
 mod errors;
 #[path = "cli/interruption.rs"]

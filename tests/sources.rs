@@ -10,12 +10,16 @@ use ulplab::gate::judge;
 use ulplab::metrics::{Choice, Pair, RoundTrip, Threshold, measure_all};
 use ulplab::pattern::matches;
 use ulplab::record::{Phase, Record};
-use ulplab::sweep::experiment::{Experiment, Recipe};
+use ulplab::sweep::execute::Bench;
+use ulplab::sweep::experiment::{Experiment, Kind, Recipe};
 use ulplab::sweep::load::Source as SourceFile;
+use ulplab::sweep::plan::Cell;
+use ulplab::sweep::ready::Ready;
 use ulplab::sweep::recall::{drawn, of_vectors};
 use ulplab::sweep::round_trip::{Sample, measure, with_means};
 use ulplab::sweep::source::{Origin, Source, draw, stream};
 use ulplab::sweep::summary::summarize;
+use ulplab::sweep::swap_ffn;
 
 fn sample(origin: &Origin, shape: [usize; 2]) -> Sample {
     Sample {
@@ -355,4 +359,54 @@ fn gates_catch_broken_codecs() {
             .iter()
             .any(|verdict| !verdict.pass)
     );
+}
+
+/// A cell whose recipe is not in the experiment is an error, and so is a window that a kind has no measurement for: neither
+/// may end as a cell without records, which no gate could fail.
+#[test]
+fn what_cannot_be_measured_is_an_error() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/round_trip.toml");
+    let mut experiment = SourceFile::read(&file).unwrap().parse(&[]).unwrap();
+    experiment.shape = [4, 128];
+    let cell = |recipe: &str| Cell {
+        recipe: recipe.into(),
+        phase: Phase::Local,
+        window: 0,
+        id: format!("{recipe}/local/draw-1"),
+    };
+    let run = |experiment: &Experiment, cell: &Cell| {
+        let bench = Bench {
+            experiment,
+            ready: &Ready::resolve(experiment, None).unwrap(),
+            load_f64: &|| unreachable!("there is no model"),
+            stop: &false.into(),
+            done: &|_, records| {
+                assert!(!records.is_empty());
+                Ok(())
+            },
+        };
+        bench.window("draw-1", None, &[cell])
+    };
+    run(&experiment, &cell("e4m3")).unwrap();
+    let error = run(&experiment, &cell("e4m4")).unwrap_err().to_string();
+    assert_eq!(error, "cell 'e4m4/local/draw-1': the experiment has no recipe 'e4m4'");
+    experiment.kind = Kind::Model;
+    let error = run(&experiment, &cell("e4m3")).unwrap_err().to_string();
+    assert!(error.contains("'draw-1'") && error.contains("Model"), "{error}");
+}
+
+/// A source of another kind in the place of a Swap-FFN model is an error, not a path without tokens.
+#[test]
+fn a_swap_ffn_without_a_model_is_an_error() {
+    let experiment = Experiment {
+        kind: Kind::SwapFfn,
+        sources: vec![Source {
+            name: "numbers".into(),
+            from: Origin::Gaussian,
+        }],
+        shape: [1, 1],
+        ..Experiment::default()
+    };
+    let error = swap_ffn::exact(&experiment, "draw-1").map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("source 'numbers'"), "{error}");
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::error::{Error, Exit, Result};
+use crate::home;
 use crate::sweep::command::{self, SweepArgs};
-use crate::sweep::kernels::above;
 
 /// Time the kernels on the GPU that is here: µs, bytes, shares of a copy, beside peers.
 ///
@@ -30,9 +30,10 @@ pub struct KernelsArgs {
 }
 
 pub(super) fn run(args: &KernelsArgs) -> Result<Exit> {
-    let missing = || Error::Setup("no folder experiments/ here or above".into());
+    const EXPERIMENT: &str = "experiments/kernels.toml";
+    let missing = || Error::Setup(format!("no {EXPERIMENT} is found"));
     command::run(&SweepArgs {
-        experiment: above("experiments")?.ok_or_else(missing)?.join("kernels.toml"),
+        experiment: home::find(EXPERIMENT).ok_or_else(missing)?,
         timed: true,
         only: args.only.clone(),
         skip: args.skip.clone(),

@@ -146,7 +146,7 @@ impl Summarized<'_> {
         let (bytes, name) = sized.min_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(format!(
             "The smallest format that passes: {name}, {} bytes a vector",
-            number::bytes(bytes)
+            number::tenths(bytes)
         ))
     }
 

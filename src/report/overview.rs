@@ -81,7 +81,7 @@ const MODEL: &[Fixed] = &[
         title: ["bytes/", "vector"],
         doc: "Bytes one KV vector takes in the cache, scales included.",
         weight: 9,
-        cell: |_, candidate| candidate.bytes_per_vector.map(number::bytes),
+        cell: |_, candidate| candidate.bytes_per_vector.map(number::tenths),
     },
     Fixed {
         title: ["stored", "cosine"],
@@ -157,7 +157,7 @@ const MODEL: &[Fixed] = &[
         weight: 11,
         cell: |index, candidate| {
             let counts: f64 = NONFINITE.iter().flat_map(|q| index.means(candidate.name, *q)).sum();
-            (counts != 0.0).then(|| number::bytes(counts))
+            (counts != 0.0).then(|| number::tenths(counts))
         },
     },
 ];

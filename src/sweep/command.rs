@@ -179,7 +179,8 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     }
     let unnoticed = mutants::print(&fates);
     if let (Some(results), Some(device)) = (&args.attest, &device) {
-        let attestation = attest::Attestation::of(&run, &prepared.sources, device, &fates)?;
+        let machine = attest::Machine::new(device)?;
+        let attestation = attest::Attestation::of(&run, &prepared.sources, &machine, &fates);
         println!("{}", attestation.write(results)?.display());
     }
     Ok(match judge::exit(&run) {

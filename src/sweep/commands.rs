@@ -10,6 +10,7 @@ use crate::backend::cuda::run::failures;
 use crate::backend::program::Program;
 use crate::error::{Error, Result};
 use crate::kernels::{Case, Problem};
+use crate::metrics::US_CLAIMED;
 use crate::record::Record;
 
 /// Whether a cell is of one of the programs.
@@ -64,6 +65,6 @@ fn cell_of(
     let mut measured = checked.measured;
     measured.extend((problem.judge)(&checked.outputs));
     let right = failures(&measured).next().is_none();
-    measured.extend(us.filter(|_| right).map(|us| time("us_claimed", us)));
+    measured.extend(us.filter(|_| right).map(|us| time(&US_CLAIMED, us)));
     Ok(records(cell, case, measured))
 }

@@ -1,30 +1,36 @@
 //! Reading an experiment file: every mistake in it is named with file, line, and the nearest valid name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::experiment::Experiment;
 use crate::dataset::{explain, parse_toml};
 use crate::error::{Error, Result};
+use crate::home;
 
 /// An experiment with the text it came from, so that later errors can point into it.
-pub struct Source<'a> {
-    pub file: &'a Path,
+pub struct Source {
+    pub file: PathBuf,
     pub text: String,
 }
 
-impl<'a> Source<'a> {
-    pub fn read(file: &'a Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+impl Source {
+    /// Reads the file; a bare name such as `kv_cache` means the experiment of that name that comes with ulplab, unless there
+    /// is a file called so.
+    pub fn read(file: &Path) -> Result<Self> {
+        let bare = file.components().count() == 1 && file.extension().is_none() && !file.exists();
+        let shipped = bare.then(|| home::find(&format!("experiments/{}.toml", file.display())));
+        let file = shipped.flatten().unwrap_or_else(|| file.to_path_buf());
+        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
         Ok(Self { file, text })
     }
 
     /// Parses the file, then applies `key=value` overrides (dotted keys, values in TOML, bare words taken as strings).
     pub fn parse(&self, overrides: &[String]) -> Result<Experiment> {
-        let experiment: Experiment = parse_toml(self.file, &self.text)?;
+        let experiment: Experiment = parse_toml(&self.file, &self.text)?;
         if overrides.is_empty() {
             return Ok(experiment);
         }
-        let mut table: toml::Table = parse_toml(self.file, &self.text)?;
+        let mut table: toml::Table = parse_toml(&self.file, &self.text)?;
         for item in overrides {
             set(&mut table, item)?;
         }
@@ -40,7 +46,7 @@ impl<'a> Source<'a> {
         let line = self.text.lines().position(here);
         let message = message.as_ref();
         Error::config(
-            self.file,
+            &self.file,
             match line {
                 Some(line) => format!("line {}: {message}", line + 1),
                 None => message.to_string(),

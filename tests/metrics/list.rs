@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use ulplab::metrics::{Better, Bound, METRICS, Metric};
+use ulplab::metrics::{Better, Bound, METRICS, Metric, Show};
 
 #[test]
 fn every_metric_of_the_folder_is_listed_once() {
@@ -16,6 +16,21 @@ fn every_metric_of_the_folder_is_listed_once() {
     let names: HashSet<_> = METRICS.iter().map(|metric| metric.name).collect();
     assert_eq!(names.len(), METRICS.len());
     assert!(METRICS.iter().all(|metric| !metric.doc.is_empty()));
+}
+
+/// All that is measured of a kernel's time can be gated, listed and shown by its own rule.
+#[test]
+fn times_of_kernels_are_metrics() {
+    for (name, show) in [
+        ("us_cold", Show::Tenths),
+        ("us_rotated", Show::Tenths),
+        ("of_copy_rotated", Show::Share),
+        ("of_matmul", Show::Share),
+    ] {
+        assert_eq!(Metric::find(name).unwrap().show, show, "{name}");
+    }
+    assert_eq!(Show::of("recall_min"), Show::Share);
+    assert_eq!(Show::of("not a metric"), Show::Significant);
 }
 
 #[test]

@@ -201,7 +201,7 @@ fn front(run: &Summarized, title: &str, quantity: Quantity) -> Figure {
                 "{}: {}\n{} bytes, {} {}\n{verdict}",
                 candidate.name,
                 candidate.doc,
-                number::bytes(cost),
+                number::tenths(cost),
                 quantity.metric,
                 number::error(error)
             ),
