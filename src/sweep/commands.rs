@@ -63,7 +63,7 @@ fn cell_of(
         }
     };
     let mut measured = checked.measured;
-    measured.extend((problem.judge)(&checked.outputs));
+    measured.extend(problem.judge(&checked.outputs));
     let right = failures(&measured).next().is_none();
     measured.extend(us.filter(|_| right).map(|us| time(&US_CLAIMED, us)));
     Ok(records(cell, case, measured))

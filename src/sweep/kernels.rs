@@ -306,6 +306,7 @@ pub fn time(metric: &'static Metric, value: f64) -> Measured {
         value,
         n: 1,
         worst: None,
+        failure: None,
     }
 }
 
@@ -318,7 +319,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
         value: measured.value,
         n: measured.n,
         worst: measured.worst,
-        failure: None,
+        failure: measured.failure,
         ..blank.clone()
     };
     measured.into_iter().map(record).collect()

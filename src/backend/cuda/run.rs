@@ -196,7 +196,7 @@ impl<'a> Running<'a> {
     /// All that the checks and the judgement of its outputs say.
     pub fn judged(&self, deterministic: bool) -> Result<Vec<Measured>> {
         let Checked { outputs, mut measured } = self.check(deterministic)?;
-        measured.extend((self.problem.judge)(&outputs));
+        measured.extend(self.problem.judge(&outputs));
         Ok(measured)
     }
 
@@ -416,5 +416,6 @@ fn violations(output: &'static str, count: usize, of: usize) -> Measured {
         value: count as f64,
         n: of as u64,
         worst: None,
+        failure: None,
     }
 }

@@ -9,23 +9,8 @@ use super::draw::{Values, is_real, numbers};
 use super::own::{Bound, Output, OwnOp, expressions, type_of};
 use crate::backend::program::{Mode, Program};
 use crate::error::{Error, Result};
-use crate::kernels::judge::{Measured, equal, within};
+use crate::kernels::judge::Judge;
 use crate::kernels::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
-
-/// What an output must be.
-struct Expected {
-    name: &'static str,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    right: Right,
-}
-
-enum Right {
-    /// These bytes.
-    Equal(Vec<u8>),
-    /// Within `bounds` of these numbers.
-    Within { want: Vec<f64>, bounds: Vec<f64> },
-}
 
 impl OwnOp {
     /// Inputs and judgement of a case. The reference program is run once, on the numbers that candidates are given, widened
@@ -33,15 +18,15 @@ impl OwnOp {
     pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Problem> {
         let usage = |why: String| Error::Usage(format!("case '{}' of '{}': {why}", case.name, self.name));
         let mut buffers = self.inputs(case, data).map_err(usage)?;
-        let expected = self.expected(case, &buffers, stop)?;
-        let output = |expected: &Expected| Buffer::output(expected.name, expected.dtype, &expected.shape);
-        buffers.extend(expected.iter().map(output));
+        let judges = self.judges(case, &buffers, stop)?;
+        let output = |judge: &Judge| Buffer::output(judge.output, judge.dtype, &judge.shape);
+        buffers.extend(judges.iter().map(output));
         Ok(Problem {
             bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
             buffers,
             scalars: Vec::new(),
             flops: 0,
-            judge: Box::new(move |outputs: &Outputs| expected.iter().flat_map(|one| one.judge(outputs)).collect()),
+            judges,
         })
     }
 
@@ -63,7 +48,7 @@ impl OwnOp {
     }
 
     /// What the reference says of inputs.
-    fn expected(&self, case: &Case, inputs: &[Buffer], stop: &AtomicBool) -> Result<Vec<Expected>> {
+    fn judges(&self, case: &Case, inputs: &[Buffer], stop: &AtomicBool) -> Result<Vec<Judge>> {
         let failed = |why: String| Error::Reference(format!("case '{}' of '{}': {why}", case.name, self.name));
         let widened: Vec<Buffer> = inputs.iter().map(widened).collect();
         let finite = widened
@@ -87,7 +72,7 @@ impl OwnOp {
             scalars: Vec::new(),
             bytes: 0,
             flops: 0,
-            judge: Box::new(|_| Vec::new()),
+            judges: Vec::new(),
         };
         let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
         let left = program
@@ -97,8 +82,8 @@ impl OwnOp {
                 true => Error::Interrupted,
                 false => failed(format!("the reference {why}")),
             })?;
-        let expected = |output: &Output| output.expected(case, &left, finite).map_err(failed);
-        self.outputs.iter().map(expected).collect()
+        let judge = |output: &Output| output.judge(case, &left, finite).map_err(failed);
+        self.outputs.iter().map(judge).collect()
     }
 }
 
@@ -111,8 +96,8 @@ impl Output {
         lasting(&format!("{}.bound", self.name))
     }
 
-    /// What the reference left of it, if that can judge. Only NaN and infinities among the inputs excuse others here.
-    fn expected(&self, case: &Case, left: &Outputs, finite: bool) -> Result<Expected, String> {
+    /// The judgement by what the reference left. Only if inputs are not all `finite` may it hold NaN and infinities.
+    fn judge(&self, case: &Case, left: &Outputs, finite: bool) -> Result<Judge, String> {
         let name = lasting(&self.name);
         let shape = shape_of(name, &expressions(&self.shape), case)?;
         let dtype = type_of(&self.dtype, case);
@@ -120,52 +105,36 @@ impl Output {
             let at = values.iter().position(|x| wrong(*x))?;
             Some((crate::metrics::unravel(at, &shape), values[at]))
         };
-        let right = match self.bound {
-            None => Right::Equal(left.get(name).to_vec()),
-            Some(Bound { relative, absolute, .. }) => {
-                let want = f64s(left.get(name));
-                let bounds = match self.bounded_by_reference() {
-                    true => f64s(left.get(self.bound_name())),
-                    false => want.iter().map(|want| relative * want.abs() + absolute).collect(),
-                };
-                let unusable = |x: f64| !(x.is_finite() && x >= 0.0);
-                if self.bounded_by_reference()
-                    && let Some((index, bound)) = at(&bounds, &unusable)
-                {
-                    let name = self.bound_name();
-                    return Err(format!(
-                        "the reference left {name}{index:?} = {bound}, expected a finite bound >= 0"
-                    ));
-                }
-                Right::Within { want, bounds }
-            }
-        };
-        let want = match &right {
-            Right::Within { want, .. } => want.clone(),
-            Right::Equal(bytes) => numbers(name, dtype, &shape, bytes),
-        };
-        match at(&want, &|x| !x.is_finite()).filter(|_| finite) {
-            None => Ok(Expected {
-                name,
-                dtype,
-                shape,
-                right,
-            }),
+        let finite = |want: &[f64]| match at(want, &|x| !x.is_finite()).filter(|_| finite) {
+            None => Ok(()),
             Some((index, x)) => Err(format!("the reference left {name}{index:?} = {x} of finite inputs")),
+        };
+        let Some(Bound { relative, absolute, .. }) = self.bound else {
+            let want = left.get(name).to_vec();
+            finite(&numbers(name, dtype, &shape, &want))?;
+            return Ok(Judge::equal(name, dtype, &shape, want, self.why.clone()));
+        };
+        let want = f64s(left.get(name));
+        finite(&want)?;
+        if !self.bounded_by_reference() {
+            let bound = move |_, y: f64| relative * y.abs() + absolute;
+            return Ok(Judge::within(name, dtype, &shape, want, bound, self.why.clone()));
         }
-    }
-}
-
-impl Expected {
-    fn judge(&self, outputs: &Outputs) -> Vec<Measured> {
-        let (name, shape, got) = (self.name, &self.shape[..], outputs.get(self.name));
-        match &self.right {
-            Right::Equal(want) => vec![equal(name, want, got, shape, self.dtype.bitsize() / 8)],
-            Right::Within { want, bounds } => {
-                let got = numbers(name, self.dtype, shape, got);
-                within(name, want, &got, |at| bounds[at], shape)
-            }
+        let bounds = f64s(left.get(self.bound_name()));
+        if let Some((index, bound)) = at(&bounds, &|x| !(x.is_finite() && x >= 0.0)) {
+            let name = self.bound_name();
+            return Err(format!(
+                "the reference left {name}{index:?} = {bound}, expected a finite bound >= 0"
+            ));
         }
+        Ok(Judge::within(
+            name,
+            dtype,
+            &shape,
+            want,
+            move |at, _| bounds[at],
+            self.why.clone(),
+        ))
     }
 }
 
