@@ -98,7 +98,7 @@ impl Experiment {
     }
 
     fn check_kernels(&self) -> Result<(), Wrong> {
-        operations::check(self)?;
+        operations::check_cases(self)?;
         let reads = operations::reading_sites(self)?;
         if !reads.is_empty() && (self.model.is_none() || self.windows.is_empty()) {
             return wrong(

@@ -46,6 +46,7 @@ pub fn file(op: &dyn Op) -> Result<KernelFile> {
 /// Puts the variants that the experiment names and its programs in the place of recipes, and the cases of their operations
 /// in that of windows.
 pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result::Result<(), (String, String)> {
+    operations::check_definitions(experiment)?;
     let variants = sources.iter().flat_map(|source| {
         let variants = source.header.variants.iter();
         variants.map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc))

@@ -45,7 +45,7 @@ if how == "broken":
 row = lambda t: x[t * cols : (t + 1) * cols]
 shift = lambda t: tensors["shift"][2][t]
 y = [(math.fsum(row(t)) + shift(t)) * float(meta["scale"]) for t in range(rows)]
-bound = [2**-20 * (math.fsum(map(abs, row(t))) + abs(shift(t))) for t in range(rows)]
+bound = [2**-17 * (math.fsum(map(abs, row(t))) + abs(shift(t))) for t in range(rows)]
 top = [max(range(cols), key=lambda c: row(t)[c]) for t in range(rows)]
 if how == "nan":
     y[rows - 1] = math.nan
@@ -216,6 +216,44 @@ fn a_reference_that_fails_ends_the_run() {
     }
 }
 
+/// The example of the documentation, in plain Python.
+#[test]
+fn the_shipped_example_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let output = run(&["sweep", "experiments/own_op.toml", "--out", path(&out)]);
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    let ratios = records(&out)
+        .iter()
+        .filter(|line| line.contains("\"bound_ratio\""))
+        .count();
+    assert_eq!(ratios, 4, "a record for each case");
+}
+
+/// Of a type that the case says, and drawn in every way there is.
+#[test]
+fn types_and_distributions() {
+    for values in [
+        "\"normal\"",
+        "\"edges\"",
+        "{ uniform = [-1, 3] }",
+        "{ log_uniform = [1e-6, 1e3] }",
+        "{ integers = [-8, 8] }",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = own(folder.path(), "right", "right");
+        let text = text.replace(
+            "\"x\", dtype = \"f32\", shape = [\"T\", \"C\"]",
+            &format!("\"x\", shape = [\"T\", \"C\"], values = {values}"),
+        );
+        let text = text
+            .replace("op = \"sums\"\nname", "op = \"sums\"\ndtype = \"f32\"\nname")
+            .replacen("dtype = \"f32\"\nname = \"candidate\"", "name = \"candidate\"", 1);
+        let output = sweep(folder.path(), &text);
+        assert_eq!(code(&output), 0, "{values}: {}{}", stdout(&output), stderr(&output));
+    }
+}
+
 #[test]
 fn mistakes_in_operations() {
     let folder = tempfile::tempdir().unwrap();
@@ -231,6 +269,13 @@ fn mistakes_in_operations() {
             &["relative = -0.1, absolute = 0, expected 0 <= relative < 1"],
         ),
         ([BOUND, "bound = { relativ = 0.1 }"], &["did you mean 'relative'?"]),
+        (
+            [
+                "dtype = \"f32\", shape = [\"T\"], bound",
+                "dtype = \"f8_e4m3\", shape = [\"T\"], bound",
+            ],
+            &["output 'y': F8_E4M3 is compared bit by bit only"],
+        ),
         (
             [BOUND, "equal = false"],
             &["output 'y': neither equal nor bound is given"],

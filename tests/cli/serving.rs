@@ -53,6 +53,11 @@ for line in sys.stdin:
 
 /// A sweep of one program on three small cases.
 fn sweep(folder: &Path, how: &str, settings: &str) -> Output {
+    let file = experiment(folder, how, settings);
+    run(&["sweep", path(&file), "--out", path(&folder.join("run"))])
+}
+
+fn experiment(folder: &Path, how: &str, settings: &str) -> PathBuf {
     let script = folder.join("server.py");
     std::fs::write(&script, SERVER).unwrap();
     let (script, home) = (path(&script), path(folder));
@@ -84,8 +89,7 @@ recipes = ["**"]
 why = "nothing is computed"
 "#
     );
-    let file = write(folder, &text);
-    run(&["sweep", path(&file), "--out", path(&folder.join("run"))])
+    write(folder, &text)
 }
 
 /// What failed in a cell of the run, if anything did.
@@ -141,13 +145,35 @@ fn a_crash_an_error_and_a_hang_fail_their_own_case() {
 fn children_are_killed() {
     let folder = tempfile::tempdir().unwrap();
     sweep(folder.path(), "hang", "mode = \"serve\"\ntimeout = 0.5");
-    let child = std::fs::read_to_string(folder.path().join("child")).unwrap();
+    assert!(!running(&folder.path().join("child")));
+}
+
+/// Whether the process whose id is in a file still runs.
+fn running(child: &Path) -> bool {
+    let child = std::fs::read_to_string(child).unwrap();
     let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-    let running = state
+    state
         .rsplit(") ")
         .next()
-        .is_some_and(|rest| rest.starts_with(['S', 'R', 'D']));
-    assert!(!running, "{state}");
+        .is_some_and(|rest| rest.starts_with(['S', 'R', 'D']))
+}
+
+/// SIGINT ends a program that hangs, with all that it started.
+#[test]
+fn an_interrupted_run_ends_its_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), "hang", "mode = \"serve\"");
+    let mut sweep = ulplab(&["sweep", path(&file), "--out", path(&folder.path().join("run"))]);
+    let mut sweep = sweep.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let (child, began) = (folder.path().join("child"), Instant::now());
+    while std::fs::read_to_string(&child).unwrap_or_default().is_empty() {
+        assert!(began.elapsed().as_secs() < 120, "it never hangs");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let signalled = Command::new("kill").args(["-INT", &sweep.id().to_string()]).status();
+    assert!(signalled.unwrap().success());
+    assert_eq!(sweep.wait().unwrap().code(), Some(130));
+    assert!(!running(&child));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod draw;
 mod own;
 mod problem;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -150,8 +150,8 @@ fn cells(experiment: &Experiment, keep: impl Fn(&Operation, &Case) -> bool) -> R
     Ok(kept)
 }
 
-/// Finds what is wrong with operations, cases and programs of the user's, and with the choice of cases.
-pub fn check(experiment: &Experiment) -> Result<(), Wrong> {
+/// Finds what is wrong with operations and programs of the user's, before anything else asks for their cases.
+pub fn check_definitions(experiment: &Experiment) -> Result<(), Wrong> {
     for (at, op) in experiment.ops.iter().enumerate() {
         let wrong = |why: String| (op.name.clone(), format!("operation '{}': {why}", op.name));
         op.check().map_err(wrong)?;
@@ -165,17 +165,19 @@ pub fn check(experiment: &Experiment) -> Result<(), Wrong> {
             return Err(wrong("it has no case; a [[case]] says how large its sizes are".into()));
         }
     }
-    experiment.commands.iter().try_for_each(check_command)?;
+    experiment.commands.iter().try_for_each(check_command)
+}
+
+/// Finds what is wrong with cases of the user's, and with the choice of cases.
+pub fn check_cases(experiment: &Experiment) -> Result<(), Wrong> {
     let of = |recipe: &str| recipe.split_once('.').map_or("", |(op, _)| op).to_string();
-    let run: HashSet<String> = experiment.recipes.iter().map(|recipe| of(&recipe.name)).collect();
+    let run: BTreeSet<String> = experiment.recipes.iter().map(|recipe| of(&recipe.name)).collect();
     for case in &experiment.own_cases {
         let wrong = |why: String| (case.name.clone(), format!("case '{}': {why}", case.name));
         Operation::find(experiment, &case.op).map_err(wrong)?;
         if !run.contains(&case.op) {
-            return Err(wrong(format!(
-                "no kernel or program of the experiment computes '{}'",
-                case.op
-            )));
+            let why = format!("no kernel or program of the experiment computes '{}'", case.op);
+            return Err(wrong(why));
         }
     }
     check_patterns(experiment, &run)
@@ -193,7 +195,7 @@ fn check_command(command: &Command) -> Result<(), Wrong> {
 }
 
 /// Every pattern means a case, and every recipe has one.
-fn check_patterns(experiment: &Experiment, run: &HashSet<String>) -> Result<(), Wrong> {
+fn check_patterns(experiment: &Experiment, run: &BTreeSet<String>) -> Result<(), Wrong> {
     let unmatched = |patterns: &[String], ops: &mut dyn Iterator<Item = &str>| -> Result<(), Wrong> {
         let mut names = Vec::new();
         for op in ops {

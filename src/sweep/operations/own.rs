@@ -10,6 +10,7 @@ use super::case::shape_of;
 use super::draw::{DTYPES, Values, dtype};
 use crate::backend::program::TIMEOUT;
 use crate::error::did_you_mean;
+use crate::kernels::judge::is_number;
 use crate::kernels::{Case, Parameters, Range};
 
 /// Names that a case has itself, or the metadata of a problem's file.
@@ -172,10 +173,9 @@ impl OwnOp {
             input.values.check(dtype).map_err(wrong)?;
         }
         for output in &self.outputs {
-            output.dtype.as_deref().map(known_dtype).transpose()?;
-            output
-                .check()
-                .map_err(|why| format!("output '{}': {why}", output.name))?;
+            let dtype = output.dtype.as_deref().map(known_dtype).transpose()?;
+            let checked = output.check().and_then(|()| output.check_type(dtype));
+            checked.map_err(|why| format!("output '{}': {why}", output.name))?;
         }
         Ok(())
     }
@@ -209,11 +209,26 @@ impl OwnOp {
             input.values.check(Some(type_of(&input.dtype, case))).map_err(wrong)?;
         }
         let mut outputs = self.outputs.iter();
-        outputs.try_for_each(|output| shape_of(&output.name, &expressions(&output.shape), case).map(drop))
+        outputs.try_for_each(|output| {
+            let wrong = |why| format!("output '{}': {why}", output.name);
+            output.check_type(Some(type_of(&output.dtype, case))).map_err(wrong)?;
+            shape_of(&output.name, &expressions(&output.shape), case).map(drop)
+        })
     }
 }
 
 impl Output {
+    /// Whether numbers of its type can be held to a bound, if that is asked.
+    fn check_type(&self, dtype: Option<Dtype>) -> Result<(), String> {
+        let bounded = |dtype: &Dtype| is_number(*dtype) || *dtype == Dtype::U8;
+        match dtype.filter(|dtype| self.bound.is_some() && !bounded(dtype)) {
+            None => Ok(()),
+            Some(dtype) => Err(format!(
+                "{dtype} is compared bit by bit only: expected equal = true in the place of bound"
+            )),
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.why.trim().is_empty() {
             return Err("why is empty, expected the reason of its bound".into());
