@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 
 use super::data::{Data, bf16_bytes, f32_bytes, floats, round_to_bf16};
-use super::{Buffer, Case, Inputs, Parameters};
+use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use crate::formats::{Encoded, Format, GlobalScale};
 
 /// A block format that kernels are instantiated for, by its name in `kernels/formats.cuh`.
@@ -81,9 +81,15 @@ pub fn parameters(cases: &[Case]) -> Parameters {
     Parameters::new(cases, &["T", "C"], &["format", "dtype"])
 }
 
-/// Whether rows of a case can be stored in its format.
+/// Whether rows of a case can be stored in its format, and memory has room for them.
 pub fn check(case: &Case) -> Result<(), String> {
-    Blocks::of(case)?.format()?.check(case.dim("C"))
+    let [rows, cols] = ["T", "C"].map(|dim| case.dim(dim));
+    if rows.checked_mul(cols).is_none_or(|elements| elements > MOST_ELEMENTS) {
+        return Err(format!(
+            "T = {rows}, C = {cols}, expected at most {MOST_ELEMENTS} elements"
+        ));
+    }
+    Blocks::of(case)?.format()?.check(cols)
 }
 
 /// The given largest magnitude; formats without a level above their block scales do not read it.

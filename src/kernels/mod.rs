@@ -32,7 +32,7 @@ use safetensors::Dtype;
 
 pub use data::{Data, Rows, Sites};
 use judge::{Judge, Measured};
-pub use parameters::{Parameters, Range, lasting};
+pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[

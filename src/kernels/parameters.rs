@@ -5,6 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Case;
 
+/// Elements that a tensor of a user's case may have: more are a slip.
+pub const MOST_ELEMENTS: usize = 1 << 32;
+
 /// What a case of a user's must or may set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {

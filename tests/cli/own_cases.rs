@@ -239,9 +239,26 @@ fn what_follows_from_keys_is_as_in_shipped_cases() {
     use ulplab::sweep::experiment::Experiment;
     use ulplab::sweep::operations::{Operation, OwnCase, Setting};
 
+    let page = std::fs::read_to_string(root().join("docs/kernels.md")).unwrap();
     let mut tried = 0;
     for op in OPS {
         let Some(parameters) = op.parameters() else { continue };
+        // The table of the documentation says the same.
+        let code = |name: &str| format!("`{name}`");
+        let tensors = parameters.tensors.iter();
+        let tensors = tensors.map(|(name, shape)| format!("`{name}` [{}]", shape.join(", ")));
+        let columns: [Vec<String>; 5] = [
+            vec![code(op.name())],
+            parameters.sizes.iter().map(|size| code(size)).collect(),
+            parameters.keys.iter().map(|(key, _)| code(key)).collect(),
+            parameters.scalars.iter().map(|range| code(&range.name)).collect(),
+            tensors.collect(),
+        ];
+        let row: String = columns
+            .iter()
+            .map(|names| format!("| {} ", names.join(", ")).replace("|  ", "| "))
+            .collect();
+        assert!(page.contains(&format!("{row}|\n")), "docs/kernels.md lacks: {row}|");
         for case in op.cases() {
             // A case of the user's quantizes NVFP4 under a given magnitude.
             if case.dims.contains(&("FIND", 1)) {

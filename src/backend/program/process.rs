@@ -77,7 +77,7 @@ impl Process {
         command.args(arguments).args(more).process_group(0);
         command.stdin(stdin).stdout(stdout).stderr(Stdio::piped());
         let child = command.spawn();
-        let mut child = child.map_err(|error| format!("cannot start '{program}': {error}"))?;
+        let mut child = child.map_err(|error| format!("cannot be started: {error}"))?;
         let stderr = Tail::of(child.stderr.take().expect("stderr is piped"));
         Ok(Self { child, stderr })
     }
@@ -171,7 +171,7 @@ impl Server {
             return Err(self.gone(wrong, &[]));
         }
         self.process.stderr.clear();
-        let request = json!({"inputs": inputs, "outputs": outputs});
+        let request = json!({"inputs": inputs.to_string_lossy(), "outputs": outputs.to_string_lossy()});
         let pipe = self.requests.as_mut().expect("the program is not told to end");
         if writeln!(pipe, "{request}").and_then(|()| pipe.flush()).is_err() {
             return Err(self.ended(&[]));

@@ -8,11 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::Operation;
 use crate::backend::cuda::expr;
 use crate::error::did_you_mean;
-use crate::kernels::{Case, Inputs, Parameters, lasting};
+use crate::kernels::{Case, Inputs, MOST_ELEMENTS, Parameters, lasting};
 use crate::tensorfile::TensorFile;
-
-/// More elements of a tensor are a slip.
-const MOST_ELEMENTS: i64 = 1 << 32;
 
 /// A case of the user's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -239,14 +236,16 @@ impl OwnCase {
 pub fn shape_of(name: &str, shape: &[String], case: &Case) -> Result<Vec<usize>, String> {
     let size = |name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
     let sizes = shape.iter().map(|text| match expr::eval(text, &size) {
-        Ok(value @ 1..) => Ok(value),
+        Ok(value @ 1..) => Ok(value as usize),
         Ok(value) => Err(format!("shape of '{name}': {text} is {value}, expected 1 or more")),
         Err(why) => Err(format!("shape of '{name}': {why}")),
     });
-    let sizes: Vec<i64> = sizes.collect::<Result<_, _>>()?;
-    let elements = sizes.iter().try_fold(1i64, |product, size| product.checked_mul(*size));
+    let sizes: Vec<usize> = sizes.collect::<Result<_, _>>()?;
+    let elements = sizes
+        .iter()
+        .try_fold(1usize, |product, size| product.checked_mul(*size));
     match elements {
-        Some(..=MOST_ELEMENTS) => Ok(sizes.into_iter().map(|size| size as usize).collect()),
+        Some(..=MOST_ELEMENTS) => Ok(sizes),
         _ => Err(format!(
             "'{name}' would be {sizes:?}, expected at most {MOST_ELEMENTS} elements"
         )),
