@@ -8,10 +8,14 @@ mod errors;
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/limits.rs"]
+mod limits;
 #[path = "cli/own_cases.rs"]
 mod own_cases;
 #[path = "cli/own_ops.rs"]
 mod own_ops;
+#[path = "cli/partitions.rs"]
+mod partitions;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]

@@ -190,6 +190,7 @@ impl Summarized<'_> {
             ("started", manifest.started_at.clone()),
             ("took", format!("{:.0} s", manifest.seconds)),
         ]);
+        facts.extend(manifest.mutant.clone().map(|fault| ("planted fault", fault)));
         facts.extend(
             manifest
                 .data

@@ -3,8 +3,6 @@
 use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::deepseek_v4::{Config, Model};
@@ -12,18 +10,20 @@ use reference::paths::deepseek_v4::{Config, Model};
 use super::attest;
 use super::commands;
 use super::execute::{Bench, Text};
-use super::experiment::{Experiment, Kind};
+use super::experiment::{Experiment, Kind, Recipe};
 use super::folder::Folder;
 use super::judge;
 use super::kernels;
+use super::limits::{Bytes, available, check_cells, check_size};
 use super::load::Source;
 use super::mutants::{self, Fate};
 use super::operations;
 use super::peers::Peers;
 use super::plan::{Cell, Partition, plan, select};
 use super::ready::Ready;
-use super::run::{Manifest, RecipeInfo};
-use super::store;
+use super::run::{self, Manifest, RecipeInfo};
+use super::session::Begun;
+use super::{home, signal, store};
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -31,9 +31,6 @@ use crate::error::{Error, Exit, Result};
 use crate::kernels::Data;
 use crate::record::Record;
 use crate::report;
-
-/// Set by the signal handler; running cells are finished, no new one is begun.
-static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Run an experiment: plan, measure, gate, report.
 #[derive(Debug, Default, clap::Args)]
@@ -58,7 +55,8 @@ pub struct SweepArgs {
     /// Go on with an unfinished run: the one in --out, or the newest of this experiment.
     #[arg(long)]
     pub resume: bool,
-    /// Run only every N-th cell from the M-th on; the partitions share one --out.
+    /// Run only every N-th cell from the M-th on; the partitions share one --out. Whichever finds all cells there judges
+    /// the run; the others end with exit code 0 when their share is done, so judge by `ulplab gate` in the end.
     #[arg(long, value_name = "slice:M/N")]
     pub partition: Option<Partition>,
     /// Print the cells of the plan, one per line, and run none.
@@ -67,6 +65,9 @@ pub struct SweepArgs {
     /// Print verdicts as JSON Lines on stdout in place of the table.
     #[arg(long)]
     pub json: bool,
+    /// Refuse a run that needs more memory, e.g. 16G [default: what is free on the machine].
+    #[arg(long, value_name = "SIZE")]
+    pub max_memory: Option<Bytes>,
     /// No progress bar.
     #[arg(long)]
     pub no_progress: bool,
@@ -120,6 +121,7 @@ struct Prepared {
 }
 
 pub fn run(args: &SweepArgs) -> Result<Exit> {
+    signal::handle()?;
     let mut prepared = prepare(args)?;
     if args.dry_run {
         for cell in &prepared.cells {
@@ -150,7 +152,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
             if prepared.cells.is_empty() {
                 return Ok(compiled);
             }
-            prepared.manifest.cells = prepared.cells.iter().map(|cell| cell.id.clone()).collect();
+            prepared.manifest.keep(&prepared.cells);
             None
         }
     };
@@ -165,15 +167,27 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
             .as_ref()
             .map_or(Ok(()), |peers| peers.check_device(&device.name))?;
     }
-    let (folder, mut manifest) = folder(args, &prepared)?;
-    let started = Instant::now();
-    let before = manifest.seconds;
-    let outcome = execute(args, &prepared, device.as_ref(), &folder);
-    manifest.seconds = before + started.elapsed().as_secs_f64();
-    manifest.complete = prepared.cells.iter().all(|cell| folder.has(&cell.id));
-    folder.write_manifest(&manifest)?;
+    let (folder, manifest) = enter(args, prepared.manifest)?;
+    prepared.manifest = manifest;
+    let session = Begun::now();
+    let outcome = signal::while_running(|| execute(args, &prepared, device.as_ref(), &folder, &session));
+    let partition = args.partition.map(|partition| partition.to_string());
+    let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
     let fates = outcome?;
-    let run = judge::finish(&folder, manifest, args.json)?;
+    written?;
+    // Read again: this process's session, and those of others, count by now.
+    let (folder, manifest) = Folder::open(&folder.path)?;
+    let records = match (args.partition, folder.records(&manifest)) {
+        // Its own work is done; what others have yet to do is no failure of this one.
+        (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
+            eprintln!("{partition} is done, and nothing is judged yet: {why}");
+            let unnoticed = mutants::print(&fates);
+            return Ok(if unnoticed { Exit::GateFailed } else { compiled });
+        }
+        (_, records) => records?,
+    };
+    let run = judge::derive(&folder, manifest, records)?;
+    judge::finish(&folder, &run, args.json)?;
     if args.timed && !args.json {
         print!("\n{}", report::times(&run));
     }
@@ -206,6 +220,8 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         .check()
         .map_err(|(place, message)| source.error_at(&place, message))?;
 
+    check_cells(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = experiment
         .model
@@ -214,6 +230,13 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         .transpose()?;
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
     let config = checkpoint.as_ref().map(|checkpoint| &checkpoint.config);
+    check_size(
+        &experiment,
+        config,
+        rayon::current_num_threads(),
+        args.max_memory.or_else(available),
+    )
+    .map_err(|(place, message)| source.error_at(&place, message))?;
     let ready = Ready::resolve(&experiment, config).map_err(|(place, message)| source.error_at(&place, message))?;
     let ids = experiment.windows.iter().map(|window| {
         let text = datasets.text(&window.text, window.offset, experiment.tokens)?;
@@ -234,7 +257,8 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     }
     let cells = select(planned, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
-    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready, peers.as_ref())?;
+    let mut manifest = manifest(args, &experiment, &datasets, config, &sources, &ready, peers.as_ref())?;
+    manifest.keep(&cells);
     Ok(Prepared {
         experiment,
         folder,
@@ -252,7 +276,7 @@ fn manifest(
     experiment: &Experiment,
     datasets: &Datasets,
     config: Option<&Config>,
-    cells: &[Cell],
+    sources: &[KernelFile],
     ready: &Ready,
     peers: Option<&Peers>,
 ) -> Result<Manifest> {
@@ -263,16 +287,20 @@ fn manifest(
     for name in experiment.model.as_deref().into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
+    let mut standing_in = Vec::new();
     if experiment.kernels_stand_in() {
-        for source in KernelFile::read_all(&kernels::folder()?)? {
-            data.push((source.path.display().to_string(), source.digest().to_hex().to_string()));
-        }
+        standing_in = KernelFile::read_all(&kernels::folder()?)?;
+    }
+    let op = |recipe: &Recipe| recipe.name.split_once('.').map(|(op, _)| op.to_string());
+    let ops: HashSet<String> = experiment.recipes.iter().filter_map(op).collect();
+    let measured = sources.iter().filter(|source| ops.contains(&source.op));
+    for source in standing_in.iter().chain(measured) {
+        let name = format!("kernels/{}.cu", source.op);
+        data.push((name, source.digest().to_hex().to_string()));
     }
     data.extend(operations::files(experiment)?);
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
     let commit = commit(&args.experiment);
-    let identity = serde_json::to_vec(&(env!("CARGO_PKG_VERSION"), &commit, experiment, &data))
-        .map_err(|error| Error::Usage(format!("the experiment cannot be written as JSON: {error}")))?;
     let recipes = experiment
         .recipes
         .iter()
@@ -295,14 +323,16 @@ fn manifest(
         version: env!("CARGO_PKG_VERSION").into(),
         commit,
         experiment: experiment.clone(),
-        fingerprint: blake3::hash(&identity).to_hex().to_string(),
+        fingerprint: String::new(),
         data,
         device: "cpu".into(),
         threads: rayon::current_num_threads(),
-        started_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        started_at: run::now(),
         seconds: 0.0,
-        cells: cells.iter().map(|cell| cell.id.clone()).collect(),
+        cells: Vec::new(),
+        left_out: Vec::new(),
         recipes,
+        mutant: args.mutant.clone(),
         peers: peers.map(Peers::names).unwrap_or_default(),
         ceilings: None,
         complete: false,
@@ -317,7 +347,7 @@ fn commit(experiment: &Path) -> Option<String> {
         .unwrap_or(Path::new("."));
     let git = |args: &[&str]| {
         let output = std::process::Command::new("git")
-            .arg("-C")
+            .args(["--no-optional-locks", "-C"])
             .arg(folder)
             .args(args)
             .output()
@@ -332,69 +362,41 @@ fn commit(experiment: &Path) -> Option<String> {
     Some(if changed.is_empty() { head } else { head + "+" })
 }
 
-/// The run's folder, new or resumed, with its manifest on disk.
-fn folder(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
-    let home = Path::new("runs").join(&prepared.experiment.name);
-    let shared = args.partition.is_some() && args.out.as_ref().is_some_and(|out| out.join("run.json").is_file());
-    if args.resume || shared {
-        let path = match &args.out {
-            Some(out) => out.clone(),
-            None => newest(&home)?,
-        };
-        let (folder, manifest) = Folder::open(&path)?;
-        if manifest.fingerprint != prepared.manifest.fingerprint || manifest.cells != prepared.manifest.cells {
-            let message =
-                "holds a run of another experiment, seed, data, selection or commit; it cannot be gone on with";
-            return Err(Error::Usage(format!("{}: {message}", path.display())));
-        }
-        return Ok((folder, manifest));
-    }
+/// The run's folder, new, resumed or shared, with its manifest on disk.
+fn enter(args: &SweepArgs, mut manifest: Manifest) -> Result<(Folder, Manifest)> {
+    manifest.fingerprint = manifest.identity();
+    let home = home::of(&manifest.experiment.name);
     let path = match &args.out {
         Some(out) => out.clone(),
-        None => unused(&home.join(prepared.manifest.started_at.replace(':', ""))),
+        None if args.resume => home::newest(&home)?,
+        None => home::unused(&home.join(manifest.started_at.replace(':', ""))),
     };
-    let folder = Folder::create(&path)?;
-    folder.write_manifest(&prepared.manifest)?;
-    Ok((folder, prepared.manifest.clone()))
+    if args.resume && !path.exists() {
+        return Err(Error::Usage(format!("{}: no run to resume", path.display())));
+    }
+    Folder::enter(&path, &manifest, args.resume || args.partition.is_some())
 }
 
-/// The path itself, or the first of `path-2`, `path-3` … that is not taken: two runs may start in the same second.
-fn unused(path: &Path) -> PathBuf {
-    let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", path.display())));
-    std::iter::once(path.to_path_buf())
-        .chain(numbered)
-        .find(|path| !path.exists())
-        .unwrap_or_default()
-}
-
-/// Runs are named by their time, so the newest is the last.
-fn newest(home: &Path) -> Result<PathBuf> {
-    let nothing = || Error::Usage(format!("{}: no run to resume", home.display()));
-    let entries = std::fs::read_dir(home).map_err(|_| nothing())?;
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.join("run.json").is_file())
-        .max()
-        .ok_or_else(nothing)
-}
-
-fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folder: &Folder) -> Result<Vec<Fate>> {
+fn execute(
+    args: &SweepArgs,
+    prepared: &Prepared,
+    device: Option<&Device>,
+    folder: &Folder,
+    session: &Begun,
+) -> Result<Vec<Fate>> {
     let share: Vec<&Cell> = match args.partition {
         Some(partition) => partition.of(&prepared.cells).collect(),
         None => prepared.cells.iter().collect(),
     };
-    let pending: Vec<&Cell> = share.iter().copied().filter(|cell| !folder.has(&cell.id)).collect();
+    let mut pending = Vec::new();
+    for &cell in &share {
+        if !folder.finished(&cell.id)? {
+            pending.push(cell);
+        }
+    }
     if pending.is_empty() && !args.mutants {
         return Ok(Vec::new());
     }
-    // A second signal ends the process at once; cells are written whole or not at all, so nothing is lost by it.
-    let handler = ctrlc::set_handler(|| {
-        if STOP.swap(true, Ordering::Relaxed) {
-            std::process::exit(Exit::Interrupted as i32);
-        }
-    });
-    handler.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))?;
-
     let bar = progress(args, share.len(), pending.len());
     let experiment = &prepared.experiment;
     let kernel = experiment.kind == Kind::Kernels;
@@ -412,6 +414,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
     };
     let done = |cell: &Cell, records: Vec<Record>| {
         folder.write_cell(cell, &records)?;
+        session.finished();
         bar.inc(1);
         Ok(())
     };
@@ -419,7 +422,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         experiment,
         ready: &prepared.ready,
         load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
-        stop: &STOP,
+        stop: &signal::STOP,
         done: &done,
     };
     if kernel {
@@ -435,7 +438,7 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
             experiment,
             data: &Data::new(experiment.seed, &sites),
             done: &done,
-            stop: &STOP,
+            stop: &signal::STOP,
         };
         let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
         let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);

@@ -98,28 +98,22 @@ fn sites(experiment: &Experiment) -> Vec<String> {
     }
 }
 
-/// Judges a complete run, writes all reports into its folder and prints the table; [`exit`] is the verdict.
-pub fn finish(folder: &Folder, manifest: Manifest, json: bool) -> Result<Run> {
-    let run = load(folder, manifest)?;
-    store::write_run(&run, &folder.path)?;
-    report::write_all(&run, &folder.path)?;
-    print(&run, folder, json)?;
-    Ok(run)
+/// Writes all reports of a run into its folder and prints the table; [`exit`] is the verdict.
+pub fn finish(folder: &Folder, run: &Run, json: bool) -> Result<()> {
+    store::write_run(run, &folder.path)?;
+    report::write_all(run, &folder.path)?;
+    print(run, folder, json)
 }
 
-/// Reads the cells of a run and derives everything from them. A run with missing cells is an error.
+/// Reads the cells of a run and derives everything from them. A run with missing or damaged cells is an error.
 pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
-    let missing: Vec<&String> = manifest.cells.iter().filter(|id| !folder.has(id)).collect();
-    if let Some(first) = missing.first() {
-        let (missing, all, path) = (missing.len(), manifest.cells.len(), folder.path.display());
-        return Err(Error::Incomplete(format!(
-            "{path}: {missing} of {all} cells are missing, the first is '{first}'"
-        )));
-    }
-    let mut records = Vec::new();
-    for id in &manifest.cells {
-        records.extend(folder.read_cell(id)?);
-    }
+    let records = folder.records(&manifest)?;
+    derive(folder, manifest, records)
+}
+
+/// What follows from the records of all cells.
+pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> Result<Run> {
+    manifest.complete = true;
     let summaries = summarize(&records);
     let verdicts =
         judge(&bind(&manifest, &records), &summaries).map_err(|message| Error::data(&folder.path, message))?;
@@ -216,7 +210,7 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
             let page = report::findings(&run, &text).map_err(|message| Error::config(template, message))?;
             write_text(output, &page)?;
         }
-        _ => drop(finish(&folder, manifest, false)?),
+        _ => finish(&folder, &load(&folder, manifest)?, false)?,
     }
     Ok(Exit::Pass)
 }
