@@ -249,10 +249,9 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         let option = if args.timed { "--timed" } else { "--peers" };
         return Err(Error::Usage(format!("{option} is for kernels only")));
     }
-    let misplaced = |(place, message): operations::Wrong| source.error_at(&place, message);
-    let mut planned = plan(&experiment).map_err(misplaced)?;
+    let mut planned = plan(&experiment);
     if args.timed {
-        let timed = operations::timed(&experiment).map_err(misplaced)?;
+        let timed = operations::timed(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
         planned.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
     }
     let cells = select(planned, &args.only, &args.skip)?;

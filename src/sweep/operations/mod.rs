@@ -113,17 +113,41 @@ impl<'a> Operation<'a> {
 /// The cases that a recipe, `op.variant`, is tried on: those that its program asks for, or else those that the experiment
 /// asks for, or else all of its operation.
 pub fn cases_of(experiment: &Experiment, recipe: &str) -> Result<Vec<Case>, Wrong> {
-    let name = recipe.split_once('.').map_or(recipe, |(op, _)| op);
     let operation =
-        Operation::find(experiment, name).map_err(|why| (name.to_string(), format!("'{recipe}': {why}")))?;
+        operation_of(experiment, recipe).map_err(|why| (op_of(recipe).to_string(), format!("'{recipe}': {why}")))?;
+    let mut cases = operation.cases()?;
+    cases.retain(|case| asks(experiment, recipe, &case.name));
+    Ok(cases)
+}
+
+/// Names of these cases, without a look at what the cases are: a stored run needs no files to say them. None of a recipe of no
+/// known operation.
+pub fn names_of(experiment: &Experiment, recipe: &str) -> HashSet<String> {
+    let Ok(operation) = operation_of(experiment, recipe) else {
+        return HashSet::new();
+    };
+    let shipped = operation.shipped().into_iter().map(|case| case.name);
+    let own = experiment.own_cases.iter().filter(|own| own.op == operation.name());
+    let names = shipped.chain(own.map(|own| own.name.clone()));
+    names.filter(|name| asks(experiment, recipe, name)).collect()
+}
+
+fn op_of(recipe: &str) -> &str {
+    recipe.split_once('.').map_or(recipe, |(op, _)| op)
+}
+
+fn operation_of<'a>(experiment: &'a Experiment, recipe: &str) -> Result<Operation<'a>, String> {
+    Operation::find(experiment, op_of(recipe))
+}
+
+/// Whether a recipe is to be tried on the case of that name.
+fn asks(experiment: &Experiment, recipe: &str, case: &str) -> bool {
     let command = experiment.commands.iter().find(|command| command.recipe() == recipe);
-    let asked = match command {
+    let patterns = match command {
         Some(command) if !command.cases.is_empty() => &command.cases,
         _ => &experiment.cases,
     };
-    let mut cases = operation.cases()?;
-    cases.retain(|case| asked.is_empty() || asked.iter().any(|pattern| matches(pattern, &case.name)));
-    Ok(cases)
+    patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, case))
 }
 
 /// Cells that read a model, as `recipe/case`.
@@ -140,8 +164,7 @@ fn cells(experiment: &Experiment, keep: impl Fn(&Operation, &Case) -> bool) -> R
     let mut kept = HashSet::new();
     for recipe in &experiment.recipes {
         let name = &recipe.name;
-        let op = name.split_once('.').map_or(name.as_str(), |(op, _)| op);
-        let operation = Operation::find(experiment, op).map_err(|why| (op.to_string(), why))?;
+        let operation = operation_of(experiment, name).map_err(|why| (name.clone(), why))?;
         let cases = cases_of(experiment, name)?
             .into_iter()
             .filter(|case| keep(&operation, case));
@@ -170,8 +193,8 @@ pub fn check_definitions(experiment: &Experiment) -> Result<(), Wrong> {
 
 /// Finds what is wrong with cases of the user's, and with the choice of cases.
 pub fn check_cases(experiment: &Experiment) -> Result<(), Wrong> {
-    let of = |recipe: &str| recipe.split_once('.').map_or("", |(op, _)| op).to_string();
-    let run: BTreeSet<String> = experiment.recipes.iter().map(|recipe| of(&recipe.name)).collect();
+    let run = experiment.recipes.iter().map(|recipe| op_of(&recipe.name).to_string());
+    let run: BTreeSet<String> = run.collect();
     for case in &experiment.own_cases {
         let wrong = |why: String| (case.name.clone(), format!("case '{}': {why}", case.name));
         Operation::find(experiment, &case.op).map_err(wrong)?;
