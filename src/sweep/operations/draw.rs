@@ -46,7 +46,7 @@ pub enum Values {
     Edges,
     /// Whole numbers, both ends among them.
     Integers([i64; 2]),
-    /// What passes at these sites of the model, as many rows as there are.
+    /// What passes at these sites of the model: as many tokens of every layer as make up the rows.
     Site(String),
 }
 
