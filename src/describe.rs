@@ -250,7 +250,7 @@ impl CaseLine {
             inputs: match case.inputs {
                 Inputs::Random => "random".into(),
                 Inputs::Edges => "edges".into(),
-                Inputs::Site(site) => site.into(),
+                Inputs::Site(source) | Inputs::File(source) => source.into(),
             },
             timed: case.timed,
         }

@@ -2,10 +2,10 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
 use super::data::{bf16_bytes, f32_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Dequantize;
 
@@ -54,6 +54,14 @@ impl Op for Dequantize {
             }
         }
         cases
+    }
+
+    fn parameters(&self) -> Option<Parameters> {
+        Some(parameters(&self.cases()))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
     }
 
     /// Edges are any codes under any scales, besides what such numbers become.

@@ -2,9 +2,9 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Quantize;
 
@@ -55,6 +55,14 @@ impl Op for Quantize {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        Some(parameters(&self.cases()).tensor("x", &["T", "C"]))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, find) = (case.dim("T"), case.dim("C"), case.dim("FIND") == 1);
         let blocks = Blocks::of(case)?;
@@ -88,7 +96,7 @@ fn case(blocks: &Blocks, dtype: &str, find: i64, edges: &str, inputs: Inputs, ro
     let what = match inputs {
         Inputs::Random => "random",
         Inputs::Edges => edges,
-        Inputs::Site(_) => "site",
+        Inputs::Site(_) | Inputs::File(_) => "site",
     };
     let level = if find == 1 { ".find" } else { "" };
     Case {

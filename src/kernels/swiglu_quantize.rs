@@ -1,9 +1,9 @@
 //! SwiGLU and block quantization of its unrounded result in one.
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
 use super::judge::Judge;
-use super::swiglu::{Activated, LIMIT, WHY};
-use super::{Case, Data, Inputs, Op, Problem, Scalar};
+use super::swiglu::{Activated, LIMIT_RANGE, WHY};
+use super::{Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
 pub struct SwiGluQuantize;
 
@@ -49,11 +49,20 @@ impl Op for SwiGluQuantize {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        let parameters = parameters(&self.cases()).scalar("limit", LIMIT_RANGE);
+        Some(parameters.tensor("gate_up", &["T", "2 * C"]))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let blocks = Blocks::of(case)?;
         let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
-        let Activated { want, error } = Activated::new(&x, cols);
+        let Activated { want, error, limit } = Activated::new(&x, case);
         let mut buffers = vec![input, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
         let bytes = traffic(&buffers);
@@ -61,7 +70,7 @@ impl Op for SwiGluQuantize {
         let judge = Judge::admissible(stored, cols, want, move |at, _| error[at], WHY);
         Ok(Problem {
             buffers,
-            scalars: vec![("limit", Scalar::F32(LIMIT))],
+            scalars: vec![("limit", Scalar::F32(limit))],
             bytes,
             flops: 0,
             judges: vec![judge],

@@ -19,6 +19,7 @@ use super::kernels;
 use super::limits::{available, check_cells, check_size};
 use super::load::Source;
 use super::mutants::{self, Fate};
+use super::operations;
 use super::peers::Peers;
 use super::plan::{Cell, plan, select};
 use super::ready::Ready;
@@ -204,8 +205,8 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
 
     let mut selectable = plan(&experiment);
     if args.timed {
-        let timed = kernels::timed();
-        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.kernel().0, experiment.cases[cell.window])));
+        let timed = operations::timed(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
     }
     let cells = select(selectable, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
@@ -250,6 +251,7 @@ fn manifest(
         let name = format!("kernels/{}.cu", source.op);
         data.push((name, source.digest().to_hex().to_string()));
     }
+    data.extend(operations::files(experiment)?);
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
     let commit = commit(&args.experiment);
     let recipes = experiment
@@ -352,7 +354,14 @@ fn execute(
     let bar = progress(args, share.len(), pending.len());
     let experiment = &prepared.experiment;
     let kernel = experiment.kind == Kind::Kernels;
-    let reads = |cell: &&Cell| kernel || cell.window >= experiment.draws;
+    let of_sites = match kernel {
+        true => operations::reading_sites(experiment).map_err(|(_, why)| Error::Usage(why))?,
+        false => HashSet::new(),
+    };
+    let reads = |cell: &&Cell| match kernel {
+        true => of_sites.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])),
+        false => cell.window >= experiment.draws,
+    };
     let model = match &prepared.folder {
         Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
         _ => None,

@@ -1,12 +1,13 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::capsules::Capsules;
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
+use super::operations::{self, Operation};
 use super::peers::Peers;
 use super::plan::Cell;
 use super::round_trip::{Sample, recorded};
@@ -20,7 +21,7 @@ use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
-use crate::kernels::{self, Case, Data, Op, Problem, Rows};
+use crate::kernels::{Case, Data, Op, Problem, Rows};
 use crate::metrics::{self, Metric};
 use crate::pattern::matches;
 use crate::record::{Failure, Phase, Record};
@@ -49,34 +50,43 @@ pub fn file(op: &dyn Op) -> Result<KernelFile> {
 /// Puts the variants that the experiment names and its programs in the place of recipes, and the cases of their operations
 /// in that of windows.
 pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result::Result<(), (String, String)> {
+    operations::check_definitions(experiment)?;
     let variants = sources.iter().flat_map(|source| {
         let variants = source.header.variants.iter();
-        variants.map(|variant| (&source.op, format!("{}.{}", source.op, variant.name), &variant.doc))
+        variants.map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc))
     });
-    let named = variants.filter(|(_, name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
+    let named = variants.filter(|(name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
     let named: Vec<_> = named.collect();
     let unmatched = experiment
         .kernels
         .iter()
-        .find(|pattern| !named.iter().any(|(_, name, _)| matches(pattern, name)));
+        .find(|pattern| !named.iter().any(|(name, _)| matches(pattern, name)));
     if let Some(pattern) = unmatched {
         return Err((pattern.clone(), format!("'{pattern}' matches no kernel")));
     }
     let commands = experiment
         .commands
         .iter()
-        .map(|command| (&command.op, command.recipe(), &command.doc));
-    for (op, name, doc) in named.into_iter().chain(commands) {
-        let found = kernels::find(op).map_err(|why| (op.clone(), format!("'{name}': {why}")))?;
-        let fresh = found.cases().into_iter().map(|case| case.name);
-        let fresh: Vec<String> = fresh.filter(|name| !experiment.cases.contains(name)).collect();
-        experiment.cases.extend(fresh);
-        experiment.recipes.push(Recipe {
+        .map(|command| (command.recipe(), &command.doc));
+    let mut names = Vec::new();
+    let mut recipes = Vec::new();
+    for (name, doc) in named.into_iter().chain(commands) {
+        let cases = operations::cases_of(experiment, &name)?
+            .into_iter()
+            .map(|case| case.name);
+        names.extend(cases.filter(|name| !names.contains(name)).collect::<Vec<_>>());
+        recipes.push(Recipe {
             name,
             doc: doc.clone(),
             ..Recipe::default()
         });
     }
+    if !experiment.case_names.is_empty() {
+        let why = "case_names are found by the operations; `cases` chooses among them";
+        return Err(("case_names".into(), why.into()));
+    }
+    experiment.case_names = names;
+    experiment.recipes.extend(recipes);
     Ok(())
 }
 
@@ -112,23 +122,6 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     )))
 }
 
-/// Names of the cases of the operation that a recipe is of.
-pub fn cases_of(recipe: &str) -> HashSet<String> {
-    let op = recipe.split_once('.').map_or(recipe, |(op, _)| op);
-    let cases = kernels::find(op).map_or_else(|_| Vec::new(), Op::cases);
-    cases.into_iter().map(|case| case.name).collect()
-}
-
-/// All cases whose time is taken, as `op/case`.
-pub fn timed() -> HashSet<String> {
-    let timed = |op: &&'static dyn Op| {
-        let name = op.name();
-        let cases = op.cases().into_iter().filter(|case| case.timed);
-        cases.map(move |case| format!("{name}/{}", case.name))
-    };
-    kernels::OPS.iter().flat_map(timed).collect()
-}
-
 /// Cells of kernels, whatever runs them, and what their problems are made of.
 pub struct Cells<'a> {
     pub experiment: &'a Experiment,
@@ -143,19 +136,20 @@ impl Cells<'_> {
     /// Runs those of an operation case by case: the inputs of a case are made once.
     pub fn each(
         &self,
-        op: &dyn Op,
+        op: &str,
         cells: &[&Cell],
         run: impl Fn(&Cell, &Case, &Problem) -> Result<Vec<Record>>,
     ) -> Result<()> {
-        for case in op.cases() {
-            let named = |cell: &&Cell| self.experiment.cases[cell.window] == case.name;
+        let operation = Operation::find(self.experiment, op).map_err(Error::Usage)?;
+        for case in operation.cases().map_err(|(_, why)| Error::Usage(why))? {
+            let named = |cell: &&Cell| self.experiment.case_names[cell.window] == case.name;
             let here: Vec<&Cell> = cells.iter().copied().filter(named).collect();
             if here.is_empty() {
                 continue;
             }
-            let problem = op.problem(&case, self.data);
+            let problem = operation.problem(&case, self.data, self.stop)?;
             if let Err(why) = &problem {
-                errln!("{} case {}: {why}", op.name(), case.name);
+                errln!("{op} case {}: {why}", case.name);
             }
             for cell in here {
                 if self.stop.load(Ordering::Relaxed) {
@@ -212,8 +206,7 @@ impl Bench<'_> {
             }
             let cubin = self.toolkit.compile(source, &self.device.arch, &self.defines(source))?;
             let module = Module::load(&cubin.bytes)?;
-            let op = kernels::find(&source.op).map_err(Error::Usage)?;
-            self.cells.each(op, &here, |cell, case, problem| {
+            self.cells.each(&source.op, &here, |cell, case, problem| {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
                 let records = self.cell(cell, variant, &module, case, problem, &watch);

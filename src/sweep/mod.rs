@@ -18,6 +18,7 @@ pub mod limits;
 pub mod lines;
 pub mod load;
 pub mod mutants;
+pub mod operations;
 pub mod peers;
 pub mod plan;
 pub mod probe;

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::pattern::{matches, selects};
 use crate::record::Phase;
 use crate::sweep::experiment::{Experiment, Kind};
-use crate::sweep::kernels::cases_of;
+use crate::sweep::operations::names_of;
 
 /// Name of the built-in recipe that measures the reference's own error: f32 against f64.
 pub const REFERENCE: &str = "reference";
@@ -50,7 +50,7 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
     let kernels = experiment.kind == Kind::Kernels;
     let each = each
         .into_iter()
-        .map(|(recipe, phase)| (recipe, phase, kernels.then(|| cases_of(recipe))));
+        .map(|(recipe, phase)| (recipe, phase, kernels.then(|| names_of(experiment, recipe))));
     let each: Vec<_> = each.collect();
     let mut cells = Vec::new();
     for (window, name) in experiment.window_names().into_iter().enumerate() {

@@ -21,7 +21,7 @@ use crate::metrics::{BOUND_RATIO, Metric, Pair, VIOLATIONS, measure_all};
 use crate::record::{Failure, Worst};
 use failure::{Elements, Said};
 pub use tensors::Tensor;
-pub use values::{POISON_BYTE, number};
+pub use values::{POISON_BYTE, is_number, number};
 
 /// How an output is judged, and why so.
 pub struct Judge {

@@ -1,9 +1,16 @@
 //! A program in any language as a variant of an operation: it reads a problem from one file and writes what it computes to
 //! another.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+mod process;
 
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use process::{Limits, Refused, Server, run_once};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::backend::checks::rerun;
@@ -12,63 +19,106 @@ use crate::error::did_you_mean;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use crate::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
 
-/// A program, called with the paths of its inputs and of its outputs behind `run`.
-#[derive(Clone, Copy, Debug)]
-pub struct Program<'a> {
-    pub op: &'a str,
-    pub run: &'a [String],
+/// How a program is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// It is started for every run, with the paths of its inputs and of its outputs behind its arguments.
+    #[default]
+    Once,
+    /// It is started once, and reads the paths of each run from its stdin.
+    Serve,
 }
 
-/// Lines of a program's stderr that are shown when it fails.
-const TAIL: usize = 20;
+/// Seconds that a program may take for one run, if nothing else is said.
+pub const TIMEOUT: f64 = 300.0;
 
-impl Program<'_> {
+/// A program, and the process that serves if it is one that stays alive.
+pub struct Program<'a> {
+    op: &'a str,
+    run: &'a [String],
+    mode: Mode,
+    limits: Limits<'a>,
+    server: RefCell<Option<Server>>,
+}
+
+impl<'a> Program<'a> {
+    /// `timeout` is in seconds; a program is killed as soon as `stop` turns true.
+    pub fn new(op: &'a str, run: &'a [String], mode: Mode, timeout: f64, stop: &'a AtomicBool) -> Self {
+        let timeout = Duration::from_secs_f64(timeout);
+        Self {
+            op,
+            run,
+            mode,
+            limits: Limits { timeout, stop },
+            server: RefCell::new(None),
+        }
+    }
+
     /// What it leaves of a problem, and the microseconds it says that took; twice, where both must be the same. The error
     /// says what went wrong, with the end of its stderr.
     pub fn check(&self, case: &Case, problem: &Problem, deterministic: bool) -> Result<(Checked, Option<f64>), String> {
+        let runs = self.runs(case, problem, if deterministic { 2 } else { 1 })?;
+        let mut runs = runs.into_iter();
+        let (outputs, us) = runs.next().expect("it ran");
+        let measured = runs.map(|(second, _)| rerun(problem, &outputs, &second)).collect();
+        Ok((Checked { outputs, measured }, us))
+    }
+
+    /// What it leaves of a problem.
+    pub fn outputs(&self, case: &Case, problem: &Problem) -> Result<Outputs, String> {
+        let runs = self.runs(case, problem, 1)?;
+        Ok(runs.into_iter().next().expect("it ran").0)
+    }
+
+    /// What each of so many runs leaves, and the microseconds it says that took.
+    fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<(Outputs, Option<f64>)>, String> {
         let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
-        let [inputs, outputs] = ["inputs", "outputs"].map(|name| folder.path().join(format!("{name}.safetensors")));
+        let inputs = folder.path().join("inputs.safetensors");
         write_inputs(&inputs, self.op, case, problem).map_err(|error| error.to_string())?;
-        let (first, us) = self.once(&inputs, &outputs, problem)?;
-        let mut measured = Vec::new();
-        if deterministic {
-            std::fs::remove_file(&outputs).map_err(|error| format!("{}: {error}", outputs.display()))?;
-            measured.push(rerun(problem, &first, &self.once(&inputs, &outputs, problem)?.0));
-        }
-        let checked = Checked {
-            outputs: first,
-            measured,
+        let outputs = folder.path().join("outputs.safetensors");
+        let run = |_| {
+            // What an earlier run left must not pass for what this one leaves.
+            if outputs.exists() {
+                std::fs::remove_file(&outputs).map_err(|error| format!("{}: {error}", outputs.display()))?;
+            }
+            self.once(&inputs, &outputs, problem)
+                .map_err(|why| format!("'{}' {why}", self.run.join(" ")))
         };
-        Ok((checked, us))
+        (0..count).map(run).collect()
     }
 
     fn once(&self, inputs: &Path, outputs: &Path, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
-        let [program, arguments @ ..] = self.run else {
-            return Err("no program is given".into());
+        let stderr = match self.mode {
+            Mode::Once => run_once(self.run, [inputs, outputs], self.limits)?,
+            Mode::Serve => self.ask(inputs, outputs)?,
         };
-        let mut command = Command::new(program);
-        command.args(arguments).arg(inputs).arg(outputs).stdin(Stdio::null());
-        let ran = command
-            .output()
-            .map_err(|error| format!("cannot start '{program}': {error}"))?;
-        let failed = |what: String| {
-            let text = String::from_utf8_lossy(&ran.stderr);
-            let lines: Vec<&str> = text.lines().collect();
-            let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n  ");
-            let tail = if tail.is_empty() {
-                "it wrote nothing to stderr".into()
-            } else {
-                format!("its stderr ends:\n  {tail}")
+        let left = || {
+            let bytes = match std::fs::read(outputs) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err("no outputs.safetensors".to_string()),
+                bytes => bytes.map_err(|error| format!("outputs.safetensors, which cannot be read: {error}")),
             };
-            format!("'{}' {what}; {tail}", self.run.join(" "))
+            let file = TensorFile::from_bytes(outputs, bytes?);
+            read(&file.map_err(|error| format!("no safetensors: {error}"))?, problem)
         };
-        if !ran.status.success() {
-            return Err(failed(format!("ended with {}", ran.status)));
+        left().map_err(|what| format!("left {what}; {stderr}"))
+    }
+
+    /// Has the process answer that serves, which is started if there is none; the end of its stderr.
+    fn ask(&self, inputs: &Path, outputs: &Path) -> Result<String, String> {
+        let mut server = self.server.borrow_mut();
+        let serving = match &mut *server {
+            Some(serving) => serving,
+            none => none.insert(Server::start(self.run)?),
+        };
+        match serving.ask([inputs, outputs], self.limits) {
+            Ok(stderr) => Ok(stderr),
+            Err(Refused::Answered(why)) => Err(why),
+            Err(Refused::Gone(why)) => {
+                *server = None;
+                Err(why)
+            }
         }
-        let bytes = std::fs::read(outputs).map_err(|error| failed(format!("left no outputs.safetensors: {error}")))?;
-        let file =
-            TensorFile::from_bytes(outputs, bytes).map_err(|error| failed(format!("left no safetensors: {error}")))?;
-        read(&file, problem).map_err(|what| failed(format!("left {what}")))
     }
 }
 
