@@ -157,7 +157,9 @@ fn commands_of_the_workflow_exist() {
             .split(['\n', '\'', '`'])
             .flat_map(|line| line.split("&&"))
             .filter_map(|line| Some(&line[line.find("ulplab ")?..]))
-            .filter(|line| line.starts_with("ulplab sweep") || line.starts_with("ulplab gate") || line.starts_with("ulplab report"));
+            .filter(|line| {
+                line.starts_with("ulplab sweep") || line.starts_with("ulplab gate") || line.starts_with("ulplab report")
+            });
         let mut seen = 0;
         for command in commands {
             seen += 1;
