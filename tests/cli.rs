@@ -8,6 +8,10 @@ mod errors;
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/keys.rs"]
+mod keys;
+#[path = "cli/limits.rs"]
+mod limits;
 #[path = "cli/partitions.rs"]
 mod partitions;
 #[path = "cli/programs.rs"]
@@ -20,8 +24,12 @@ mod sources;
 mod swap_ffn;
 #[path = "cli/sweep.rs"]
 mod sweep;
+#[path = "cli/terminal.rs"]
+mod terminal;
 #[path = "cli/trace.rs"]
 mod trace;
+#[path = "cli/verdicts.rs"]
+mod verdicts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,5 +1,6 @@
 //! Experiment files, and running them.
 
+pub mod args;
 pub mod attest;
 pub mod check;
 pub mod command;
@@ -7,8 +8,11 @@ pub mod commands;
 pub mod execute;
 pub mod experiment;
 pub mod folder;
+pub mod invocation;
 pub mod judge;
 pub mod kernels;
+pub mod keys;
+pub mod limits;
 pub mod lines;
 pub mod load;
 pub mod mutants;
