@@ -13,10 +13,10 @@ use crate::error::{Error, Exit, Result};
 use crate::formats::{
     CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS,
 };
+use crate::shipped;
 use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;
 use crate::report::REPORTS;
-use crate::shipped;
 use crate::sweep::kernels::folder;
 use crate::sweep::load::Source;
 

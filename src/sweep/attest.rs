@@ -15,10 +15,10 @@ use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
 use crate::gate::{Status, Verdict};
+use crate::shipped;
 use crate::kernels;
 use crate::metrics::{BOUND_RATIO, VIOLATIONS};
 use crate::record::Record;
-use crate::shipped;
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
@@ -119,10 +119,7 @@ impl Attestation {
             }
             let prefix = format!("{}.", source.op);
             let holds = |verdict: &&Verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice);
-            let mut verdicts = run
-                .verdicts
-                .iter()
-                .filter(|verdict| verdict.recipe.starts_with(&prefix));
+            let mut verdicts = run.verdicts.iter().filter(|verdict| verdict.recipe.starts_with(&prefix));
             let judged = verdicts.all(|verdict| holds(&verdict));
             let kernel = |variant: &str| format!("{}.{variant}", source.op);
             // Whatever the gates bind: a kernel in which a check found something is not verified.

@@ -17,12 +17,12 @@ use crate::backend::cuda::run::{Running, failures};
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
+use crate::shipped;
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
 use crate::metrics::{self, Metric};
 use crate::pattern::matches;
 use crate::record::{Phase, Record};
-use crate::shipped;
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
@@ -85,7 +85,7 @@ pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Devi
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
         let why = format!("it is for {arch}, and this device is {}", device.arch);
         let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
-        tried.then_some((name, Hindrance::OtherDevice(why)))
+        tried.then(|| (name, Hindrance::OtherDevice(why)))
     };
     let of = |source| {
         let source: &KernelFile = source;
