@@ -52,10 +52,10 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
     write("want", judges.iter().filter_map(|judge| judge.wanted()).collect())?;
     write("bound", judges.iter().filter_map(|judge| judge.bound()).collect())?;
     for name in ["inputs", "want", "bound"] {
-        println!("{}", file(name).display());
+        outln!("{}", file(name).display());
     }
     for judge in judges {
-        println!("{}: {}: {}", judge.output, judge.how(), judge.why);
+        outln!("{}: {}: {}", judge.output, judge.how(), judge.why);
     }
     Ok(Exit::Pass)
 }

@@ -10,6 +10,10 @@ mod failures;
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/limits.rs"]
+mod limits;
+#[path = "cli/partitions.rs"]
+mod partitions;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]

@@ -1,7 +1,11 @@
 //! Reports and stored runs, on a made-up run.
 
+#[path = "report/folder.rs"]
+mod folder;
 #[path = "report/kernels.rs"]
 mod kernels;
+#[path = "report/sharing.rs"]
+mod sharing;
 #[path = "report/store.rs"]
 mod store;
 #[path = "report/synthetic.rs"]

@@ -42,7 +42,7 @@ fn cell_of(all: &Cells, command: &Command, cell: &Cell, case: &Case, problem: &P
         // Ctrl-C ends the program too: that says nothing of it.
         Err(_) if all.stop.load(std::sync::atomic::Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(why) => {
-            eprintln!("{}: {why}", cell.id);
+            errln!("{}: {why}", cell.id);
             return Ok(vec![unknown(cell, case, "program", &why)]);
         }
     };

@@ -1,6 +1,6 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +10,7 @@ use super::experiment::{Experiment, Recipe};
 use super::peers::Peers;
 use super::plan::Cell;
 use super::round_trip::{Sample, recorded};
+use super::run::Hindrance;
 use super::source::{Origin, Source};
 use crate::backend::checks::failures;
 use crate::backend::cuda::device::Module;
@@ -18,12 +19,12 @@ use crate::backend::cuda::run::{Checked, Running};
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
-use crate::home;
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
 use crate::metrics::{self, Metric};
 use crate::pattern::matches;
 use crate::record::{Failure, Phase, Record};
+use crate::shipped;
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
@@ -31,12 +32,12 @@ pub const TIME: &str = "time";
 /// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
 const MARK: &str = "kernels/common.cuh";
 
-/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`home::places`].
+/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`shipped::places`].
 pub fn folder() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("ULPLAB_KERNELS") {
         return Ok(folder.into());
     }
-    let mark = home::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
+    let mark = shipped::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
     Ok(mark.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
@@ -77,6 +78,22 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
         });
     }
     Ok(())
+}
+
+/// The variants that are for another device than this one, and why.
+pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
+    let named = |(source, variant): (&KernelFile, &Variant)| {
+        let name = format!("{}.{}", source.op, variant.name);
+        let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
+        let why = format!("it is for {arch}, and this device is {}", device.arch);
+        let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
+        tried.then(|| (name, Hindrance::OtherDevice(why)))
+    };
+    let of = |source| {
+        let source: &KernelFile = source;
+        source.header.variants.iter().map(move |variant| (source, variant))
+    };
+    sources.iter().flat_map(of).filter_map(named).collect()
 }
 
 /// Whether there is a fault of that name, `op.mutant`.
@@ -138,7 +155,7 @@ impl Cells<'_> {
             }
             let problem = op.problem(&case, self.data);
             if let Err(why) = &problem {
-                eprintln!("{} case {}: {why}", op.name(), case.name);
+                errln!("{} case {}: {why}", op.name(), case.name);
             }
             for cell in here {
                 if self.stop.load(Ordering::Relaxed) {
@@ -203,7 +220,7 @@ impl Bench<'_> {
                 // A launch that is refused leaves the device as it was; one that went astray does not.
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
-                    eprintln!("{why}");
+                    errln!("{why}");
                     Ok(vec![unknown(cell, case, "launch", &why.to_string())])
                 })
             })?;

@@ -1,7 +1,5 @@
 //! Experiments with lines lost, moved, and of other experiments.
 
-use std::path::Path;
-
 use proptest::prelude::*;
 use ulplab::sweep::load::Source;
 use ulplab::sweep::ready::Ready;

@@ -174,7 +174,7 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
     };
     Run {
         manifest: Manifest {
-            schema: 1,
+            schema: 2,
             version: "0.1.0".into(),
             commit: Some("4f2a9c1d7e8b".into()),
             experiment,
@@ -188,7 +188,9 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             started_at: "2026-01-02T03:04:05Z".into(),
             seconds: 1834.6,
             cells,
+            left_out: vec![],
             recipes: specs.iter().map(info).collect(),
+            mutant: None,
             peers: BTreeMap::new(),
             ceilings: None,
             complete: true,
