@@ -11,7 +11,7 @@ use crate::backend::cuda::{Device, Source, Toolkit};
 use crate::dataset::Manifest as Datasets;
 use crate::error::{Error, Exit, Result};
 use crate::formats::{
-    CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS,
+    AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS,
 };
 use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;
@@ -130,6 +130,11 @@ fn rules() -> Vec<(String, String)> {
     let double = NVFP4_RULES
         .iter()
         .map(|rule| row("e4m3(rule)/t:f32", rule.name, rule.doc));
+    let halves = HALF_RULES.iter().map(|rule| row("f16(rule)", rule.name, rule.doc));
+    let zero_points = AFFINE_RULES
+        .iter()
+        .map(|rule| row("uint4/…:f16(rule)", rule.name, rule.doc));
+    let floats = floats.chain(halves).chain(zero_points);
     powers.chain(floats).chain(single).chain(double).collect()
 }
 
