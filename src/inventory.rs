@@ -11,7 +11,8 @@ use crate::backend::cuda::{Device, Source, Toolkit};
 use crate::dataset::Manifest as Datasets;
 use crate::error::{Error, Exit, Result};
 use crate::formats::{
-    AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS,
+    AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
+    RECORDS,
 };
 use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;

@@ -39,7 +39,9 @@ fn magnitude(group: &[f32]) -> f64 {
 
 /// How far apart the largest and the smallest value of a group are.
 fn range(group: &[f32]) -> f64 {
-    let ends = group.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(lo, hi), x| (lo.min(*x), hi.max(*x)));
+    let ends = group.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(lo, hi), x| {
+        (lo.min(*x), hi.max(*x))
+    });
     f64::from(ends.1) - f64::from(ends.0)
 }
 

@@ -88,7 +88,11 @@ impl Format {
         let strips = x
             .chunks(height * cols)
             .zip(data.chunks_mut(height * self.data_bytes(cols)))
-            .zip(scales.chunks_mut(tiles * bytes).zip(zeros.chunks_mut(tiles * zero_bytes)));
+            .zip(
+                scales
+                    .chunks_mut(tiles * bytes)
+                    .zip(zeros.chunks_mut(tiles * zero_bytes)),
+            );
         for ((x, data), (scales, zeros)) in strips {
             ranges.measure(x, cols, width);
             for (tile, fitted) in fitted.iter_mut().enumerate() {
@@ -102,8 +106,12 @@ impl Format {
             affine.write(&fitted, scales, zeros);
             let Room { first, second, piece } = &mut room;
             for (row, data) in x.chunks_exact(cols).zip(data.chunks_exact_mut(self.data_bytes(cols))) {
-                let numbers = first.chunks(span(width) / width).zip(second.chunks(span(width) / width));
-                let spans = row.chunks(span(width)).zip(data.chunks_mut(self.data_bytes(span(width))));
+                let numbers = first
+                    .chunks(span(width) / width)
+                    .zip(second.chunks(span(width) / width));
+                let spans = row
+                    .chunks(span(width))
+                    .zip(data.chunks_mut(self.data_bytes(span(width))));
                 for ((x, data), (factors, shifts)) in spans.zip(numbers) {
                     for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
                         let piece = &mut piece[..x.len()];
@@ -125,7 +133,11 @@ impl Format {
         let (bytes, zero_bytes) = (affine.bytes(), affine.zero_bytes());
         let (scales, zeros) = (encoded.part("scale"), encoded.part("zero"));
         assert_eq!(scales.len(), down * tiles * bytes, "bytes of scales of '{self}'");
-        assert_eq!(zeros.len(), down * tiles * zero_bytes, "bytes of zero points of '{self}'");
+        assert_eq!(
+            zeros.len(),
+            down * tiles * zero_bytes,
+            "bytes of zero points of '{self}'"
+        );
         let (repr, bits) = (self.repr(), self.element.bits);
         let mut room = Room::new(tiles);
         let strips = out
@@ -137,8 +149,12 @@ impl Format {
             affine.read_zeros(zeros, &mut room.second);
             let Room { first, second, piece } = &mut room;
             for (row, data) in out.chunks_exact_mut(cols).zip(data.chunks_exact(self.data_bytes(cols))) {
-                let numbers = first.chunks(span(width) / width).zip(second.chunks(span(width) / width));
-                let spans = row.chunks_mut(span(width)).zip(data.chunks(self.data_bytes(span(width))));
+                let numbers = first
+                    .chunks(span(width) / width)
+                    .zip(second.chunks(span(width) / width));
+                let spans = row
+                    .chunks_mut(span(width))
+                    .zip(data.chunks(self.data_bytes(span(width))));
                 for ((out, data), (scales, zeros)) in spans.zip(numbers) {
                     for (out, data) in out.chunks_mut(PIECE).zip(data.chunks(self.data_bytes(PIECE))) {
                         let piece = &mut piece[..out.len()];

@@ -134,7 +134,11 @@ impl Format {
 
     /// Elements of [`Format::dtype`] that so many codes of a row take: bytes where several codes share one.
     pub(super) fn across(&self, cols: usize) -> usize {
-        if self.element.stored_bits() < 8 { self.data_bytes(cols) } else { cols }
+        if self.element.stored_bits() < 8 {
+            self.data_bytes(cols)
+        } else {
+            cols
+        }
     }
 
     /// The type of the codes in files; packed and 6-bit codes are bytes.

@@ -137,7 +137,9 @@ fn values(numbers: &str) -> Result<Vec<f32>, String> {
     let parse = |text: &str| {
         let value = text.trim().parse().ok().filter(|value: &f32| value.is_finite());
         // −0 and 0 are one value.
-        value.map(|value| value + 0.0).ok_or_else(|| format!("'{text}' in a table is no number of f32"))
+        value
+            .map(|value| value + 0.0)
+            .ok_or_else(|| format!("'{text}' in a table is no number of f32"))
     };
     let values = numbers.split(',').map(parse).collect::<Result<Vec<f32>, _>>()?;
     if !LENGTHS.contains(&values.len()) {
@@ -146,13 +148,17 @@ fn values(numbers: &str) -> Result<Vec<f32>, String> {
     }
     if let Some(pair) = values.windows(2).find(|pair| pair[0] >= pair[1]) {
         let [first, second] = [pair[0], pair[1]];
-        return Err(format!("the values of a table ascend, but {first} comes before {second}"));
+        return Err(format!(
+            "the values of a table ascend, but {first} comes before {second}"
+        ));
     }
     let max = values.iter().fold(0.0, |max: f32, value| max.max(value.abs()));
     // Midpoints and 1/max are to be normal numbers too.
     if (2f32.powi(-100)..=2f32.powi(100)).contains(&max) {
         Ok(values)
     } else {
-        Err(format!("the largest magnitude of a table is 2^-100 to 2^100, not {max:e}"))
+        Err(format!(
+            "the largest magnitude of a table is 2^-100 to 2^100, not {max:e}"
+        ))
     }
 }

@@ -240,7 +240,9 @@ fn decode_with(cast: impl Cast, bits: u32, packed: &[u8], out: &mut [f32]) {
 
 /// The codes in packed bytes, which take so many bits each, one by one.
 pub fn unpack(packed: &[u8], bits: usize) -> Vec<u16> {
-    (0..packed.len() * 8 / bits).map(|at| code_at(packed, bits, at)).collect()
+    (0..packed.len() * 8 / bits)
+        .map(|at| code_at(packed, bits, at))
+        .collect()
 }
 
 /// The code at an index of packed codes that take so many bits each.

@@ -215,5 +215,8 @@ pub static BITSANDBYTES: F32Rule = F32Rule {
 };
 pub static UP: F32Rule = F32Rule {
     up: true,
-    ..rule("up", "the smallest s not below fl32(amax/max), elements x/s: nothing saturates")
+    ..rule(
+        "up",
+        "the smallest s not below fl32(amax/max), elements x/s: nothing saturates",
+    )
 };

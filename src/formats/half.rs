@@ -43,7 +43,11 @@ impl Half {
     pub(super) fn up(self, x: f32) -> f32 {
         let nearest = self.nearest(x);
         // Magnitudes sort by their codes.
-        if nearest < x { self.value(self.bits(nearest) + 1) } else { nearest }
+        if nearest < x {
+            self.value(self.bits(nearest) + 1)
+        } else {
+            nearest
+        }
     }
 
     /// The bytes of a value that it has, little-endian.

@@ -110,7 +110,10 @@ pub fn markdown() -> String {
         let bits = bits(named.format);
         row(&mut out, &[&code(named.name), &code(named.format), &bits, named.doc]);
     }
-    let _ = writeln!(out, "\n`bits` are those of an element in rows of {ROW} channels, scales and zero points of rows and blocks included.");
+    let _ = writeln!(
+        out,
+        "\n`bits` are those of an element in rows of {ROW} channels, scales and zero points of rows and blocks included."
+    );
     out.push_str(
         "\n## Records\n\nOne token's entry in a KV cache, byte by byte. A page of P tokens holds one region after the \
          other, a region P rows, one per token; the page is padded with zeros. Vectors are rounded to bf16 before they \

@@ -159,12 +159,22 @@ impl Affine {
         let fitted = match self.rule.fit {
             Fit::Range => {
                 let (scale, zero) = (self.stored(step(hi - lo) / top), self.stored(lo));
-                Fitted { scale, zero, factor: scale, shift: zero }
+                Fitted {
+                    scale,
+                    zero,
+                    factor: scale,
+                    shift: zero,
+                }
             }
             Fit::Awq => {
                 let scale = step(step(hi - lo).max(step(1e-5)) / top);
                 let zero = (-step(lo / scale).round_ties_even()).clamp(0.0, top) + 0.0;
-                Fitted { scale: self.stored(scale), zero, factor: scale, shift: zero }
+                Fitted {
+                    scale: self.stored(scale),
+                    zero,
+                    factor: scale,
+                    shift: zero,
+                }
             }
             Fit::Gptq => {
                 let (lo, hi) = match (lo.min(0.0), hi.max(0.0)) {
@@ -173,13 +183,24 @@ impl Affine {
                 };
                 let scale = (hi - lo) / top;
                 let zero = (-lo / scale).round_ties_even().clamp(0.0, top) + 0.0;
-                Fitted { scale: self.stored(scale), zero, factor: scale, shift: zero }
+                Fitted {
+                    scale: self.stored(scale),
+                    zero,
+                    factor: scale,
+                    shift: zero,
+                }
             }
             Fit::Hqq => {
                 let range = hi - lo;
                 let factor = if range <= 1e-4 { 1.0 } else { (top / range).min(2e4) };
-                let shift = -lo * factor;
-                Fitted { scale: self.stored(1.0 / factor), zero: self.stored(shift), factor, shift }
+                // Not −0 for a minimum of 0.
+                let shift = 0.0 - lo * factor;
+                Fitted {
+                    scale: self.stored(1.0 / factor),
+                    zero: self.stored(shift),
+                    factor,
+                    shift,
+                }
             }
         };
         if fitted.scale.is_finite() && fitted.zero.is_finite() {
@@ -191,7 +212,12 @@ impl Affine {
 
     /// Of a block that holds a NaN or an infinity, or what its types cannot.
     pub(super) fn nan(&self) -> Fitted {
-        Fitted { scale: f32::NAN, zero: 0.0, factor: f32::NAN, shift: 0.0 }
+        Fitted {
+            scale: f32::NAN,
+            zero: 0.0,
+            factor: f32::NAN,
+            shift: 0.0,
+        }
     }
 
     /// What is rounded to codes, of blocks of `width` elements, the last of which may be short.
@@ -216,7 +242,14 @@ impl Affine {
     ) {
         match self.rule.zero {
             ZeroPoint::Minimum => each(|x, s, m| r(r(r(x) - m) / s), x, width, factors, shifts, out),
-            ZeroPoint::Code => each(|x, s, z| r(r(x) / s).round_ties_even() + z, x, width, factors, shifts, out),
+            ZeroPoint::Code => each(
+                |x, s, z| r(r(x) / s).round_ties_even() + z,
+                x,
+                width,
+                factors,
+                shifts,
+                out,
+            ),
             ZeroPoint::FractionalCode => each(|x, e, z| x * e + z, x, width, factors, shifts, out),
         }
     }
@@ -255,7 +288,9 @@ impl Affine {
             None => bytes.copy_from_slice(&value.to_le_bytes()),
             Some(half) => bytes.copy_from_slice(&half.bytes(value)),
         };
-        let places = scales.chunks_exact_mut(self.bytes()).zip(zeros.chunks_exact_mut(self.zero_bytes()));
+        let places = scales
+            .chunks_exact_mut(self.bytes())
+            .zip(zeros.chunks_exact_mut(self.zero_bytes()));
         for (Fitted { scale, zero, .. }, (scales, zeros)) in fitted.iter().zip(places) {
             numbers(*scale, scales);
             match self.rule.zero {
@@ -270,11 +305,15 @@ impl Affine {
         match self.half {
             None => {
                 let bytes = stored.as_chunks().0.iter();
-                bytes.zip(out).for_each(|(bytes, out)| *out = f32::from_le_bytes(*bytes));
+                bytes
+                    .zip(out)
+                    .for_each(|(bytes, out)| *out = f32::from_le_bytes(*bytes));
             }
             Some(half) => {
                 let bytes = stored.as_chunks().0.iter();
-                bytes.zip(out).for_each(|(bytes, out)| *out = half.value(u16::from_le_bytes(*bytes)));
+                bytes
+                    .zip(out)
+                    .for_each(|(bytes, out)| *out = half.value(u16::from_le_bytes(*bytes)));
             }
         }
     }

@@ -224,7 +224,9 @@ impl<'a> Buffers<'a> {
     /// The bytes of the zero points, in the order of the scales.
     fn zeros(&self, part: &Part) -> Result<&'a [u8], String> {
         let name = self.data.name;
-        let tensor = self.zero.ok_or_else(|| format!("tensor '{name}' has no zero points beside it"))?;
+        let tensor = self
+            .zero
+            .ok_or_else(|| format!("tensor '{name}' has no zero points beside it"))?;
         expect_type(&tensor, &[part.dtype], "zero points")?;
         let expected = part.shape.iter().product::<usize>();
         match tensor.bytes.len() * 8 / part.dtype.bitsize() == expected {
