@@ -31,11 +31,14 @@ fn signless(bytes: &[u8]) -> Vec<u16> {
     words.map(|word| if word == 0x8000 { 0 } else { word }).collect()
 }
 
-/// Holds scales, codes and values of a format against a library's, and returns how many blocks there were. Of a block whose
-/// scale is 0 the library's codes come of 0/0: there all values are the minimum.
+/// Holds scales, codes and values of a format against a library's, and returns how many blocks there were.
 fn equals(format: &str, library: &str) -> usize {
     let (inputs, want) = (Fixture::open("inputs"), Fixture::open("zero_points"));
     let codec = codec(format).unwrap();
+    let narrow = |x: f32| match library.ends_with("bf16") {
+        true => half::bf16::from_f32(x).to_f32(),
+        false => half::f16::from_f32(x).to_f32(),
+    };
     let mut blocks = 0;
     for name in ["edge_f32", "laplace_f32", "outlier_bf16", "student3_f32", "zeros_f32"] {
         let part = |part: &str| format!("{name}.{library}.{part}");
@@ -69,7 +72,9 @@ fn equals(format: &str, library: &str) -> usize {
         let scales: Vec<&[u8]> = got.part("scale").chunks(bytes).collect();
         for at in 0..x.len() {
             let block = at / cols / height * across + at % cols / width;
-            if scales[block].iter().all(|byte| *byte == 0) && library.starts_with("kivi") {
+            // Their 0/0, of the minimum itself, is a NaN cast to an integer.
+            if scales[block].iter().all(|byte| *byte == 0) && narrow(x[at]) == values[at] && library.starts_with("kivi")
+            {
                 assert_eq!(codes[at], 0, "{} {at}", part("q"));
                 continue;
             }
@@ -112,7 +117,9 @@ fn a_table_gives_the_nearest_value() {
     for element in [&NF4, own] {
         let Repr::Codebook(book) = element.repr else { panic!() };
         let nearest = |x: f32| {
-            let distance = |value: &f32| (f64::from(*value) - f64::from(x)).abs();
+            // Beyond all values, but not so far that distances round to the same.
+            let x = f64::from(x).clamp(-1e6, 1e6);
+            let distance = |value: &f32| (f64::from(*value) - x).abs();
             let values = book.values().iter().enumerate();
             values.min_by(|a, b| distance(a.1).total_cmp(&distance(b.1))).unwrap().0 as u16
         };
