@@ -117,7 +117,8 @@ fn elements() -> Vec<(String, String)> {
         let casts = casts.map(|cast| (format!("{}({})", element.name, cast.name), cast.doc.to_string()));
         std::iter::once(own).chain(casts)
     });
-    elements.collect()
+    let table = "table of 4, 8, 16 or 256 ascending values of your own";
+    elements.chain([("lut(…)".to_string(), table.to_string())]).collect()
 }
 
 /// Rules, as format strings spell them.
