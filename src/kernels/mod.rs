@@ -248,6 +248,7 @@ const SHARED: &[&str] = &[
     include_str!("blocks.rs"),
     include_str!("data.rs"),
     include_str!("judge/admissible.rs"),
+    include_str!("judge/elements.rs"),
     include_str!("judge/mod.rs"),
     include_str!("judge/values.rs"),
     include_str!("slots.rs"),
