@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod packed;
 pub mod parity;
 pub mod pattern;
+pub mod progress;
 pub mod quantize;
 pub mod record;
 pub mod report;

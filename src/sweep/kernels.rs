@@ -18,7 +18,7 @@ use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, 
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::record::{Phase, Record};
 
 /// Site of the records of times.
@@ -51,14 +51,18 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
         let variants = source.header.variants.iter();
         variants.map(|variant| (&source.op, format!("{}.{}", source.op, variant.name), &variant.doc))
     });
-    let named = variants.filter(|(_, name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
-    let named: Vec<_> = named.collect();
+    let all: Vec<_> = variants.collect();
+    let named = all
+        .iter()
+        .filter(|(_, name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
+    let named: Vec<_> = named.cloned().collect();
     let unmatched = experiment
         .kernels
         .iter()
         .find(|pattern| !named.iter().any(|(_, name, _)| matches(pattern, name)));
     if let Some(pattern) = unmatched {
-        return Err((pattern.clone(), format!("'{pattern}' matches no kernel")));
+        let names = all.iter().map(|(_, name, _)| name.as_str());
+        return Err((pattern.clone(), matches_nothing("kernel", pattern, names)));
     }
     let commands = experiment
         .commands

@@ -47,7 +47,7 @@ fn gates() {
         (">=0.9", "no metric ''"),
         ("cosine<=0.9", "of cosine, higher is better: demand >="),
         ("logits:diff>=0.9", "of diff, lower is better: demand <="),
-        ("logit:diff<=1", "no tensor matches 'logit'; did you mean 'logits'?"),
+        ("logit:diff<=1", "'logit' matches no tensor; did you mean 'logits'?"),
         ("kv.*:diff<=1", "no tensor matches 'kv.*'"),
         (
             "ids:diff<=1",
