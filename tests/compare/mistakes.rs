@@ -130,7 +130,7 @@ fn files() {
     let folder = bench.path().join("folder.npy");
     std::fs::create_dir(&folder).unwrap();
     bench.args.got = folder;
-    usage(&bench, "folder.npy: not a file");
+    usage(&bench, "folder.npy: no model.safetensors");
     bench.args.got = bench.write("empty.safetensors", b"");
     usage(
         &bench,
