@@ -2,12 +2,18 @@
 
 #[path = "tools/inspect.rs"]
 mod inspect;
+#[path = "tools/folders.rs"]
+mod folders;
 #[path = "tools/mistakes.rs"]
 mod mistakes;
+#[path = "tools/others.rs"]
+mod others;
 #[path = "tools/parity.rs"]
 mod parity;
 #[path = "tools/quantize.rs"]
 mod quantize;
+#[path = "tools/stacks.rs"]
+mod stacks;
 
 use std::borrow::Cow;
 use std::collections::HashMap;

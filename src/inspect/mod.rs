@@ -92,7 +92,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         let hint = "no quantized tensor; --format quantizes the floating-point tensors of a file that has none";
         return Err(Error::NothingSelected(format!("{}: {hint}", args.file.display())));
     }
-    let matrices = |subject: usize| (0..subjects[subject].stack.experts).map(move |expert| (subject, expert));
+    let matrices = |subject: usize| subjects[subject].stack.matrices().map(move |expert| (subject, expert));
     let matrices: Vec<(usize, usize)> = (0..subjects.len()).flat_map(matrices).collect();
     let size = |(subject, _): &(usize, usize)| subjects[*subject].stack.matrix();
     let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);

@@ -18,8 +18,8 @@ pub struct Buffers<'a> {
     pub data: Tensor<'a>,
     pub scale: Option<Tensor<'a>>,
     pub global: Option<Tensor<'a>>,
-    /// No format has any: what has them is refused.
-    pub zero_point: Option<Tensor<'a>>,
+    /// Zero points. No format has any, so what has them is refused.
+    pub zero: Option<Tensor<'a>>,
     /// Codes are `[…, blocks, bytes]`: the last two dimensions are one.
     pub blocked: bool,
 }
@@ -89,10 +89,11 @@ impl<'a> Buffers<'a> {
     pub fn shape(&self, format: &Format) -> Result<Vec<usize>, String> {
         self.check_parts(format)?;
         let mut shape = self.data_shape()?;
-        let packed = packs(format.element, self.data.dtype);
+        let (element, dtype) = (format.element, self.data.dtype);
         match shape.last_mut() {
             // Refused by its caller if that is more than memory has addresses.
-            Some(cols) => *cols = cols.saturating_mul(if packed { 2 } else { 1 }),
+            Some(cols) if packs(element, dtype) => *cols = cols.saturating_mul(8) / element.stored_bits(),
+            Some(_) => {}
             None => return Err(format!("tensor '{}' has no dimensions", self.data.name)),
         }
         Ok(shape)
@@ -173,8 +174,8 @@ impl<'a> Buffers<'a> {
             .map_err(|why| format!("tensor '{}': {why}", data.name))?;
         self.check_parts(format)?;
         let mut expected = shape.to_vec();
-        if let Some(across) = expected.last_mut().filter(|_| packs(element, data.dtype)) {
-            *across /= 2;
+        if let Some(last) = expected.last_mut() {
+            *last = across(element, data.dtype, cols);
         }
         if self.data_shape()? != expected {
             return Err(format!(
@@ -202,7 +203,7 @@ impl<'a> Buffers<'a> {
         let of = |tensor: Option<Tensor<'a>>, has: bool, what| tensor.filter(|_| !has).map(|tensor| (tensor, what));
         let unknown = of(self.scale, format.scaling.is_some(), "scales")
             .or(of(self.global, format.global.is_some(), "global scales"))
-            .or(of(self.zero_point, false, "zero points"));
+            .or(of(self.zero, false, "zero points"));
         match unknown {
             None => Ok(()),
             Some((tensor, what)) => Err(format!("tensor '{}': format '{format}' has no {what}", tensor.name)),
@@ -393,7 +394,7 @@ impl<'a> Scales<'a> {
         let Order::Repeated { height, stride } = self.order else {
             return Ok(());
         };
-        for expert in 0..stack.experts {
+        for expert in stack.matrices() {
             let bytes = self.share(stack, expert);
             let row = |r: usize| &bytes[r * stride..(r + 1) * stride];
             if let Some(r) = (0..stack.rows).find(|r| row(*r) != row(r / height * height)) {
@@ -455,9 +456,17 @@ pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a byte holds two codes.
+/// Bytes or elements of the file that so many codes take: bytes hold several codes, but the type F4 is one code.
+fn across(element: &Element, dtype: Dtype, cols: usize) -> usize {
+    match packs(element, dtype) {
+        true => cols * element.stored_bits() / 8,
+        false => cols,
+    }
+}
+
+/// Whether a byte holds several codes.
 fn packs(element: &Element, dtype: Dtype) -> bool {
-    element.bits == 4 && dtype != Dtype::F4
+    element.stored_bits() < 8 && dtype != Dtype::F4
 }
 
 /// Types a tensor of scales may have in files; bf16 and f16 are f32 numbers too.

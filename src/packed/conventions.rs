@@ -15,6 +15,7 @@ pub struct Convention {
     pub codes: &'static str,
     pub scale: &'static str,
     pub global: Option<&'static str>,
+    pub zero: &'static str,
     /// Ending of the name of the tensor itself.
     pub own: &'static str,
     /// The NVFP4 rule that stores the same global scale as the writer, whichever rule picked its scales.
@@ -72,6 +73,7 @@ const PLAIN: Convention = Convention {
     codes: "",
     scale: "_scale",
     global: None,
+    zero: "_zero_point",
     own: "",
     rule: None,
     blocked: false,
@@ -170,7 +172,7 @@ impl Convention {
                 data: tensor,
                 scale,
                 global: self.global.and_then(get),
-                zero_point: get("_zero_point"),
+                zero: get(self.zero),
                 blocked: self.blocked,
             };
             (name, buffers)

@@ -114,7 +114,7 @@ impl Naming {
                 data: get(data)?,
                 scale: self.scale.as_ref().map(get).transpose()?,
                 global: self.global.as_ref().map(get).transpose()?,
-                zero_point: None,
+                zero: None,
                 blocked: false,
             };
             let by_names = |convention: &&Convention| {

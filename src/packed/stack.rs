@@ -27,6 +27,11 @@ impl Stack {
         Some(Self { experts, rows, cols })
     }
 
+    /// The numbers of the matrices that have elements: an empty tensor may have any number of others.
+    pub fn matrices(&self) -> std::ops::Range<usize> {
+        0..if self.matrix() == 0 { 0 } else { self.experts }
+    }
+
     /// Elements of one matrix.
     pub fn matrix(&self) -> usize {
         self.rows * self.cols

@@ -81,7 +81,7 @@ pub fn run_to(
         packed.layout.map_or(Ok(()), |layout| check_layout(layout, size)).map_err(wrong)?;
         let opened = packed.buffers.open_in_any_order(&packed.format, &packed.shape).map_err(wrong)?;
         let stack = opened.stack;
-        for expert in 0..stack.experts {
+        for expert in stack.matrices() {
             let bytes = stack.share(tensor.bytes, expert);
             let values = Tensor { bytes, ..tensor }.to_f32().expect("the source is of numbers");
             let encoded = opened.matrix(expert);

@@ -90,7 +90,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     for job in &jobs {
         manifest.tensors.remove(&job.packed.name);
     }
-    let matrices = |job: usize| (0..jobs[job].opened.stack.experts).map(move |expert| (job, expert));
+    let matrices = |job: usize| jobs[job].opened.stack.matrices().map(move |expert| (job, expert));
     let matrices: Vec<(usize, usize)> = (0..jobs.len()).flat_map(matrices).collect();
     let size = |(job, _): &(usize, usize)| jobs[*job].opened.stack.matrix();
     let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);

@@ -177,7 +177,7 @@ impl<'a> Job<'a> {
     }
 
     fn matrices(&self, job: usize) -> impl Iterator<Item = Matrix> + use<> {
-        (0..self.stack.experts).map(move |expert| Matrix { job, expert })
+        self.stack.matrices().map(move |expert| Matrix { job, expert })
     }
 
     fn values(&self, expert: usize) -> Vec<f32> {
