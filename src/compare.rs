@@ -149,7 +149,11 @@ struct Pairing<'a> {
 }
 
 fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Result<Pairing<'a>> {
-    let names: Vec<&str> = [want, got].iter().flat_map(|file| file.tensors()).map(|tensor| tensor.name).collect();
+    let names: Vec<&str> = [want, got]
+        .iter()
+        .flat_map(|file| file.tensors())
+        .map(|tensor| tensor.name)
+        .collect();
     pattern::check("tensor", &[&args.only, &args.skip], &names)?;
     let select = |name: &str| selects(&args.only, &args.skip, name);
     let is_npy = |file: &TensorFile| file.path().extension().is_some_and(|extension| extension == "npy");

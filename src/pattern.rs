@@ -54,9 +54,9 @@ pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<I
     let hint = match (matched(&wide), did_you_mean(pattern, names.iter().copied())) {
         (0, near) if !near.is_empty() => near,
         (0, _) => match (matched(&around), names.first()) {
-            (0, None) => format!("; there is no {noun}"),
-            (0, Some(name)) => format!("; {noun}s are named like '{name}'"),
-            (some, _) => format!("; '{around}' matches {}", counted(some, noun)),
+            (_, None) => format!("; there is no {noun}"),
+            (some @ 1.., _) if !pattern.contains('*') => format!("; '{around}' matches {}", counted(some, noun)),
+            (_, Some(name)) => format!("; {noun}s are named like '{name}'"),
         },
         (some, _) => format!("; '*' stops at dots: '{wide}' matches {}", counted(some, noun)),
     };
@@ -115,11 +115,18 @@ mod tests {
 
     #[test]
     fn a_pattern_that_matches_nothing_is_told_what_would_match() {
-        let names = ["model.layers.0.mlp.weight", "model.layers.1.mlp.weight", "lm_head.weight"];
+        let names = [
+            "model.layers.0.mlp.weight",
+            "model.layers.1.mlp.weight",
+            "lm_head.weight",
+        ];
         for (pattern, hint) in [
             ("*.weights", "; tensors are named like 'model.layers.0.mlp.weight'"),
             ("*weight", "; '*' stops at dots: '**weight' matches 3 tensors"),
-            ("model.*.weight", "; '*' stops at dots: 'model.**.weight' matches 2 tensors"),
+            (
+                "model.*.weight",
+                "; '*' stops at dots: 'model.**.weight' matches 2 tensors",
+            ),
             ("lm_head", "; did you mean 'lm_head.weight'?"),
             ("mlp", "; '**mlp**' matches 2 tensors"),
             ("LM_Head.Weight", "; did you mean 'lm_head.weight'?"),

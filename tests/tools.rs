@@ -1,9 +1,9 @@
 //! `quantize`, `dequantize`, `inspect` and `compare --parity` as people drive them.
 
-#[path = "tools/inspect.rs"]
-mod inspect;
 #[path = "tools/folders.rs"]
 mod folders;
+#[path = "tools/inspect.rs"]
+mod inspect;
 #[path = "tools/mistakes.rs"]
 mod mistakes;
 #[path = "tools/others.rs"]

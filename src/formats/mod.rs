@@ -84,7 +84,9 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
         let records = RECORDS.iter().map(|record| record.name);
         let near = did_you_mean(text, records.chain(FORMATS.iter().map(|named| named.name)));
         let meant = OTHER_NAMES.iter().find(|(other, _)| text.eq_ignore_ascii_case(other));
-        let meant = meant.map_or(String::new(), |(_, name)| format!("; without scales it is '{name}' here"));
+        let meant = meant.map_or(String::new(), |(_, name)| {
+            format!("; without scales it is '{name}' here")
+        });
         return Err(format!("unknown format '{text}'{meant}{near}"));
     }
     let format: Format = text.parse()?;

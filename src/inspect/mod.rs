@@ -66,7 +66,7 @@ struct Subject<'a> {
 /// What its codes and scales come from.
 enum Bytes<'a> {
     /// A file has them, and maybe what they were made of.
-    Stored(Opened<'a>, Option<Tensor<'a>>),
+    Stored(Box<Opened<'a>>, Option<Tensor<'a>>),
     /// They would be made of this.
     Source(Tensor<'a>),
 }
@@ -127,11 +127,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
 }
 
 /// The quantized tensors of the file, or if it has none, all that can be quantized.
-fn subjects<'a>(
-    args: &InspectArgs,
-    file: &'a TensorFile,
-    source: Option<&'a TensorFile>,
-) -> Result<Vec<Subject<'a>>> {
+fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a TensorFile>) -> Result<Vec<Subject<'a>>> {
     let wrong = |why| Error::data(&args.file, why);
     let found = args.naming.find(file, &args.only, &args.skip)?;
     let any_name = found.len() == 1;
@@ -141,7 +137,7 @@ fn subjects<'a>(
         let source = source.map(|source| source_of(source, &packed.name, &packed.shape, any_name));
         subjects.push(Subject {
             stack: opened.stack,
-            bytes: Bytes::Stored(opened, source.transpose()?),
+            bytes: Bytes::Stored(Box::new(opened), source.transpose()?),
             name: packed.name,
             format: packed.format,
             shape: packed.shape,

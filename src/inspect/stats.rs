@@ -136,7 +136,11 @@ impl Stats {
         }
         self.zero_blocks = filled.iter().filter(|filled| !**filled).count() as u64;
         for (value, (all, finite)) in values.into_iter().zip(counts).filter(|(_, (all, _))| *all > 0) {
-            let bin = if element.bits < 8 { value.abs() } else { power_below(value.abs()) };
+            let bin = if element.bits < 8 {
+                value.abs()
+            } else {
+                power_below(value.abs())
+            };
             *self.codes.entry(bin.to_bits()).or_default() += all;
             self.nonfinite += all - finite;
             self.negative += if value < 0.0 { finite } else { 0 };
@@ -149,7 +153,9 @@ impl Stats {
     #[must_use]
     pub fn and(mut self, later: Self, blocks: usize) -> Self {
         let add = |histogram: &mut Histogram, later: Histogram| {
-            later.into_iter().for_each(|(bin, count)| *histogram.entry(bin).or_default() += count);
+            later
+                .into_iter()
+                .for_each(|(bin, count)| *histogram.entry(bin).or_default() += count);
         };
         add(&mut self.codes, later.codes);
         add(&mut self.scales, later.scales);

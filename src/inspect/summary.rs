@@ -77,7 +77,8 @@ fn line(text: &mut String, shown: &Shown, width: usize) {
 /// In dB; NaN where an element is not finite, and where it is not known.
 fn sqnr(shown: &Shown) -> f64 {
     let mut all = metrics(&shown.stats);
-    all.find(|(metric, _)| metric.name == "sqnr").map_or(f64::NAN, |(_, value)| value)
+    all.find(|(metric, _)| metric.name == "sqnr")
+        .map_or(f64::NAN, |(_, value)| value)
 }
 
 /// More is worse; the first that differs counts.

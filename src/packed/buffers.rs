@@ -1,14 +1,12 @@
 //! The tensors that hold one quantized tensor, checked against its format.
 
-use std::borrow::Cow;
-
-use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::Stack;
+use super::scales::Scales;
 use crate::error::counted;
-use crate::formats::{Element, Encoded, Format, Group, Part, Scale, Scaling};
-use crate::layouts::{Layout, Placement};
+use crate::formats::{Element, Encoded, Format, Part};
+use crate::layouts::Layout;
 use crate::metrics::unravel;
 use crate::tensorfile::Tensor;
 
@@ -32,26 +30,6 @@ pub struct Opened<'a> {
     data: &'a [u8],
     scales: Option<Scales<'a>>,
     globals: Option<Share<'a>>,
-}
-
-/// The scales next to the elements, as they are in a file.
-#[derive(Debug)]
-pub(super) struct Scales<'a> {
-    tensor: Tensor<'a>,
-    scaling: Scaling,
-    order: Order,
-    /// One for all matrices.
-    shared: bool,
-}
-
-/// How the scales of a matrix lie.
-#[derive(Debug)]
-enum Order {
-    /// Row-major, or as they are where nobody asks for an order.
-    Plain,
-    /// Row-major, each row of scales once for every row of its tile.
-    Repeated { height: usize, stride: usize },
-    Placed(Placement),
 }
 
 /// What every matrix has a share of, or all have together.
@@ -80,8 +58,12 @@ impl<'a> Buffers<'a> {
     /// The types and shapes of the tensors, in words.
     pub(super) fn shapes(&self) -> String {
         let of = |tensor: Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
-        let scale = self.scale.map_or("no scales".into(), |tensor| format!("scales {}", of(tensor)));
-        let global = self.global.map_or(String::new(), |tensor| format!(" and global scales {}", of(tensor)));
+        let scale = self
+            .scale
+            .map_or("no scales".into(), |tensor| format!("scales {}", of(tensor)));
+        let global = self
+            .global
+            .map_or(String::new(), |tensor| format!(" and global scales {}", of(tensor)));
         format!("codes {} with {scale}{global}", of(self.data))
     }
 
@@ -131,8 +113,11 @@ impl<'a> Buffers<'a> {
     /// The same with the scales in whatever order they are: at least as many for each matrix as it has groups.
     pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let (stack, data) = self.codes(format, shape)?;
-        let repeated = |scales: &Scales| matches!(scales.order, Order::Repeated { .. });
-        if self.scales(format, &stack, None).is_ok_and(|scales| scales.as_ref().is_some_and(repeated)) {
+        let repeated = |scales: &Scales| !scales.is_plain();
+        if self
+            .scales(format, &stack, None)
+            .is_ok_and(|scales| scales.as_ref().is_some_and(repeated))
+        {
             return self.open(format, shape, None);
         }
         let scales = match format.scaling {
@@ -210,99 +195,6 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// The tensor of scales, of the right type.
-    fn scale_tensor(&self, scaling: Scaling, format: &Format) -> Result<Tensor<'a>, String> {
-        let tensor = self.scale.ok_or_else(|| {
-            format!(
-                "tensor '{}' has no scales beside it, which '{format}' needs",
-                self.data.name
-            )
-        })?;
-        let what = format!("{} scales", scaling.scale.kind());
-        expect_type(&tensor, scale_types(&scaling.scale), &what)?;
-        Ok(tensor)
-    }
-
-    /// The scales by their shape, one for each group of each matrix; none where the format has none.
-    pub(super) fn scales(
-        &self,
-        format: &Format,
-        stack: &Stack,
-        layout: Option<&'static Layout>,
-    ) -> Result<Option<Scales<'a>>, String> {
-        let Some(scaling) = format.scaling else {
-            return Ok(None);
-        };
-        let mut scales = Scales::new(self.scale_tensor(scaling, format)?, scaling);
-        let (tensor, count) = (scales.tensor, scales.count());
-        let Stack { experts, rows, cols } = *stack;
-        let (down, across) = scaling.group.count(rows, cols);
-        if let Some(layout) = layout {
-            check_layout(layout, scaling.scale.bytes())?;
-            let placement = layout.place(&[down, across], &[])?;
-            let (found, expected) = (count * scaling.scale.bytes(), experts.saturating_mul(placement.len()));
-            if found != expected {
-                return Err(format!(
-                    "tensor '{}', layout {}: the buffer has {found} bytes, expected {expected}{}",
-                    tensor.name,
-                    layout.name,
-                    each(experts)
-                ));
-            }
-            scales.order = Order::Placed(placement);
-            return Ok(Some(scales));
-        }
-        let height = scaling.group.tile(rows, cols).0;
-        let last = tensor.shape.last().unwrap_or(&1) * scales.per_element();
-        let in_order = last == across || scaling.group == Group::Tensor || down.min(across) <= 1;
-        scales.shared = scaling.group == Group::Tensor && count == 1;
-        if scales.shared || (count == experts * down * across && in_order) {
-            return Ok(Some(scales));
-        }
-        if count == experts * rows * across && last == across && height > 1 {
-            let stride = across * scaling.scale.bytes();
-            scales.order = Order::Repeated { height, stride };
-            return Ok(Some(scales));
-        }
-        let shape = |down| match (scaling.group, experts) {
-            (Group::Tensor, _) => format!("[{experts}]"),
-            (_, 1) => format!("[{down}, {across}]"),
-            _ => format!("[{experts}, {down}, {across}]"),
-        };
-        let repeated = match height {
-            1 => String::new(),
-            _ if scaling.group == Group::Tensor => String::new(),
-            _ => format!(", or {} with each scale {height} times", shape(rows)),
-        };
-        Err(format!(
-            "tensor '{}': {} of shape {:?}, expected {} {} scales{repeated}; other orders need --layout",
-            tensor.name,
-            tensor.dtype,
-            tensor.shape,
-            shape(down),
-            scaling.scale.kind()
-        ))
-    }
-
-    /// At least as many scales as there are groups.
-    fn unordered(&self, scaling: Scaling, format: &Format, stack: &Stack) -> Result<Scales<'a>, String> {
-        let mut scales = Scales::new(self.scale_tensor(scaling, format)?, scaling);
-        let (tensor, count, experts) = (scales.tensor, scales.count(), stack.experts);
-        let (down, across) = scaling.group.count(stack.rows, stack.cols);
-        scales.shared = scaling.group == Group::Tensor && count == 1;
-        if scales.shared || (count >= experts * down * across && count.is_multiple_of(experts.max(1))) {
-            return Ok(scales);
-        }
-        Err(format!(
-            "tensor '{}': {} of shape {:?}, expected at least {down} · {across} {} scales{}",
-            tensor.name,
-            tensor.dtype,
-            tensor.shape,
-            scaling.scale.kind(),
-            each(experts)
-        ))
-    }
-
     /// The bytes of the global scales.
     fn globals(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
         let tensor = self
@@ -330,8 +222,8 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// That a number is one of so many matrices.
-fn each(experts: usize) -> String {
+/// The end of a message about what so many matrices have.
+pub(super) fn each(experts: usize) -> String {
     match experts {
         1 => String::new(),
         _ => format!(", the same for each of {experts} matrices"),
@@ -355,107 +247,6 @@ impl<'a> Opened<'a> {
     }
 }
 
-impl<'a> Scales<'a> {
-    fn new(tensor: Tensor<'a>, scaling: Scaling) -> Self {
-        Self {
-            tensor,
-            scaling,
-            order: Order::Plain,
-            shared: false,
-        }
-    }
-
-    /// Scales in one element of the tensor: an i32 holds four bytes.
-    fn per_element(&self) -> usize {
-        (self.tensor.dtype.bitsize() / 8 / self.scaling.scale.bytes()).max(1)
-    }
-
-    fn count(&self) -> usize {
-        self.tensor.bytes.len() / (self.tensor.dtype.bitsize() / 8) * self.per_element()
-    }
-
-    /// Whether no scale has a sign.
-    fn check_signs(&self) -> Result<(), String> {
-        let tensor = &self.tensor;
-        let signed = |code: &u8| matches!(self.scaling.scale, Scale::E4m3(_)) && *code > 0x7f;
-        match tensor.bytes.iter().position(signed) {
-            None => Ok(()),
-            Some(at) => Err(format!(
-                "tensor '{}': scale {:#04x} at {:?}, expected codes up to 0x7f: e4m3 scales have no sign",
-                tensor.name,
-                tensor.bytes[at],
-                unravel(at, tensor.shape)
-            )),
-        }
-    }
-
-    /// Whether rows that stand for one tile are alike.
-    fn check_rows(&self, stack: &Stack) -> Result<(), String> {
-        let Order::Repeated { height, stride } = self.order else {
-            return Ok(());
-        };
-        for expert in stack.matrices() {
-            let bytes = self.share(stack, expert);
-            let row = |r: usize| &bytes[r * stride..(r + 1) * stride];
-            if let Some(r) = (0..stack.rows).find(|r| row(*r) != row(r / height * height)) {
-                return Err(format!(
-                    "tensor '{}': row {} differs from the row above it, expected each scale {height} times, once for \
-                     each row of a tile",
-                    self.tensor.name,
-                    expert * stack.rows + r
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// The bytes of the scales of a matrix as they lie, each of the size that the format has.
-    fn share(&self, stack: &Stack, expert: usize) -> Cow<'a, [u8]> {
-        let bytes = match self.shared {
-            true => self.tensor.bytes,
-            false => stack.share(self.tensor.bytes, expert),
-        };
-        let wide = |widen: fn([u8; 2]) -> f32| {
-            let values = bytes.as_chunks().0.iter();
-            values.flat_map(|value| widen(*value).to_le_bytes()).collect()
-        };
-        match (self.scaling.scale, self.tensor.dtype) {
-            (Scale::F32(_), Dtype::BF16) => wide(|value| bf16::from_le_bytes(value).to_f32()),
-            (Scale::F32(_), Dtype::F16) => wide(|value| f16::from_le_bytes(value).to_f32()),
-            _ => bytes.into(),
-        }
-    }
-
-    fn matrix(&self, stack: &Stack, expert: usize) -> Vec<u8> {
-        let bytes = self.share(stack, expert);
-        match &self.order {
-            Order::Plain => bytes.into_owned(),
-            Order::Repeated { height, stride } => {
-                let rows = bytes.chunks_exact((*stride).max(1)).step_by(*height);
-                rows.flatten().copied().collect()
-            }
-            Order::Placed(placement) => placement.inverse(&bytes).expect("the buffer was measured"),
-        }
-    }
-}
-
-/// Layouts of one matrix, of scales of that size.
-pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
-    if layout.groups != crate::layouts::Groups::None {
-        return Err(format!(
-            "layout '{}' needs the ends of groups, which a file of tensors has not",
-            layout.name
-        ));
-    }
-    if layout.scale != size {
-        let (name, takes) = (layout.name, layout.scale);
-        return Err(format!(
-            "layout '{name}' takes scales of {takes} bytes, the format has {size}"
-        ));
-    }
-    Ok(())
-}
-
 /// Bytes or elements of the file that so many codes take: bytes hold several codes, but the type F4 is one code.
 fn across(element: &Element, dtype: Dtype, cols: usize) -> usize {
     match packs(element, dtype) {
@@ -467,15 +258,6 @@ fn across(element: &Element, dtype: Dtype, cols: usize) -> usize {
 /// Whether a byte holds several codes.
 fn packs(element: &Element, dtype: Dtype) -> bool {
     element.stored_bits() < 8 && dtype != Dtype::F4
-}
-
-/// Types a tensor of scales may have in files; bf16 and f16 are f32 numbers too.
-fn scale_types(scale: &Scale) -> &'static [Dtype] {
-    match scale {
-        Scale::E8m0(_) => &[Dtype::F8_E8M0, Dtype::U8, Dtype::I32, Dtype::U32],
-        Scale::E4m3(_) => &[Dtype::F8_E4M3, Dtype::U8],
-        Scale::F32(_) => &[Dtype::F32, Dtype::BF16, Dtype::F16],
-    }
 }
 
 /// Types a tensor of codes may have in files.
@@ -492,7 +274,7 @@ fn code_types(element: &Element) -> Vec<Dtype> {
     }
 }
 
-fn expect_type(tensor: &Tensor, fits: &[Dtype], what: &str) -> Result<(), String> {
+pub(super) fn expect_type(tensor: &Tensor, fits: &[Dtype], what: &str) -> Result<(), String> {
     if fits.contains(&tensor.dtype) {
         return Ok(());
     }

@@ -192,7 +192,9 @@ impl Convention {
                     Some(Group::Tensor) => global.is_some_and(|found| found == 1 || found == stack.experts),
                     _ => global.is_none(),
                 };
-                (globals && buffers.scales(&format, &stack, None).is_ok()).then_some(())
+                let scales = buffers.scales(&format, &stack, None).ok().flatten();
+                // Scales of rows may be those of a tile, repeated: only what needs no such reading says the format.
+                (globals && scales.is_some_and(|scales| scales.is_plain())).then_some(())
             };
             if types && buffers.shape(&format).ok().and_then(fits).is_some() {
                 return Ok(Some(format));

@@ -6,17 +6,19 @@ mod conventions;
 mod manifest;
 mod markdown;
 mod nonfinite;
+mod scales;
 mod stack;
 mod work;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-pub use buffers::{Buffers, Opened, check_layout};
+pub use buffers::{Buffers, Opened};
 pub use conventions::{CONVENTIONS, Convention, Kind};
 pub use manifest::{Entry, KEY, Manifest};
 pub use markdown::markdown;
 pub use nonfinite::Nonfinite;
+pub use scales::check_layout;
 pub use stack::{Stack, leading, matrix_name, spread};
 pub use work::in_batches;
 
@@ -102,7 +104,9 @@ impl Naming {
         let manifest = Manifest::read(file)?;
         let (format, layout) = (self.format()?, self.layout()?);
         if let Some(data) = &self.data {
-            let base = CONVENTIONS.iter().find_map(|convention| data.strip_suffix(convention.codes));
+            let base = CONVENTIONS
+                .iter()
+                .find_map(|convention| data.strip_suffix(convention.codes));
             let name = base.filter(|base| !base.is_empty()).unwrap_or(data);
             let get = |name: &String| {
                 file.get(name).ok_or_else(|| {
@@ -136,8 +140,15 @@ impl Naming {
             .filter_map(|tensor| recognise(file, tensor, &manifest))
             .collect();
         let parts = names_of_parts(&recognised);
-        let others = file.tensors().map(|tensor| tensor.name).filter(|name| !parts.contains(name));
-        let names: Vec<&str> = recognised.iter().map(|(name, ..)| name.as_str()).chain(others).collect();
+        let others = file
+            .tensors()
+            .map(|tensor| tensor.name)
+            .filter(|name| !parts.contains(name));
+        let names: Vec<&str> = recognised
+            .iter()
+            .map(|(name, ..)| name.as_str())
+            .chain(others)
+            .collect();
         pattern::check("tensor", &[only, skip], &names)?;
         let mut found = Vec::new();
         for (name, buffers, convention) in recognised {

@@ -78,8 +78,14 @@ pub fn run_to(
         }
         let wrong = |why| Error::data(got, why);
         let size = packed.format.scaling.map_or(0, |scaling| scaling.scale.bytes());
-        packed.layout.map_or(Ok(()), |layout| check_layout(layout, size)).map_err(wrong)?;
-        let opened = packed.buffers.open_in_any_order(&packed.format, &packed.shape).map_err(wrong)?;
+        packed
+            .layout
+            .map_or(Ok(()), |layout| check_layout(layout, size))
+            .map_err(wrong)?;
+        let opened = packed
+            .buffers
+            .open_in_any_order(&packed.format, &packed.shape)
+            .map_err(wrong)?;
         let stack = opened.stack;
         for expert in stack.matrices() {
             let bytes = stack.share(tensor.bytes, expert);

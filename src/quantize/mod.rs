@@ -126,7 +126,10 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     }
 
     let matrices: Vec<Matrix> = (0..jobs.len()).flat_map(|job| jobs[job].matrices(job)).collect();
-    let elements = matrices.iter().map(|matrix| jobs[matrix.job].stack.matrix()).sum::<usize>();
+    let elements = matrices
+        .iter()
+        .map(|matrix| jobs[matrix.job].stack.matrix())
+        .sum::<usize>();
     let mut progress = Progress::new(2 * elements, args.no_progress);
     // The header, which says how many there are, is written first.
     plan.count_nonfinite(&mut jobs, &matrices, &mut progress, args)?;
@@ -306,8 +309,7 @@ impl Plan {
 
     /// What is stored of a matrix: names of parts, and bytes.
     fn encode(&self, job: &Job, expert: usize) -> Vec<(&'static str, Vec<u8>)> {
-        let Encoded { rows, cols, parts } =
-            self.format.encode(&job.values(expert), job.stack.cols, self.global);
+        let Encoded { rows, cols, parts } = self.format.encode(&job.values(expert), job.stack.cols, self.global);
         let parts = parts.into_iter().map(|part| {
             let placement = self
                 .placement(part.name, rows, cols)

@@ -42,7 +42,13 @@ impl Shards {
             false => None,
         };
         let names: Vec<String> = match &index {
-            Some(index) => index.files.values().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
+            Some(index) => index
+                .files
+                .values()
+                .cloned()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect(),
             None => unindexed(folder)?,
         };
         let files = names.iter().map(|name| folder.join(name)).collect();
@@ -77,7 +83,10 @@ impl Index {
             match file(name) {
                 Some(path) if path.ends_with(expected) => {}
                 Some(path) => problems.add(|| {
-                    format!("tensor '{name}' should be in '{expected}', but is in {}", path.display())
+                    format!(
+                        "tensor '{name}' should be in '{expected}', but is in {}",
+                        path.display()
+                    )
                 }),
                 None => problems.add(|| format!("tensor '{name}' should be in '{expected}', but is not there")),
             }

@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ::safetensors::Dtype;
-use memmap2::Mmap;
 use folder::Shards;
+use memmap2::Mmap;
 pub use write::{Slot, Writer, write_safetensors};
 
 use crate::error::{Error, Result};

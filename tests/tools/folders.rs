@@ -13,7 +13,10 @@ fn bench() -> Bench {
     let index = serde_json::json!({ "weight_map": { "layers.0.a.weight": one, "layers.0.b.weight": two } });
     let path = bench.0.path().join("model/model.safetensors.index.json");
     std::fs::write(path, index.to_string()).unwrap();
-    bench.write("whole.safetensors", &[("layers.0.a.weight", a), ("layers.0.b.weight", b)]);
+    bench.write(
+        "whole.safetensors",
+        &[("layers.0.a.weight", a), ("layers.0.b.weight", b)],
+    );
     bench
 }
 
@@ -22,7 +25,11 @@ fn a_folder_is_read_like_a_file() {
     let bench = bench();
     bench.works("compare whole.safetensors model --gate max_abs<=0");
     let done = bench.works("quantize model --format mxfp8 -o model/out.safetensors");
-    assert!(done.out.starts_with("2 tensors to e4m3/b32:e8m0, 2048 bytes to 528"), "{}", done.out);
+    assert!(
+        done.out.starts_with("2 tensors to e4m3/b32:e8m0, 2048 bytes to 528"),
+        "{}",
+        done.out
+    );
     bench.works("quantize whole.safetensors --format mxfp8 -o q.safetensors");
     let read = |name: &str| std::fs::read(bench.0.path().join(name)).unwrap();
     assert!(read("model/out.safetensors") == read("q.safetensors"));
@@ -34,11 +41,22 @@ fn a_folder_is_read_like_a_file() {
     bench.fails(2, command, &["is the input"]);
     std::fs::remove_file(bench.0.path().join("model/model-00002-of-00002.safetensors")).unwrap();
     let command = "inspect model --format mxfp8";
-    bench.fails(2, command, &["index.json", "model-00002-of-00002.safetensors", "1 tensor is missing"]);
+    bench.fails(
+        2,
+        command,
+        &["index.json", "model-00002-of-00002.safetensors", "1 tensor is missing"],
+    );
     std::fs::remove_file(bench.0.path().join("model/model.safetensors.index.json")).unwrap();
     bench.fails(2, command, &["1 of 2 shards"]);
-    bench.write("model/model-00002-of-00002.safetensors", &[("layers.0.a.weight", f32s(&[1], &[0.0]))]);
-    bench.fails(2, command, &["'layers.0.a.weight' is in", "00001-of-00002.safetensors too"]);
+    bench.write(
+        "model/model-00002-of-00002.safetensors",
+        &[("layers.0.a.weight", f32s(&[1], &[0.0]))],
+    );
+    bench.fails(
+        2,
+        command,
+        &["'layers.0.a.weight' is in", "00001-of-00002.safetensors too"],
+    );
 }
 
 #[test]
@@ -63,7 +81,11 @@ fn a_pattern_that_matches_nothing_is_refused() {
         ),
     ] {
         let done = bench.run(command);
-        assert!([2, 4].contains(&done.code) && done.err.contains(words), "{command}: {}", done.err);
+        assert!(
+            [2, 4].contains(&done.code) && done.err.contains(words),
+            "{command}: {}",
+            done.err
+        );
     }
     bench.works("quantize whole.safetensors --format mxfp8 -o q.safetensors");
     let command = "dequantize q.safetensors -o back.safetensors --skip layers.0.a.weight.data";
@@ -75,13 +97,20 @@ fn a_pattern_that_matches_nothing_is_refused() {
 fn threads_change_nothing() {
     let bench = Bench::new();
     let names: Vec<String> = (0..20).map(|i| format!("w{i}")).collect();
-    let tensors: Vec<_> = names.iter().map(|name| (name.as_str(), f32s(&[3, 8, 32], &values(768)))).collect();
+    let tensors: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), f32s(&[3, 8, 32], &values(768))))
+        .collect();
     bench.write("in.safetensors", &tensors);
     let outcome = |threads: usize| {
         let with = format!("--threads {threads} --no-progress");
-        bench.works(&format!("quantize in.safetensors --format nvfp4 {with} -o q.safetensors"));
+        bench.works(&format!(
+            "quantize in.safetensors --format nvfp4 {with} -o q.safetensors"
+        ));
         bench.works(&format!("dequantize q.safetensors {with} -o back.safetensors"));
-        let text = bench.works(&format!("inspect q.safetensors --source in.safetensors {with}")).out;
+        let text = bench
+            .works(&format!("inspect q.safetensors --source in.safetensors {with}"))
+            .out;
         let read = |name: &str| std::fs::read(bench.0.path().join(name)).unwrap();
         (read("q.safetensors"), read("back.safetensors"), text)
     };

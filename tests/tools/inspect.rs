@@ -205,7 +205,11 @@ fn many_tensors_are_summed_up_and_ranked() {
     }
     let lines: Vec<&str> = done.out.lines().filter(|line| line.starts_with("  layers.")).collect();
     assert_eq!(lines.len(), 10);
-    assert!(lines[0].contains("layers.5.w") && lines[0].contains("NaN 50.000 %"), "{}", lines[0]);
+    assert!(
+        lines[0].contains("layers.5.w") && lines[0].contains("NaN 50.000 %"),
+        "{}",
+        lines[0]
+    );
     // Each after the first is at most as bad as the one before it.
     let sqnr = |line: &&&str| {
         let (_, rest) = line.split_once("SQNR ").unwrap();
@@ -218,7 +222,12 @@ fn many_tensors_are_summed_up_and_ranked() {
         done.out.lines().filter(|line| line.starts_with("  layers.")).count()
     };
     assert_eq!((lines("--top 3"), lines("--all")), (3, 12));
-    assert!(bench.works("inspect q.safetensors").out.contains("by the shares of NaN"));
+    assert!(
+        bench
+            .works("inspect q.safetensors")
+            .out
+            .contains("by the shares of NaN")
+    );
     assert_eq!(bench.json("inspect q.safetensors --json").len(), 12);
 }
 
@@ -230,7 +239,12 @@ fn nan_is_not_called_saturation() {
     x[0] = f32::NAN;
     bench.write("in.safetensors", &[("x", f32s(&[2, 64], &x))]);
     let record = &bench.json("inspect in.safetensors --format nvfp4 --json")[0];
-    for (key, value) in [("decoded_nonfinite", 128), ("saturated", 0), ("zeros", 0), ("nonfinite", 1)] {
+    for (key, value) in [
+        ("decoded_nonfinite", 128),
+        ("saturated", 0),
+        ("zeros", 0),
+        ("nonfinite", 1),
+    ] {
         assert_eq!(record[key], value, "{key}");
     }
     let done = bench.works("inspect in.safetensors --format nvfp4");

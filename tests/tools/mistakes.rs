@@ -51,12 +51,20 @@ fn of_the_command_line() {
         (
             4,
             "--format nvfp4 --only weight",
-            &["'weight' matches no tensor; tensors are named like 'w'"],
+            &["'weight' matches no tensor; tensors are named like 'k'"],
         ),
-        (4, "--format nvfp4 --skip kk", &["'kk' matches no tensor; did you mean 'k'?"]),
+        (
+            4,
+            "--format nvfp4 --skip kk",
+            &["'kk' matches no tensor; did you mean 'k'?"],
+        ),
         (2, "--format MXFP8", &["did you mean 'mxfp8'?"]),
         (2, "--format mxfp8 --rule vLLM", &["did you mean 'vllm'?"]),
-        (2, "--format fp8", &["without scales it is 'e4m3' here", "'fp8_b128x128'"]),
+        (
+            2,
+            "--format fp8",
+            &["without scales it is 'e4m3' here", "'fp8_b128x128'"],
+        ),
     ] {
         bench.fails(
             code,

@@ -26,7 +26,10 @@ fn e8m0(code: u8) -> f32 {
 
 /// Bytes without order, none of them a NaN of E4M3.
 fn bytes(len: usize) -> Vec<u8> {
-    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).map(|byte| if byte & 0x7f == 0x7f { 5 } else { byte }).collect()
+    (0..len as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .map(|byte| if byte & 0x7f == 0x7f { 5 } else { byte })
+        .collect()
 }
 
 /// Scales of E8M0 around one.
@@ -41,11 +44,16 @@ fn positive(len: usize) -> Vec<u8> {
 
 /// Numbers that bf16 and f16 hold.
 fn floats(len: usize) -> Vec<f32> {
-    (0..len).map(|i| (1.0 + (i % 7) as f32 / 8.0) * 2f32.powi(i as i32 % 5 - 2)).collect()
+    (0..len)
+        .map(|i| (1.0 + (i % 7) as f32 / 8.0) * 2f32.powi(i as i32 % 5 - 2))
+        .collect()
 }
 
 fn f16s(shape: &[usize], values: &[f32]) -> Array {
-    let bytes: Vec<u8> = values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
+    let bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|x| half::f16::from_f32(*x).to_le_bytes())
+        .collect();
     raw(Dtype::F16, shape, &bytes)
 }
 
@@ -81,7 +89,10 @@ fn decodes(tensors: &[(&str, Array)], name: &str, shape: &[usize], want: impl Fn
 fn gpt_oss() {
     let (blocks, scales) = (bytes(2 * 3 * 2 * 16), powers(2 * 3 * 2));
     let tensors = [
-        ("mlp.experts.gate_up_proj_blocks", raw(Dtype::U8, &[2, 3, 2, 16], &blocks)),
+        (
+            "mlp.experts.gate_up_proj_blocks",
+            raw(Dtype::U8, &[2, 3, 2, 16], &blocks),
+        ),
         ("mlp.experts.gate_up_proj_scales", raw(Dtype::U8, &[2, 3, 2], &scales)),
     ];
     let value = |i: usize| e2m1(nibble(&blocks, i)) * e8m0(scales[i / 32]);
@@ -143,7 +154,9 @@ fn scales_of_output_channels_in_every_type() {
         ("w.weight", raw(Dtype::I8, &[6, 40], &codes)),
         ("w.weight_scale", bf16s(&[6, 1], &scales)),
     ];
-    decodes(&tensors, "w.weight", &[6, 40], |i| f32::from(codes[i] as i8) * scales[i / 40]);
+    decodes(&tensors, "w.weight", &[6, 40], |i| {
+        f32::from(codes[i] as i8) * scales[i / 40]
+    });
     let tensors = [
         ("w.weight", raw(Dtype::F8_E4M3, &[2, 3, 40], &codes)),
         ("w.weight_scale", f32s(&[2], &scales[..2])),
@@ -163,7 +176,9 @@ fn deepseek_tiles_of_stacked_experts() {
     let data = raw(Dtype::F8_E4M3, &[experts, rows, cols], &codes);
     for make in [f32s, bf16s] {
         let tensors = [("w", data.clone()), ("w_scale_inv", make(&[experts, 2, 2], &scales))];
-        decodes(&tensors, "w", &[experts, rows, cols], |i| e4m3(codes[i]) * scales[tile(i)]);
+        decodes(&tensors, "w", &[experts, rows, cols], |i| {
+            e4m3(codes[i]) * scales[tile(i)]
+        });
     }
     let powers = powers(experts * 2 * 2);
     let tensors = [
@@ -175,7 +190,10 @@ fn deepseek_tiles_of_stacked_experts() {
     });
     // Tiles of all rows together would be four down.
     let bench = Bench::new();
-    bench.write("q.safetensors", &[("w", data), ("w_scale_inv", f32s(&[4, 2], &floats(8)))]);
+    bench.write(
+        "q.safetensors",
+        &[("w", data), ("w_scale_inv", f32s(&[4, 2], &floats(8)))],
+    );
     let command = "dequantize q.safetensors -o back.safetensors";
     bench.fails(2, command, &["'w'", "F8_E4M3 [3, 130, 160]", "F32 [4, 2]", "--format"]);
     let words = &["'w_scale_inv'", "[4, 2], expected [3, 2, 2]"];
@@ -193,8 +211,18 @@ fn deepseek_v4_names() {
     decodes(&tensors, "ffn.w1.weight", &[4, 64], value);
     // A norm with a weight and a scale is nothing quantized.
     let bench = Bench::new();
-    bench.write("in.safetensors", &[("n.weight", f32s(&[32], &[1.0; 32])), ("n.scale", f32s(&[32], &[1.0; 32]))]);
-    bench.fails(4, "dequantize in.safetensors -o back.safetensors", &["no quantized tensor"]);
+    bench.write(
+        "in.safetensors",
+        &[
+            ("n.weight", f32s(&[32], &[1.0; 32])),
+            ("n.scale", f32s(&[32], &[1.0; 32])),
+        ],
+    );
+    bench.fails(
+        4,
+        "dequantize in.safetensors -o back.safetensors",
+        &["no quantized tensor"],
+    );
 }
 
 /// What nobody knows is not guessed.
@@ -206,11 +234,22 @@ fn what_is_not_understood_is_refused() {
     let scale = bf16s(&[4, 1], &floats(4));
     bench.write(
         "q.safetensors",
-        &[("w", codes.clone()), ("w_scale", scale.clone()), ("w_zero_point", zero_points)],
+        &[
+            ("w", codes.clone()),
+            ("w_scale", scale.clone()),
+            ("w_zero_point", zero_points),
+        ],
     );
     let command = "dequantize q.safetensors -o back.safetensors";
-    bench.fails(2, &format!("{command} --format int8_token"), &["'w_zero_point'", "no zero points"]);
-    bench.write("q.safetensors", &[("w", codes), ("w_scale", bf16s(&[4, 3], &floats(12)))]);
+    bench.fails(
+        2,
+        &format!("{command} --format int8_token"),
+        &["'w_zero_point'", "no zero points"],
+    );
+    bench.write(
+        "q.safetensors",
+        &[("w", codes), ("w_scale", bf16s(&[4, 3], &floats(12)))],
+    );
     bench.fails(2, command, &["'w'", "I8 [4, 64]", "BF16 [4, 3]", "--format nvfp4"]);
     // Torchao's scales may be swizzled: nothing in the file says so.
     let codes = raw(Dtype::U8, &[4, 32], &bytes(128));

@@ -187,11 +187,19 @@ fn nan_and_infinity_do_not_vanish() {
         ] {
             let command = format!("quantize in.safetensors --format {format} -o q.safetensors");
             if lost.len() == 128 {
-                let words = &[what, "the first at [0, 40]", "all 128 elements NaN", "--allow-nonfinite"];
+                let words = &[
+                    what,
+                    "the first at [0, 40]",
+                    "all 128 elements NaN",
+                    "--allow-nonfinite",
+                ];
                 bench.fails(2, &command, words);
             }
             let done = bench.works(&format!("{command} --allow-nonfinite"));
-            let words = format!("x: {what}, the first at [0, 40]; {} of 128 elements come back", lost.len());
+            let words = format!(
+                "x: {what}, the first at [0, 40]; {} of 128 elements come back",
+                lost.len()
+            );
             assert!(done.err.contains(&words), "{}", done.err);
             let manifest: serde_json::Value =
                 serde_json::from_str(&bench.open("q.safetensors").metadata()["ulplab"]).unwrap();
@@ -203,7 +211,10 @@ fn nan_and_infinity_do_not_vanish() {
             assert!(done.err.contains(&words), "{}", done.err);
             let record = &bench.json("inspect q.safetensors --json")[0];
             assert_eq!(record["decoded_nonfinite"], lost.len());
-            assert!(record["saturated"].as_u64().unwrap() <= 128 - lost.len() as u64, "{record}");
+            assert!(
+                record["saturated"].as_u64().unwrap() <= 128 - lost.len() as u64,
+                "{record}"
+            );
             for (index, y) in floats(&bench, "back.safetensors", "x").into_iter().enumerate() {
                 assert_eq!(y.is_nan(), lost.contains(&index), "{format} {bad} {index}: {y}");
             }

@@ -42,7 +42,9 @@ fn a_stack_is_its_matrices() {
         "nvfp4_token",
     ] {
         let quantize = |name: &str| {
-            bench.works(&format!("quantize in{name}.safetensors --format {flags} -o q{name}.safetensors"));
+            bench.works(&format!(
+                "quantize in{name}.safetensors --format {flags} -o q{name}.safetensors"
+            ));
             bench.works(&format!("dequantize q{name}.safetensors -o back{name}.safetensors"));
         };
         ["", "0", "1", "2"].into_iter().for_each(quantize);
@@ -58,7 +60,12 @@ fn a_stack_is_its_matrices() {
                 assert!(found == bytes, "{flags}: {name}");
             }
         }
-        let stats = |name: &str| bench.json(&format!("inspect q{name}.safetensors --source in{name}.safetensors --json"))[0].clone();
+        let stats = |name: &str| {
+            bench.json(&format!(
+                "inspect q{name}.safetensors --source in{name}.safetensors --json"
+            ))[0]
+                .clone()
+        };
         let (whole, ones) = (stats(""), ["0", "1", "2"].map(stats));
         for key in ["elements", "blocks", "saturated", "zeros", "zero_blocks", "underflow"] {
             let sum = ones.iter().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
@@ -125,7 +132,11 @@ fn a_nan_costs_one_matrix() {
     x[130] = f32::NAN;
     bench.write("in.safetensors", &[("w", f32s(&[3, 4, 32], &x))]);
     let command = "quantize in.safetensors --format nvfp4 -o q.safetensors";
-    bench.fails(2, command, &["'w[1]': 1 NaN, the first at [1, 0, 2]", "all 128 elements NaN"]);
+    bench.fails(
+        2,
+        command,
+        &["'w[1]': 1 NaN, the first at [1, 0, 2]", "all 128 elements NaN"],
+    );
     let done = bench.works(&format!("{command} --allow-nonfinite"));
     assert!(done.err.contains("128 of 384 elements come back"), "{}", done.err);
 }

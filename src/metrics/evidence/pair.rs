@@ -140,7 +140,11 @@ impl Pair {
             xy: self.xy * here + later.xy * there,
             ee: self.ee * here + later.ee * there,
             max_abs,
-            worst: if first { self.worst.or(moved) } else { moved.or(self.worst) },
+            worst: if first {
+                self.worst.or(moved)
+            } else {
+                moved.or(self.worst)
+            },
             scale,
             ulps: None,
         }
