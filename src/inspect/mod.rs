@@ -80,7 +80,7 @@ pub(crate) struct Shown {
 }
 
 pub fn run(args: &InspectArgs) -> Result<Exit> {
-    run_to(args, &mut std::io::stdout().lock())
+    run_to(args, &mut crate::output::stdout())
 }
 
 /// Prints to `out`.
@@ -153,7 +153,7 @@ fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a Ten
     for tensor in file.tensors().filter(selected) {
         let (name, shape) = (tensor.name, tensor.shape);
         let Some(stack) = Stack::new(shape).filter(|_| !tensor.bytes.is_empty() && !shape.is_empty()) else {
-            eprintln!("{name}: left out, it has shape {shape:?}");
+            errln!("{name}: left out, it has shape {shape:?}");
             continue;
         };
         format

@@ -30,7 +30,7 @@ mod swiglu_quantize;
 use safetensors::Dtype;
 
 pub use data::{Data, Rows, Sites};
-use judge::Measured;
+use judge::{Judge, Measured};
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
@@ -131,11 +131,16 @@ pub struct Problem {
     pub bytes: u64,
     /// Operations of products of matrices, where there are any.
     pub flops: u64,
-    pub judge: Judge,
+    /// How outputs are judged.
+    pub judges: Vec<Judge>,
 }
 
-/// What to say of the outputs.
-pub type Judge = Box<dyn Fn(&Outputs) -> Vec<Measured> + Send + Sync>;
+impl Problem {
+    /// What the judgements say of outputs.
+    pub fn judge(&self, outputs: &Outputs) -> Vec<Measured> {
+        judge::judge(&self.judges, outputs)
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
@@ -224,6 +229,7 @@ const SHARED: &[&str] = &[
     include_str!("data.rs"),
     include_str!("judge/admissible.rs"),
     include_str!("judge/mod.rs"),
+    include_str!("judge/values.rs"),
     include_str!("slots.rs"),
 ];
 

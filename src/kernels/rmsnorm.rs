@@ -3,8 +3,9 @@
 use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
-use super::data::{f32_bytes, floats};
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::data::f32_bytes;
+use super::judge::{Judge, bf16_error};
+use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct RmsNorm;
 
@@ -59,25 +60,37 @@ impl Op for RmsNorm {
         let Normed { want, weight } = Normed::new(&x, cols, data);
         let buffers = vec![input, weight, Buffer::output("y", dtype, &[rows, cols])];
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let error = |at: usize| error(cols, want[at]);
-            let got = outputs.get("y");
-            match dtype {
-                Dtype::BF16 => {
-                    let bound = |at: usize| judge::bf16_error(want[at], error(at));
-                    judge::within("y", &want, &floats(got, 2), bound, &[rows, cols])
-                }
-                _ => judge::within("y", &want, &floats(got, 4), error, &[rows, cols]),
-            }
+        let bound = move |_, y: f64| match dtype {
+            Dtype::BF16 => bf16_error(y, error(cols, y)),
+            _ => error(cols, y),
         };
+        let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
         Ok(Problem {
             buffers,
             scalars: vec![("eps", Scalar::F32(EPS))],
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
+}
+
+/// Why a bound is what it is, where the result is rounded once more to its type.
+pub(super) fn rounded(dtype: Dtype, why: String) -> String {
+    match dtype {
+        Dtype::BF16 => format!("{why}; then half a step of bf16, 2^-8 of |y| at most"),
+        _ => why,
+    }
+}
+
+/// Why [`error`] is what it is.
+pub(super) fn why(cols: usize) -> String {
+    format!(
+        "f32 arithmetic: half of the error of a sum of {cols} squares, each through {} additions at most, and 6 roundings \
+         besides, {:.0} units of 2^-24 of |y|",
+        additions(cols),
+        units(cols)
+    )
 }
 
 pub(super) const EPS: f32 = 1e-6;
@@ -111,7 +124,15 @@ impl Normed {
 /// 2 ulp, 4u; two products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150, which is
 /// then multiplied by the reciprocal root, at most ε^−½; a result there by half a spacing again.
 pub(super) fn error(cols: usize, y: f64) -> f64 {
-    let additions = cols.div_ceil(32).max(32) as f64 + 11.0;
-    let relative = ((additions + 3.0) / 2.0 + 6.0) * 2f64.powi(-24);
-    relative * y.abs() + (f64::from(EPS).sqrt().recip() + 1.0) * 2f64.powi(-150)
+    units(cols) * 2f64.powi(-24) * y.abs() + (f64::from(EPS).sqrt().recip() + 1.0) * 2f64.powi(-150)
+}
+
+/// Additions that a square goes through.
+fn additions(cols: usize) -> f64 {
+    cols.div_ceil(32).max(32) as f64 + 11.0
+}
+
+/// The relative error in units of 2^-24.
+fn units(cols: usize) -> f64 {
+    (additions(cols) + 3.0) / 2.0 + 6.0
 }

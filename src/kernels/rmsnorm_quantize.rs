@@ -1,8 +1,9 @@
 //! RMSNorm and block quantization of its unrounded result in one.
 
 use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
-use super::rmsnorm::{EPS, Normed, error};
-use super::{Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::judge::Judge;
+use super::rmsnorm::{EPS, Normed, error, why};
+use super::{Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct RmsNormQuantize;
 
@@ -64,29 +65,19 @@ impl Op for RmsNormQuantize {
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let blocks = Blocks::of(case)?;
-        let format = blocks.format()?;
         let (input, x) = numbers("x", case, cols, data)?;
         let Normed { want, weight } = Normed::new(&x, cols, data);
         let mut buffers = vec![input, weight, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let stored = judge::Stored {
-                format: &format,
-                width: blocks.width,
-                cols,
-                above: AMAX,
-                data: outputs.get("data"),
-                scale: outputs.get("scale"),
-            };
-            judge::admissible(stored, &want, |at| error(cols, want[at]))
-        };
+        let stored = (blocks.format()?, blocks.width, AMAX);
+        let judge = Judge::admissible(stored, cols, want, move |_, y| error(cols, y), why(cols));
         Ok(Problem {
             buffers,
             scalars: vec![("eps", Scalar::F32(EPS))],
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
 }

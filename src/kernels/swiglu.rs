@@ -4,8 +4,9 @@ use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
-use super::data::floats;
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::judge::{Judge, bf16_error};
+use super::rmsnorm::rounded;
+use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct SwiGlu;
 
@@ -52,25 +53,23 @@ impl Op for SwiGlu {
         let Activated { want, error } = Activated::new(&x, cols);
         let buffers = vec![input, Buffer::output("y", dtype, &[rows, cols])];
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let got = outputs.get("y");
-            match dtype {
-                Dtype::BF16 => {
-                    let bound = |at: usize| judge::bf16_error(want[at], error[at]);
-                    judge::within("y", &want, &floats(got, 2), bound, &[rows, cols])
-                }
-                _ => judge::within("y", &want, &floats(got, 4), |at| error[at], &[rows, cols]),
-            }
+        let bound = move |at: usize, y: f64| match dtype {
+            Dtype::BF16 => bf16_error(y, error[at]),
+            _ => error[at],
         };
+        let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, WHY.into()));
         Ok(Problem {
             buffers,
             scalars: vec![("limit", Scalar::F32(LIMIT))],
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
 }
+
+pub(super) const WHY: &str = "f32 arithmetic: (12 + 2|g|) units of 2^-24 of |y| for the exponential, its argument, a \
+                              reciprocal, a sum and two products; for g below -87 all of y may be lost";
 
 /// DeepSeek-V4's `swiglu_limit`.
 pub(super) const LIMIT: f32 = 10.0;

@@ -1,8 +1,9 @@
 //! SwiGLU and block quantization of its unrounded result in one.
 
 use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
-use super::swiglu::{Activated, LIMIT};
-use super::{Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::judge::Judge;
+use super::swiglu::{Activated, LIMIT, WHY};
+use super::{Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct SwiGluQuantize;
 
@@ -51,29 +52,19 @@ impl Op for SwiGluQuantize {
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let blocks = Blocks::of(case)?;
-        let format = blocks.format()?;
         let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
         let Activated { want, error } = Activated::new(&x, cols);
         let mut buffers = vec![input, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let stored = judge::Stored {
-                format: &format,
-                width: blocks.width,
-                cols,
-                above: AMAX,
-                data: outputs.get("data"),
-                scale: outputs.get("scale"),
-            };
-            judge::admissible(stored, &want, |at| error[at])
-        };
+        let stored = (blocks.format()?, blocks.width, AMAX);
+        let judge = Judge::admissible(stored, cols, want, move |at, _| error[at], WHY);
         Ok(Problem {
             buffers,
             scalars: vec![("limit", Scalar::F32(LIMIT))],
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
 }

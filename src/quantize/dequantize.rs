@@ -112,12 +112,12 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     drop(progress);
     for (job, nonfinite) in jobs.iter().zip(&nonfinite) {
         if let Some(nonfinite) = nonfinite {
-            eprintln!("{}: {nonfinite}", job.packed.name);
+            errln!("{}: {nonfinite}", job.packed.name);
         }
     }
     let formats: BTreeSet<String> = jobs.iter().map(|job| job.packed.format.to_string()).collect();
     let formats = formats.into_iter().collect::<Vec<_>>().join(", ");
-    println!(
+    outln!(
         "{} decoded from {formats}, {} copied",
         counted(jobs.len(), "tensor"),
         copied.len()

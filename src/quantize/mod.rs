@@ -118,7 +118,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
             0 => String::new(),
             others => format!(" and {others} more"),
         };
-        eprintln!("{}{others}: copied, {why}", names[0]);
+        errln!("{}{others}: copied, {why}", names[0]);
     }
     if jobs.is_empty() {
         let what = format!("no tensor of {} can be quantized", args.input.display());
@@ -157,10 +157,10 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         if let Some(nonfinite) = &job.nonfinite {
             let (name, all) = (job.tensor.name, job.stack.experts * job.stack.matrix());
             let lost = job.lost;
-            eprintln!("{name}: {nonfinite}; {lost} of {all} elements come back as NaN or infinite");
+            errln!("{name}: {nonfinite}; {lost} of {all} elements come back as NaN or infinite");
         }
     }
-    println!(
+    outln!(
         "{} to {}, {before} bytes to {after}; {} copied",
         counted(jobs.len(), "tensor"),
         plan.format,
