@@ -23,7 +23,7 @@ use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Case, Data, Op, Problem, Rows};
 use crate::metrics::{self, Metric};
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::record::{Failure, Phase, Record};
 use crate::shipped;
 
@@ -55,14 +55,16 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
         let variants = source.header.variants.iter();
         variants.map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc))
     });
-    let named = variants.filter(|(name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
-    let named: Vec<_> = named.collect();
+    let all: Vec<_> = variants.collect();
+    let chosen = |name: &str| experiment.kernels.iter().any(|pattern| matches(pattern, name));
+    let named: Vec<_> = all.iter().filter(|(name, _)| chosen(name)).cloned().collect();
     let unmatched = experiment
         .kernels
         .iter()
         .find(|pattern| !named.iter().any(|(name, _)| matches(pattern, name)));
     if let Some(pattern) = unmatched {
-        return Err((pattern.clone(), format!("'{pattern}' matches no kernel")));
+        let names = all.iter().map(|(name, _)| name.as_str());
+        return Err((pattern.clone(), matches_nothing("kernel", pattern, names)));
     }
     let commands = experiment
         .commands
