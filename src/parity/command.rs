@@ -1,12 +1,16 @@
 //! `ulplab compare WANT GOT --parity`.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use super::{Diagnosis, Stored, diagnose, output};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{Diagnosis, Source, Stored, diagnose_from, output};
 use crate::error::{Error, Exit, Result};
 use crate::formats::Format;
-use crate::inspect::values_of;
+use crate::inspect::source_of;
 use crate::packed::{Naming, Packed, check_layout};
 use crate::tensorfile::TensorFile;
 
@@ -69,26 +73,70 @@ pub fn run_to(
     }
     let named = args.naming.names_rule();
     let any_name = args.tensor.is_none() && found.len() == 1;
+    let elements: usize = found.iter().map(|packed| packed.rows_cols()).map(|(rows, cols)| rows * cols).sum();
+    let progress = Progress::new(elements);
     let mut explained = 0;
     for packed in &found {
         let name = args.tensor.as_deref().unwrap_or(&packed.name);
-        let values = values_of(&source, name, &packed.shape, any_name)?;
-        let (_, cols) = packed.rows_cols();
-        if values.is_empty() {
+        let values = source_of(&source, name, &packed.shape, any_name)?;
+        let (rows, cols) = packed.rows_cols();
+        if rows * cols == 0 {
             return Err(Error::data(want, format!("tensor '{name}' is empty")));
         }
-        let diagnosis = Raw::new(packed)
-            .map(|raw| diagnose(&values, cols, &raw.stored(packed), &packed.format, named))
-            .map_err(|why| Error::data(got, why))?;
+        let raw = Raw::new(packed).map_err(|why| Error::data(got, why))?;
+        let diagnosis = progress.watch(&packed.name, rows * cols, |done| {
+            diagnose_from(Source::tensor(values), cols, &raw.stored(packed), &packed.format, named, done)
+        });
         explained += usize::from(diagnosis.explained());
         output::print(out, json, &packed.name, &packed.format, &packed.shape, &diagnosis)?;
     }
+    progress.bar.finish_and_clear();
     output::summary(out, json, explained, found.len())?;
     Ok(if explained == found.len() {
         Exit::Pass
     } else {
         Exit::GateFailed
     })
+}
+
+/// A bar on standard error, if that is a terminal.
+struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    fn new(elements: usize) -> Self {
+        let target = match std::io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let style = ProgressStyle::with_template("{bar:40} {percent} %  {elapsed}  {msg}");
+        let bar = ProgressBar::with_draw_target(Some(elements as u64), target)
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { bar }
+    }
+
+    /// Shows how much of a tensor is done while that goes on. Elements may be held against several rules, so of what is
+    /// counted no more than the tensor is shown.
+    fn watch<T: Send>(&self, name: &str, elements: usize, work: impl FnOnce(&AtomicUsize) -> T + Send) -> T {
+        let (before, done) = (self.bar.position(), AtomicUsize::new(0));
+        self.bar.set_message(name.to_string());
+        let result = if self.bar.is_hidden() {
+            work(&done)
+        } else {
+            std::thread::scope(|scope| {
+                let work = scope.spawn(|| work(&done));
+                while !work.is_finished() {
+                    std::thread::sleep(Duration::from_millis(100));
+                    let seen = done.load(Ordering::Relaxed).min(elements);
+                    self.bar.set_position(before + seen as u64);
+                }
+                work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        };
+        self.bar.set_position(before + elements as u64);
+        result
+    }
 }
 
 /// Bytes of the right type and number, in whatever order.
