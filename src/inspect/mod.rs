@@ -90,9 +90,9 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The values of a tensor of the source, which must have that shape. With `any_name`, where the source has one tensor, it is
+/// A floating-point tensor of the source, which must have that shape. With `any_name`, where the source has one tensor, it is
 /// that, whatever its name.
-pub fn values_of(source: &TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Vec<f32>> {
+pub fn source_of<'a>(source: &'a TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Tensor<'a>> {
     let wrong = |why: String| Error::data(source.path(), why);
     let only = any_name && source.tensors().len() == 1;
     let tensor = source.get(name).or_else(|| source.tensors().next().filter(|_| only));
@@ -107,10 +107,17 @@ pub fn values_of(source: &TensorFile, name: &str, shape: &[usize], any_name: boo
             tensor.shape
         )));
     }
-    tensor.to_f32().filter(|_| tensor.is_floating()).ok_or_else(|| {
-        wrong(format!(
-            "tensor '{found}': type {}, expected F64, F32, F16 or BF16",
-            tensor.dtype
-        ))
-    })
+    if !tensor.is_floating() {
+        let found_type = tensor.dtype;
+        return Err(wrong(format!(
+            "tensor '{found}': type {found_type}, expected F64, F32, F16 or BF16"
+        )));
+    }
+    Ok(tensor)
+}
+
+/// The values of [`source_of`].
+pub fn values_of(source: &TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Vec<f32>> {
+    let tensor = source_of(source, name, shape, any_name)?;
+    Ok(tensor.to_f32().expect("floating-point tensors are numbers"))
 }

@@ -11,10 +11,10 @@ use super::{Cause, Example, Finding};
 use crate::formats::{Element, Repr};
 
 /// Cells that are looked at, of those with wrong codes and of the others.
-const WRONG: usize = 512;
+const WRONG: usize = 256;
 const RIGHT: usize = 128;
 /// Elements that are looked at.
-const ELEMENTS: usize = 1 << 15;
+const ELEMENTS: usize = 1 << 13;
 
 /// A cell whose codes are looked at.
 struct Seen {
@@ -458,9 +458,11 @@ impl<'a> Codes<'a> {
             let seen = &self.seen[cell];
             let (low, high) = bracket(repr, top, seen.y[i]);
             let (low, high) = (f64::from(repr.decode(low)), f64::from(repr.decode(high)));
-            let stored = f64::from(repr.decode(seen.stored[i]?)).abs();
+            let stored = repr.decode(seen.stored[i]?);
+            let same = stored == 0.0 || (stored < 0.0) == (seen.y[i] < 0.0);
+            let stored = f64::from(stored).abs();
             let far = (stored - f64::from(seen.y[i].abs())).abs() / (high - low);
-            (high > low && (stored == low || stored == high)).then_some((far, stored == high))
+            (same && high > low && (stored == low || stored == high)).then_some((far, stored == high))
         };
         let distances: Vec<(f64, bool)> = self.wrong.iter().filter_map(distance).collect();
         if distances.len() * 20 < self.wrong.len() * 19 || distances.is_empty() {

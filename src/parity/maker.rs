@@ -4,9 +4,6 @@ use super::problem::{Cell, Problem, canonical, largest};
 use super::Cause;
 use crate::formats::{Format, Group, Scale, Select, Single};
 
-/// Elements of a group beyond which its scale is not computed from changed values.
-const LARGE: usize = 1 << 15;
-
 /// Something done to the values before they are quantized.
 pub struct Input {
     /// What is wrong, in words that follow "the input is".
@@ -117,7 +114,7 @@ impl Maker {
     }
 
     /// None where the format has no scales.
-    pub fn single(&self, problem: &Problem, group: usize) -> Option<Single> {
+    pub(super) fn single(&self, problem: &Problem, group: usize) -> Option<Single> {
         Single::new(&self.format, self.global(problem, group))
     }
 
@@ -132,8 +129,7 @@ impl Maker {
         if self.input.is_none() && !self.selects() {
             return Some(self.scale_of(problem, group, problem.amax[group], &[]));
         }
-        let (height, width) = problem.grid.tile;
-        if height * width > LARGE {
+        if problem.large() {
             return None;
         }
         let block = match self.input {

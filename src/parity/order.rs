@@ -4,6 +4,9 @@ use super::Cause;
 use super::problem::Problem;
 use crate::layouts::{Groups, LAYOUTS};
 
+/// Paddings of rows that are tried.
+const STRIDES: usize = 64;
+
 type At = Box<dyn Fn(usize, usize) -> usize + Send + Sync>;
 
 /// A way to store a matrix.
@@ -57,8 +60,12 @@ impl Shape {
     }
 
     /// Mistakes that may happen to any matrix.
-    fn common(self, orders: &mut Orders, len: usize, width: usize) {
+    fn common(self, orders: &mut Orders, len: usize, unit: &str, width: usize) {
         let Self { rows, cols } = self;
+        let widest = len.saturating_sub(cols) / rows.saturating_sub(1).max(1);
+        for stride in (cols + 1..=widest).take(STRIDES) {
+            orders.add(format!("rows {stride} {unit} apart"), Cause::Layout, move |r, c| r * stride + c);
+        }
         let flat = move |r: usize, c: usize| r * cols + c;
         let layout = Cause::Layout;
         if rows > 1 && cols > 1 {
@@ -123,16 +130,6 @@ impl Shape {
     }
 }
 
-/// Rows as far apart as that, if it is not the declared distance.
-pub fn strided(stride: usize, unit: &str) -> Order {
-    Order {
-        name: format!("rows {stride} {unit} apart"),
-        cause: Cause::Layout,
-        at: Box::new(move |r, c| r * stride + c),
-        steps: 1,
-    }
-}
-
 /// Orders of codes.
 pub fn of_codes(problem: &Problem) -> Orders {
     let grid = problem.grid;
@@ -179,7 +176,7 @@ pub fn of_codes(problem: &Problem) -> Orders {
             orders.add("in AWQ's order, undone where it was never done", Cause::NibbleOrder, awq([0, 2, 4, 6, 1, 3, 5, 7]));
         }
     }
-    shape.common(&mut orders, rows * cols, problem.grid.tile.1);
+    shape.common(&mut orders, problem.stored_codes(), "elements", problem.grid.tile.1);
     let (height, width) = problem.grid.tile;
     let mut tiles = vec![(8, 8), (8, 16), (16, 8), (16, 16), (8, 32), (16, 32), (32, 32), (64, 64), (128, 128), (128, 64), (64, 16), (128, 16), (128, 32), (height, width)];
     tiles.dedup();
@@ -228,6 +225,7 @@ pub fn of_scales(problem: &Problem) -> Orders {
             placement.offset(r, c).map_or(usize::MAX, |offset| offset / size)
         });
     }
+    shape.common(&mut orders, len, "scales", 16);
     if rows * cols > 1 && size == 1 {
         let (down, across) = (rows.div_ceil(128), cols.div_ceil(4));
         for (inside, place) in INSIDE {
@@ -271,7 +269,7 @@ pub fn of_scales(problem: &Problem) -> Orders {
                 orders.exchanged(&shape, base, &name, Cause::Layout, words - 1, at);
             }
         }
-        let (down, across) = (rows.div_ceil(128), cols.div_ceil(4));
+        let across = cols.div_ceil(4);
         if size == 1 {
             for words in [2usize, 4, 8] {
                 let swizzled = move |r: usize, c: usize| {
@@ -285,8 +283,6 @@ pub fn of_scales(problem: &Problem) -> Orders {
                 }
             }
         }
-        let _ = down;
-        shape.common(&mut orders, len, 16);
     }
     if let Some(declared) = problem.stored.layout
         && let Some(at) = orders.0.iter().position(|order| order.name == declared.name)

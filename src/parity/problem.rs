@@ -11,8 +11,10 @@ use crate::tensorfile::Tensor;
 const CELL: usize = 128;
 /// The fewest and the most groups, or cells, of a sample.
 const GROUPS: (usize, usize) = (16, 1024);
-/// Rows of a strip where groups are taller than this.
+/// Rows of a strip where groups are taller than 256.
 const STRIP: usize = 16;
+/// Elements of a group beyond which its scale is not computed from changed values.
+const LARGE: usize = 1 << 15;
 
 /// The values that were quantized, read where they are needed.
 #[derive(Clone, Copy)]
@@ -156,6 +158,11 @@ impl<'a> Problem<'a> {
             row.iter_mut().zip(strip).for_each(|(max, x)| *max = x.max(*max));
         }
         amax.into_iter().map(f32::from_bits).collect()
+    }
+
+    /// Whether groups have too many elements to look at every one of them.
+    pub fn large(&self) -> bool {
+        self.grid.tile.0 * self.grid.tile.1 > LARGE
     }
 
     /// Bytes of a scale.

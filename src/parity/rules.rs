@@ -94,13 +94,18 @@ fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> Gla
 /// The rules of `formats` that explain a sample, with the element's own cast or, where only codes differ, any other, held
 /// against all bytes. Approximate ones may differ by a little. With `first` no more than the first that explains all.
 pub fn candidates(problem: &Problem, view: &View, formats: &[Format], first: bool, done: &AtomicUsize) -> Vec<Candidate> {
-    let sample = problem.sample(SAMPLE);
+    let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));
     let mut found: Vec<Candidate> = Vec::new();
     for format in formats {
         let Some((level, globals)) = levels(problem, format).into_iter().find(|(level, _)| *level == Level::AsStored) else {
             continue;
         };
         let maker = Maker { format: *format, globals, input: None };
+        // Most rules are out after a few blocks.
+        let seen = glance(problem, view, &maker, &few);
+        if seen.scales * 10 > few.groups.len() || (seen.scales > 0 && !approximate(format)) {
+            continue;
+        }
         let seen = glance(problem, view, &maker, &sample);
         if seen.scales + seen.codes == 0 || (approximate(format) && seen.scales * 10 < sample.groups.len()) {
             found.push(Candidate::new(problem, view, &maker, level, done));

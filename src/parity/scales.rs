@@ -11,10 +11,10 @@ use super::{Cause, Example, Finding};
 use crate::formats::Scale;
 
 /// Blocks that are looked at, of the wrong and of the right ones.
-const WRONG: usize = 1024;
-const RIGHT: usize = 512;
+const WRONG: usize = 512;
+const RIGHT: usize = 256;
 /// Elements of all blocks that are looked at.
-const ELEMENTS: usize = 1 << 17;
+const ELEMENTS: usize = 1 << 15;
 /// Elements of the largest blocks of which each is tried to be left out.
 const LANES: usize = 256;
 

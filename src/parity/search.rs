@@ -8,12 +8,16 @@ use super::recode::{self, Recode};
 use crate::formats::{Format, Global, Scale};
 
 /// Elements of the sample that everything is held against, and of the one that the best are.
-const FEW: usize = 1 << 11;
-const MANY: usize = 1 << 15;
-/// Combinations that are held against the larger sample.
-const BEST: usize = 4;
+const FEW: usize = 1 << 10;
+const MANY: usize = 1 << 13;
+/// Makers that are held against the larger sample, and whose bytes are looked for in every order.
+const BEST: usize = 3;
+/// One part of so many of a sample decides which pairs of order and encoding are looked at.
+const PART: usize = 8;
 /// A share that leaves nothing to be looked for.
 const SETTLED: f64 = 0.98;
+/// What another input, element or global scale must explain.
+const MOST: f64 = 0.9;
 /// What a step away from what was declared must explain more.
 const STEP: f64 = 0.015;
 
@@ -96,9 +100,10 @@ impl Storage {
         let recode = way.recode.map(|recode| &self.scale_recodes[recode]);
         let (mut right, mut all) = (0, 0);
         for (group, made) in groups.iter().zip(made) {
-            let Some(made) = *made else { continue };
             let stored = self.scale(problem, way.order, *group);
-            all += 1;
+            // Of large groups scales are not computed from changed input.
+            all += usize::from(made.is_some() || !problem.large());
+            let Some(made) = *made else { continue };
             right += usize::from(stored.is_some_and(|stored| match recode {
                 None => stored == made,
                 Some(recode) => recode.explains(made, stored),
@@ -111,8 +116,8 @@ impl Storage {
         let recode = way.recode.map(|recode| &self.code_recodes[recode]);
         let (mut right, mut all) = (0, 0);
         for (cell, made) in cells.iter().zip(made) {
-            let Some(made) = made else { continue };
             all += cell.len;
+            let Some(made) = made else { continue };
             for (i, made) in made.iter().enumerate() {
                 let made = recode.map_or(*made, |recode| (recode.apply)((*made).into()) as u16);
                 right += usize::from(self.code(problem, way.order, cell.at + i) == Some(made));
@@ -123,21 +128,24 @@ impl Storage {
 
     /// The best way to store codes that were made, and the share it explains.
     fn best_codes(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>]) -> (Way, f64) {
-        let share = |way: &Way| self.code_share(problem, cells, made, *way);
+        let share = |way: &Way, part: usize| self.code_share(problem, &cells[..cells.len() / part], &made[..cells.len() / part], *way);
         self.best(&self.code_orders, self.code_recodes.len(), (0.6, 0.9), share)
     }
 
     fn best_scales(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>]) -> (Way, f64) {
-        let share = |way: &Way| self.scale_share(problem, groups, made, *way);
+        let share = |way: &Way, part: usize| {
+            self.scale_share(problem, &groups[..groups.len() / part], &made[..groups.len() / part], *way)
+        };
         self.best(&self.scale_orders, self.scale_recodes.len(), (0.85, 0.95), share)
     }
 
     /// Orders alone, recodes alone, and if neither is enough, both. `least`: what an order and what a recode must explain,
     /// so that none is chosen for what it explains by chance.
-    fn best(&self, orders: &Orders, recodes: usize, least: (f64, f64), share: impl Fn(&Way) -> f64) -> (Way, f64) {
-        let mut best = (Way::default(), share(&Way::default()));
+    /// `share` takes a part of the sample where that tells enough.
+    fn best(&self, orders: &Orders, recodes: usize, least: (f64, f64), share: impl Fn(&Way, usize) -> f64) -> (Way, f64) {
+        let mut best = (Way::default(), share(&Way::default(), 1));
         let mut consider = |way: Way| {
-            let found = share(&way);
+            let found = share(&way, 1);
             if found < if way.recode.is_some() { least.1 } else { least.0 } {
                 return best.1;
             }
@@ -160,7 +168,10 @@ impl Storage {
         if reached < 0.9 {
             for order in 1..orders.0.len() {
                 for recode in 0..recodes {
-                    consider(Way { order, recode: Some(recode) });
+                    let way = Way { order, recode: Some(recode) };
+                    if share(&way, PART) >= least.1 {
+                        consider(way);
+                    }
                 }
             }
         }
@@ -199,62 +210,57 @@ impl Fit {
         }
     }
 
-    /// Tries every way to store on what a maker makes of a sample.
-    fn new(problem: &Problem, storage: &Storage, maker: &Maker, level: Level, sample: &Sample) -> Self {
+    /// A maker whose bytes are stored in a given way.
+    fn at(problem: &Problem, storage: &Storage, (maker, level): &(Maker, Level), sample: &Sample, ways: (Way, Way)) -> Self {
         let made = Made::new(problem, maker, sample);
-        let (scales, scale_share) = storage.best_scales(problem, &sample.groups, &made.scales);
-        let (codes, code_share) = storage.best_codes(problem, &sample.cells, &made.codes);
         let mut fit = Self {
             maker: maker.clone(),
-            level,
-            scales,
-            codes,
+            level: *level,
+            scales: ways.0,
+            codes: ways.1,
             follows: false,
-            scale_share,
-            code_share,
+            scale_share: storage.scale_share(problem, &sample.groups, &made.scales, ways.0),
+            code_share: storage.code_share(problem, &sample.cells, &made.codes, ways.1),
             score: 0.0,
         };
-        let settled = scale_share >= SETTLED && code_share >= SETTLED;
-        if !settled && maker.format.scaling.is_some() {
-            fit.follow(problem, storage, sample, &made.scales);
+        if !fit.settled() && maker.format.scaling.is_some() && ways.0.recode.is_none() {
+            let under = under(problem, storage, maker, &sample.cells, ways.0.order);
+            let code_share = storage.code_share(problem, &sample.cells, &under, ways.1);
+            let follows = Self { follows: true, code_share, ..fit.clone() };
+            if follows.worth(storage) > fit.worth(storage) {
+                fit = follows;
+            }
         }
         fit.score = fit.worth(storage);
         fit
     }
 
-    /// Whether codes of the stored scales explain more, and where such scales are stored. `own`: the maker's scales.
-    fn follow(&mut self, problem: &Problem, storage: &Storage, sample: &Sample, own: &[Option<u32>]) {
-        let maker = self.maker.clone();
-        let under = |order: usize, cell: &Cell| {
-            let scale = storage.scale(problem, order, cell.group)?;
-            maker.codes(problem, cell, scale)
+    /// A maker whose bytes are looked for in every order and encoding.
+    fn anywhere(problem: &Problem, storage: &Storage, maker: &(Maker, Level), sample: &Sample) -> Self {
+        let made = Made::new(problem, &maker.0, sample);
+        let scales = storage.best_scales(problem, &sample.groups, &made.scales).0;
+        let codes = storage.best_codes(problem, &sample.cells, &made.codes).0;
+        let mut best = Self::at(problem, storage, maker, sample, (scales, codes));
+        if best.code_share >= 0.9 || maker.0.format.scaling.is_none() {
+            return best;
+        }
+        // The codes may be those of scales that are not the maker's, wherever these are stored.
+        let few: Vec<Cell> = sample.cells.iter().step_by(PART).copied().collect();
+        let fits = |order: &usize| {
+            let made = under(problem, storage, &maker.0, &few, *order);
+            storage.code_share(problem, &few, &made, codes) > 0.95
         };
         let mut orders = vec![0];
-        if self.scales.order != 0 {
-            orders.push(self.scales.order);
-        }
-        if self.code_share < 0.9 {
-            let few: Vec<Cell> = sample.cells.iter().step_by(8).copied().collect();
-            let made = |order: usize| -> Vec<Option<Vec<u16>>> { few.iter().map(|cell| under(order, cell)).collect() };
-            let fits = |order: &usize| storage.code_share(problem, &few, &made(*order), Way::default()) > 0.95;
-            orders.extend((1..storage.scale_orders.0.len()).filter(fits));
-        }
+        orders.extend((1..storage.scale_orders.0.len()).filter(fits));
         for order in orders {
-            let made: Vec<_> = sample.cells.iter().map(|cell| under(order, cell)).collect();
-            let (codes, code_share) = storage.best_codes(problem, &sample.cells, &made);
-            let way = Way { order, recode: None };
-            let fit = Self {
-                scales: way,
-                codes,
-                follows: true,
-                scale_share: storage.scale_share(problem, &sample.groups, own, way),
-                code_share,
-                ..self.clone()
-            };
-            if fit.worth(storage) > self.worth(storage) {
-                *self = fit;
+            let made = under(problem, storage, &maker.0, &sample.cells, order);
+            let codes = storage.best_codes(problem, &sample.cells, &made).0;
+            let fit = Self::at(problem, storage, maker, sample, (Way { order, recode: None }, codes));
+            if fit.score > best.score {
+                best = fit;
             }
         }
+        best
     }
 
     /// What is explained, less what is assumed. Of scales that are not the maker's it is enough that the codes are theirs.
@@ -283,8 +289,8 @@ pub fn levels(problem: &Problem, format: &Format) -> Vec<(Level, Vec<f32>)> {
     let stored = &problem.stored.global;
     let store = |amax: f32| format.global_of(amax).unwrap_or(1.0);
     let mut all = Vec::new();
-    if stored.iter().any(|global| global.is_finite() && *global > 0.0) {
-        all.push((Level::AsStored, stored.clone()));
+    all.push((Level::AsStored, stored.clone()));
+    if usable(stored) {
         for meaning in [Global::Amax, Global::Decode, Global::Encode] {
             if meaning != rule.stored {
                 let translate = |global: &f32| store(amax_of(meaning, *global));
@@ -295,6 +301,11 @@ pub fn levels(problem: &Problem, format: &Format) -> Vec<(Level, Vec<f32>)> {
     let own = (0..stored.len()).map(|index| store(problem.amax_under(index)));
     all.push((Level::Own, own.collect()));
     all
+}
+
+/// Whether something is stored that may be a scale.
+fn usable(globals: &[f32]) -> bool {
+    globals.iter().any(|global| global.is_finite() && *global > 0.0)
 }
 
 /// The largest magnitude that a global scale stands for.
@@ -325,59 +336,87 @@ fn by_factor(problem: &Problem, format: &Format) -> Vec<(Level, Vec<f32>)> {
     factors.map(times).collect()
 }
 
-/// The best fits of all rules, best first; with `named` only the first rule's, unless it fits badly.
+/// The best fit of all rules, and of what may have been done to their input.
 pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
-    let few = problem.sample(FEW);
-    let many = problem.sample(MANY);
-    let mut tried: Vec<Fit> = Vec::new();
-    for format in formats {
-        for (level, globals) in levels(problem, format) {
-            let maker = Maker { format: *format, globals, input: None };
-            tried.push(Fit::new(problem, storage, &maker, level, &few));
-        }
-    }
-    let mut best = closest(problem, storage, tried, &many);
+    let (few, many) = (problem.sample(FEW), problem.sample(MANY));
+    let by_rule = |format: &Format| {
+        let maker = |globals| Maker { format: *format, globals, input: None };
+        let levels = levels(problem, format).into_iter().filter(|(level, globals)| {
+            *level != Level::AsStored || globals.is_empty() || usable(globals)
+        });
+        levels.map(|(level, globals)| (maker(globals), level)).collect::<Vec<_>>()
+    };
+    let mut makers: Vec<(Maker, Level)> = formats.iter().flat_map(by_rule).collect();
+    let declared = (Way::default(), Way::default());
+    let mut best = closest(problem, storage, &makers, declared, (&few, &many));
     if best.settled() {
         return best;
     }
-    let mut tried = Vec::new();
+    // In which order the bytes are is seen best with the rules that come nearest, or if none does with the first.
+    let mut some: Vec<(Maker, Level)> = vec![(best.maker.clone(), best.level)];
+    some.extend(by_rule(&formats[0]));
+    let anywhere = some.iter().map(|maker| Fit::anywhere(problem, storage, maker, &few));
+    let anywhere = anywhere.reduce(better).expect("there is a rule");
+    let ways = (anywhere.scales, anywhere.codes);
+    if ways != declared {
+        let fit = closest(problem, storage, &makers, ways, (&few, &many));
+        best = better(best, fit);
+    }
+    if best.settled() {
+        return best;
+    }
+    makers.clear();
     for (level, globals) in by_factor(problem, &best.maker.format) {
-        let maker = Maker { globals, ..best.maker.clone() };
-        tried.push(Fit::new(problem, storage, &maker, level, &few));
+        makers.push((Maker { globals, ..best.maker.clone() }, level));
     }
-    let mut makers = vec![best.maker.clone()];
-    if formats[0] != best.maker.format
-        && let Some((_, globals)) = levels(problem, &formats[0]).into_iter().next()
-    {
-        makers.push(Maker { format: formats[0], globals, input: None });
-    }
-    for maker in &makers {
+    for maker in [best.maker.clone(), Maker { format: formats[0], ..best.maker.clone() }] {
         for input in INPUTS {
-            let maker = Maker { input: Some(input), ..maker.clone() };
-            tried.push(Fit::new(problem, storage, &maker, best.level, &few));
+            makers.push((Maker { input: Some(input), ..maker.clone() }, best.level));
         }
         for element in recode::others(problem.format.element) {
-            let mut maker = maker.clone();
-            maker.format.element = element;
-            maker.format.convention = None;
-            let mut fit = Fit::new(problem, storage, &maker, best.level, &few);
-            fit.score -= STEP;
-            tried.push(fit);
+            let format = Format { element, convention: None, ..maker.format };
+            makers.push((Maker { format, ..maker.clone() }, best.level));
+        }
+        if best.maker.format == formats[0] || best.maker.globals.is_empty() != maker.globals.is_empty() {
+            break;
         }
     }
-    let other = closest(problem, storage, tried, &many);
-    if other.score > best.score + 2.0 * STEP {
-        best = other;
-    }
-    best
+    let other = closest(problem, storage, &makers, (best.scales, best.codes), (&few, &many));
+    let plain = closest(problem, storage, &makers, declared, (&few, &many));
+    let other = better(other, plain);
+    // Another input is believed if it explains nearly everything.
+    let explains = other.code_share >= MOST && (other.follows || other.scale_share >= MOST);
+    if explains && other.score > best.score + 2.0 * STEP { other } else { best }
 }
 
-/// The best on the larger sample; of equals the first.
-fn closest(problem: &Problem, storage: &Storage, mut tried: Vec<Fit>, many: &Sample) -> Fit {
-    tried.sort_by(|a, b| b.score.total_cmp(&a.score));
-    let floor = tried[0].score - 0.1;
-    let near = tried.into_iter().take_while(|fit| fit.score >= floor).take(BEST * 2);
-    let again = near.map(|fit| Fit::new(problem, storage, &fit.maker, fit.level, many));
-    let better = |best: Fit, fit: Fit| if fit.score > best.score + 1e-9 { fit } else { best };
+/// The codes of cells under stored scales.
+fn under(problem: &Problem, storage: &Storage, maker: &Maker, cells: &[Cell], order: usize) -> Vec<Option<Vec<u16>>> {
+    let codes = |cell: &Cell| {
+        let scale = storage.scale(problem, order, cell.group)?;
+        maker.codes(problem, cell, scale)
+    };
+    cells.iter().map(codes).collect()
+}
+
+fn better(best: Fit, fit: Fit) -> Fit {
+    if fit.score > best.score + 1e-9 { fit } else { best }
+}
+
+/// The maker that comes closest, its bytes stored in a given way; of equals the first.
+fn closest(
+    problem: &Problem,
+    storage: &Storage,
+    makers: &[(Maker, Level)],
+    ways: (Way, Way),
+    (few, many): (&Sample, &Sample),
+) -> Fit {
+    let mut tried: Vec<(f64, &(Maker, Level))> = makers
+        .iter()
+        .map(|maker| (Fit::at(problem, storage, maker, few, ways).score, maker))
+        .collect();
+    tried.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let floor = tried[0].0 - 0.1;
+    let near = tried.into_iter().take_while(|(score, _)| *score >= floor).take(BEST * 3);
+    let again = near.map(|(_, maker)| Fit::at(problem, storage, maker, many, ways));
     again.reduce(better).expect("some rule was tried")
 }
