@@ -3,6 +3,11 @@
 //! Data flows one way: an [`sweep::experiment::Experiment`] is planned into cells, each cell runs a path with some
 //! numerics and yields [`record::Record`]s, gates turn records into verdicts, reports show both. See `docs/design.md`.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+pub mod output;
+
 pub mod atomic;
 pub mod backend;
 pub mod bench;
@@ -14,6 +19,7 @@ pub mod formats;
 pub mod gate;
 pub mod generate;
 pub mod inspect;
+pub mod integrate;
 pub mod inventory;
 pub mod json;
 pub mod kernels;
@@ -25,6 +31,7 @@ pub mod pattern;
 pub mod quantize;
 pub mod record;
 pub mod report;
+pub mod shipped;
 pub mod sweep;
 pub mod tensorfile;
 pub mod trace;

@@ -1,11 +1,19 @@
 //! The command line as a user drives it: exit codes, errors, files, interruption.
 
+#[path = "cli/bring.rs"]
+mod bring;
 #[path = "cli/errors.rs"]
 mod errors;
 #[path = "cli/interruption.rs"]
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/keys.rs"]
+mod keys;
+#[path = "cli/limits.rs"]
+mod limits;
+#[path = "cli/partitions.rs"]
+mod partitions;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]
@@ -16,8 +24,12 @@ mod sources;
 mod swap_ffn;
 #[path = "cli/sweep.rs"]
 mod sweep;
+#[path = "cli/terminal.rs"]
+mod terminal;
 #[path = "cli/trace.rs"]
 mod trace;
+#[path = "cli/verdicts.rs"]
+mod verdicts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

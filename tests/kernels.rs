@@ -34,7 +34,9 @@ use ulplab::backend::cuda::plan::Work;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::kernels::data::{bf16_bytes, f32_bytes};
+use ulplab::kernels::judge::within;
 use ulplab::kernels::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
+use ulplab::metrics::VIOLATIONS;
 use ulplab::sweep::execute::Text;
 use ulplab::sweep::kernels::sites;
 
@@ -86,9 +88,16 @@ fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
     let found = (problem.judge)(&Outputs(outputs));
     let counts = found
         .iter()
-        .filter(|found| found.metric == "violations")
+        .filter(|found| found.metric == &VIOLATIONS)
         .map(|found| found.value);
     counts.reduce(f64::max).expect("a judgement counts violations")
+}
+
+/// A bound that is not a number admits no error.
+#[test]
+fn a_bound_that_is_nan_admits_nothing() {
+    let beyond = |bound: f64| within("y", &[1.0, 2.0], &[1.0, 2.5], |_| bound, &[2])[0].value;
+    assert_eq!([1.0, 0.1, 0.0, f64::NAN].map(beyond), [0.0, 1.0, 1.0, 1.0]);
 }
 
 /// The named outputs are accepted, and not if any of a few bits of any of them is flipped.

@@ -6,16 +6,20 @@ use std::sync::Arc;
 use ulplab::backend::rounding::Rounding;
 use ulplab::backend::theory;
 use ulplab::formats::{Codec, Encoded, Format, codec};
-use ulplab::gate::judge;
+use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::metrics::{Choice, Pair, RoundTrip, Threshold, measure_all};
 use ulplab::pattern::matches;
 use ulplab::record::{Phase, Record};
-use ulplab::sweep::experiment::{Experiment, Recipe};
+use ulplab::sweep::execute::Bench;
+use ulplab::sweep::experiment::{Experiment, Kind, Recipe};
 use ulplab::sweep::load::Source as SourceFile;
+use ulplab::sweep::plan::Cell;
+use ulplab::sweep::ready::Ready;
 use ulplab::sweep::recall::{drawn, of_vectors};
 use ulplab::sweep::round_trip::{Sample, measure, with_means};
 use ulplab::sweep::source::{Origin, Source, draw, stream};
 use ulplab::sweep::summary::summarize;
+use ulplab::sweep::swap_ffn;
 
 fn sample(origin: &Origin, shape: [usize; 2]) -> Sample {
     Sample {
@@ -325,20 +329,27 @@ fn gates_catch_broken_codecs() {
     let verdicts = |format: &str, damage: fn(&mut [u8])| {
         let rules = experiment.gates.iter().filter(|rule| rule.at != "*");
         let binding = rules.filter(|rule| rule.recipes.iter().any(|pattern| matches(pattern, format)));
-        let rules: Vec<_> = binding.map(|rule| (rule, vec![format])).collect();
+        let rules: Vec<_> = binding.map(|rule| Binding::whole(rule, format)).collect();
         assert!(rules.len() > 2, "no gate on the Gaussian binds {format}");
-        let sample = Sample {
-            source: "gauss".into(),
-            ..sample(&Origin::Gaussian, [64, 1024])
+        let damaged = Damaged {
+            codec: codec(format).unwrap(),
+            damage,
         };
-        let codec = codec(format).unwrap();
-        let who = Record::blank("cell", format, Phase::Local, "draw-1");
-        let records = measure(&who, &[sample], &Damaged { codec, damage }, None);
+        // Intervals need two draws.
+        let draw = |(name, rows)| {
+            let sample = Sample {
+                source: "gauss".into(),
+                ..sample(&Origin::Gaussian, [rows, 1024])
+            };
+            let who = Record::blank("cell", format, Phase::Local, name);
+            measure(&who, &[sample], &damaged, None)
+        };
+        let records = [("draw-1", 64), ("draw-2", 48)].map(draw).concat();
         judge(&rules, &summarize(&records)).unwrap()
     };
     for format in ["e4m3", "e5m2", "nvfp4", "int8_token"] {
         assert!(
-            verdicts(format, |_| ()).iter().all(|verdict| verdict.pass),
+            verdicts(format, |_| ()).iter().all(Verdict::passes),
             "{format} as it is"
         );
         let broken: [fn(&mut [u8]); 2] = [
@@ -346,13 +357,59 @@ fn gates_catch_broken_codecs() {
             |bytes| bytes.iter_mut().step_by(97).for_each(|byte| *byte ^= 0x80),
         ];
         for (which, damage) in broken.into_iter().enumerate() {
-            let caught = verdicts(format, damage).iter().any(|verdict| !verdict.pass);
+            let caught = verdicts(format, damage).iter().any(Verdict::fails);
             assert!(caught, "{format}, damage {which}");
         }
     }
-    assert!(
-        verdicts("e4m3", |bytes| bytes[0] = 0x7f)
-            .iter()
-            .any(|verdict| !verdict.pass)
-    );
+    assert!(verdicts("e4m3", |bytes| bytes[0] = 0x7f).iter().any(Verdict::fails));
+}
+
+/// A cell whose recipe is not in the experiment is an error, and so is a window that a kind has no measurement for: neither
+/// may end as a cell without records, which no gate could fail.
+#[test]
+fn what_cannot_be_measured_is_an_error() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/round_trip.toml");
+    let mut experiment = SourceFile::read(&file).unwrap().parse(&[]).unwrap();
+    experiment.shape = [4, 128];
+    let cell = |recipe: &str| Cell {
+        recipe: recipe.into(),
+        phase: Phase::Local,
+        window: 0,
+        id: format!("{recipe}/local/draw-1"),
+    };
+    let run = |experiment: &Experiment, cell: &Cell| {
+        let bench = Bench {
+            experiment,
+            ready: &Ready::resolve(experiment, None).unwrap(),
+            load_f64: &|| unreachable!("there is no model"),
+            stop: &false.into(),
+            done: &|_, records| {
+                assert!(!records.is_empty());
+                Ok(())
+            },
+        };
+        bench.window("draw-1", None, &[cell])
+    };
+    run(&experiment, &cell("e4m3")).unwrap();
+    let error = run(&experiment, &cell("e4m4")).unwrap_err().to_string();
+    assert_eq!(error, "cell 'e4m4/local/draw-1': the experiment has no recipe 'e4m4'");
+    experiment.kind = Kind::Model;
+    let error = run(&experiment, &cell("e4m3")).unwrap_err().to_string();
+    assert!(error.contains("'draw-1'") && error.contains("Model"), "{error}");
+}
+
+/// A source of another kind in the place of a Swap-FFN model is an error, not a path without tokens.
+#[test]
+fn a_swap_ffn_without_a_model_is_an_error() {
+    let experiment = Experiment {
+        kind: Kind::SwapFfn,
+        sources: vec![Source {
+            name: "numbers".into(),
+            from: Origin::Gaussian,
+        }],
+        shape: [1, 1],
+        ..Experiment::default()
+    };
+    let error = swap_ffn::exact(&experiment, "draw-1").map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("source 'numbers'"), "{error}");
 }

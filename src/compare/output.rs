@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::CompareArgs;
 use super::judge::{Comparison, Side, digits};
 use crate::error::{Error, Exit, Result};
-use crate::metrics::Metric;
+use crate::metrics::{Metric, Show};
 use crate::record::to_json;
 
 /// Version of the JSON records.
@@ -177,11 +177,11 @@ fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<Cell> {
 
 /// A value in as many digits as mean something to people.
 fn show(metric: &Metric, value: f64) -> String {
-    match (metric.name, metric.unit) {
+    match metric.show {
         _ if value == 0.0 || !value.is_finite() => value.to_string(),
-        ("cosine", _) => format!("{value:.8}"),
-        ("nonfinite", _) | (_, "ulp") => format!("{value}"),
-        (_, "dB") => format!("{value:.2}"),
+        Show::NearOne => format!("{value:.8}"),
+        Show::Count => format!("{value}"),
+        Show::Decibels | Show::DecibelsAbove => format!("{value:.2}"),
         _ => format!("{value:.3e}"),
     }
 }

@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric, Pair};
+use super::{Better, Eval, Metric, Pair, Show};
 
 /// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is.
 ///
@@ -9,6 +9,7 @@ pub const COSINE: Metric = Metric {
     doc: "cosine of the angle between the tensors; blind to scale",
     unit: "",
     better: Better::Higher,
+    show: Show::NearOne,
     eval: Eval::Pair(|pair| pair.judge(|pair| 1.0 - distance(pair))),
 };
 

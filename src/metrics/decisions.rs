@@ -1,4 +1,4 @@
-use super::{Better, Decisions, Eval, Metric};
+use super::{Better, Decisions, Eval, Metric, Show};
 
 const fn share(name: &'static str, doc: &'static str, eval: fn(&Decisions) -> Option<f64>) -> Metric {
     Metric {
@@ -6,13 +6,15 @@ const fn share(name: &'static str, doc: &'static str, eval: fn(&Decisions) -> Op
         doc,
         unit: "",
         better: Better::Higher,
+        show: Show::Share,
         eval: Eval::Decisions(eval),
     }
 }
 
-const fn flips(name: &'static str, doc: &'static str, eval: fn(&Decisions) -> Option<f64>) -> Metric {
+const fn flips(name: &'static str, doc: &'static str, show: Show, eval: fn(&Decisions) -> Option<f64>) -> Metric {
     Metric {
         better: Better::Lower,
+        show,
         ..share(name, doc, eval)
     }
 }
@@ -38,6 +40,7 @@ pub const BANK_AGREEMENT: Metric = share(
 pub const FLIP_MARGIN: Metric = flips(
     "flip_margin",
     "median margin, in the reference's logits, of decisions that fell otherwise",
+    Show::Significant,
     |decisions| decisions.judge(|decisions| Some(decisions.median())),
 );
 
@@ -45,6 +48,7 @@ pub const FLIP_MARGIN: Metric = flips(
 pub const FLIP_MARGIN_MAX: Metric = flips(
     "flip_margin_max",
     "largest margin, in the reference's logits, of a decision that fell otherwise",
+    Show::Significant,
     |decisions| decisions.judge(|decisions| Some(decisions.largest())),
 );
 
@@ -52,5 +56,6 @@ pub const FLIP_MARGIN_MAX: Metric = flips(
 pub const FLIPS_OUTSIDE: Metric = flips(
     "flips_outside",
     "decisions that fell otherwise although the reference's margin is above the stated one",
+    Show::Count,
     |decisions| decisions.judge(|decisions| Some(decisions.outside as f64)),
 );

@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// 1 − 2⟨x, y⟩ / (‖x‖² + ‖y‖²), DeepGEMM's `calc_diff`; 0 if both tensors are zero.
 ///
@@ -9,6 +9,7 @@ pub const DIFF: Metric = Metric {
     doc: "1 - 2<x,y>/(|x|^2+|y|^2), the scale-aware difference of DeepGEMM's tests",
     unit: "",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::Pair(|pair| {
         pair.judge(|pair| {
             if pair.ee == 0.0 {

@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// Largest lead of the reference's first choice over the candidate's, in the reference's own logits, where the two
 /// differ: the log of how many times likelier the overturned token was. 0 if nothing flipped.
@@ -9,5 +9,6 @@ pub const FLIP_GAP: Metric = Metric {
     doc: "largest lead, in the reference's logits, of a first choice that the candidate overturned",
     unit: "nats",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::Logits(|logits| logits.judge(|logits| logits.flip_gap)),
 };

@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// Relative errors (`relative_l2`) of what enters a layer and of what leaves it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,5 +16,6 @@ pub const GAIN: Metric = Metric {
     doc: "relative error of what leaves a layer over that of what entered it",
     unit: "",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::Gain(|gain| (gain.entering != 0.0).then(|| gain.leaving / gain.entering)),
 };

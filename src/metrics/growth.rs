@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// Relative errors (`relative_l2`) after more and more steps of a recurrence.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,7 @@ pub const GROWTH: Metric = Metric {
     doc: "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are biased",
     unit: "",
     better: Better::Lower,
+    show: Show::Exponent,
     eval: Eval::Growth(|growth| exponent(&growth.points)),
 };
 

@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// What decisions have made of the cores so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,6 +16,7 @@ pub const SAME_HISTORY: Metric = Metric {
     doc: "share of cores of which every decision so far was the reference's",
     unit: "",
     better: Better::Higher,
+    show: Show::Share,
     eval: Eval::History(|history| (history.cores > 0).then(|| history.same as f64 / history.cores as f64)),
 };
 
@@ -25,5 +26,6 @@ pub const LANE_DISTANCE: Metric = Metric {
     doc: "lanes, of the four of a core, that hold another bank, mean over cores",
     unit: "",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::History(|history| (history.cores > 0).then(|| history.lanes as f64 / history.cores as f64)),
 };

@@ -1,56 +1,92 @@
 //! What running a kernel shows. `backend::cuda` measures these itself.
 
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
-const fn metric(name: &'static str, doc: &'static str, unit: &'static str, better: Better) -> Metric {
+const fn metric(name: &'static str, doc: &'static str, better: Better, show: Show) -> Metric {
     Metric {
         name,
         doc,
-        unit,
+        unit: "",
         better,
+        show,
         eval: Eval::Kernel,
     }
 }
 
-pub static VIOLATIONS: Metric = metric(
+/// A time in microseconds.
+const fn time(name: &'static str, doc: &'static str) -> Metric {
+    Metric {
+        unit: "µs",
+        ..metric(name, doc, Better::Lower, Show::Tenths)
+    }
+}
+
+pub const VIOLATIONS: Metric = metric(
     "violations",
     "elements that are not what they must be: not equal, out of their bound, or bytes changed that are not a kernel's to change",
-    "",
     Better::Lower,
+    Show::Count,
 );
-pub static BOUND_RATIO: Metric = metric(
+pub const BOUND_RATIO: Metric = metric(
     "bound_ratio",
     "largest error over its derived bound; above 1 is a violation",
-    "",
     Better::Lower,
+    Show::Significant,
 );
-pub static US_COLD: Metric = metric(
-    "us_cold",
-    "median time with the second-level cache flushed before",
-    "µs",
-    Better::Lower,
+pub const US_COLD: Metric = time("us_cold", "median time with the second-level cache flushed before");
+pub const US_COLD_P10: Metric = time(
+    "us_cold_p10",
+    "10th percentile of the time with the second-level cache flushed before",
 );
-pub static US_COLD_P10: Metric = metric("us_cold_p10", "10th percentile of it", "µs", Better::Lower);
-pub static US_COLD_P90: Metric = metric("us_cold_p90", "90th percentile of it", "µs", Better::Lower);
-pub static US_HOT: Metric = metric("us_hot", "median time of launches back to back", "µs", Better::Lower);
-pub static US_GRAPH: Metric = metric("us_graph", "median time of one of many in a graph", "µs", Better::Lower);
-pub static MEGABYTES: Metric = metric(
-    "megabytes",
-    "10⁶ bytes that must move: each input read once, each output written once",
-    "MB",
-    Better::Lower,
+pub const US_COLD_P90: Metric = time(
+    "us_cold_p90",
+    "90th percentile of the time with the second-level cache flushed before",
 );
-pub static OF_COPY: Metric = metric(
+pub const US_HOT: Metric = time("us_hot", "median time of launches back to back");
+pub const US_GRAPH: Metric = time(
+    "us_graph",
+    "median time of one of many in a graph, all on the same memory",
+);
+pub const US_ROTATED: Metric = time(
+    "us_rotated",
+    "median time of one of many in a graph, each on another copy of all buffers, so that none of it is in the cache",
+);
+pub const MEGABYTES: Metric = Metric {
+    unit: "MB",
+    ..metric(
+        "megabytes",
+        "10⁶ bytes that must move: each input read once, each output written once",
+        Better::Lower,
+        Show::Tenths,
+    )
+};
+pub const OF_COPY: Metric = metric(
     "of_copy",
     "bytes that must move over the cold time, as a share of what a copy reaches on the device in the same run",
-    "",
     Better::Higher,
+    Show::Share,
 );
-pub static US_CLAIMED: Metric = metric("us_claimed", "time that a program says it took", "µs", Better::Lower);
-pub static US_PEER: Metric = metric(
+pub const OF_COPY_ROTATED: Metric = metric(
+    "of_copy_rotated",
+    "bytes that must move over the rotated time, as a share of what a copy reaches on the device in the same run",
+    Better::Higher,
+    Show::Share,
+);
+pub const OF_MATMUL: Metric = metric(
+    "of_matmul",
+    "operations of matrix products over the cold time, as a share of what a large product of the same type reaches on the \
+     device in the same run",
+    Better::Higher,
+    Show::Share,
+);
+pub const US_CLAIMED: Metric = time("us_claimed", "time that a program says it took");
+pub const US_PEER: Metric = time(
     "us_peer",
     "median time of the fastest of other people's code on the case, with the second-level cache flushed before",
-    "µs",
-    Better::Lower,
 );
-pub static TIMES_PEER: Metric = metric("times_peer", "that over the cold time", "", Better::Higher);
+pub const TIMES_PEER: Metric = metric(
+    "times_peer",
+    "cold time of the fastest of other people's code on the case over the kernel's",
+    Better::Higher,
+    Show::Significant,
+);

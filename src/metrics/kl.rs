@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// Mean over positions of KL(want ‖ got) = Σ p (log p − log q) of the next-token distributions at temperature 1.
 pub const KL: Metric = Metric {
@@ -6,6 +6,7 @@ pub const KL: Metric = Metric {
     doc: "mean Kullback-Leibler divergence of the next-token distributions",
     unit: "nats",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::Logits(|logits| logits.judge(|logits| logits.kl / logits.rows as f64)),
 };
 
@@ -15,5 +16,6 @@ pub const KL_MAX: Metric = Metric {
     doc: "largest Kullback-Leibler divergence of a position",
     unit: "nats",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::Logits(|logits| logits.judge(|logits| logits.kl_max)),
 };

@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// max |x − y|. An extreme value: it grows with the number of elements.
 pub const MAX_ABS: Metric = Metric {
@@ -6,5 +6,6 @@ pub const MAX_ABS: Metric = Metric {
     doc: "largest absolute error of an element",
     unit: "",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::Pair(|pair| pair.judge(|pair| pair.max_abs)),
 };

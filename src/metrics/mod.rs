@@ -34,6 +34,10 @@ pub use evidence::{
 pub use gain::Gain;
 pub use growth::Growth;
 pub use history::History;
+pub use kernel::{
+    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_MATMUL, TIMES_PEER, US_CLAIMED, US_COLD, US_COLD_P10,
+    US_COLD_P90, US_GRAPH, US_HOT, US_PEER, US_ROTATED, VIOLATIONS,
+};
 pub use max_abs::MAX_ABS;
 pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
@@ -50,7 +54,16 @@ pub struct Metric {
     /// Empty for pure numbers.
     pub unit: &'static str,
     pub better: Better,
+    /// How its values are written for people.
+    pub show: Show,
     pub eval: Eval,
+}
+
+/// A metric is its name: there are no two of one name in [`METRICS`].
+impl PartialEq for Metric {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
 }
 
 /// Which way is good.
@@ -58,6 +71,39 @@ pub struct Metric {
 pub enum Better {
     Higher,
     Lower,
+}
+
+/// How values of a metric are written for people; `report::number` does it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Show {
+    /// 1 is best, and values come close to it: as many nines as there are and two digits more.
+    NearOne,
+    /// A share: three or four decimals, and 1 only if it is 1.
+    Share,
+    /// A ratio in dB: two decimals.
+    Decibels,
+    /// A ratio in dB above another one: two decimals and the sign.
+    DecibelsAbove,
+    /// A value that may have either sign: the sign and three significant digits.
+    Signed,
+    /// An exponent: two decimals.
+    Exponent,
+    /// A count, or the mean of counts: a whole number, or one decimal.
+    Count,
+    /// A time in microseconds or a size in megabytes: a whole number, or one decimal.
+    Tenths,
+    /// Three significant digits.
+    #[default]
+    Significant,
+}
+
+impl Show {
+    /// How values of the metric of that name are written. A run that another version of ulplab made may have metrics that
+    /// are not in [`METRICS`]: their values have three significant digits.
+    pub fn of(metric: &str) -> Self {
+        let found = METRICS.iter().find(|known| known.name == metric);
+        found.map_or_else(Self::default, |known| known.show)
+    }
 }
 
 /// The kind of evidence a metric needs, and its formula; `None` where the metric is not defined.
@@ -127,8 +173,11 @@ pub const METRICS: &[&Metric] = &[
     &kernel::US_COLD_P90,
     &kernel::US_HOT,
     &kernel::US_GRAPH,
+    &kernel::US_ROTATED,
     &kernel::MEGABYTES,
     &kernel::OF_COPY,
+    &kernel::OF_COPY_ROTATED,
+    &kernel::OF_MATMUL,
     &kernel::US_CLAIMED,
     &kernel::US_PEER,
     &kernel::TIMES_PEER,

@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric, Pair};
+use super::{Better, Eval, Metric, Pair, Show};
 
 /// Noise-to-signal ratio ‖x − y‖² / ‖x‖²; 0 without any error, +∞ if only the reference is zero.
 pub const NSR: Metric = Metric {
@@ -6,6 +6,7 @@ pub const NSR: Metric = Metric {
     doc: "energy of the error over energy of the reference",
     unit: "",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::Pair(|pair| pair.judge(nsr)),
 };
 

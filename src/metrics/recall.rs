@@ -1,4 +1,4 @@
-use super::{Better, Choice, Eval, Metric};
+use super::{Better, Choice, Eval, Metric, Show};
 
 /// How [`Choice`] treats ties and rows without a real choice.
 const fn share(name: &'static str, doc: &'static str, eval: fn(&Choice) -> Option<f64>) -> Metric {
@@ -7,6 +7,7 @@ const fn share(name: &'static str, doc: &'static str, eval: fn(&Choice) -> Optio
         doc,
         unit: "",
         better: Better::Higher,
+        show: Show::Share,
         eval: Eval::Choice(eval),
     }
 }

@@ -1,5 +1,5 @@
 use super::nsr::nsr;
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// ‖x − y‖ / ‖x‖, the relative error in the Frobenius norm.
 pub const RELATIVE_L2: Metric = Metric {
@@ -7,5 +7,6 @@ pub const RELATIVE_L2: Metric = Metric {
     doc: "norm of the error over norm of the reference",
     unit: "",
     better: Better::Lower,
+    show: Show::Significant,
     eval: Eval::Pair(|pair| pair.judge(|pair| nsr(pair).sqrt())),
 };

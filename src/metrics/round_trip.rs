@@ -1,5 +1,5 @@
 use super::nsr::nsr;
-use super::{Better, Eval, Metric, Pair, RoundTrip};
+use super::{Better, Eval, Metric, Pair, RoundTrip, Show};
 
 /// A formula of a round trip whose elements are all finite.
 pub(super) const fn trip(
@@ -7,6 +7,7 @@ pub(super) const fn trip(
     doc: &'static str,
     unit: &'static str,
     better: Better,
+    show: Show,
     eval: fn(&RoundTrip) -> Option<f64>,
 ) -> Metric {
     Metric {
@@ -14,6 +15,7 @@ pub(super) const fn trip(
         doc,
         unit,
         better,
+        show,
         eval: Eval::RoundTrip(eval),
     }
 }
@@ -24,6 +26,7 @@ pub const RHO: Metric = trip(
     "share of the signal that the error takes away (negative) or adds",
     "",
     Better::Higher,
+    Show::Signed,
     |trip| trip.pair.judge(rho),
 );
 
@@ -42,6 +45,7 @@ pub const ROW_SQNR_P05: Metric = trip(
     "signal-to-quantization-noise ratio that 5 % of the rows do not exceed",
     "dB",
     Better::Higher,
+    Show::Decibels,
     |trip| finite(trip, |trip| trip.row_sqnr(0.05)),
 );
 
@@ -51,6 +55,7 @@ pub const ROW_SQNR_P50: Metric = trip(
     "signal-to-quantization-noise ratio of the median row",
     "dB",
     Better::Higher,
+    Show::Decibels,
     |trip| finite(trip, |trip| trip.row_sqnr(0.5)),
 );
 
@@ -60,6 +65,7 @@ pub const SQNR_GAIN: Metric = trip(
     "signal-to-quantization-noise ratio above that of the recipe it is set against, on the same numbers",
     "dB",
     Better::Higher,
+    Show::DecibelsAbove,
     |trip| {
         let rival = trip.rival_nsr?;
         trip.pair.judge(|pair| 10.0 * (rival / nsr(pair)).log10())
@@ -72,6 +78,7 @@ pub const ZEROED: Metric = trip(
     "share of numbers other than zero that came back as zero",
     "",
     Better::Lower,
+    Show::Significant,
     |trip| finite(trip, |trip| Some(trip.zeroed as f64 / trip.nonzero.max(1) as f64)),
 );
 
@@ -81,6 +88,7 @@ pub const STORED_BITS: Metric = trip(
     "bits an element takes in storage, its share of the scales included",
     "bit",
     Better::Lower,
+    Show::Significant,
     |trip| Some(trip.stored_bits),
 );
 
@@ -90,6 +98,7 @@ pub const SQNR_BITS: Metric = trip(
     "signal-to-quantization-noise ratio in bits of 6.02 dB",
     "bit",
     Better::Higher,
+    Show::Significant,
     |trip| trip.pair.judge(|pair| -nsr(pair).log2() / 2.0),
 );
 

@@ -2,7 +2,7 @@
 
 use super::nsr::nsr;
 use super::round_trip::{rho, trip};
-use super::{Better, COSINE, Eval, Metric, Pair, Threshold};
+use super::{Better, COSINE, Eval, Metric, Pair, Show, Threshold};
 
 /// NSR of a float with so many mantissa bits whose significands are log-uniform, without overflow and underflow:
 /// 2^(−2M) ln 2 / 18, which is an SQNR of 6.02 M + 14.14 dB.
@@ -18,6 +18,7 @@ pub const SQNR_THEORY: Metric = trip(
     "SQNR in theory: 6.02 M + 14.14 dB of floats with M mantissa bits, a twelfth of the squared step of integers",
     "dB",
     Better::Higher,
+    Show::Decibels,
     |trip| Some(-10.0 * trip.theory_nsr?.log10()),
 );
 
@@ -26,6 +27,7 @@ pub const SQNR_EXCESS: Metric = trip(
     "measured SQNR above theory's",
     "dB",
     Better::Higher,
+    Show::DecibelsAbove,
     |trip| {
         let theory = trip.theory_nsr?;
         trip.pair.judge(|pair| 10.0 * (theory / nsr(pair)).log10())
@@ -38,6 +40,7 @@ pub const COSINE_THEORY: Metric = trip(
     "cosine that follows from measured rho and NSR: (1 + rho) / sqrt(1 + 2 rho + NSR)",
     "",
     Better::Higher,
+    Show::NearOne,
     |trip| trip.pair.judge(cosine),
 );
 
@@ -46,6 +49,7 @@ pub const COSINE_EXCESS: Metric = trip(
     "distance of the measured cosine from cosine_theory: rounding of f64, or a mistake",
     "",
     Better::Lower,
+    Show::Significant,
     |trip| {
         let measured = COSINE.measure(trip.pair)?;
         trip.pair.judge(|pair| (measured - cosine(pair)).abs())
@@ -61,6 +65,7 @@ const fn threshold(
     name: &'static str,
     doc: &'static str,
     better: Better,
+    show: Show,
     eval: fn(&Threshold) -> Option<f64>,
 ) -> Metric {
     Metric {
@@ -68,6 +73,7 @@ const fn threshold(
         doc,
         unit: "",
         better,
+        show,
         eval: Eval::Threshold(eval),
     }
 }
@@ -77,6 +83,7 @@ pub const SCORE_ERROR: Metric = threshold(
     "score_error",
     "standard deviation of the scores' error over that of the scores, mean over rows",
     Better::Lower,
+    Show::Significant,
     |threshold| threshold.judge(|threshold| Some(threshold.error / threshold.rows as f64)),
 );
 
@@ -85,6 +92,7 @@ pub const RECALL_THEORY: Metric = threshold(
     "recall_theory",
     "recall of normal scores with an independent error of the measured size, to first order",
     Better::Higher,
+    Show::Share,
     |threshold| threshold.judge(|threshold| Some(threshold.expected / threshold.rows as f64)),
 );
 
@@ -92,5 +100,6 @@ pub const RECALL_EXCESS: Metric = threshold(
     "recall_excess",
     "measured recall above theory's",
     Better::Higher,
+    Show::Signed,
     |threshold| threshold.judge(|threshold| Some(threshold.recall? - threshold.expected / threshold.rows as f64)),
 );

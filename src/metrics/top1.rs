@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric};
+use super::{Better, Eval, Metric, Show};
 
 /// Share of positions where greedy decoding picks the same token.
 ///
@@ -8,5 +8,6 @@ pub const TOP1: Metric = Metric {
     doc: "share of positions where both models prefer the same token",
     unit: "",
     better: Better::Higher,
+    show: Show::Share,
     eval: Eval::Logits(|logits| logits.judge(|logits| logits.agree as f64 / logits.rows as f64)),
 };

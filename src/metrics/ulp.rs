@@ -1,4 +1,4 @@
-use super::{Better, Eval, Metric, Pair, Ulps};
+use super::{Better, Eval, Metric, Pair, Show, Ulps};
 
 /// How many representable numbers two elements are apart: defined only if both tensors have the same floating-point
 /// type. Both zeros count as one number.
@@ -8,6 +8,7 @@ const fn ulp(name: &'static str, doc: &'static str, eval: fn(&Pair) -> Option<f6
         doc,
         unit: "ulp",
         better: Better::Lower,
+        show: Show::Count,
         eval: Eval::Pair(eval),
     }
 }

@@ -10,6 +10,7 @@ use super::index::{Index, Quantity};
 use super::number;
 use super::overview::Column;
 use super::recipes::Candidate;
+use crate::metrics::{self, Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90};
 use crate::record::{Phase::Local, Record};
 use crate::sweep::kernels::TIME;
 use crate::sweep::run::Run;
@@ -58,7 +59,7 @@ pub fn columns() -> Vec<Column> {
             "Elements that are not what they must be, bytes written where none may be, bytes that differ between two runs: in the \
              worst case.",
             30,
-            |index, candidate| worst(index, candidate, "violations").map(number::bytes),
+            |index, candidate| worst(index, candidate, "violations").map(number::tenths),
         ),
         column(
             ["error/", "bound"],
@@ -72,7 +73,7 @@ pub fn columns() -> Vec<Column> {
             25,
             |index, candidate| {
                 let time = index.whole(candidate.name, Quantity::new(Local, TIME, "us_cold"))?;
-                Some(number::bytes(time.max))
+                Some(number::tenths(time.max))
             },
         ),
         column(
@@ -91,7 +92,7 @@ pub fn columns() -> Vec<Column> {
             24,
             |index, candidate| {
                 let time = index.whole(candidate.name, Quantity::new(Local, TIME, "us_graph"))?;
-                Some(number::bytes(time.min))
+                Some(number::tenths(time.min))
             },
         ),
         column(
@@ -129,19 +130,18 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
     }]
 }
 
-/// What a row of times says besides the cold time: head, metric, how it is written.
-type Quantities = [(&'static str, &'static str, fn(f64) -> String)];
-const TIMES: &Quantities = &[
-    ("hot µs", "us_hot", number::bytes),
-    ("graph µs", "us_graph", number::bytes),
-    ("rotated µs", "us_rotated", number::bytes),
-    ("MB", "megabytes", number::bytes),
-    ("of copy", "of_copy", number::share),
-    ("of copy, rotated", "of_copy_rotated", number::share),
-    ("of matmul", "of_matmul", number::share),
-    ("claimed µs", "us_claimed", number::bytes),
-    ("peer µs", "us_peer", number::bytes),
-    ("× peer", "times_peer", number::error),
+/// What a row of times says besides the cold time: head and metric.
+const TIMES: &[(&str, &Metric)] = &[
+    ("hot µs", &metrics::US_HOT),
+    ("graph µs", &metrics::US_GRAPH),
+    ("rotated µs", &metrics::US_ROTATED),
+    ("MB", &metrics::MEGABYTES),
+    ("of copy", &metrics::OF_COPY),
+    ("of copy, rotated", &metrics::OF_COPY_ROTATED),
+    ("of matmul", &metrics::OF_MATMUL),
+    ("claimed µs", &metrics::US_CLAIMED),
+    ("peer µs", &metrics::US_PEER),
+    ("× peer", &metrics::TIMES_PEER),
 ];
 
 /// Heads and rows of the table of all timed cells, with the columns that any of them has.
@@ -149,26 +149,26 @@ fn table(run: &Run) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let records: Vec<&Record> = run.records.iter().filter(|record| record.site == TIME).collect();
     let columns = TIMES
         .iter()
-        .filter(|(_, metric, _)| records.iter().any(|record| record.metric == *metric));
+        .filter(|(_, metric)| records.iter().any(|record| record.metric == metric.name));
     let columns: Vec<_> = columns.collect();
     // A cell has one of the two.
-    let timed = |record: &&&Record| ["us_cold", "us_claimed"].contains(&record.metric.as_str());
+    let timed = |record: &&&Record| [US_COLD.name, US_CLAIMED.name].contains(&record.metric.as_str());
     let mut firsts: Vec<&Record> = records.iter().filter(timed).copied().collect();
     // Operation by operation, their cases and the variants of a case in the run's order.
     let op = |record: &Record| record.recipe.split('.').next().unwrap_or_default().to_string();
     firsts.sort_by_cached_key(|record| op(record));
     let row = |first: &Record| {
-        let value = |metric: &str| {
-            let of_cell = |record: &&&Record| record.cell == first.cell && record.metric == metric;
-            records.iter().find(of_cell).map(|record| record.value)
+        let text = |metric: &Metric| {
+            let of_cell = |record: &&&Record| record.cell == first.cell && record.metric == metric.name;
+            let found = records.iter().find(of_cell);
+            found.map_or("—".into(), |record| number::shown(metric.show, record.value))
         };
-        let text = |metric, show: fn(f64) -> String| value(metric).map_or("—".into(), show);
-        let [mut cold, low, high] = ["us_cold", "us_cold_p10", "us_cold_p90"].map(|metric| text(metric, number::bytes));
-        if first.metric == "us_cold" {
+        let [mut cold, low, high] = [&US_COLD, &US_COLD_P10, &US_COLD_P90].map(text);
+        if first.metric == US_COLD.name {
             let _ = write!(cold, " ({low}–{high})");
         }
         let mut cells = vec![first.recipe.clone(), first.window.clone(), cold];
-        cells.extend(columns.iter().map(|(_, metric, show)| text(metric, *show)));
+        cells.extend(columns.iter().map(|(_, metric)| text(metric)));
         if !run.manifest.peers.is_empty() {
             let peer = run.manifest.peers.get(&format!("{}/{}", op(first), first.window));
             cells.push(peer.map_or("—".into(), Clone::clone));

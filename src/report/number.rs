@@ -1,5 +1,7 @@
 //! Numbers as people read them: few digits, but never so few that they lie.
 
+use crate::metrics::Show;
+
 /// A quantity whose best value is 1 (a cosine, a recall): as many nines as it has and two digits more, so that it
 /// reads `1` only if it is 1.
 pub fn near_one(x: f64) -> String {
@@ -40,17 +42,26 @@ pub fn signed(x: f64) -> String {
     }
 }
 
-/// `value ±half`, `half` being the farther end of the interval; the value alone where there is no interval.
+/// `value ±half`, `half` being the farther end of the interval; the value alone if the interval has no width, and `value ±—`
+/// if there is none, as over one window.
 pub fn interval(mean: f64, low: f64, high: f64) -> String {
-    let half = (mean - low).abs().max((high - mean).abs());
+    let half = half_width(mean, low, high);
     let sign = if mean < 0.0 { '-' } else { '+' };
     if mean.is_nan() {
         not_finite(mean)
     } else if half == 0.0 {
         format!("{sign}{}", significant(mean.abs(), 2))
+    } else if half.is_nan() {
+        format!("{sign}{} ±—", significant(mean.abs(), 2))
     } else {
         format!("{sign}{} ±{}", significant(mean.abs(), 2), significant(half, 2))
     }
+}
+
+/// From the mean to the farther end; NaN if either end is.
+fn half_width(mean: f64, low: f64, high: f64) -> f64 {
+    let (below, above) = ((mean - low).abs(), (high - mean).abs());
+    if below.is_nan() || above <= below { below } else { above }
 }
 
 /// Decibels, of which a tenth is a difference of one per cent in the error; and exponents.
@@ -62,23 +73,24 @@ pub fn decibels(x: f64) -> String {
     }
 }
 
-/// A value of the metric of that name with the farther end of its interval, as far as it has one: `31.52 ±0.05`.
+/// A value of the metric called `metric` with the farther end of its interval, if it has one: `31.52 ±0.05`.
 pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String {
-    let half = (mean - low).abs().max((high - mean).abs());
-    let signed = matches!(metric, "delta_nats" | "rho" | "recall_excess");
-    match metric {
-        _ if signed => interval(mean, low, high),
-        _ if half == 0.0 || !mean.is_finite() => of_metric(metric, mean),
+    let half = half_width(mean, low, high);
+    let show = Show::of(metric);
+    match show {
+        Show::Signed => interval(mean, low, high),
+        _ if half == 0.0 || !mean.is_finite() => shown(show, mean),
+        _ if half.is_nan() => format!("{} ±—", shown(show, mean)),
         // The interval is never shown narrower than it is.
-        _ if metric.contains("sqnr") || metric == "growth" => {
-            format!("{} ±{:.2}", of_metric(metric, mean), (half * 100.0).ceil() / 100.0)
+        Show::Decibels | Show::DecibelsAbove | Show::Exponent => {
+            format!("{} ±{:.2}", shown(show, mean), (half * 100.0).ceil() / 100.0)
         }
-        _ => format!("{} ±{}", of_metric(metric, mean), significant(half, 1)),
+        _ => format!("{} ±{}", shown(show, mean), significant(half, 1)),
     }
 }
 
 /// A whole number, or one decimal.
-pub fn bytes(x: f64) -> String {
+pub fn tenths(x: f64) -> String {
     if x.fract() == 0.0 {
         format!("{x:.0}")
     } else {
@@ -86,18 +98,22 @@ pub fn bytes(x: f64) -> String {
     }
 }
 
-/// A value of the metric of that name.
+/// A value of the metric called `metric`.
 pub fn of_metric(metric: &str, x: f64) -> String {
-    match metric {
-        "cosine" | "cosine_theory" => near_one(x),
-        "recall" | "recall_mass" | "recall_theory" | "top1" | "same_history" => share(x),
-        _ if metric.ends_with("agreement") => share(x),
-        "sqnr_gain" | "sqnr_excess" if x > -0.005 => format!("+{}", decibels(x.abs())),
-        _ if metric.contains("sqnr") && metric != "sqnr_bits" => decibels(x),
-        "delta_nats" | "rho" | "recall_excess" => signed(x),
-        "nonfinite" | "flips_outside" => bytes(x),
-        "growth" => decibels(if x.abs() < 0.005 { 0.0 } else { x }),
-        _ => error(x),
+    shown(Show::of(metric), x)
+}
+
+/// A value that is written in that way.
+pub fn shown(show: Show, x: f64) -> String {
+    match show {
+        Show::NearOne => near_one(x),
+        Show::Share => share(x),
+        Show::DecibelsAbove if x > -0.005 => format!("+{}", decibels(x.abs())),
+        Show::Decibels | Show::DecibelsAbove => decibels(x),
+        Show::Signed => signed(x),
+        Show::Exponent => decibels(if x.abs() < 0.005 { 0.0 } else { x }),
+        Show::Count | Show::Tenths => tenths(x),
+        Show::Significant => error(x),
     }
 }
 
@@ -178,7 +194,7 @@ mod tests {
         assert_eq!(error(f64::INFINITY), "inf");
         assert_eq!(signed(-0.00213), "-0.00213");
         assert_eq!(interval(0.00213, 0.0017, 0.0025), "+0.0021 ±4.3e-4");
-        assert_eq!((bytes(584.0), bytes(390.5)), ("584".into(), "390.5".into()));
+        assert_eq!((tenths(584.0), tenths(390.5)), ("584".into(), "390.5".into()));
     }
 
     #[test]
@@ -194,6 +210,28 @@ mod tests {
             "+0.0021 ±4.3e-4"
         );
         assert_eq!(of_metric_within("sqnr", f64::NAN, f64::NAN, f64::NAN), "NaN");
+    }
+
+    #[test]
+    fn every_metric_is_written_by_its_own_rule() {
+        let written = [
+            of_metric("us_rotated", 12.345),
+            of_metric("of_matmul", 0.98765),
+            of_metric("violations", 123_456.0),
+            of_metric("recall_min", 0.99999),
+            of_metric("sqnr_bits", 5.1234),
+            of_metric("of another version", 0.012345),
+        ];
+        assert_eq!(written, ["12.3", "0.988", "123456", ">0.9999", "5.12", "0.0123"]);
+    }
+
+    #[test]
+    fn where_there_is_no_interval_none_is_shown() {
+        assert_eq!(interval(0.00213, f64::NAN, f64::NAN), "+0.0021 ±—");
+        assert_eq!(interval(0.00213, 0.002, f64::NAN), "+0.0021 ±—");
+        assert_eq!(interval(0.00213, 0.00213, 0.00213), "+0.0021");
+        assert_eq!(of_metric_within("sqnr", 31.524, f64::NAN, f64::NAN), "31.52 ±—");
+        assert_eq!(of_metric_within("recall", 0.9781, f64::NAN, f64::NAN), "0.978 ±—");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use super::verdicts::Outcome;
 
 /// Failed checks written out below the table; the other reports have them all.
 const FAILURES: usize = 10;
+/// Reasons written out below the table for which something was not judged.
+const UNJUDGED: usize = 5;
 /// A name longer than this is cut.
 const NAME: usize = 24;
 const GAP: &str = "  ";
@@ -26,14 +28,18 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     for line in table(&run.overview, width).lines() {
         let line = line.trim_end();
         // The gate is the last column, and comfy-table would count colour codes as characters.
-        lines.push(match (line.strip_suffix("PASS"), line.strip_suffix("FAIL")) {
-            (Some(head), _) => head.to_owned() + &paint("PASS", 32),
-            (_, Some(head)) => head.to_owned() + &paint("FAIL", 31),
+        lines.push(match line.rsplit_once(GAP) {
+            Some((head, gate)) if gate.starts_with("PASS") => format!("{head}{GAP}{}", paint(gate, 32)),
+            Some((head, gate)) if gate.starts_with("FAIL") => format!("{head}{GAP}{}", paint(gate, 31)),
             _ => line.into(),
         });
     }
+    lines.extend(
+        run.unselected()
+            .map(|unselected| clip(&format!("… {unselected}"), width)),
+    );
     lines.push(String::new());
-    let failures: Vec<_> = run.checks.iter().filter(|check| !check.verdict.pass).collect();
+    let failures: Vec<_> = run.checks.iter().filter(|check| check.verdict.fails()).collect();
     for check in failures.iter().take(FAILURES) {
         let text = format!("{}: {}", check.verdict.recipe, check.verdict.message);
         lines.push(format!(
@@ -45,12 +51,20 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     if failures.len() > FAILURES {
         lines.push(format!("… and {} more failed checks", failures.len() - FAILURES));
     }
+    let unjudged = run.unjudged();
+    for (recipes, why) in unjudged.iter().take(UNJUDGED) {
+        let text = clip(&format!("{recipes}: {why}"), width.saturating_sub(11));
+        lines.push(format!("{} {text}", paint("NOT JUDGED", 33)));
+    }
+    if unjudged.len() > UNJUDGED {
+        lines.push(format!("… and more for {} other reasons", unjudged.len() - UNJUDGED));
+    }
     lines.extend(run.smallest().map(|smallest| clip(&smallest, width)));
     let outcome = run.tally.outcome();
     let code = match outcome {
         Outcome::Pass => 32,
         Outcome::Fail => 31,
-        Outcome::Incomplete | Outcome::NotJudged => 33,
+        Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => 33,
     };
     lines.push(format!("{}: {}", paint(outcome.name(), code), run.tally.counts()));
     lines.join("\n") + "\n"

@@ -7,14 +7,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{TIME, above};
+use super::kernels::TIME;
 use super::mutants::Fate;
 use super::run::Run;
 use crate::atomic::write_atomic;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
+use crate::gate::{Status, Verdict};
+use crate::shipped;
 use crate::kernels;
+use crate::metrics::{BOUND_RATIO, VIOLATIONS};
+use crate::record::Record;
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
@@ -35,6 +39,9 @@ pub struct Verified {
     pub at: String,
     /// Version of CUDA that the driver was for.
     pub driver: String,
+    /// Architecture of the card, e.g. `sm_90a`; empty if it was not noted.
+    #[serde(default)]
+    pub arch: String,
     pub nvrtc: String,
     pub flags: Vec<String>,
     /// blake3 of the `.cu` and all it includes.
@@ -45,6 +52,32 @@ pub struct Verified {
     /// Planted faults, as `variant mutant`, and the first check that noticed each; empty if none did.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutants: BTreeMap<String, String>,
+}
+
+/// What kernels are compiled by and run on.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The card.
+    pub device: String,
+    /// Version of CUDA that the driver is for.
+    pub driver: String,
+    /// Architecture of the card, e.g. `sm_90a`.
+    pub arch: String,
+    /// Version of the compiler.
+    pub nvrtc: String,
+}
+
+impl Machine {
+    /// A card, with the compiler that is here.
+    pub fn new(device: &Device) -> Result<Self> {
+        let (major, minor) = Toolkit::open()?.version;
+        Ok(Self {
+            device: device.name.clone(),
+            driver: device.driver.clone(),
+            arch: device.arch.clone(),
+            nvrtc: format!("{major}.{minor}"),
+        })
+    }
 }
 
 /// What a variant showed.
@@ -59,13 +92,16 @@ pub struct Shown {
 }
 
 impl Attestation {
-    /// Of a run whose gates pass: operations of which every variant was run on every case.
-    pub fn of(run: &Run, sources: &[Source], device: &Device, fates: &[Fate]) -> Result<Self> {
-        let (major, minor) = Toolkit::open()?.version;
+    /// Of a complete run: operations of which every variant was run on every case, with nothing that any check found, and
+    /// whose gates pass.
+    pub fn of(run: &Run, sources: &[Source], machine: &Machine, fates: &[Fate]) -> Self {
         let mut all = Self {
-            device: device.name.clone(),
+            device: machine.device.clone(),
             ..Self::default()
         };
+        if !run.manifest.complete {
+            return all;
+        }
         for source in sources {
             let Ok(op) = kernels::find(&source.op) else { continue };
             let names = source
@@ -81,14 +117,18 @@ impl Attestation {
             if !cells.into_iter().all(|cell| run.manifest.cells.contains(&cell)) {
                 continue;
             }
-            let failed = run
-                .verdicts
-                .iter()
-                .any(|verdict| !verdict.pass && verdict.recipe.starts_with(&format!("{}.", source.op)));
-            if failed {
+            let prefix = format!("{}.", source.op);
+            let holds = |verdict: &&Verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice);
+            let mut verdicts = run.verdicts.iter().filter(|verdict| verdict.recipe.starts_with(&prefix));
+            let judged = verdicts.all(|verdict| holds(&verdict));
+            let kernel = |variant: &str| format!("{}.{variant}", source.op);
+            // Whatever the gates bind: a kernel in which a check found something is not verified.
+            let of_op = |record: &&Record| record.recipe.split_once('.').is_some_and(|(op, _)| op == source.op);
+            let mut records = run.records.iter().filter(of_op);
+            let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);
+            if !judged || wrong {
                 continue;
             }
-            let kernel = |variant: &str| format!("{}.{variant}", source.op);
             let variants = source.header.variants.iter();
             let variants = variants.map(|variant| (variant.name.clone(), shown(run, &kernel(&variant.name))));
             let planted = fates.iter().filter_map(|fate| {
@@ -98,8 +138,9 @@ impl Attestation {
             });
             let verified = Verified {
                 at: run.manifest.started_at.clone(),
-                driver: device.driver.clone(),
-                nvrtc: format!("{major}.{minor}"),
+                driver: machine.driver.clone(),
+                arch: machine.arch.clone(),
+                nvrtc: machine.nvrtc.clone(),
                 flags: FLAGS.iter().map(ToString::to_string).collect(),
                 kernels: source.digest().to_hex().to_string(),
                 judgement: kernels::digest(op).to_hex().to_string(),
@@ -108,7 +149,7 @@ impl Attestation {
             };
             all.ops.insert(source.op.clone(), verified);
         }
-        Ok(all)
+        all
     }
 
     /// All in a folder of devices' folders.
@@ -165,7 +206,7 @@ fn shown(run: &Run, kernel: &str) -> Shown {
     let records = || run.records.iter().filter(|record| record.recipe == kernel);
     let cases: std::collections::BTreeSet<&str> = records().map(|record| record.window.as_str()).collect();
     let ratios = records()
-        .filter(|record| record.metric == "bound_ratio")
+        .filter(|record| record.metric == BOUND_RATIO.name)
         .map(|record| record.value);
     let mut times: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
     for record in records().filter(|record| record.site == TIME) {
@@ -236,8 +277,11 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
     if judgement.as_ref() != Ok(&verified.judgement) {
         found.push("its cases, bounds or judgement changed".into());
     }
-    // What is for one architecture need not run on the card that verified it; if it did, its faults were planted.
-    let runs = |variant: &&Variant| variant.arch.is_none() || verified.variants.contains_key(&variant.name);
+    // What is for another architecture than that of the card did not run on it.
+    let runs = |variant: &&Variant| {
+        let here = variant.arch.as_ref().is_none_or(|arch| *arch == verified.arch);
+        here || verified.variants.contains_key(&variant.name)
+    };
     let missing = source
         .header
         .variants
@@ -264,9 +308,10 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
     found
 }
 
-/// Folder of what was verified: `experiments/results` here or in a folder above.
+/// Folder of what was verified.
 fn results() -> Result<PathBuf> {
-    above("experiments/results")?.ok_or_else(|| Error::Setup("no folder experiments/results here or above".into()))
+    const RESULTS: &str = "experiments/results";
+    shipped::find(RESULTS).ok_or_else(|| Error::Setup(format!("no folder {RESULTS} is found; give --attested DIR")))
 }
 
 /// `ulplab gate --attested`: the kernels in the tree against what was verified.
@@ -281,14 +326,14 @@ fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Result<
         return Err(Error::NothingSelected("there are no kernels".into()));
     }
     let findings = changed(sources, attestations);
-    findings.iter().for_each(|finding| println!("FAIL {finding}"));
+    findings.iter().for_each(|finding| outln!("FAIL {finding}"));
     let files: Vec<String> = attestations
         .iter()
         .map(|(file, _)| file.display().to_string())
         .collect();
     let verdict = if findings.is_empty() { "PASS" } else { "FAIL" };
     let good = sources.len().saturating_sub(findings.len());
-    println!(
+    outln!(
         "{verdict}: {good} of {} files of kernels are as they were verified, by {}",
         sources.len(),
         files.join(", ")
@@ -308,14 +353,14 @@ const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
 pub fn without_device(sources: &[Source], why: &Error, faults: impl Fn(&Source) -> bool) -> Result<Exit> {
     let toolkit = Toolkit::open()?;
     let (major, minor) = toolkit.version;
-    println!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
+    outln!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
     for source in sources {
         for arch in ARCHITECTURES {
             let cubin = toolkit.compile(source, arch, &[])?;
-            println!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
+            outln!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
             for mutant in source.header.mutants.iter().filter(|_| faults(source)) {
                 let cubin = toolkit.compile(source, arch, &[mutant.define()])?;
-                println!("  with {}: {} bytes", mutant.name, cubin.bytes.len());
+                outln!("  with {}: {} bytes", mutant.name, cubin.bytes.len());
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::backend::cuda::run::failures;
 use crate::backend::program::Program;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Case, Problem};
+use crate::metrics::US_CLAIMED;
 use crate::record::Record;
 
 /// Whether a cell is of one of the programs.
@@ -41,13 +42,13 @@ fn cell_of(all: &Cells, command: &Command, cell: &Cell, case: &Case, problem: &P
         // Ctrl-C ends the program too: that says nothing of it.
         Err(_) if all.stop.load(std::sync::atomic::Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(why) => {
-            eprintln!("{}: {why}", cell.id);
+            errln!("{}: {why}", cell.id);
             return Ok(vec![unknown(cell, case, "program")]);
         }
     };
     let mut measured = checked.measured;
     measured.extend((problem.judge)(&checked.outputs));
     let right = failures(&measured).next().is_none();
-    measured.extend(us.filter(|_| right).map(|us| time("us_claimed", us)));
+    measured.extend(us.filter(|_| right).map(|us| time(&US_CLAIMED, us)));
     Ok(records(cell, case, measured))
 }

@@ -54,11 +54,16 @@ impl Bench<'_> {
             (Kind::RoundTrip, None) => Exact::Samples(round_trip::drawn(self.experiment, name)),
             (Kind::Recurrence, _) => Exact::Paths(recurrence::exact(self.experiment, name)?),
             (Kind::SwapFfn, _) => Exact::SwapFfn(swap_ffn::exact(self.experiment, name)?),
-            (_, None) => Exact::Vectors(recall::drawn(self.experiment, name)),
-            (_, Some(text)) => {
+            (Kind::Recall, None) => Exact::Vectors(recall::drawn(self.experiment, name)),
+            (Kind::Model | Kind::Recall, Some(text)) => {
                 let want = trace(|recorder| text.model.run(&mut text.model.state(), text.ids, recorder))?;
                 finite(&want.logits, name)?;
                 Exact::Model(text, want)
+            }
+            (kind @ (Kind::Model | Kind::Kernels), _) => {
+                return Err(Error::Usage(format!(
+                    "window '{name}': an experiment of kind {kind:?} measures nothing here"
+                )));
             }
         };
         cells.par_iter().try_for_each(|cell| {
@@ -103,8 +108,12 @@ impl Bench<'_> {
                 let exact = trace(|recorder| exact.run(&mut exact.state(), text.ids, recorder))?;
                 candidate(*text, rounding(), &exact, blank)
             }
-            (Exact::Model(text, want), _) => candidate(*text, rounding(), want, blank),
-            (_, None) => Ok(Vec::new()),
+            (Exact::Model(text, want), Some(_)) => candidate(*text, rounding(), want, blank),
+            // A cell without records would have nothing that could fail.
+            (_, None) => Err(Error::Usage(format!(
+                "cell '{}': the experiment has no recipe '{}'",
+                cell.id, cell.recipe
+            ))),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The experiment file: one TOML per question.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +20,7 @@ pub struct Experiment {
     pub question: String,
     #[serde(default)]
     pub kind: Kind,
-    /// Name of a checkpoint in `datasets/manifest.toml`, or a folder with `config.json` and safetensors.
+    /// Name of a checkpoint in `datasets/manifest.toml`, or the path of a folder with `config.json` and safetensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens in each window of text.
@@ -79,15 +81,25 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// Name of a text in `datasets/manifest.toml`.
+    /// Name of a text in `datasets/manifest.toml`, or the path of a text file.
     pub text: String,
     /// First byte.
+    #[serde(default)]
     pub offset: usize,
 }
 
 impl Window {
+    /// `alice@4096`. A path is named by its file without the extension; what is no letter, digit, `_` or `-` becomes `_`.
     pub fn name(&self) -> String {
-        format!("{}@{}", self.text, self.offset)
+        let stem = Path::new(&self.text).file_stem().unwrap_or_default().to_string_lossy();
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || "_-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        };
+        format!("{}@{}", stem.chars().map(plain).collect::<String>(), self.offset)
     }
 }
 
@@ -259,6 +271,10 @@ pub struct Rule {
     pub require: String,
     /// Patterns of the recipes it binds.
     pub recipes: Vec<String>,
+    /// The rule holds only if the measurement can fail: it demands that what is known to be bad is seen to be bad. A recipe
+    /// that passes it passes nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub control: bool,
     /// Why this bound.
     pub why: String,
 }

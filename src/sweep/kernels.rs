@@ -1,7 +1,7 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
-use std::collections::HashSet;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::execute::Text;
@@ -9,6 +9,7 @@ use super::experiment::{Experiment, Recipe};
 use super::peers::Peers;
 use super::plan::Cell;
 use super::round_trip::{Sample, recorded};
+use super::run::Hindrance;
 use super::source::{Origin, Source};
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::header::Factor;
@@ -16,32 +17,31 @@ use crate::backend::cuda::run::{Running, failures};
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
+use crate::shipped;
 use crate::kernels::judge::Measured;
 use crate::kernels::{self, Case, Data, Op, Problem, Rows};
+use crate::metrics::{self, Metric};
 use crate::pattern::matches;
 use crate::record::{Phase, Record};
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
 
-/// Folder of the kernels: $ULPLAB_KERNELS, or `kernels/` here or in a folder above.
+/// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
+const MARK: &str = "kernels/common.cuh";
+
+/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`shipped::places`].
 pub fn folder() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("ULPLAB_KERNELS") {
         return Ok(folder.into());
     }
-    above("kernels")?.ok_or_else(|| Error::Setup("no folder kernels/ here or above; set ULPLAB_KERNELS".into()))
+    let mark = shipped::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
+    Ok(mark.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
 /// The file of an operation's kernels.
 pub fn file(op: &dyn Op) -> Result<KernelFile> {
     KernelFile::read(&folder()?.join(format!("{}.cu", op.name())))
-}
-
-/// The folder of that name here, or in the nearest folder above that has one.
-pub fn above(name: &str) -> Result<Option<PathBuf>> {
-    let here = std::env::current_dir().map_err(Error::io(".", "read"))?;
-    let mut folders = here.ancestors().map(|folder| folder.join(name));
-    Ok(folders.find(|folder| folder.is_dir()))
 }
 
 /// Puts the variants that the experiment names and its programs in the place of recipes, and the cases of their operations
@@ -76,6 +76,22 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
         });
     }
     Ok(())
+}
+
+/// The variants that are for another device than this one, and why.
+pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
+    let named = |(source, variant): (&KernelFile, &Variant)| {
+        let name = format!("{}.{}", source.op, variant.name);
+        let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
+        let why = format!("it is for {arch}, and this device is {}", device.arch);
+        let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
+        tried.then(|| (name, Hindrance::OtherDevice(why)))
+    };
+    let of = |source| {
+        let source: &KernelFile = source;
+        source.header.variants.iter().map(move |variant| (source, variant))
+    };
+    sources.iter().flat_map(of).filter_map(named).collect()
 }
 
 /// Whether there is a fault of that name, `op.mutant`.
@@ -135,7 +151,7 @@ impl Cells<'_> {
             }
             let problem = op.problem(&case, self.data);
             if let Err(why) = &problem {
-                eprintln!("{} case {}: {why}", op.name(), case.name);
+                errln!("{} case {}: {why}", op.name(), case.name);
             }
             for cell in here {
                 if self.stop.load(Ordering::Relaxed) {
@@ -190,7 +206,7 @@ impl Bench<'_> {
                 // A launch that is refused leaves the device as it was; one that went astray does not.
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
-                    eprintln!("{why}");
+                    errln!("{why}");
                     Ok(vec![unknown(cell, case, "launch")])
                 })
             })?;
@@ -221,7 +237,7 @@ impl Bench<'_> {
         let mut measured = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             let times = self.timed(&running, problem, plan.products, watch).map_err(place)?;
-            let cold = times.iter().find(|time| time.metric == "us_cold");
+            let cold = times.iter().find(|time| time.metric == &metrics::US_COLD);
             if let (Some(peers), Some(cold)) = (self.peers, cold) {
                 measured.extend(peers.beside(cell.kernel().0, &case.name, cold.value));
             }
@@ -248,17 +264,17 @@ impl Bench<'_> {
             let rate = rate.filter(|_| problem.flops > 0);
             rate.map(|rate| problem.flops as f64 / us / (rate * 1e6))
         };
-        let all = [
-            ("us_cold", Some(times.cold.median)),
-            ("us_cold_p10", Some(times.cold.p10)),
-            ("us_cold_p90", Some(times.cold.p90)),
-            ("us_hot", Some(times.hot.median)),
-            ("us_graph", times.graph.map(|graph| graph.median)),
-            ("us_rotated", rotated),
-            ("megabytes", Some(problem.bytes as f64 / 1e6)),
-            ("of_copy", share(times.cold.median)),
-            ("of_copy_rotated", rotated.and_then(share)),
-            ("of_matmul", flops(times.cold.median)),
+        let all: [(&Metric, Option<f64>); 10] = [
+            (&metrics::US_COLD, Some(times.cold.median)),
+            (&metrics::US_COLD_P10, Some(times.cold.p10)),
+            (&metrics::US_COLD_P90, Some(times.cold.p90)),
+            (&metrics::US_HOT, Some(times.hot.median)),
+            (&metrics::US_GRAPH, times.graph.map(|graph| graph.median)),
+            (&metrics::US_ROTATED, rotated),
+            (&metrics::MEGABYTES, Some(problem.bytes as f64 / 1e6)),
+            (&metrics::OF_COPY, share(times.cold.median)),
+            (&metrics::OF_COPY_ROTATED, rotated.and_then(share)),
+            (&metrics::OF_MATMUL, flops(times.cold.median)),
         ];
         let measured = all.into_iter();
         Ok(measured
@@ -298,13 +314,13 @@ impl Bench<'_> {
 pub fn unknown(cell: &Cell, case: &Case, site: &str) -> Record {
     Record {
         site: site.into(),
-        metric: "violations".into(),
+        metric: metrics::VIOLATIONS.name.into(),
         ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
     }
 }
 
 /// One of the numbers that a time gives.
-pub fn time(metric: &'static str, value: f64) -> Measured {
+pub fn time(metric: &'static Metric, value: f64) -> Measured {
     Measured {
         output: TIME,
         metric,
@@ -319,7 +335,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
     let blank = Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name);
     let record = |measured: Measured| Record {
         site: measured.output.into(),
-        metric: measured.metric.into(),
+        metric: measured.metric.name.into(),
         value: measured.value,
         n: measured.n,
         worst: measured.worst,

@@ -1,5 +1,6 @@
 //! Experiment files, and running them.
 
+pub mod args;
 pub mod attest;
 pub mod check;
 pub mod command;
@@ -7,8 +8,12 @@ pub mod commands;
 pub mod execute;
 pub mod experiment;
 pub mod folder;
+pub mod home;
+pub mod invocation;
 pub mod judge;
 pub mod kernels;
+pub mod keys;
+pub mod limits;
 pub mod lines;
 pub mod load;
 pub mod mutants;
@@ -20,6 +25,9 @@ pub mod recall;
 pub mod recurrence;
 pub mod round_trip;
 pub mod run;
+pub mod seal;
+pub mod session;
+pub mod signal;
 pub mod source;
 pub mod stand_in;
 pub mod store;

@@ -9,6 +9,7 @@ use super::kernels::time;
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::OPS;
 use crate::kernels::judge::Measured;
+use crate::metrics::{TIMES_PEER, US_PEER};
 
 /// The peer that was fastest on each case, on one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +85,7 @@ impl Peers {
         let peer = self.fastest.get(&format!("{op}/{case}"));
         let peer = peer
             .into_iter()
-            .flat_map(move |peer| [("us_peer", peer.us_cold), ("times_peer", peer.us_cold / us_cold)]);
+            .flat_map(move |peer| [(&US_PEER, peer.us_cold), (&TIMES_PEER, peer.us_cold / us_cold)]);
         peer.map(|(metric, value)| time(metric, value))
     }
 

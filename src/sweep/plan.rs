@@ -101,6 +101,12 @@ impl std::str::FromStr for Partition {
     }
 }
 
+impl std::fmt::Display for Partition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "slice:{}/{}", self.m, self.n)
+    }
+}
+
 impl Partition {
     pub fn of(self, cells: &[Cell]) -> impl Iterator<Item = &Cell> {
         cells.iter().skip(self.m - 1).step_by(self.n)

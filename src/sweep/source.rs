@@ -187,7 +187,11 @@ pub fn draw(origin: &Origin, [rows, cols]: [usize; 2], rng: &mut ChaCha8Rng) -> 
             }
             values
         }
-        _ => Vec::new(),
+        Origin::Vectors { .. }
+        | Origin::LinearAttention { .. }
+        | Origin::DiagonalSsm { .. }
+        | Origin::SwapFfn(_)
+        | Origin::Site(_) => Vec::new(),
     }
 }
 

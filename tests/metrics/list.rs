@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use ulplab::metrics::{Better, Bound, METRICS, Metric};
+use ulplab::metrics::{Better, Bound, METRICS, Metric, Show};
 
 #[test]
 fn every_metric_of_the_folder_is_listed_once() {
@@ -18,6 +18,21 @@ fn every_metric_of_the_folder_is_listed_once() {
     assert!(METRICS.iter().all(|metric| !metric.doc.is_empty()));
 }
 
+/// All that is measured of a kernel's time can be gated, listed and shown by its own rule.
+#[test]
+fn times_of_kernels_are_metrics() {
+    for (name, show) in [
+        ("us_cold", Show::Tenths),
+        ("us_rotated", Show::Tenths),
+        ("of_copy_rotated", Show::Share),
+        ("of_matmul", Show::Share),
+    ] {
+        assert_eq!(Metric::find(name).unwrap().show, show, "{name}");
+    }
+    assert_eq!(Show::of("recall_min"), Show::Share);
+    assert_eq!(Show::of("not a metric"), Show::Significant);
+}
+
 #[test]
 fn an_unknown_name_is_told_the_nearest() {
     assert_eq!(Metric::find("sqnr").unwrap().name, "sqnr");
@@ -27,11 +42,7 @@ fn an_unknown_name_is_told_the_nearest() {
 
 #[test]
 fn bounds_print_as_they_parse_and_nan_meets_none() {
-    for (text, better, number) in [
-        (">= 0.999", Better::Higher, 0.999),
-        ("<= 0.001", Better::Lower, 1e-3),
-        (">= inf", Better::Higher, f64::INFINITY),
-    ] {
+    for (text, better, number) in [(">= 0.999", Better::Higher, 0.999), ("<= 0.001", Better::Lower, 1e-3)] {
         let bound: Bound = text.parse().unwrap();
         assert_eq!(bound, Bound { better, value: number });
         assert_eq!(bound.to_string(), text);
@@ -40,7 +51,9 @@ fn bounds_print_as_they_parse_and_nan_meets_none() {
     assert_eq!("<=1e-3".parse::<Bound>(), "  <=  1e-3 ".parse());
     let at_least: Bound = ">=1".parse().unwrap();
     assert!(at_least.admits(1.5) && !at_least.admits(0.5));
-    for bad in ["", "0.9", "> 0.9", "== 1", ">= ", ">= x", "<= nan"] {
+    for bad in [
+        "", "0.9", "> 0.9", "== 1", ">= ", ">= x", "<= nan", ">= inf", "<= -inf", "<= 1e400",
+    ] {
         assert!(bad.parse::<Bound>().is_err(), "{bad}");
     }
 }

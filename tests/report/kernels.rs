@@ -34,7 +34,7 @@ fn run() -> Run {
         };
         records.extend([record("x", "violations", 0.0), record("time", "us_cold", 10.0)]);
         let beside = peers.beside("rope", case, 10.0);
-        records.extend(beside.map(|beside| record(beside.output, beside.metric, beside.value)));
+        records.extend(beside.map(|beside| record(beside.output, beside.metric.name, beside.value)));
     }
     let mut run = synthetic::small();
     run.manifest.experiment = Experiment {

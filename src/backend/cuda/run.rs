@@ -10,6 +10,7 @@ use super::time::{Replay, Spread, Stopwatch, Times};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
+use crate::metrics::VIOLATIONS;
 
 /// Bytes before and behind every buffer; a multiple of any alignment a kernel may assume.
 const GUARD: usize = 4096;
@@ -384,7 +385,7 @@ impl Names<'_> {
 pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
     measured
         .iter()
-        .filter(|measured| measured.metric == "violations" && measured.value != 0.0)
+        .filter(|measured| measured.metric == &VIOLATIONS && measured.value != 0.0)
 }
 
 /// Bytes in which two runs differ.
@@ -411,7 +412,7 @@ fn differing(a: &[u8], b: &[u8]) -> usize {
 fn violations(output: &'static str, count: usize, of: usize) -> Measured {
     Measured {
         output,
-        metric: "violations",
+        metric: &VIOLATIONS,
         value: count as f64,
         n: of as u64,
         worst: None,

@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 
-use super::super::judge::{Measured, bf16_error};
+use super::super::judge::{Measured, bf16_error, over};
 use super::Step;
-use crate::metrics::unravel;
+use crate::metrics::{BOUND_RATIO, VIOLATIONS, unravel};
 use crate::record::Worst;
 
 /// Half an ulp of f32, relative.
@@ -97,7 +97,10 @@ impl Bounds {
         let decayed = before * (decay * (relative + UNIT) + LEAST);
         let written = self.k[key_head * sizes.key + key].abs() * self.written[head * sizes.value + value];
         let error = 1.01 * (decayed + written + UNIT * want.abs() + LEAST);
-        (got - want).abs() / if step.size == 4 { error } else { bf16_error(want, error) }
+        over(
+            (got - want).abs(),
+            if step.size == 4 { error } else { bf16_error(want, error) },
+        )
     }
 
     /// What [`within`](super::super::judge::within) says first of the pool that was found. Of hundreds of millions of numbers
@@ -127,7 +130,7 @@ impl Bounds {
             n: want.len() as u64,
             worst: worst.clone(),
         };
-        vec![measured("violations", beyond as f64), measured("bound_ratio", ratio)]
+        vec![measured(&VIOLATIONS, beyond as f64), measured(&BOUND_RATIO, ratio)]
     }
 
     /// Of number `at` of o, which should be `want`.

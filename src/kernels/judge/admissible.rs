@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::Measured;
 use crate::formats::{Format, Single};
+use crate::metrics::VIOLATIONS;
 use crate::record::Worst;
 
 /// What a kernel stored of `[rows, cols]` in blocks of a row.
@@ -52,7 +53,7 @@ pub fn admissible(stored: Stored, want: &[f64], bound: impl Fn(usize) -> f64 + S
         .reduce(Found::default, Found::and);
     let measured = |output, count: u64, n: usize, worst: Option<(usize, u32, u32)>, cols| Measured {
         output,
-        metric: "violations",
+        metric: &VIOLATIONS,
         value: count as f64,
         n: n as u64,
         worst: worst.map(|(at, want, got)| Worst {

@@ -6,15 +6,14 @@ pub use admissible::{Stored, admissible};
 
 use rayon::prelude::*;
 
-use crate::metrics::{Pair, measure_all};
+use crate::metrics::{BOUND_RATIO, Metric, Pair, VIOLATIONS, measure_all};
 use crate::record::Worst;
 
 /// What is said of one output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub output: &'static str,
-    /// Name of one of [`METRICS`](crate::metrics::METRICS).
-    pub metric: &'static str,
+    pub metric: &'static Metric,
     pub value: f64,
     /// Elements behind it.
     pub n: u64,
@@ -37,7 +36,7 @@ pub fn equal(output: &'static str, want: &[u8], got: &[u8], shape: &[usize], siz
         .flatten();
     Measured {
         output,
-        metric: "violations",
+        metric: &VIOLATIONS,
         value: count as f64,
         n: (want.len() / size) as u64,
         worst: first.map(|at| Worst {
@@ -65,7 +64,7 @@ pub fn within(
         } else if !want.is_finite() || !got.is_finite() {
             f64::INFINITY
         } else {
-            (got - want).abs() / bound(at)
+            over((got - want).abs(), bound(at))
         }
     };
     let worst = (0..want.len()).into_par_iter().map(|at| (ratio(at), at)).reduce(
@@ -87,12 +86,20 @@ pub fn within(
     };
     let place = (worst.1 < want.len()).then(|| place(worst.1));
     let mut all = vec![
-        measured("violations", beyond as f64, place.clone()),
-        measured("bound_ratio", worst.0, place),
+        measured(&VIOLATIONS, beyond as f64, place.clone()),
+        measured(&BOUND_RATIO, worst.0, place),
     ];
     let pair = Pair::new(want, got);
-    all.extend(measure_all(&pair).map(|(metric, value)| measured(metric.name, value, None)));
+    all.extend(measure_all(&pair).map(|(metric, value)| measured(metric, value, None)));
     all
+}
+
+/// An error, which is not zero, as a multiple of its bound. A bound that is NaN admits nothing.
+pub fn over(error: f64, bound: f64) -> f64 {
+    match error / bound {
+        ratio if ratio.is_nan() => f64::INFINITY,
+        ratio => ratio,
+    }
 }
 
 /// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most

@@ -8,6 +8,7 @@ use super::follow::{BF16, Follower, UNIT};
 use crate::kernels::Outputs;
 use crate::kernels::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
 use crate::kernels::judge::{Measured, equal, within};
+use crate::metrics::VIOLATIONS;
 
 /// Deviations that numbers and rows may be off.
 const NUMBERS: f64 = 8.0;
@@ -32,7 +33,7 @@ impl Follower {
         let got_x = floats(outputs.get("x"), 4);
         let mut all = vec![Measured {
             output: "decisions",
-            metric: "violations",
+            metric: &VIOLATIONS,
             value: followed.wrong as f64,
             n: followed.decided,
             worst: None,
@@ -72,7 +73,7 @@ impl Follower {
         let finite = got_x.iter().filter(|x| !x.is_finite()).count();
         all.push(Measured {
             output: "x",
-            metric: "violations",
+            metric: &VIOLATIONS,
             value: finite as f64,
             n: got_x.len() as u64,
             worst: None,

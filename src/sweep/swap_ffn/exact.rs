@@ -48,7 +48,10 @@ pub fn exact(experiment: &Experiment, window: &str) -> Result<Vec<Path>> {
             experiment.shape[1],
         )
         .map_err(|why| Error::Reference(format!("source '{}', window {window}: {why}", source.name))),
-        _ => Ok(Path { tokens: Vec::new() }),
+        other => Err(Error::Usage(format!(
+            "source '{}': {other:?} is not a Swap-FFN model",
+            source.name
+        ))),
     };
     experiment.sources.par_iter().map(walk).collect()
 }

@@ -8,7 +8,7 @@ use reference::{Numerics, Real, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::formats::codec;
+use crate::kernels::data::round_to_bf16;
 use crate::sweep::experiment::Experiment;
 use crate::sweep::source::{gaussian, stream};
 
@@ -198,9 +198,6 @@ impl<W: Weights<Error = Infallible>> Weights for Stored<W> {
 
 /// In bf16.
 fn stored(mut values: Vec<f32>) -> Vec<f32> {
-    let len = values.len();
-    if let Ok(bf16) = codec("bf16") {
-        bf16.round(&mut values, len);
-    }
+    round_to_bf16(&mut values);
     values
 }
