@@ -6,6 +6,8 @@ mod confusion;
 mod faults;
 #[path = "parity/fixtures.rs"]
 mod fixtures;
+#[path = "parity/kinds.rs"]
+mod kinds;
 #[path = "formats/oracle.rs"]
 #[expect(dead_code, reason = "the tests of formats use the rest")]
 mod oracle;

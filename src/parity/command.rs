@@ -1,9 +1,13 @@
 //! `ulplab compare WANT GOT --parity`.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use super::{Diagnosis, Stored, diagnose, output};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{Diagnosis, Source, Stored, diagnose_from, output};
 use crate::error::{Error, Exit, Result};
 use crate::formats::Encoded;
 use crate::inspect::source_of;
@@ -69,6 +73,8 @@ pub fn run_to(
     }
     let named = args.naming.names_rule();
     let any_name = args.tensor.is_none() && found.len() == 1;
+    let elements = found.iter().map(|packed| packed.shape.iter().product::<usize>()).sum();
+    let progress = Progress::new(elements);
     let (mut explained, mut all) = (0, 0);
     for packed in &found {
         let name = args.tensor.as_deref().unwrap_or(&packed.name);
@@ -94,19 +100,68 @@ pub fn run_to(
         let stack = opened.stack;
         for expert in stack.matrices() {
             let bytes = stack.share(tensor.bytes, expert);
-            let values = Tensor { bytes, ..tensor }.to_f32().expect("the source is of numbers");
+            let values = Source::tensor(Tensor { bytes, ..tensor });
             let encoded = opened.matrix(expert);
-            let stored = stored(&encoded, packed);
-            let diagnosis = diagnose(&values, stack.cols, &stored, &packed.format, named);
+            let name = matrix_name(&packed.name, &packed.shape, expert);
+            let diagnosis = progress.watch(&name, stack.matrix(), |done| {
+                diagnose_from(
+                    values,
+                    stack.cols,
+                    &stored(&encoded, packed),
+                    &packed.format,
+                    named,
+                    done,
+                )
+            });
             explained += usize::from(diagnosis.explained());
             all += 1;
-            let name = matrix_name(&packed.name, &packed.shape, expert);
             let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
             output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
         }
     }
+    progress.bar.finish_and_clear();
     output::summary(out, json, explained, all)?;
     Ok(if explained == all { Exit::Pass } else { Exit::GateFailed })
+}
+
+/// A bar on standard error, if that is a terminal.
+struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    fn new(elements: usize) -> Self {
+        let target = match std::io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let style = ProgressStyle::with_template("{bar:40} {percent} %  {elapsed}  {msg}");
+        let bar = ProgressBar::with_draw_target(Some(elements as u64), target)
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { bar }
+    }
+
+    /// Shows how much of a tensor is done while that goes on. Elements may be held against several rules, so of what is
+    /// counted no more than the tensor is shown.
+    fn watch<T: Send>(&self, name: &str, elements: usize, work: impl FnOnce(&AtomicUsize) -> T + Send) -> T {
+        let (before, done) = (self.bar.position(), AtomicUsize::new(0));
+        self.bar.set_message(name.to_string());
+        let result = if self.bar.is_hidden() {
+            work(&done)
+        } else {
+            std::thread::scope(|scope| {
+                let work = scope.spawn(|| work(&done));
+                while !work.is_finished() {
+                    std::thread::sleep(Duration::from_millis(100));
+                    let seen = done.load(Ordering::Relaxed).min(elements);
+                    self.bar.set_position(before + seen as u64);
+                }
+                work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        };
+        self.bar.set_position(before + elements as u64);
+        result
+    }
 }
 
 /// The bytes of a matrix, the scales in whatever order.
