@@ -39,6 +39,7 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
     };
     manifest.cells.clear();
     manifest.recipes.clear();
+    manifest.fingerprint = manifest.identity();
     let (folder, _) = Folder::enter(&folder.join("run"), &manifest, false).unwrap();
     for (name, takes, selected) in variants {
         manifest.recipes.push(RecipeInfo {
