@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use crate::backend::cuda::run::{Checked, rerun};
+use crate::backend::cuda::guards::{Checked, rerun};
 use crate::error::did_you_mean;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use crate::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};

@@ -141,7 +141,7 @@ impl Attestation {
                 nvrtc: machine.nvrtc.clone(),
                 flags: FLAGS.iter().map(ToString::to_string).collect(),
                 kernels: source.digest().to_hex().to_string(),
-                judgement: kernels::digest(op).to_hex().to_string(),
+                judgement: kernels::digest(op).to_string(),
                 variants: variants.filter(|(_, shown)| shown.cases > 0).collect(),
                 mutants: planted.collect(),
             };
@@ -271,7 +271,7 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
             FLAGS.join(" ")
         ));
     }
-    let judgement = kernels::find(&source.op).map(|op| kernels::digest(op).to_hex().to_string());
+    let judgement = kernels::find(&source.op).map(|op| kernels::digest(op).to_string());
     if judgement.as_ref() != Ok(&verified.judgement) {
         found.push("its cases, bounds or judgement changed".into());
     }

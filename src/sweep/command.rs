@@ -231,7 +231,16 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     }
     let cells = select(planned, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
-    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready, peers.as_ref())?;
+    let manifest = manifest(
+        args,
+        &experiment,
+        &datasets,
+        config,
+        &cells,
+        &ready,
+        &sources,
+        peers.as_ref(),
+    )?;
     Ok(Prepared {
         experiment,
         folder,
@@ -260,9 +269,12 @@ fn manifest(
     for name in experiment.model.as_deref().into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
-    if experiment.kernels_stand_in() {
+    // A run of kernels is gone on with only if they and what judges them are as they were.
+    if experiment.kernels_stand_in() || experiment.kind == Kind::Kernels {
         for source in KernelFile::read_all(&kernels::folder()?)? {
             data.push((source.path.display().to_string(), source.digest().to_hex().to_string()));
+            let judgement = crate::kernels::find(&source.op).map(crate::kernels::digest);
+            data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
         }
     }
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));

@@ -3,7 +3,7 @@
 use super::experiment::Command;
 use super::kernels::{Cells, of_op, records, time, unknown};
 use super::plan::Cell;
-use crate::backend::cuda::run::failures;
+use crate::backend::cuda::guards::failures;
 use crate::backend::program::Program;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Case, Problem};

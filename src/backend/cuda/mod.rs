@@ -3,6 +3,7 @@
 mod cache;
 pub mod device;
 pub mod expr;
+pub mod guards;
 pub mod header;
 mod like;
 pub mod matmul;
