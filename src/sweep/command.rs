@@ -231,16 +231,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     }
     let cells = select(planned, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
-    let manifest = manifest(
-        args,
-        &experiment,
-        &datasets,
-        config,
-        &cells,
-        &ready,
-        &sources,
-        peers.as_ref(),
-    )?;
+    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready, peers.as_ref())?;
     Ok(Prepared {
         experiment,
         folder,
