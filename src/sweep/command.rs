@@ -10,6 +10,7 @@ use reference::paths::deepseek_v4::{Config, Model};
 
 use super::attest;
 use super::commands;
+use super::compile::Compile;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind};
 use super::folder::Folder;
@@ -137,10 +138,14 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         Err(why) => {
             let only = args.device == OnDevice::Compile;
             let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
-            let cells: Vec<&Cell> = prepared.cells.iter().collect();
             if only || !prepared.cells.iter().all(program) {
-                let faults = |source: &KernelFile| args.mutants && !kernels::of_op(&source.op, &cells).is_empty();
-                compiled = attest::without_device(&prepared.sources, &why, faults)?;
+                let compile = Compile {
+                    sources: &prepared.sources,
+                    cells: &prepared.cells,
+                    faults: args.mutants,
+                    json: args.json,
+                };
+                compiled = compile.run(&why)?;
             }
             // Programs may do without a GPU.
             let cells = prepared.cells.iter().filter(|cell| program(cell) && !only);

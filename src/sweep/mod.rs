@@ -4,6 +4,7 @@ pub mod attest;
 pub mod check;
 pub mod command;
 pub mod commands;
+mod compile;
 pub mod execute;
 pub mod experiment;
 pub mod folder;
