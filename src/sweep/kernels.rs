@@ -100,7 +100,7 @@ pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Devi
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
         let why = format!("it is for {arch}, and this device is {}", device.arch);
         let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
-        tried.then(|| (name, Hindrance::OtherDevice(why)))
+        tried.then_some((name, Hindrance::OtherDevice(why)))
     };
     let of = |source| {
         let source: &KernelFile = source;
