@@ -1,12 +1,13 @@
 //! The command line.
 
+use std::panic::{AssertUnwindSafe, PanicHookInfo};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-use crate::{bench, compare, generate, inspect, integrate, inventory, quantize, trace, verify};
+use crate::{bench, compare, describe, dump, generate, inspect, integrate, inventory, output, quantize, trace, verify};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -15,14 +16,14 @@ use crate::{bench, compare, generate, inspect, integrate, inventory, quantize, t
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Worker threads [default: one per core]. Results do not depend on it.
-    #[arg(long, global = true, value_name = "N", env = "ULPLAB_THREADS")]
-    threads: Option<usize>,
+    /// Worker threads, 1 to 1024 [default: one per core]. Results do not depend on it.
+    #[arg(long, global = true, value_name = "N", env = "ULPLAB_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 all gates pass | 100 a gate failed | 103 run incomplete | 4 nothing selected | 2 usage or bad input |
-96 set-up | 101 the reference failed | 130 interrupted | 1 a bug";
+Exit codes: 0 all gates hold | 100 a gate failed | 103 run incomplete | 4 nothing was judged, or not all that the experiment
+states | 2 usage or bad input | 96 set-up | 101 the reference failed | 130 interrupted | 1 a bug";
 
 #[derive(Subcommand)]
 enum Command {
@@ -36,6 +37,8 @@ enum Command {
     Generate(generate::GenerateArgs),
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
+    Describe(describe::DescribeArgs),
+    Dump(dump::DumpArgs),
     Verify(verify::VerifyArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
@@ -88,6 +91,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["ulplab bench --tokens 128", "ulplab bench kernels --only 'rope.*/**'"],
     ),
     ("trace", &["ulplab trace swap_ffn --variant fused --html trace.html"]),
+    ("describe", &["ulplab describe rmsnorm"]),
+    ("dump", &["ulplab dump rmsnorm bf16.random.7x333 /tmp/rmsnorm"]),
     ("verify", &["ulplab verify formats"]),
     ("list", &["ulplab list formats", "ulplab list sites"]),
     (
@@ -109,17 +114,39 @@ pub fn command() -> clap::Command {
 /// Runs the program and tells its exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
-    let exit = run(cli).unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+    ExitCode::from(guarded(|| run(cli)) as u8)
+}
+
+/// Runs a command to its exit code: an error is printed, and so is what makes a panic, wherever it is, worth a report.
+pub fn guarded(command: impl FnOnce() -> Result<Exit>) -> Exit {
+    std::panic::set_hook(Box::new(|panic| errln!("{}", bug(panic))));
+    let ended = std::panic::catch_unwind(AssertUnwindSafe(command));
+    let printed = output::finish();
+    let Ok(ended) = ended else { return Exit::Bug };
+    ended.and_then(|exit| printed.map(|()| exit)).unwrap_or_else(|error| {
+        errln!("error: {error}");
         error.exit()
-    });
-    ExitCode::from(exit as u8)
+    })
+}
+
+fn bug(panic: &PanicHookInfo) -> String {
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let message = text
+        .or(payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "this is a bug in ulplab {version}: {message}{place}\n\
+         Please report it with this text, the command line, and the files that it takes as far as you may share them."
+    )
 }
 
 fn run(cli: Cli) -> Result<Exit> {
     if let Some(threads) = cli.threads {
         rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
+            .num_threads(threads.into())
             .build_global()
             .map_err(|error| crate::Error::Setup(format!("cannot start {threads} threads: {error}")))?;
     }
@@ -134,6 +161,8 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Describe(args) => describe::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),

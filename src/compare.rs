@@ -65,7 +65,7 @@ const DEFAULT_METRICS: [&str; 4] = ["cosine", "diff", "sqnr", "max_abs"];
 
 /// Compares, and prints to standard output.
 pub fn run(args: &CompareArgs) -> Result<Exit> {
-    run_to(args, &mut std::io::stdout().lock())
+    run_to(args, &mut crate::output::stdout())
 }
 
 /// Compares, and prints to `out`.

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All gates pass.
+    /// All gates hold, on everything that the experiment plans.
     Pass = 0,
     /// A bug of ulplab's.
     Bug = 1,
     /// Bad command line, experiment file or input data.
     Usage = 2,
-    /// Nothing was selected, so nothing was judged.
-    NothingSelected = 4,
+    /// Nothing was judged, or not all that the experiment states.
+    NotJudged = 4,
     /// Something the machine must have is not there (a device, a writable folder).
     Setup = 96,
     /// A gate failed.
@@ -91,7 +91,7 @@ impl Error {
                 Exit::Usage
             }
             Self::Io { .. } | Self::Setup(_) => Exit::Setup,
-            Self::NothingSelected(_) => Exit::NothingSelected,
+            Self::NothingSelected(_) => Exit::NotJudged,
             Self::Reference(_) => Exit::ReferenceFailed,
             Self::Incomplete(_) => Exit::Incomplete,
             Self::Interrupted => Exit::Interrupted,

@@ -1,6 +1,5 @@
 //! What ties ulplab to shells and editors: completions, man pages, and the JSON Schema of experiment files.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap_complete::Shell;
@@ -20,8 +19,7 @@ pub struct CompletionsArgs {
 pub fn completions(args: &CompletionsArgs) -> Result<Exit> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut cli::command(), "ulplab", &mut text);
-    let written = std::io::stdout().write_all(&text);
-    written.map_err(Error::io("stdout", "write"))?;
+    out!("{}", String::from_utf8_lossy(&text));
     Ok(Exit::Pass)
 }
 
@@ -45,7 +43,7 @@ pub fn man(args: &ManArgs) -> Result<Exit> {
         }));
         let page = args.folder.join(format!("{name}.1"));
         write_atomic(&page, |out| clap_mangen::Man::new(command.clone()).render(out))?;
-        println!("{}", page.display());
+        outln!("{}", page.display());
     }
     Ok(Exit::Pass)
 }

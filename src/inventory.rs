@@ -13,10 +13,10 @@ use crate::error::{Error, Exit, Result};
 use crate::formats::{
     CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS,
 };
-use crate::home;
 use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;
 use crate::report::REPORTS;
+use crate::shipped;
 use crate::sweep::kernels::folder;
 use crate::sweep::load::Source;
 
@@ -87,7 +87,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .collect(),
     };
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     rows.iter()
         .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
         .map_err(Error::io("stdout", "write"))?;
@@ -97,7 +97,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
 /// Names and questions of the experiments that come with ulplab.
 fn experiments() -> Result<Vec<(String, String)>> {
     const ANY: &str = "experiments/smoke.toml";
-    let any = home::find(ANY).ok_or_else(|| Error::Setup(format!("no {ANY} is found")))?;
+    let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("no {ANY} is found")))?;
     let folder = any.parent().unwrap_or(Path::new("."));
     let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "list"))?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -163,17 +163,17 @@ pub struct DoctorArgs {
 }
 
 pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
-    println!(
+    outln!(
         "ulplab {}, {} threads",
         env!("CARGO_PKG_VERSION"),
         rayon::current_num_threads()
     );
     let mut healthy = true;
     let mut check = |what: &str, outcome: Result<String>| match outcome {
-        Ok(found) => println!("ok    {what}: {found}"),
+        Ok(found) => outln!("ok    {what}: {found}"),
         Err(error) => {
             healthy = false;
-            println!("FAIL  {what}: {error}");
+            outln!("FAIL  {what}: {error}");
         }
     };
     let found = Datasets::open(args.datasets.as_deref());
@@ -198,8 +198,8 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     );
     // Neither is needed for anything but kernels.
     let optional = |what: &str, outcome: Result<String>| match outcome {
-        Ok(found) => println!("ok    {what}: {found}"),
-        Err(error) => println!("none  {what}: {error}"),
+        Ok(found) => outln!("ok    {what}: {found}"),
+        Err(error) => outln!("none  {what}: {error}"),
     };
     let compiler = |toolkit: Toolkit| {
         format!(

@@ -131,7 +131,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
             0 => String::new(),
             others => format!(" and {others} more"),
         };
-        eprintln!("{}{others}: copied, {why}", names[0]);
+        errln!("{}{others}: copied, {why}", names[0]);
     }
     let quantized = manifest.tensors.len();
     if quantized == 0 {
@@ -151,7 +151,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         }
         Ok(())
     })?;
-    println!(
+    outln!(
         "{quantized} tensors to {}, {before} bytes to {after}; {} copied",
         plan.format,
         steps.len() - quantized
@@ -204,7 +204,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     })?;
     let formats: BTreeSet<String> = found.iter().map(|packed| packed.format.to_string()).collect();
     let formats = formats.into_iter().collect::<Vec<_>>().join(", ");
-    println!(
+    outln!(
         "{} tensors decoded from {formats}, {} copied",
         found.len(),
         copied.len()

@@ -4,10 +4,14 @@
 mod bring;
 #[path = "cli/errors.rs"]
 mod errors;
+#[path = "cli/failures.rs"]
+mod failures;
 #[path = "cli/interruption.rs"]
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/keys.rs"]
+mod keys;
 #[path = "cli/limits.rs"]
 mod limits;
 #[path = "cli/own_cases.rs"]
@@ -28,8 +32,12 @@ mod sources;
 mod swap_ffn;
 #[path = "cli/sweep.rs"]
 mod sweep;
+#[path = "cli/terminal.rs"]
+mod terminal;
 #[path = "cli/trace.rs"]
 mod trace;
+#[path = "cli/verdicts.rs"]
+mod verdicts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -8,6 +8,8 @@ mod delta_handover;
 mod delta_prefill;
 #[path = "kernels/diagonal_ssm.rs"]
 mod diagonal_ssm;
+#[path = "kernels/failures.rs"]
+mod failures;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]
@@ -87,6 +89,16 @@ fn stored(bf16: bool, values: &[f32]) -> Vec<u8> {
 /// The elements that are not what they must be, in the output where they are most.
 fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
     let found = problem.judge(&Outputs(outputs));
+    for wrong in found
+        .iter()
+        .filter(|found| found.metric == &VIOLATIONS && found.value != 0.0)
+    {
+        let failure = wrong.failure.as_ref().expect("what is wrong is said");
+        assert!(
+            failure.message.starts_with(wrong.output) && !failure.why.is_empty(),
+            "{failure:?}"
+        );
+    }
     let counts = found
         .iter()
         .filter(|found| found.metric == &VIOLATIONS)

@@ -12,3 +12,5 @@ mod store;
 mod synthetic;
 #[path = "report/texts.rs"]
 mod texts;
+#[path = "report/verdicts.rs"]
+mod verdicts;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::strict::parse_toml;
 use crate::error::did_you_mean;
-use crate::{Error, Result, home};
+use crate::{Error, Result, shipped};
 
 const MANIFEST: &str = "manifest.toml";
 const CONFIG: &str = "config.json";
@@ -63,12 +63,12 @@ pub struct Manifest {
 }
 
 /// Folder of the data sets: `--datasets` if given, else `$ULPLAB_DATASETS`, else the first `datasets/` in
-/// [`home::places`].
+/// [`shipped::places`].
 pub fn find_root(flag: Option<&Path>) -> Result<PathBuf> {
     let variable = std::env::var_os(VARIABLE)
         .filter(|value| !value.is_empty())
         .map(PathBuf::from);
-    find_root_from(flag, variable.as_deref(), &home::places())
+    find_root_from(flag, variable.as_deref(), &shipped::places())
 }
 
 /// [`find_root`] with all it looks at passed in.

@@ -41,7 +41,7 @@ pub struct InspectArgs {
 }
 
 pub fn run(args: &InspectArgs) -> Result<Exit> {
-    run_to(args, &mut std::io::stdout().lock())
+    run_to(args, &mut crate::output::stdout())
 }
 
 /// Prints to `out`.
@@ -70,7 +70,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
             continue;
         };
         if tensor.bytes.is_empty() || tensor.shape.is_empty() {
-            eprintln!("{}: left out, it has shape {:?}", tensor.name, tensor.shape);
+            errln!("{}: left out, it has shape {:?}", tensor.name, tensor.shape);
             continue;
         }
         let cols = rows_cols(tensor.shape).1;

@@ -14,10 +14,11 @@ use crate::atomic::write_atomic;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
-use crate::home;
+use crate::gate::{Status, Verdict};
 use crate::kernels;
 use crate::metrics::{BOUND_RATIO, VIOLATIONS};
 use crate::record::Record;
+use crate::shipped;
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
@@ -116,16 +117,19 @@ impl Attestation {
             if !cells.into_iter().all(|cell| run.manifest.cells.contains(&cell)) {
                 continue;
             }
-            let failed = run
+            let prefix = format!("{}.", source.op);
+            let holds = |verdict: &&Verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice);
+            let mut verdicts = run
                 .verdicts
                 .iter()
-                .any(|verdict| !verdict.pass && verdict.recipe.starts_with(&format!("{}.", source.op)));
+                .filter(|verdict| verdict.recipe.starts_with(&prefix));
+            let judged = verdicts.all(|verdict| holds(&verdict));
             let kernel = |variant: &str| format!("{}.{variant}", source.op);
             // Whatever the gates bind: a kernel in which a check found something is not verified.
             let of_op = |record: &&Record| record.recipe.split_once('.').is_some_and(|(op, _)| op == source.op);
             let mut records = run.records.iter().filter(of_op);
             let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);
-            if failed || wrong {
+            if !judged || wrong {
                 continue;
             }
             let variants = source.header.variants.iter();
@@ -310,7 +314,7 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
 /// Folder of what was verified.
 fn results() -> Result<PathBuf> {
     const RESULTS: &str = "experiments/results";
-    home::find(RESULTS).ok_or_else(|| Error::Setup(format!("no folder {RESULTS} is found; give --attested DIR")))
+    shipped::find(RESULTS).ok_or_else(|| Error::Setup(format!("no folder {RESULTS} is found; give --attested DIR")))
 }
 
 /// `ulplab gate --attested`: the kernels in the tree against what was verified.
@@ -325,14 +329,14 @@ fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Result<
         return Err(Error::NothingSelected("there are no kernels".into()));
     }
     let findings = changed(sources, attestations);
-    findings.iter().for_each(|finding| println!("FAIL {finding}"));
+    findings.iter().for_each(|finding| outln!("FAIL {finding}"));
     let files: Vec<String> = attestations
         .iter()
         .map(|(file, _)| file.display().to_string())
         .collect();
     let verdict = if findings.is_empty() { "PASS" } else { "FAIL" };
     let good = sources.len().saturating_sub(findings.len());
-    println!(
+    outln!(
         "{verdict}: {good} of {} files of kernels are as they were verified, by {}",
         sources.len(),
         files.join(", ")
@@ -352,14 +356,14 @@ const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
 pub fn without_device(sources: &[Source], why: &Error, faults: impl Fn(&Source) -> bool) -> Result<Exit> {
     let toolkit = Toolkit::open()?;
     let (major, minor) = toolkit.version;
-    println!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
+    outln!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
     for source in sources {
         for arch in ARCHITECTURES {
             let cubin = toolkit.compile(source, arch, &[])?;
-            println!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
+            outln!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
             for mutant in source.header.mutants.iter().filter(|_| faults(source)) {
                 let cubin = toolkit.compile(source, arch, &[mutant.define()])?;
-                println!("  with {}: {} bytes", mutant.name, cubin.bytes.len());
+                outln!("  with {}: {} bytes", mutant.name, cubin.bytes.len());
             }
         }
     }

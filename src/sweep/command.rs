@@ -1,109 +1,39 @@
 //! `ulplab sweep`: plan, run, gate and report in one go.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::deepseek_v4::{Config, Model};
 
+pub use super::args::{OnDevice, SweepArgs};
 use super::attest;
+use super::capsules::Capsules;
 use super::commands;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind, Recipe};
 use super::folder::Folder;
 use super::judge;
 use super::kernels;
-use super::limits::{Bytes, available, check_cells, check_size};
+use super::limits::{available, check_cells, check_size};
 use super::load::Source;
 use super::mutants::{self, Fate};
 use super::operations;
 use super::peers::Peers;
-use super::plan::{Cell, Partition, plan, select};
+use super::plan::{Cell, plan, select};
 use super::ready::Ready;
-use super::run::{self, Manifest, RecipeInfo};
+use super::run::{self, Hindrance, Manifest, RecipeInfo};
 use super::session::Begun;
 use super::{home, signal, store};
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
+use crate::gate::Outcome;
 use crate::kernels::Data;
 use crate::record::Record;
 use crate::report;
-
-/// Run an experiment: plan, measure, gate, report.
-#[derive(Debug, Default, clap::Args)]
-pub struct SweepArgs {
-    /// The experiment file.
-    pub experiment: PathBuf,
-    /// Override a key of the experiment, e.g. --set tokens=128.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub overrides: Vec<String>,
-    /// Only cells whose id (recipe/phase/window) matches.
-    #[arg(long, value_name = "GLOB")]
-    pub only: Vec<String>,
-    /// No cells whose id matches.
-    #[arg(long, value_name = "GLOB")]
-    pub skip: Vec<String>,
-    /// Seed of every random draw; the experiment's own if not given.
-    #[arg(long)]
-    pub seed: Option<u64>,
-    /// Folder of the run [default: runs/<name>/<time>].
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Go on with an unfinished run: the one in --out, or the newest of this experiment.
-    #[arg(long)]
-    pub resume: bool,
-    /// Run only every N-th cell from the M-th on; the partitions share one --out. Whichever finds all cells there judges
-    /// the run; the others end with exit code 0 when their share is done, so judge by `ulplab gate` in the end.
-    #[arg(long, value_name = "slice:M/N")]
-    pub partition: Option<Partition>,
-    /// Print the cells of the plan, one per line, and run none.
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print verdicts as JSON Lines on stdout in place of the table.
-    #[arg(long)]
-    pub json: bool,
-    /// Refuse a run that needs more memory, e.g. 16G [default: what is free on the machine].
-    #[arg(long, value_name = "SIZE")]
-    pub max_memory: Option<Bytes>,
-    /// No progress bar.
-    #[arg(long)]
-    pub no_progress: bool,
-    /// Of kernels: run them on a GPU, or only compile them and hold them against their attestations. Without a GPU `cuda`
-    /// does the latter too.
-    #[arg(long, value_enum, default_value = "cuda")]
-    pub device: OnDevice,
-    /// Of kernels: only cases whose time is taken, and a table of the times.
-    #[arg(long)]
-    pub timed: bool,
-    /// Of kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
-    #[arg(long, value_name = "OP.MUTANT")]
-    pub mutant: Option<String>,
-    /// Of kernels: then plant every fault and tell which check notices it; exit code 100 if one goes unnoticed. Without a
-    /// GPU, only compile them.
-    #[arg(long, conflicts_with = "mutant")]
-    pub mutants: bool,
-    /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
-    #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
-    pub attest: Option<PathBuf>,
-    /// Of kernels: set times of other people's code on the same cases beside, as experiments/peers/kernels.py writes them.
-    #[arg(long, value_name = "FILE")]
-    pub peers: Option<PathBuf>,
-    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
-    #[arg(long, value_name = "DIR")]
-    pub datasets: Option<PathBuf>,
-}
-
-/// Where kernels are run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum OnDevice {
-    #[default]
-    Cuda,
-    /// Nowhere.
-    Compile,
-}
 
 /// Everything decided before the first cell runs.
 struct Prepared {
@@ -125,7 +55,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let mut prepared = prepare(args)?;
     if args.dry_run {
         for cell in &prepared.cells {
-            println!("{}", cell.id);
+            outln!("{}", cell.id);
         }
         return Ok(Exit::Pass);
     }
@@ -135,24 +65,12 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         (Kind::Kernels, OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
         _ => None,
     };
-    let mut compiled = Exit::Pass;
     let device = match device.transpose() {
         Ok(device) => device,
         Err(why) => {
-            let only = args.device == OnDevice::Compile;
-            let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
-            let cells: Vec<&Cell> = prepared.cells.iter().collect();
-            if only || !prepared.cells.iter().all(program) {
-                let faults = |source: &KernelFile| args.mutants && !kernels::of_op(&source.op, &cells).is_empty();
-                compiled = attest::without_device(&prepared.sources, &why, faults)?;
+            if let Some(exit) = compile(args, &mut prepared, &why)? {
+                return Ok(exit);
             }
-            // Programs may do without a GPU.
-            let cells = prepared.cells.iter().filter(|cell| program(cell) && !only);
-            prepared.cells = cells.cloned().collect();
-            if prepared.cells.is_empty() {
-                return Ok(compiled);
-            }
-            prepared.manifest.keep(&prepared.cells);
             None
         }
     };
@@ -161,6 +79,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     }
     if let Some(device) = &device {
         prepared.manifest.device = device.describe();
+        prepared.manifest.hindered = kernels::for_others(&prepared.experiment, &prepared.sources, device);
         prepared.manifest.ceilings = Some(Stopwatch::new(device)?.ceilings()?);
         prepared
             .peers
@@ -180,35 +99,74 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let records = match (args.partition, folder.records(&manifest)) {
         // Its own work is done; what others have yet to do is no failure of this one.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
-            eprintln!("{partition} is done, and nothing is judged yet: {why}");
+            errln!("{partition} is done, and nothing is judged yet: {why}");
             let unnoticed = mutants::print(&fates);
-            return Ok(if unnoticed { Exit::GateFailed } else { compiled });
+            return Ok(if unnoticed { Exit::GateFailed } else { Exit::Pass });
         }
         (_, records) => records?,
     };
     let run = judge::derive(&folder, manifest, records)?;
     judge::finish(&folder, &run, args.json)?;
     if args.timed && !args.json {
-        print!("\n{}", report::times(&run));
+        out!("\n{}", report::times(&run));
     }
     let unnoticed = mutants::print(&fates);
     if let (Some(results), Some(device)) = (&args.attest, &device) {
         let machine = attest::Machine::new(device)?;
         let attestation = attest::Attestation::of(&run, &prepared.sources, &machine, &fates);
-        println!("{}", attestation.write(results)?.display());
+        outln!("{}", attestation.write(results)?.display());
     }
-    Ok(match judge::exit(&run) {
-        Exit::Pass if unnoticed => Exit::GateFailed,
-        Exit::Pass => compiled,
-        exit => exit,
+    Ok(match run.outcome() {
+        _ if unnoticed => Exit::GateFailed,
+        Outcome::PartlyJudged if args.bench => Exit::Pass,
+        outcome => outcome.exit(),
     })
+}
+
+/// Compiles kernels for want of a device. Programs may do without one: the exit code is there if nothing else is to be run.
+fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Option<Exit>> {
+    let asked = args.device == OnDevice::Compile;
+    let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
+    if asked || !prepared.cells.iter().all(program) {
+        let cells: Vec<&Cell> = prepared.cells.iter().collect();
+        let faults = |source: &KernelFile| args.mutants && !kernels::of_op(&source.op, &cells).is_empty();
+        let attested = attest::without_device(&prepared.sources, why, faults)?;
+        if asked {
+            return Ok(Some(attested));
+        }
+    }
+    let (programs, variants): (Vec<Cell>, Vec<Cell>) = prepared.cells.drain(..).partition(program);
+    if programs.is_empty() {
+        outln!(
+            "NOT RUN: kernels were compiled, and none of {} cells was run: {why}",
+            variants.len()
+        );
+        return Ok(Some(Exit::NotJudged));
+    }
+    for cell in variants {
+        let why = Hindrance::Missing(format!("it was compiled and not run: {why}"));
+        prepared.manifest.hindered.insert(cell.recipe, why);
+    }
+    prepared.manifest.keep(&programs);
+    prepared.cells = programs;
+    Ok(None)
 }
 
 fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let source = Source::read(&args.experiment)?;
     let mut experiment = source.parse(&args.overrides)?;
     experiment.seed = args.seed.unwrap_or(experiment.seed);
+    let rules = args.rules.as_deref().map(Source::read).transpose()?;
+    if let Some(rules) = &rules {
+        experiment.gates = rules.gates()?;
+    }
     let mut sources = Vec::new();
+    let foreign = args
+        .of_kernels()
+        .find(|(_, given)| *given && experiment.kind != Kind::Kernels);
+    if let Some((option, _)) = foreign {
+        return Err(Error::Usage(format!("{option} is for kernels only")));
+    }
     if experiment.kind == Kind::Kernels {
         sources = KernelFile::read_all(&kernels::folder()?)?;
         kernels::fill(&mut experiment, &sources).map_err(|(place, message)| source.error_at(&place, message))?;
@@ -219,7 +177,6 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     experiment
         .check()
         .map_err(|(place, message)| source.error_at(&place, message))?;
-
     check_cells(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
     let datasets = Datasets::open(args.datasets.as_deref())?;
@@ -243,18 +200,15 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         Ok(text.into_iter().map(u32::from).collect())
     });
     let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
-    judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+    let gates = rules.as_ref().unwrap_or(&source);
+    judge::check(&experiment).map_err(|(place, message)| gates.error_at(&place, message))?;
 
-    if experiment.kind != Kind::Kernels && (args.peers.is_some() || args.timed) {
-        let option = if args.timed { "--timed" } else { "--peers" };
-        return Err(Error::Usage(format!("{option} is for kernels only")));
-    }
-    let mut planned = plan(&experiment);
+    let mut selectable = plan(&experiment);
     if args.timed {
         let timed = operations::timed(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
-        planned.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
+        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
     }
-    let cells = select(planned, &args.only, &args.skip)?;
+    let cells = select(selectable, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
     let mut manifest = manifest(args, &experiment, &datasets, config, &sources, &ready, peers.as_ref())?;
     manifest.keep(&cells);
@@ -322,6 +276,7 @@ fn manifest(
         version: env!("CARGO_PKG_VERSION").into(),
         commit,
         experiment: experiment.clone(),
+        invocation: args.invocation(),
         fingerprint: String::new(),
         data,
         device: "cpu".into(),
@@ -330,8 +285,8 @@ fn manifest(
         seconds: 0.0,
         cells: Vec::new(),
         left_out: Vec::new(),
+        hindered: BTreeMap::new(),
         recipes,
-        mutant: args.mutant.clone(),
         peers: peers.map(Peers::names).unwrap_or_default(),
         ceilings: None,
         complete: false,
@@ -425,6 +380,11 @@ fn execute(
         done: &done,
     };
     if kernel {
+        let keep = args.keep_failed.as_ref().map(|folder| Capsules {
+            folder: folder.clone(),
+            experiment: args.experiment.clone(),
+            seed: experiment.seed,
+        });
         let text = model
             .as_ref()
             .zip(prepared.ids.first())
@@ -438,6 +398,7 @@ fn execute(
             data: &Data::new(experiment.seed, &sites),
             done: &done,
             stop: &signal::STOP,
+            keep: keep.as_ref(),
         };
         let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
         let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);

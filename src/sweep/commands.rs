@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::experiment::Command;
 use super::kernels::{Cells, of_op, records, time, unknown};
 use super::plan::Cell;
-use crate::backend::cuda::run::failures;
+use crate::backend::checks::failures;
 use crate::backend::program::Program;
 use crate::error::{Error, Result};
 use crate::kernels::{Case, Problem};
@@ -58,12 +58,14 @@ fn cell_of(
         // Ctrl-C ends the program too: that says nothing of it.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(why) => {
-            eprintln!("{}: {why}", cell.id);
+            errln!("{}: {why}", cell.id);
             return Ok(vec![unknown(cell, case, "program", &why)]);
         }
     };
+    let mut checked = checked;
+    checked.measured.extend(problem.judge(&checked.outputs));
+    all.keep_failed(cell, case, problem, &checked)?;
     let mut measured = checked.measured;
-    measured.extend(problem.judge(&checked.outputs));
     let right = failures(&measured).next().is_none();
     measured.extend(us.filter(|_| right).map(|us| time(&US_CLAIMED, us)));
     Ok(records(cell, case, measured))

@@ -294,6 +294,10 @@ pub struct Rule {
     pub require: String,
     /// Patterns of the recipes it binds.
     pub recipes: Vec<String>,
+    /// The rule holds only if the measurement can fail: it demands that what is known to be bad is seen to be bad. A recipe
+    /// that passes it passes nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub control: bool,
     /// Why this bound.
     pub why: String,
 }

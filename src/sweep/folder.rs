@@ -138,7 +138,7 @@ impl Folder {
         match self.read_cell(id) {
             Ok(_) => Ok(true),
             Err(damaged @ Error::Data { .. }) => {
-                eprintln!("{damaged}; the cell is run again");
+                errln!("{damaged}; the cell is run again");
                 Ok(false)
             }
             Err(error) => Err(error),

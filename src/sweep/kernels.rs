@@ -1,27 +1,31 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::capsules::Capsules;
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
 use super::operations::{self, Operation};
 use super::peers::Peers;
 use super::plan::Cell;
 use super::round_trip::{Sample, recorded};
+use super::run::Hindrance;
 use super::source::{Origin, Source};
+use crate::backend::checks::failures;
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::header::Factor;
-use crate::backend::cuda::run::{Running, failures};
+use crate::backend::cuda::run::{Checked, Running};
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
-use crate::home;
 use crate::kernels::judge::Measured;
 use crate::kernels::{Case, Data, Op, Problem, Rows};
 use crate::metrics::{self, Metric};
 use crate::pattern::matches;
 use crate::record::{Failure, Phase, Record};
+use crate::shipped;
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
@@ -29,12 +33,12 @@ pub const TIME: &str = "time";
 /// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
 const MARK: &str = "kernels/common.cuh";
 
-/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`home::places`].
+/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`shipped::places`].
 pub fn folder() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("ULPLAB_KERNELS") {
         return Ok(folder.into());
     }
-    let mark = home::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
+    let mark = shipped::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
     Ok(mark.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
@@ -77,13 +81,25 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
             ..Recipe::default()
         });
     }
-    if !experiment.case_names.is_empty() {
-        let why = "case_names are found by the operations; `cases` chooses among them";
-        return Err(("case_names".into(), why.into()));
-    }
     experiment.case_names = names;
     experiment.recipes.extend(recipes);
     Ok(())
+}
+
+/// The variants that are for another device than this one, and why.
+pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
+    let named = |(source, variant): (&KernelFile, &Variant)| {
+        let name = format!("{}.{}", source.op, variant.name);
+        let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
+        let why = format!("it is for {arch}, and this device is {}", device.arch);
+        let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
+        tried.then(|| (name, Hindrance::OtherDevice(why)))
+    };
+    let of = |source| {
+        let source: &KernelFile = source;
+        source.header.variants.iter().map(move |variant| (source, variant))
+    };
+    sources.iter().flat_map(of).filter_map(named).collect()
 }
 
 /// Whether there is a fault of that name, `op.mutant`.
@@ -108,6 +124,8 @@ pub struct Cells<'a> {
     pub data: &'a Data<'a>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
+    /// Where what fails is kept.
+    pub keep: Option<&'a Capsules>,
 }
 
 impl Cells<'_> {
@@ -127,7 +145,7 @@ impl Cells<'_> {
             }
             let problem = operation.problem(&case, self.data, self.stop)?;
             if let Err(why) = &problem {
-                eprintln!("{op} case {}: {why}", case.name);
+                errln!("{op} case {}: {why}", case.name);
             }
             for cell in here {
                 if self.stop.load(Ordering::Relaxed) {
@@ -141,6 +159,16 @@ impl Cells<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Keeps what a cell left, if anything is wrong with it and that is asked for.
+    pub fn keep_failed(&self, cell: &Cell, case: &Case, problem: &Problem, checked: &Checked) -> Result<()> {
+        match self.keep {
+            Some(capsules) if failures(&checked.measured).next().is_some() => {
+                capsules.keep(cell, case, problem, checked)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -181,7 +209,7 @@ impl Bench<'_> {
                 // A launch that is refused leaves the device as it was; one that went astray does not.
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
-                    eprintln!("{why}");
+                    errln!("{why}");
                     Ok(vec![unknown(cell, case, "launch", &why.to_string())])
                 })
             })?;
@@ -209,7 +237,9 @@ impl Bench<'_> {
             return Ok(Vec::new());
         };
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
-        let mut measured = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        let checked = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        self.cells.keep_failed(cell, case, problem, &checked)?;
+        let mut measured = checked.measured;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             let times = self.timed(&running, problem, plan.products, watch).map_err(place)?;
             let cold = times.iter().find(|time| time.metric == &metrics::US_COLD);
@@ -269,7 +299,8 @@ impl Bench<'_> {
             return Ok(None);
         };
         let running = Running::new(self.device, module, case, problem, &plan)?;
-        running.judged(variant.nondeterministic.is_none()).map(Some)
+        let checked = running.judged(variant.nondeterministic.is_none())?;
+        Ok(Some(checked.measured))
     }
 
     /// Whether a variant is for this device.

@@ -1,6 +1,8 @@
 //! Experiment files, and running them.
 
+pub mod args;
 pub mod attest;
+pub mod capsules;
 pub mod check;
 pub mod command;
 pub mod commands;
@@ -8,8 +10,10 @@ pub mod execute;
 pub mod experiment;
 pub mod folder;
 pub mod home;
+pub mod invocation;
 pub mod judge;
 pub mod kernels;
+pub mod keys;
 pub mod limits;
 pub mod lines;
 pub mod load;

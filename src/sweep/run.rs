@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::experiment::Experiment;
+use super::invocation::Invocation;
 use super::plan::{Cell, plan};
 use super::summary::Summary;
 use crate::backend::cuda::time::Ceilings;
-use crate::gate::Verdict;
+use crate::gate::{Outcome, Verdict};
 use crate::record::Record;
 
 /// What a run is of: enough to make every number of it again. Its file is written once and never changed.
@@ -20,6 +21,8 @@ pub struct Manifest {
     /// Commit of the working tree, if it is one, with `+` behind it when there were uncommitted changes.
     pub commit: Option<String>,
     pub experiment: Experiment,
+    /// The command that asked for it.
+    pub invocation: Invocation,
     /// The [`identity`](Self::identity): runs with the same one measure the same thing.
     pub fingerprint: String,
     /// Name and blake3 of every data file read.
@@ -32,15 +35,15 @@ pub struct Manifest {
     /// Seconds spent so far, all sessions together; known when a run is read, and not part of the file.
     #[serde(skip)]
     pub seconds: f64,
-    /// Ids of the cells that are run, in the order of the plan.
+    /// Ids of the cells that are measured, in the order of the plan.
     pub cells: Vec<String>,
-    /// Ids of the cells that were planned and not selected, in the order of the plan.
+    /// Ids of the cells that the experiment plans and that are not measured, as they were not selected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
+    /// Recipes that cannot run, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hindered: BTreeMap<String, Hindrance>,
     pub recipes: Vec<RecipeInfo>,
-    /// The fault that is planted in the kernels, as `op.mutant`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mutant: Option<String>,
     /// Of kernels: by `op/case`, whose time `us_peer` is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, String>,
@@ -64,7 +67,13 @@ impl Manifest {
     /// planted fault.
     pub fn identity(&self) -> String {
         let origin = (&self.version, &self.commit, &self.experiment, &self.data);
-        let parts = (origin, &self.device, &self.cells, &self.left_out, &self.mutant);
+        let parts = (
+            origin,
+            &self.device,
+            &self.cells,
+            &self.left_out,
+            &self.invocation.mutant,
+        );
         let mut digest = blake3::Hasher::new();
         // These types are written as JSON without fail; the words of a failure are no fingerprint of any run.
         let written = serde_json::to_writer(&mut digest, &parts);
@@ -110,7 +119,7 @@ impl Manifest {
             ..manifest.experiment.clone()
         };
         let commit = |manifest: &Self| manifest.commit.clone().unwrap_or("none".into());
-        let fault = |manifest: &Self| manifest.mutant.clone().unwrap_or("none".into());
+        let fault = |manifest: &Self| manifest.invocation.mutant.clone().unwrap_or("none".into());
         let short = [
             ("version of ulplab", self.version.clone(), other.version.clone()),
             ("commit", commit(self), commit(other)),
@@ -137,6 +146,16 @@ impl Manifest {
     }
 }
 
+/// Why a recipe cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hindrance {
+    /// It is for another device than this one.
+    OtherDevice(String),
+    /// What it needs is not here.
+    Missing(String),
+}
+
 /// The time of day, in RFC 3339 to the second.
 pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
@@ -161,4 +180,11 @@ pub struct Run {
     pub records: Vec<Record>,
     pub summaries: Vec<Summary>,
     pub verdicts: Vec<Verdict>,
+}
+
+impl Run {
+    pub fn outcome(&self) -> Outcome {
+        let Manifest { complete, left_out, .. } = &self.manifest;
+        Outcome::of(&self.verdicts, *complete, left_out.is_empty())
+    }
 }

@@ -77,7 +77,7 @@ fn goes_on(file: &Path, out: &Path) {
 #[test]
 fn sigint_keeps_what_is_finished() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), &many(), "");
+    let file = experiment(folder.path(), &many(), &PASSING.replace("[\"v4_fp8\"]", "[\"fp8_*\"]"));
     let out = folder.path().join("run");
     let child = start(&file, &out);
     signal(&child, "-INT");
@@ -91,7 +91,7 @@ fn sigint_keeps_what_is_finished() {
 #[test]
 fn sigkill_keeps_what_is_finished() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), &many(), "");
+    let file = experiment(folder.path(), &many(), &PASSING.replace("[\"v4_fp8\"]", "[\"fp8_*\"]"));
     let out = folder.path().join("run");
     let mut child = start(&file, &out);
     signal(&child, "-KILL");
@@ -103,7 +103,7 @@ fn sigkill_keeps_what_is_finished() {
 #[test]
 fn another_experiment_cannot_go_on_in_the_same_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), FP8, "");
+    let file = experiment(folder.path(), FP8, PASSING);
     let out = folder.path().join("run");
     assert_eq!(code(&run(&["sweep", path(&file), "--out", path(&out)])), 0);
     let again = run(&["sweep", path(&file), "--out", path(&out)]);

@@ -186,7 +186,7 @@ fn mistakes_name_their_place() {
     refuses(
         ROUND_TRIP,
         ["draws = 3", "draws = 3\nphases = [\"local\"]"],
-        &["only a model has phases"],
+        &["line", "has no use for 'phases'", "\"model\", \"swap_ffn\""],
     );
     refuses(
         ROUND_TRIP,
@@ -227,7 +227,7 @@ fn mistakes_name_their_place() {
     refuses(
         ROUND_TRIP,
         ["kind = \"round_trip\"", "phases = [\"local\"]"],
-        &["draws and sources are for"],
+        &["kind = \"model\" has no use for 'draws'"],
     );
     refuses(ROUND_TRIP, ["model = \"dsv4-mini\"\n", ""], &["need a model"]);
     refuses(

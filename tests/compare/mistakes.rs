@@ -89,14 +89,11 @@ fn nothing_to_compare() {
     bench.args.allow_unmatched = true;
     assert_eq!(
         bench.error(),
-        (
-            Exit::NothingSelected,
-            "nothing selected: no tensor is in both files".into()
-        )
+        (Exit::NotJudged, "nothing selected: no tensor is in both files".into())
     );
     let mut bench = Bench::new(&[("a", f32s(&[1], &[1.0]))], &[("a", f32s(&[1], &[1.0]))]);
     bench.args.only = vec!["b".into()];
-    assert_eq!(bench.error().0, Exit::NothingSelected);
+    assert_eq!(bench.error().0, Exit::NotJudged);
 }
 
 #[test]

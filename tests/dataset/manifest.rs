@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use ulplab::dataset::{Kind, Manifest, find_root_from};
-use ulplab::home::places_from;
+use ulplab::shipped::places_from;
 use ulplab::sweep::experiment::Window;
 
 use crate::fails;

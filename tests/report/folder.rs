@@ -28,6 +28,7 @@ pub fn manifest(seed: u64) -> Manifest {
         require: ">= 20".into(),
         recipes: vec!["*".into()],
         why: "theory".into(),
+        control: false,
     };
     let experiment = Experiment {
         name: "tiny".into(),
@@ -53,8 +54,9 @@ pub fn manifest(seed: u64) -> Manifest {
         seconds: 0.0,
         cells: vec![],
         left_out: vec![],
+        hindered: Default::default(),
+        invocation: Default::default(),
         recipes: vec![],
-        mutant: None,
         peers: Default::default(),
         ceilings: None,
         complete: false,
@@ -326,7 +328,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
         ("commit", |m| m.commit = Some("4f2a9c1d7e8b".into())),
         ("version", |m| m.version = "0.2.0".into()),
         ("device", |m| m.device = "NVIDIA H200".into()),
-        ("fault", |m| m.mutant = Some("rope.cos_sin_swapped".into())),
+        ("fault", |m| m.invocation.mutant = Some("rope.cos_sin_swapped".into())),
     ];
     for (what, change) in other {
         let mut changed = manifest(7);

@@ -13,7 +13,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::backend::cuda::run::{Checked, rerun};
+use crate::backend::checks::rerun;
+use crate::backend::cuda::run::Checked;
 use crate::error::did_you_mean;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use crate::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
@@ -60,7 +61,7 @@ impl<'a> Program<'a> {
         let runs = self.runs(case, problem, if deterministic { 2 } else { 1 })?;
         let mut runs = runs.into_iter();
         let (outputs, us) = runs.next().expect("it ran");
-        let measured = runs.map(|(second, _)| rerun(&outputs, &second)).collect();
+        let measured = runs.map(|(second, _)| rerun(problem, &outputs, &second)).collect();
         Ok((Checked { outputs, measured }, us))
     }
 
@@ -74,7 +75,7 @@ impl<'a> Program<'a> {
     fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<(Outputs, Option<f64>)>, String> {
         let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
         let inputs = folder.path().join("inputs.safetensors");
-        self.write(&inputs, case, problem)?;
+        write_inputs(&inputs, self.op, case, problem).map_err(|error| error.to_string())?;
         let outputs = folder.path().join("outputs.safetensors");
         let run = |_| {
             // What an earlier run left must not pass for what this one leaves.
@@ -85,49 +86,6 @@ impl<'a> Program<'a> {
                 .map_err(|why| format!("'{}' {why}", self.run.join(" ")))
         };
         (0..count).map(run).collect()
-    }
-
-    /// The inputs; sizes, keys and scalars in the metadata, and what is to be written.
-    fn write(&self, file: &Path, case: &Case, problem: &Problem) -> Result<(), String> {
-        let given: Vec<&Buffer> = problem
-            .buffers
-            .iter()
-            .filter(|buffer| buffer.role != Role::Out)
-            .collect();
-        let slot = |buffer: &&Buffer| Slot {
-            name: buffer.name.into(),
-            dtype: buffer.dtype,
-            shape: buffer.shape.clone(),
-        };
-        let wanted =
-            written(problem).map(|buffer| json!({"name": buffer.name, "dtype": buffer.dtype, "shape": buffer.shape}));
-        let wanted = serde_json::Value::from_iter(wanted).to_string();
-        let whole = [
-            ("op", self.op.to_string()),
-            ("case", case.name.clone()),
-            ("outputs", wanted),
-        ];
-        let dims = case.dims.iter().map(|(name, size)| (*name, size.to_string()));
-        let scalars = problem.scalars.iter().map(|(name, scalar)| {
-            let text = match scalar {
-                Scalar::I32(value) => value.to_string(),
-                Scalar::I64(value) => value.to_string(),
-                Scalar::F32(value) => value.to_string(),
-            };
-            (*name, text)
-        });
-        let all = whole
-            .into_iter()
-            .chain(dims)
-            .chain(case.keys.iter().cloned())
-            .chain(scalars);
-        let metadata: Metadata = all.map(|(name, text)| (name.to_string(), text)).collect();
-        write_safetensors(file, given.iter().map(slot).collect(), &metadata, |writer| {
-            given
-                .iter()
-                .try_for_each(|buffer| writer.put(buffer.name, &buffer.bytes))
-        })
-        .map_err(|error| error.to_string())
     }
 
     fn once(&self, inputs: &Path, outputs: &Path, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
@@ -162,6 +120,49 @@ impl<'a> Program<'a> {
             }
         }
     }
+}
+
+/// Writes the inputs of a problem as a program reads them; sizes, keys and scalars in the metadata, and what is to be written.
+pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> crate::error::Result<()> {
+    let given: Vec<&Buffer> = problem
+        .buffers
+        .iter()
+        .filter(|buffer| buffer.role != Role::Out)
+        .collect();
+    let slot = |buffer: &&Buffer| Slot {
+        name: buffer.name.into(),
+        dtype: buffer.dtype,
+        shape: buffer.shape.clone(),
+    };
+    let metadata = metadata(op, case, problem);
+    write_safetensors(file, given.iter().map(slot).collect(), &metadata, |writer| {
+        given
+            .iter()
+            .try_for_each(|buffer| writer.put(buffer.name, &buffer.bytes))
+    })
+}
+
+/// What a program finds beside its inputs: operation, case and outputs, and sizes, keys and scalars, each under its name.
+pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
+    let wanted =
+        written(problem).map(|buffer| json!({"name": buffer.name, "dtype": buffer.dtype, "shape": buffer.shape}));
+    let wanted = serde_json::Value::from_iter(wanted).to_string();
+    let whole = [("op", op.to_string()), ("case", case.name.clone()), ("outputs", wanted)];
+    let dims = case.dims.iter().map(|(name, size)| (*name, size.to_string()));
+    let scalars = problem.scalars.iter().map(|(name, scalar)| {
+        let text = match scalar {
+            Scalar::I32(value) => value.to_string(),
+            Scalar::I64(value) => value.to_string(),
+            Scalar::F32(value) => value.to_string(),
+        };
+        (*name, text)
+    });
+    let all = whole
+        .into_iter()
+        .chain(dims)
+        .chain(case.keys.iter().cloned())
+        .chain(scalars);
+    all.map(|(name, text)| (name.to_string(), text)).collect()
 }
 
 /// What a kernel of the problem writes.

@@ -6,6 +6,7 @@
 mod admissible;
 mod failure;
 mod pattern;
+mod tensors;
 mod values;
 
 use std::borrow::Cow;
@@ -19,7 +20,8 @@ use crate::formats::Format;
 use crate::metrics::{BOUND_RATIO, Metric, Pair, VIOLATIONS, measure_all};
 use crate::record::{Failure, Worst};
 use failure::{Elements, Said};
-pub use values::{bits, is_number, number};
+pub use tensors::Tensor;
+pub use values::{POISON_BYTE, is_number, number};
 
 /// How an output is judged, and why so.
 pub struct Judge {
@@ -332,7 +334,7 @@ impl Judge {
             bad: &differs,
             kinds: &|at| {
                 values::kinds(dtype, [number(dtype, want, at), number(dtype, got, at)], got, at)
-                    | values::neighbours(dtype, bits(dtype, want, at), bits(dtype, got, at))
+                    | values::neighbours(dtype, values::bits(dtype, want, at), values::bits(dtype, got, at))
             },
         };
         let said = Said {
@@ -342,7 +344,7 @@ impl Judge {
             bound: Some(0.0),
             text: format!(
                 "{} (the first), bits must be equal",
-                values::both(dtype, bits(dtype, want, first), bits(dtype, got, first))
+                values::both(dtype, values::bits(dtype, want, first), values::bits(dtype, got, first))
             ),
         };
         elements.failed(right, said)
@@ -394,7 +396,7 @@ impl Judge {
         let ratio = |at: usize| {
             let (want, got_at) = (want[at], number(dtype, got, at));
             match bound(at, got_at) {
-                bound if bound < 0.0 => match values::stored(dtype, want) == bits(dtype, got, at) {
+                bound if bound < 0.0 => match values::stored(dtype, want) == values::bits(dtype, got, at) {
                     true => 0.0,
                     false => f64::INFINITY,
                 },

@@ -103,15 +103,14 @@ fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
     }
     let last = shape.len().saturating_sub(1);
     let named = (0..shape.len()).filter(|at| !(chosen && *at == 0 && last > 0));
-    let parts: Vec<String> = named
-        .filter_map(|at| narrow(&spread.hit[at], Dimension::new(at, shape.len())))
-        .collect();
+    let narrowed = named.map(|at| narrow(&spread.hit[at], Dimension::new(at, shape.len())));
+    let narrowed: Vec<Option<String>> = narrowed.collect();
+    // Where no words are found for some dimension, elements of those that have words may be right.
+    let whole = |(hit, words): (&Vec<bool>, &Option<String>)| words.is_some() || count(hit) == hit.len();
     let volume: usize = spread.hit.iter().map(|hit| count(hit)).product();
-    let of = if volume == spread.count && !chosen {
-        "all of"
-    } else {
-        "all in"
-    };
+    let filled = !chosen && volume == spread.count && spread.hit.iter().zip(&narrowed).all(whole);
+    let of = if filled { "all of" } else { "all in" };
+    let parts: Vec<String> = narrowed.into_iter().flatten().collect();
     let stretch = spread.last - spread.first + 1 == spread.count;
     match parts.is_empty() {
         false => format!("{of} {}", parts.join(", ")) + one_each(spread),
