@@ -2,8 +2,6 @@
 
 mod shapes;
 
-use std::io::Write;
-
 use safetensors::Dtype;
 use serde::Serialize;
 
@@ -92,9 +90,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     if args.json {
         json::print(&description)?;
     } else {
-        let mut out = std::io::stdout().lock();
-        let written = out.write_all(text(&description).as_bytes());
-        written.map_err(Error::io("stdout", "write"))?;
+        out!("{}", text(&description));
     }
     Ok(Exit::Pass)
 }
@@ -250,8 +246,7 @@ impl CaseLine {
             inputs: match case.inputs {
                 Inputs::Random => "random".into(),
                 Inputs::Edges => "edges".into(),
-                Inputs::Site(site) => site.into(),
-                Inputs::File(path) => path.into(),
+                Inputs::Site(source) | Inputs::File(source) => source.into(),
             },
             timed: case.timed,
         }

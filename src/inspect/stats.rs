@@ -120,7 +120,12 @@ impl Against {
         let mut decoded = vec![0.0; source.len()];
         format.decode(encoded, &mut decoded);
         let rotated = format.rotated(source);
-        let lost = |(x, code): &(&f32, &u16)| **x != 0.0 && repr.decode(**code) == 0.0;
+        // Where there are zero points, the value of a code is not its number.
+        let shifted = format.zero_point().is_some();
+        let lost = |at: &usize| match shifted {
+            true => source[*at] != 0.0 && decoded[*at] == 0.0,
+            false => rotated[*at] != 0.0 && repr.decode(codes[*at]) == 0.0,
+        };
         let mut worst: Vec<Worst> = (0..grid.len())
             .map(|group| {
                 let (mut signal, mut energy, mut amax) = (0.0, 0.0, 0.0f32);
@@ -155,7 +160,7 @@ impl Against {
         worst.sort_by(|a, b| key(a).total_cmp(&key(b)).then(b.energy.total_cmp(&a.energy)));
         worst.truncate(blocks);
         Self {
-            underflow: rotated.iter().zip(codes).filter(lost).count() as u64,
+            underflow: (0..source.len()).filter(lost).count() as u64,
             nonfinite: source.iter().filter(|x| !x.is_finite()).count() as u64,
             pair: Pair::new(source, &decoded),
             worst,

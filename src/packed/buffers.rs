@@ -4,24 +4,30 @@ use std::borrow::Cow;
 
 use safetensors::Dtype;
 
-use crate::formats::{Element, Encoded, Format, Group, Part, Scale};
+use crate::formats::{Element, Encoded, Format, Group, Half, Part, Scale};
 use crate::layouts::Layout;
 use crate::metrics::unravel;
 use crate::tensorfile::Tensor;
 
-/// Codes, scales and global scale, as they are in a file.
+/// Codes, scales, zero points and global scale, as they are in a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
     pub data: Tensor<'a>,
     pub scale: Option<Tensor<'a>>,
+    pub zero: Option<Tensor<'a>>,
     pub global: Option<Tensor<'a>>,
 }
 
 impl<'a> Buffers<'a> {
     /// The names of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let Self { data, scale, global } = *self;
-        [Some(data), scale, global]
+        let Self {
+            data,
+            scale,
+            zero,
+            global,
+        } = *self;
+        [Some(data), scale, zero, global]
             .into_iter()
             .flatten()
             .map(|tensor| tensor.name)
@@ -31,10 +37,12 @@ impl<'a> Buffers<'a> {
     pub fn shape(&self, format: &Format) -> Result<Vec<usize>, String> {
         self.check_parts(format)?;
         let mut shape = self.data.shape.to_vec();
-        let packed = format.element.bits == 4 && self.data.dtype != Dtype::F4;
+        let bits = format.element.stored_bits();
+        let packed = bits < 8 && self.data.dtype != Dtype::F4;
         match shape.last_mut() {
             // Refused by its caller if that is more than memory has addresses.
-            Some(cols) => *cols = cols.saturating_mul(if packed { 2 } else { 1 }),
+            Some(cols) if packed => *cols = cols.saturating_mul(8) / bits,
+            Some(_) => {}
             None => return Err(format!("tensor '{}' has no dimensions", self.data.name)),
         }
         Ok(shape)
@@ -54,6 +62,7 @@ impl<'a> Buffers<'a> {
             part.bytes = match part.name {
                 "data" => data.to_vec(),
                 "scale" => self.scales(format, rows, cols, layout)?,
+                "zero" => self.zeros(part)?.to_vec(),
                 _ => self.globals(part)?.to_vec(),
             };
         }
@@ -67,8 +76,8 @@ impl<'a> Buffers<'a> {
             .check(cols)
             .map_err(|why| format!("tensor '{}': {why}", data.name))?;
         self.check_parts(format)?;
-        let packed = element.bits == 4 && data.dtype != Dtype::F4;
-        let across = if packed { cols / 2 } else { cols };
+        let packed = element.stored_bits() < 8 && data.dtype != Dtype::F4;
+        let across = if packed { cols * element.stored_bits() / 8 } else { cols };
         if data.shape.iter().product::<usize>() != rows * across
             || data.shape.last().is_some_and(|last| *last != across)
         {
@@ -98,8 +107,10 @@ impl<'a> Buffers<'a> {
             .scale
             .filter(|_| format.scaling.is_none())
             .map(|tensor| (tensor, "scales"));
+        let zero = self.zero.filter(|_| format.zero_point().is_none());
+        let zero = zero.map(|tensor| (tensor, "zero points"));
         let global = self.global.filter(|_| format.global.is_none());
-        match scale.or(global.map(|tensor| (tensor, "global scales"))) {
+        match scale.or(zero).or(global.map(|tensor| (tensor, "global scales"))) {
             None => Ok(()),
             Some((tensor, what)) => Err(format!("tensor '{}': format '{format}' has no {what}", tensor.name)),
         }
@@ -120,6 +131,8 @@ impl<'a> Buffers<'a> {
             Scale::E8m0(_) => (&[Dtype::F8_E8M0, Dtype::U8, Dtype::I32, Dtype::U32], "e8m0 scales"),
             Scale::E4m3(_) => (&[Dtype::F8_E4M3, Dtype::U8], "e4m3 scales"),
             Scale::F32(_) => (&[Dtype::F32], "f32 scales"),
+            Scale::Half(half, _) => half_types(half),
+            Scale::Affine(affine) => affine.half.map_or((&[Dtype::F32], "f32 scales"), half_types),
         };
         expect_type(&tensor, fits, what)?;
         let signed = |code: &u8| matches!(scaling.scale, Scale::E4m3(_)) && *code > 0x7f;
@@ -208,6 +221,23 @@ impl<'a> Buffers<'a> {
         ))
     }
 
+    /// The bytes of the zero points, in the order of the scales.
+    fn zeros(&self, part: &Part) -> Result<&'a [u8], String> {
+        let name = self.data.name;
+        let tensor = self
+            .zero
+            .ok_or_else(|| format!("tensor '{name}' has no zero points beside it"))?;
+        expect_type(&tensor, &[part.dtype], "zero points")?;
+        let expected = part.shape.iter().product::<usize>();
+        match tensor.bytes.len() * 8 / part.dtype.bitsize() == expected {
+            true => Ok(tensor.bytes),
+            false => Err(format!(
+                "tensor '{}': shape {:?}, expected {:?}: {expected} zero points",
+                tensor.name, tensor.shape, part.shape
+            )),
+        }
+    }
+
     /// The bytes of the global scales.
     pub fn globals(&self, part: &Part) -> Result<&'a [u8], String> {
         let tensor = self
@@ -252,12 +282,20 @@ fn merge(raw: &[u8], rows: usize, stride: usize, height: usize) -> Result<Vec<u8
     }
 }
 
+/// Types a tensor of scales of 16 bits may have in files.
+fn half_types(half: Half) -> (&'static [Dtype], &'static str) {
+    match half {
+        Half::F16 => (&[Dtype::F16, Dtype::U16], "f16 scales"),
+        Half::Bf16 => (&[Dtype::BF16, Dtype::U16], "bf16 scales"),
+    }
+}
+
 /// Types a tensor of codes may have in files.
 fn code_types(element: &Element) -> Vec<Dtype> {
     match (element.name, element.bits) {
         ("e2m1", _) => vec![Dtype::U8, Dtype::I8, Dtype::F4],
-        (_, 4) => vec![Dtype::U8, Dtype::I8],
-        (_, 6) => vec![Dtype::U8],
+        (_, 2..=4) => vec![Dtype::U8, Dtype::I8],
+        ("uint8", _) | (_, 6) => vec![Dtype::U8],
         ("e4m3", _) => vec![Dtype::F8_E4M3, Dtype::U8],
         ("e5m2", _) => vec![Dtype::F8_E5M2, Dtype::U8],
         ("bf16", _) => vec![Dtype::BF16, Dtype::U16],

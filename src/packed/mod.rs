@@ -11,7 +11,7 @@ pub use buffers::{Buffers, check_layout};
 pub use manifest::{Entry, Manifest};
 
 use crate::error::{Error, Result};
-use crate::formats::{Codec, Encoded, Format, Group, NVFP4_RULES, Scale, Scaling, codec};
+use crate::formats::{Codec, Encoded, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
 use crate::layouts::Layout;
 use crate::pattern::selects;
 use crate::tensorfile::{Tensor, TensorFile};
@@ -31,6 +31,9 @@ const ENDINGS: &[Ending] = &[
     (".qdata", ".scale", ".per_tensor_scale", Some("torchao")),
     (".q", ".scale", ".global_scale", None),
 ];
+
+/// Ending of the names of zero points, which only ulplab's own files have.
+const ZERO: &str = ".zero";
 
 /// How to find quantized tensors in a file, and what they are.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -118,6 +121,7 @@ impl Naming {
             let buffers = Buffers {
                 data: get(data)?,
                 scale: self.scale.as_ref().map(get).transpose()?,
+                zero: base.and_then(|base| file.get(&format!("{base}{ZERO}"))),
                 global: self.global.as_ref().map(get).transpose()?,
             };
             let told = |ending: &&Ending| {
@@ -234,6 +238,7 @@ fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) 
             let buffers = Buffers {
                 data: tensor,
                 scale: scales,
+                zero: get(ZERO).filter(|_| *data == ".data"),
                 global: get(global),
             };
             (name.to_string(), buffers, *rule)
@@ -279,20 +284,7 @@ pub fn spread(part: &[usize], shape: &[usize]) -> Vec<usize> {
 
 /// The codes of a tensor, one by one.
 pub fn codes(format: &Format, data: &[u8]) -> Vec<u16> {
-    match format.element.bits {
-        4 => data
-            .iter()
-            .flat_map(|byte| [byte & 0xf, byte >> 4])
-            .map(u16::from)
-            .collect(),
-        16 => data
-            .as_chunks()
-            .0
-            .iter()
-            .map(|code| u16::from_le_bytes(*code))
-            .collect(),
-        _ => data.iter().copied().map(u16::from).collect(),
-    }
+    unpack(data, format.element.stored_bits())
 }
 
 /// The groups of a format over a tensor; rows where the format has no scales.

@@ -103,6 +103,12 @@ impl<'a> Raw<'a> {
     fn new(packed: &Packed<'a>) -> Result<Self, String> {
         let (format, buffers): (&Format, _) = (&packed.format, &packed.buffers);
         let (rows, cols) = packed.rows_cols();
+        if format.zero_point().is_some() {
+            let name = buffers.data.name;
+            return Err(format!(
+                "tensor '{name}': --parity has no causes for formats with zero points, like '{format}'"
+            ));
+        }
         if let Some(layout) = packed.layout {
             check_layout(layout, format.scaling.map_or(0, |scaling| scaling.scale.bytes()))?;
         }

@@ -81,7 +81,8 @@ pub fn classify(
         let highest = match scaling.scale {
             Scale::E8m0(_) => 254,
             Scale::E4m3(_) => 0x7e,
-            Scale::F32(_) => u32::MAX,
+            // Not the type's: any scale may be as large.
+            Scale::F32(_) | Scale::Half(..) | Scale::Affine(_) => u32::MAX,
         };
         let (by_stored, by_want) = made_with(group);
         let near = block.stored.abs_diff(block.want) <= 1;

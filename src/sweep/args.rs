@@ -67,7 +67,7 @@ pub struct SweepArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
     pub attest: Option<PathBuf>,
     /// Of kernels and programs: keep inputs, outputs, what was wanted and how far off it may be of each cell that fails, as
-    /// DIR/<cell>.safetensors of at most 64 MiB.
+    /// DIR/<recipe>.<case>.safetensors of at most 64 MiB.
     #[arg(long, value_name = "DIR")]
     pub keep_failed: Option<PathBuf>,
     /// Of kernels: set times of other people's code on the same cases beside, as experiments/peers/kernels.py writes them.

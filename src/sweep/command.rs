@@ -25,7 +25,7 @@ use super::plan::{Cell, plan, select};
 use super::ready::Ready;
 use super::run::{self, Hindrance, Manifest, RecipeInfo};
 use super::session::Begun;
-use super::{home, signal, store};
+use super::{runs, signal, store};
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -319,11 +319,11 @@ fn commit(experiment: &Path) -> Option<String> {
 /// The run's folder, new, resumed or shared, with its manifest on disk.
 fn enter(args: &SweepArgs, mut manifest: Manifest) -> Result<(Folder, Manifest)> {
     manifest.fingerprint = manifest.identity();
-    let home = home::of(&manifest.experiment.name);
+    let home = runs::of(&manifest.experiment.name);
     let path = match &args.out {
         Some(out) => out.clone(),
-        None if args.resume => home::newest(&home)?,
-        None => home::unused(&home.join(manifest.started_at.replace(':', ""))),
+        None if args.resume => runs::newest(&home)?,
+        None => runs::unused(&home.join(manifest.started_at.replace(':', ""))),
     };
     if args.resume && !path.exists() {
         return Err(Error::Usage(format!("{}: no run to resume", path.display())));

@@ -40,7 +40,7 @@ pub const KEYS: &[Key] = &[
     key("op", &[Kernels], |experiment| !experiment.ops.is_empty()),
     key("case", &[Kernels], |experiment| !experiment.own_cases.is_empty()),
     key("cases", &[Kernels], |experiment| !experiment.cases.is_empty()),
-    // Operations have their own cases; only `run.json` names them.
+    // Only `run.json` names the cases that are chosen.
     key("case_names", &[], |experiment| !experiment.case_names.is_empty()),
 ];
 

@@ -75,9 +75,8 @@ impl Manifest {
             &self.invocation.mutant,
         );
         let mut digest = blake3::Hasher::new();
-        // These types are written as JSON without fail; the words of a failure are no fingerprint of any run.
-        let written = serde_json::to_writer(&mut digest, &parts);
-        written.map_or_else(|error| error.to_string(), |()| digest.finalize().to_hex().to_string())
+        serde_json::to_writer(&mut digest, &parts).expect("plain data has a form in JSON");
+        digest.finalize().to_hex().to_string()
     }
 
     /// Whether the file says one thing: its cells are those that its experiment plans, and its fingerprint is theirs. The

@@ -32,7 +32,7 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
     };
     manifest.experiment = Experiment {
         kind: Kind::Kernels,
-        cases: vec!["small".into(), "odd".into()],
+        case_names: vec!["small".into(), "odd".into()],
         recipes: variants.iter().map(|(name, ..)| recipe(name)).collect(),
         gates: vec![rule],
         ..manifest.experiment

@@ -37,6 +37,10 @@ fn what_comes_back_is_what_the_codec_rounds_to() {
         "e2m3/b32:e8m0(floor)",
         "e2m1(deepgemm)/b16:e4m3(vllm)/token:f32",
         "int8/channel:f32",
+        "uint4/channel:f16",
+        "uint8/t:f32(gptq)",
+        "e4m3/b32:bf16(up)",
+        "lut(-1,-0.25,0.5,1)/b16:f16",
     ];
     for format in FORMATS.iter().map(|named| named.name).chain(extra) {
         bench.works(&format!("quantize in.safetensors --format {format} -o q.safetensors"));
@@ -184,6 +188,50 @@ fn nan_and_infinity_do_not_vanish() {
             }
         }
     }
+}
+
+/// A file whose zero points are missing, of another type or too few is refused by name.
+#[test]
+fn zero_points_must_be_there() {
+    let bench = Bench::new();
+    bench.write("in.safetensors", &[("x", f32s(&[2, 64], &values(128)))]);
+    bench.works("quantize in.safetensors --format awq4_g128 -o q.safetensors");
+    let file = bench.open("q.safetensors");
+    assert_eq!(file.get("x.zero").unwrap().shape, [2, 1]);
+    let (codes, scale) = (file.get("x.data").unwrap().bytes, file.get("x.scale").unwrap().bytes);
+    let part = |dtype, shape: &[usize], bytes: &[u8]| raw(dtype, shape, bytes);
+    for (zero, want) in [
+        (None, "tensor 'x.data' has no zero points beside it"),
+        (
+            Some(part(Dtype::F16, &[2, 1], &[0; 4])),
+            "tensor 'x.zero': type F16, expected U8 for zero points",
+        ),
+        (
+            Some(part(Dtype::U8, &[1, 1], &[0])),
+            "tensor 'x.zero': shape [1, 1], expected [2, 1]: 2 zero points",
+        ),
+    ] {
+        let mut tensors = vec![
+            ("x.data", part(Dtype::U8, &[2, 32], codes)),
+            ("x.scale", part(Dtype::F16, &[2, 1], scale)),
+        ];
+        tensors.extend(zero.map(|zero| ("x.zero", zero)));
+        bench.write("cut.safetensors", &tensors);
+        bench.fails(
+            2,
+            "dequantize cut.safetensors --format awq4_g128 -o back.safetensors",
+            &[want],
+        );
+    }
+    // And a format that has none does not drop them.
+    let dropped = "tensor 'x.zero': format 'int4/b128:f16' has no zero points";
+    bench.fails(
+        2,
+        "dequantize q.safetensors --format int4/b128:f16 -o back.safetensors",
+        &[dropped],
+    );
+    let unknown = "--parity has no causes for formats with zero points, like 'uint4/b128:f16(awq)'";
+    bench.fails(2, "compare in.safetensors q.safetensors --parity", &[unknown]);
 }
 
 /// Files of others: names by their endings or by flags, types by what torch can save.
