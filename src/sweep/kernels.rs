@@ -84,10 +84,6 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
             ..Recipe::default()
         });
     }
-    if !experiment.case_names.is_empty() {
-        let why = "case_names are found by the operations; `cases` chooses among them";
-        return Err(("case_names".into(), why.into()));
-    }
     experiment.case_names = names;
     experiment.recipes.extend(recipes);
     Ok(())

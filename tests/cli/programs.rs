@@ -188,7 +188,7 @@ fn mistakes_in_commands() {
     let text = std::fs::read_to_string(root().join("experiments/outside.toml")).unwrap();
     refused(
         &text.replace("op = \"rope\"", "op = \"rop\""),
-        &["line 15", "no operation 'rop'; did you mean 'rope'?"],
+        &["line 16", "no operation 'rop'; did you mean 'rope'?"],
     );
     let empty = text.replace(r#"["python3", "examples/rope_triton.py"]"#, "[]");
     refused(&empty, &["'rope.triton': run is empty, expected a program"]);
