@@ -55,7 +55,10 @@ pub fn choose(tried: &[Tried], differing: usize) -> (Vec<Chosen>, Vec<usize>) {
 }
 
 fn rest(of: &[usize], chosen: &Chosen) -> Vec<usize> {
-    of.iter().copied().filter(|index| !chosen.explained.contains(index)).collect()
+    of.iter()
+        .copied()
+        .filter(|index| !chosen.explained.contains(index))
+        .collect()
 }
 
 fn best(tried: &[Tried], open: &[usize], enough: f64) -> Option<Chosen> {

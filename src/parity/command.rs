@@ -73,7 +73,11 @@ pub fn run_to(
     }
     let named = args.naming.names_rule();
     let any_name = args.tensor.is_none() && found.len() == 1;
-    let elements: usize = found.iter().map(|packed| packed.rows_cols()).map(|(rows, cols)| rows * cols).sum();
+    let elements: usize = found
+        .iter()
+        .map(|packed| packed.rows_cols())
+        .map(|(rows, cols)| rows * cols)
+        .sum();
     let progress = Progress::new(elements);
     let mut explained = 0;
     for packed in &found {
@@ -85,7 +89,14 @@ pub fn run_to(
         }
         let raw = Raw::new(packed).map_err(|why| Error::data(got, why))?;
         let diagnosis = progress.watch(&packed.name, rows * cols, |done| {
-            diagnose_from(Source::tensor(values), cols, &raw.stored(packed), &packed.format, named, done)
+            diagnose_from(
+                Source::tensor(values),
+                cols,
+                &raw.stored(packed),
+                &packed.format,
+                named,
+                done,
+            )
         });
         explained += usize::from(diagnosis.explained());
         output::print(out, json, &packed.name, &packed.format, &packed.shape, &diagnosis)?;

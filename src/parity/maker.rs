@@ -1,7 +1,7 @@
 //! Quantizers that may have made the bytes: a rule, the global scales it worked under, and what was done to its input.
 
-use super::problem::{Cell, Problem, canonical, largest};
 use super::Cause;
+use super::problem::{Cell, Problem, canonical, largest};
 use crate::formats::{Format, Group, Scale, Select, Single};
 
 /// Something done to the values before they are quantized.
@@ -23,22 +23,25 @@ const fn value(detail: &'static str, change: fn(f32) -> f32) -> Input {
     Input { detail, cause, change }
 }
 
-const fn place(
-    detail: &'static str,
-    change: fn((usize, usize), usize, usize) -> Option<(usize, usize)>,
-) -> Input {
+const fn place(detail: &'static str, change: fn((usize, usize), usize, usize) -> Option<(usize, usize)>) -> Input {
     let (cause, change) = (Cause::Layout, Change::Place(change));
     Input { detail, cause, change }
 }
 
 /// All changes of the input that are tried.
 pub const INPUTS: &[Input] = &[
-    value("cut off at zero: negative values became 0 (ReLU)", |x| if x < 0.0 { 0.0 } else { x }),
+    value("cut off at zero: negative values became 0 (ReLU)", |x| {
+        if x < 0.0 { 0.0 } else { x }
+    }),
     value("without its sign: magnitudes were quantized", f32::abs),
     value("negated", |x| -x),
-    value("rounded to bf16 first (double rounding)", |x| half::bf16::from_f32(x).to_f32()),
+    value("rounded to bf16 first (double rounding)", |x| {
+        half::bf16::from_f32(x).to_f32()
+    }),
     value("truncated to bf16 first", |x| f32::from_bits(x.to_bits() & 0xffff_0000)),
-    value("rounded to f16 first (double rounding)", |x| half::f16::from_f32(x).to_f32()),
+    value("rounded to f16 first (double rounding)", |x| {
+        half::f16::from_f32(x).to_f32()
+    }),
     value("rounded to TF32 first (double rounding)", |x| rounded(x, 13)),
     value("rounded to E5M2 first (double rounding)", |x| {
         crate::formats::E5M2.decode(crate::formats::E5M2.encode(x))
@@ -46,12 +49,18 @@ pub const INPUTS: &[Input] = &[
     value("rounded to E4M3 first (double rounding)", |x| {
         crate::formats::E4M3.decode(crate::formats::E4M3.encode(x))
     }),
-    value("without positive values: they became 0", |x| if x > 0.0 { 0.0 } else { x }),
+    value(
+        "without positive values: they became 0",
+        |x| if x > 0.0 { 0.0 } else { x },
+    ),
     value("squared", |x| x * x),
     value("the SiLU of the source", |x| x / (1.0 + (-x).exp())),
     value("clamped to ±1", |x| x.clamp(-1.0, 1.0)),
     value("clamped to ±6", |x| x.clamp(-6.0, 6.0)),
-    value("with NaN and infinities made 0", |x| if x.is_finite() { x } else { 0.0 }),
+    value(
+        "with NaN and infinities made 0",
+        |x| if x.is_finite() { x } else { 0.0 },
+    ),
     value("rounded to integers", f32::round_ties_even),
     place("transposed", |(r, c), rows, cols| (rows == cols).then_some((c, r))),
     place("read in column order", |(r, c), rows, cols| {
@@ -62,26 +71,40 @@ pub const INPUTS: &[Input] = &[
         let at = r * cols + c;
         Some((at % rows, at / rows))
     }),
-    place("the row before, not its own", |(r, c), _, _| Some((r.checked_sub(1)?, c))),
-    place("the next row, not its own", |(r, c), rows, _| (r + 1 < rows).then_some((r + 1, c))),
+    place("the row before, not its own", |(r, c), _, _| {
+        Some((r.checked_sub(1)?, c))
+    }),
+    place("the next row, not its own", |(r, c), rows, _| {
+        (r + 1 < rows).then_some((r + 1, c))
+    }),
     place("the rows in reverse order", |(r, c), rows, _| Some((rows - 1 - r, c))),
-    place("the columns in reverse order", |(r, c), _, cols| Some((r, cols - 1 - c))),
+    place("the columns in reverse order", |(r, c), _, cols| {
+        Some((r, cols - 1 - c))
+    }),
     place("with every two rows exchanged", |(r, c), rows, _| {
         (r ^ 1 < rows).then_some((r ^ 1, c))
     }),
     place("with every two columns exchanged", |(r, c), _, cols| {
         (c ^ 1 < cols).then_some((r, c ^ 1))
     }),
-    place("the column before, not its own", |(r, c), _, _| Some((r, c.checked_sub(1)?))),
-    place("the next column, not its own", |(r, c), _, cols| (c + 1 < cols).then_some((r, c + 1))),
-    place("with the halves of each row exchanged", |(r, c), _, cols| Some((r, (c + cols / 2) % cols))),
+    place("the column before, not its own", |(r, c), _, _| {
+        Some((r, c.checked_sub(1)?))
+    }),
+    place("the next column, not its own", |(r, c), _, cols| {
+        (c + 1 < cols).then_some((r, c + 1))
+    }),
+    place("with the halves of each row exchanged", |(r, c), _, cols| {
+        Some((r, (c + cols / 2) % cols))
+    }),
     place("with the halves of each row interleaved", |(r, c), _, cols| {
         Some((r, c / 2 + c % 2 * (cols / 2)))
     }),
     place("with even columns before odd ones in each row", |(r, c), _, cols| {
         Some((r, c * 2 % cols + c * 2 / cols))
     }),
-    place("with the halves of the rows exchanged", |(r, c), rows, _| Some(((r + rows / 2) % rows, c))),
+    place("with the halves of the rows exchanged", |(r, c), rows, _| {
+        Some(((r + rows / 2) % rows, c))
+    }),
 ];
 
 /// Round to nearest even, so many low bits of the fraction dropped.
@@ -151,7 +174,11 @@ impl Maker {
             }
             false => self.single(problem, group).map_or(0, |single| single.scale(amax)),
         };
-        if problem.scale_bytes() == 4 { canonical(bits) } else { bits }
+        if problem.scale_bytes() == 4 {
+            canonical(bits)
+        } else {
+            bits
+        }
     }
 
     /// Values at these flat indices as the quantizer saw them.
@@ -175,7 +202,8 @@ impl Maker {
     /// A row, or part of it, as the quantizer saw it; what is not known of it as it is.
     pub fn row(&self, problem: &Problem, at: usize, len: usize) -> Vec<f32> {
         let cell = Cell { group: 0, at, len };
-        self.values(problem, &cell).unwrap_or_else(|| problem.source.read(at, len))
+        self.values(problem, &cell)
+            .unwrap_or_else(|| problem.source.read(at, len))
     }
 
     /// The values of a cell as the quantizer saw them.
@@ -208,11 +236,6 @@ impl Maker {
         let repr = self.format.repr();
         let y = self.quotients(problem, cell, &x, scale);
         Some(y.into_iter().map(|y| repr.encode(y)).collect())
-    }
-
-    /// The name of the rule, and of the cast if it is not the element's own.
-    pub fn name(&self) -> String {
-        name(&self.format)
     }
 }
 

@@ -9,6 +9,7 @@
 mod choose;
 mod codes;
 mod command;
+mod levels;
 mod maker;
 mod order;
 mod output;
@@ -25,11 +26,12 @@ use std::fmt;
 use std::sync::atomic::AtomicUsize;
 
 pub use command::{ParityArgs, run_to};
+use levels::Level;
 use maker::Maker;
 use problem::Problem;
 pub use problem::Source;
 pub use rules::Candidate;
-use search::{Fit, Level, Storage, Way};
+use search::{Fit, Storage, Way};
 use verify::{Tally, View};
 
 use crate::formats::{Encoded, Format};
@@ -208,7 +210,14 @@ pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named:
 }
 
 /// [`diagnose`] of values that are read where they are needed; counts in `done` the elements that were held against a rule.
-pub fn diagnose_from(source: Source, cols: usize, stored: &Stored, format: &Format, named: bool, done: &AtomicUsize) -> Diagnosis {
+pub fn diagnose_from(
+    source: Source,
+    cols: usize,
+    stored: &Stored,
+    format: &Format,
+    named: bool,
+    done: &AtomicUsize,
+) -> Diagnosis {
     let problem = Problem::new(source, cols, stored, format);
     let storage = Storage::new(&problem);
     let formats = problem.format.by_rules();
@@ -221,18 +230,34 @@ pub fn diagnose_from(source: Source, cols: usize, stored: &Stored, format: &Form
     let own = &formats[..1];
     if named {
         let mut candidates = rules::candidates(&problem, &declared, own, true, done);
-        if candidates.first().is_some_and(|own| own.format == formats[0] && own.exact()) {
-            return Diagnosis::exact(&problem, &storage, candidates.swap_remove(0), Vec::new(), Vec::new(), named);
+        if candidates
+            .first()
+            .is_some_and(|own| own.format == formats[0] && own.exact())
+        {
+            return Diagnosis::exact(
+                &problem,
+                &storage,
+                candidates.swap_remove(0),
+                Vec::new(),
+                Vec::new(),
+                named,
+            );
         }
     }
     let candidates = rules::candidates(&problem, &declared, &formats, false, done);
     let (exact, close): (Vec<Candidate>, Vec<Candidate>) = candidates.into_iter().partition(Candidate::exact);
-    let tolerated: Vec<Candidate> = close.iter().filter(|candidate| candidate.tolerated()).cloned().collect();
+    let tolerated: Vec<Candidate> = close
+        .iter()
+        .filter(|candidate| candidate.tolerated())
+        .cloned()
+        .collect();
     if !named && let Some(first) = exact.first().cloned() {
         return Diagnosis::exact(&problem, &storage, first, exact, tolerated, named);
     }
     // A rule that explains the sample is nearly right, and differs too seldom to be seen in it.
-    let seldom = close.iter().filter(|candidate| !named || candidate.format == formats[0]);
+    let seldom = close
+        .iter()
+        .filter(|candidate| !named || candidate.format == formats[0]);
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
     let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
         Some(candidate) => Fit::declared(&problem, &candidate.format),
@@ -259,7 +284,10 @@ fn explain(
     };
     let mut tally = view.tally(problem, &fit.maker, done);
     if tally.wrong_scales > 0 && fit.scales.recode.is_none() {
-        let stored = View { under_stored: true, ..view };
+        let stored = View {
+            under_stored: true,
+            ..view
+        };
         let other = stored.tally(problem, &fit.maker, done);
         if other.wrong_codes < tally.wrong_codes {
             (view, tally) = (stored, other);
@@ -268,7 +296,10 @@ fn explain(
     let mut findings = storage::findings(problem, &view, fit);
     let stored_otherwise = !findings.is_empty();
     if stored_otherwise && exact.is_empty() && fit.maker.input.is_none() {
-        let stored = View { under_stored: false, ..view };
+        let stored = View {
+            under_stored: false,
+            ..view
+        };
         exact = rules::candidates(problem, &stored, formats, false, done);
         exact.retain(Candidate::exact);
     }
@@ -279,13 +310,23 @@ fn explain(
         unknown(a).cmp(&unknown(b)).then(b.share().total_cmp(&a.share()))
     });
     findings.extend(rest);
-    let Tally { wrong_scales, wrong_codes, wrong_blocks, far, .. } = tally;
+    let Tally {
+        wrong_scales,
+        wrong_codes,
+        wrong_blocks,
+        far,
+        ..
+    } = tally;
     let reference = Candidate {
         format: fit.maker.format,
         wrong_scales,
         wrong_codes,
         wrong_blocks,
-        wrong_globals: if fit.level == Level::AsStored { 0 } else { fit.maker.globals.len() },
+        wrong_globals: if fit.level == Level::AsStored {
+            0
+        } else {
+            fit.maker.globals.len()
+        },
         close: !far,
     };
     Diagnosis {
@@ -293,7 +334,11 @@ fn explain(
         scale_order: storage.scale_orders.0[fit.scales.order].name.clone(),
         exact,
         tolerated,
-        foreign_globals: if fit.level == Level::AsStored { foreign(problem, &reference.format) } else { 0 },
+        foreign_globals: if fit.level == Level::AsStored {
+            foreign(problem, &reference.format)
+        } else {
+            0
+        },
         reference,
         findings,
         named,
@@ -320,7 +365,11 @@ impl Diagnosis {
         Self {
             data_order: storage.code_orders.0[0].name.clone(),
             scale_order: storage.scale_orders.0[0].name.clone(),
-            exact: if exact.is_empty() { vec![reference.clone()] } else { exact },
+            exact: if exact.is_empty() {
+                vec![reference.clone()]
+            } else {
+                exact
+            },
             tolerated,
             foreign_globals: foreign(problem, &reference.format),
             reference,

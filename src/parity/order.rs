@@ -24,13 +24,26 @@ pub struct Order {
 pub struct Orders(pub Vec<Order>);
 
 impl Orders {
-    fn add(&mut self, name: impl Into<String>, cause: Cause, at: impl Fn(usize, usize) -> usize + Send + Sync + 'static) {
+    fn add(
+        &mut self,
+        name: impl Into<String>,
+        cause: Cause,
+        at: impl Fn(usize, usize) -> usize + Send + Sync + 'static,
+    ) {
         let (name, at, steps) = (name.into(), Box::new(at) as At, u8::from(!self.0.is_empty()));
         self.0.push(Order { name, cause, at, steps });
     }
 
     /// An order with neighbouring entries exchanged, as one more mistake.
-    fn exchanged(&mut self, of: &Shape, base: &str, name: &str, cause: Cause, bits: usize, at: fn(&Shape, usize, usize) -> usize) {
+    fn exchanged(
+        &mut self,
+        of: &Shape,
+        base: &str,
+        name: &str,
+        cause: Cause,
+        bits: usize,
+        at: fn(&Shape, usize, usize) -> usize,
+    ) {
         let of = *of;
         let plain = base == "row-major";
         let name = if plain { name.into() } else { format!("{base}, {name}") };
@@ -64,16 +77,20 @@ impl Shape {
         let Self { rows, cols } = self;
         let widest = len.saturating_sub(cols) / rows.saturating_sub(1).max(1);
         for stride in (cols + 1..=widest).take(STRIDES) {
-            orders.add(format!("rows {stride} {unit} apart"), Cause::Layout, move |r, c| r * stride + c);
+            orders.add(format!("rows {stride} {unit} apart"), Cause::Layout, move |r, c| {
+                r * stride + c
+            });
         }
         let flat = move |r: usize, c: usize| r * cols + c;
         let layout = Cause::Layout;
         if rows > 1 && cols > 1 {
             orders.add("column-major", layout, move |r, c| c * rows + r);
             orders.add("in row order, rows reversed", layout, move |r, c| flat(rows - 1 - r, c));
-            orders.add("in row order, the two halves of the rows exchanged", layout, move |r, c| {
-                flat((r + rows / 2) % rows, c)
-            });
+            orders.add(
+                "in row order, the two halves of the rows exchanged",
+                layout,
+                move |r, c| flat((r + rows / 2) % rows, c),
+            );
             for by in [1usize, 2, 4, 8, 16, 32, 64].into_iter().filter(|by| *by < rows) {
                 let name = format!("in row order, rows exchanged with those {by} away");
                 orders.add(name, layout, move |r, c| flat(r ^ by, c));
@@ -87,15 +104,22 @@ impl Shape {
                     flat((r + rows - by) % rows, c)
                 });
             }
-            for parts in [2, 4, 8, 16, 32].into_iter().filter(|parts| rows % parts == 0 && rows > *parts) {
+            for parts in [2, 4, 8, 16, 32]
+                .into_iter()
+                .filter(|parts| rows % parts == 0 && rows > *parts)
+            {
                 let (a, b) = (rows / parts, parts);
-                orders.add(format!("with rows dealt to {parts} parts in turn"), layout, move |r, c| {
-                    flat(r % b * a + r / b, c)
-                });
+                orders.add(
+                    format!("with rows dealt to {parts} parts in turn"),
+                    layout,
+                    move |r, c| flat(r % b * a + r / b, c),
+                );
                 if a != b {
-                    orders.add(format!("with rows taken from {parts} parts in turn"), layout, move |r, c| {
-                        flat(r % a * b + r / a, c)
-                    });
+                    orders.add(
+                        format!("with rows taken from {parts} parts in turn"),
+                        layout,
+                        move |r, c| flat(r % a * b + r / a, c),
+                    );
                 }
             }
         }
@@ -108,9 +132,11 @@ impl Shape {
             for parts in [2, 4, 8, cols / 4, cols / 2] {
                 if parts > 1 && cols % parts == 0 && cols > parts {
                     let (a, b) = (cols / parts, parts);
-                    orders.add(format!("with columns dealt to {parts} parts in turn"), layout, move |r, c| {
-                        flat(r, c % b * a + c / b)
-                    });
+                    orders.add(
+                        format!("with columns dealt to {parts} parts in turn"),
+                        layout,
+                        move |r, c| flat(r, c % b * a + c / b),
+                    );
                 }
             }
         }
@@ -120,12 +146,16 @@ impl Shape {
             orders.add(format!("{by} place{s} early"), layout, move |r, c| {
                 flat(r, c).checked_sub(by).unwrap_or(usize::MAX)
             });
-            orders.add(format!("{by} place{s} late in each row, wrapped around"), layout, move |r, c| {
-                flat(r, (c + by) % cols)
-            });
-            orders.add(format!("{by} place{s} early in each row, wrapped around"), layout, move |r, c| {
-                flat(r, (c + cols - by % cols) % cols)
-            });
+            orders.add(
+                format!("{by} place{s} late in each row, wrapped around"),
+                layout,
+                move |r, c| flat(r, (c + by) % cols),
+            );
+            orders.add(
+                format!("{by} place{s} early in each row, wrapped around"),
+                layout,
+                move |r, c| flat(r, (c + cols - by % cols) % cols),
+            );
         }
     }
 }
@@ -133,7 +163,10 @@ impl Shape {
 /// Orders of codes.
 pub fn of_codes(problem: &Problem) -> Orders {
     let grid = problem.grid;
-    let shape = Shape { rows: grid.rows, cols: grid.cols };
+    let shape = Shape {
+        rows: grid.rows,
+        cols: grid.cols,
+    };
     let Shape { rows, cols } = shape;
     let bits = problem.format.element.stored_bits();
     let mut orders = Orders(Vec::new());
@@ -144,7 +177,18 @@ pub fn of_codes(problem: &Problem) -> Orders {
         let plain = base == "row-major";
         let nibbles = if plain { Cause::NibbleOrder } else { Cause::Layout };
         if bits == 4 {
-            orders.exchanged(&shape, base, if plain { "row-major, high nibble first" } else { "high nibble first" }, nibbles, 1, at);
+            orders.exchanged(
+                &shape,
+                base,
+                if plain {
+                    "row-major, high nibble first"
+                } else {
+                    "high nibble first"
+                },
+                nibbles,
+                1,
+                at,
+            );
         }
         for bytes in [2, 4, 8] {
             let name = format!("with the bytes of {}-bit words swapped", bytes * 8);
@@ -165,20 +209,49 @@ pub fn of_codes(problem: &Problem) -> Orders {
                 let i = c % width;
                 r * cols + c / width * width + i % (width / 2) * 2 + i / (width / 2)
             };
-            let name = format!("split: of every {width} elements the first half in low nibbles, the second in high ones (as in GGUF)");
+            let name = format!(
+                "split: of every {width} elements the first half in low nibbles, the second in high ones (as in GGUF)"
+            );
             orders.add(name, Cause::NibbleOrder, split);
-            let name = format!("split: of every {width} elements the first half in high nibbles, the second in low ones");
+            let name =
+                format!("split: of every {width} elements the first half in high nibbles, the second in low ones");
             orders.add(name, Cause::NibbleOrder, move |r, c| split(r, c) ^ 1);
         }
+        orders.add("with all bytes in reverse order", Cause::Layout, move |r, c| {
+            (rows * cols - 1 - (r * cols + c)) ^ 1
+        });
         if cols % 8 == 0 {
             let awq = |order: [usize; 8]| move |r: usize, c: usize| r * cols + c / 8 * 8 + order[c % 8];
-            orders.add("in AWQ's order: eight codes of a word as 0 2 4 6 1 3 5 7", Cause::NibbleOrder, awq([0, 4, 1, 5, 2, 6, 3, 7]));
-            orders.add("in AWQ's order, undone where it was never done", Cause::NibbleOrder, awq([0, 2, 4, 6, 1, 3, 5, 7]));
+            orders.add(
+                "in AWQ's order: eight codes of a word as 0 2 4 6 1 3 5 7",
+                Cause::NibbleOrder,
+                awq([0, 4, 1, 5, 2, 6, 3, 7]),
+            );
+            orders.add(
+                "in AWQ's order, undone where it was never done",
+                Cause::NibbleOrder,
+                awq([0, 2, 4, 6, 1, 3, 5, 7]),
+            );
         }
     }
     shape.common(&mut orders, problem.stored_codes(), "elements", problem.grid.tile.1);
     let (height, width) = problem.grid.tile;
-    let mut tiles = vec![(8, 8), (8, 16), (16, 8), (16, 16), (8, 32), (16, 32), (32, 32), (64, 64), (128, 128), (128, 64), (64, 16), (128, 16), (128, 32), (height, width)];
+    let mut tiles = vec![
+        (8, 8),
+        (8, 16),
+        (16, 8),
+        (16, 16),
+        (8, 32),
+        (16, 32),
+        (32, 32),
+        (64, 64),
+        (128, 128),
+        (128, 64),
+        (64, 16),
+        (128, 16),
+        (128, 32),
+        (height, width),
+    ];
     tiles.dedup();
     for (h, w) in tiles {
         if h < 2 || w > cols || rows % h != 0 || cols % w != 0 || (h == rows && w == cols) {
@@ -188,12 +261,16 @@ pub fn of_codes(problem: &Problem) -> Orders {
         orders.add(format!("tile by tile of {h} × {w}"), Cause::Layout, move |r, c| {
             (r / h * (cols / w) + c / w) * h * w + inside(r, c)
         });
-        orders.add(format!("tile by tile of {h} × {w}, tiles in column order"), Cause::Layout, move |r, c| {
-            (c / w * (rows / h) + r / h) * h * w + inside(r, c)
-        });
-        orders.add(format!("transposed within tiles of {h} × {w}"), Cause::Layout, move |r, c| {
-            (r / h * (cols / w) + c / w) * h * w + c % w * h + r % h
-        });
+        orders.add(
+            format!("tile by tile of {h} × {w}, tiles in column order"),
+            Cause::Layout,
+            move |r, c| (c / w * (rows / h) + r / h) * h * w + inside(r, c),
+        );
+        orders.add(
+            format!("transposed within tiles of {h} × {w}"),
+            Cause::Layout,
+            move |r, c| (r / h * (cols / w) + c / w) * h * w + c % w * h + r % h,
+        );
     }
     orders
 }
@@ -205,9 +282,15 @@ const INSIDE: [Inside; 6] = [
     ("", |r, c| r % 32 * 16 + r / 32 * 4 + c),
     (", tiles in rows of 4", |r, c| r * 4 + c),
     (", tiles column by column", |r, c| c * 128 + r),
-    (", tiles with columns and quarters exchanged", |r, c| r % 32 * 16 + c * 4 + r / 32),
-    (", tiles with rows dealt the other way", |r, c| r % 4 * 128 + r / 4 * 4 + c),
-    (", tiles with quarters one after another and transposed", |r, c| r / 32 * 128 + c * 32 + r % 32),
+    (", tiles with columns and quarters exchanged", |r, c| {
+        r % 32 * 16 + c * 4 + r / 32
+    }),
+    (", tiles with rows dealt the other way", |r, c| {
+        r % 4 * 128 + r / 4 * 4 + c
+    }),
+    (", tiles with quarters one after another and transposed", |r, c| {
+        r / 32 * 128 + c * 32 + r % 32
+    }),
 ];
 
 /// Orders of scales.
@@ -217,8 +300,13 @@ pub fn of_scales(problem: &Problem) -> Orders {
     let (size, len) = (problem.scale_bytes(), problem.stored_scales());
     let mut orders = Orders(Vec::new());
     orders.add("row-major", Cause::Layout, move |r, c| r * cols + c);
-    for layout in LAYOUTS.iter().filter(|layout| layout.groups == Groups::None && layout.scale == size) {
-        let Ok(placement) = layout.place(&[rows, cols], &[]) else { continue };
+    for layout in LAYOUTS
+        .iter()
+        .filter(|layout| layout.groups == Groups::None && layout.scale == size)
+    {
+        let Ok(placement) = layout.place(&[rows, cols], &[]) else {
+            continue;
+        };
         let blocked = layout.name.starts_with("blocked");
         let cause = if blocked { Cause::Swizzle } else { Cause::Layout };
         orders.add(layout.name, cause, move |r, c| {
@@ -234,7 +322,11 @@ pub fn of_scales(problem: &Problem) -> Orders {
                 orders.add(format!("{name}{inside}"), Cause::Swizzle, at);
             };
             if !inside.is_empty() {
-                add(&mut orders, "in tiles of 128 × 4".into(), Box::new(move |r, c| r * across + c));
+                add(
+                    &mut orders,
+                    "in tiles of 128 × 4".into(),
+                    Box::new(move |r, c| r * across + c),
+                );
             }
             if down > 1 && across > 1 {
                 let name = "in tiles of 128 × 4, the tiles in column order";
@@ -311,12 +403,13 @@ fn unswizzled(orders: &mut Orders, shape: Shape, len: usize) {
         let (r, c) = (i / 16 + i % 16 / 4 * 32, i % 4);
         (tile / (cols / 4) * 128 + r) * cols + tile % (cols / 4) * 4 + c
     };
-    orders.add("un-swizzled: taken out of blocked_128x4, which they were not in", Cause::Swizzle, move |r, c| {
-        place(r * cols + c)
-    });
-    let forward = move |r: usize, c: usize| {
-        (r / 128 * (cols / 4) + c / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4
-    };
+    orders.add(
+        "un-swizzled: taken out of blocked_128x4, which they were not in",
+        Cause::Swizzle,
+        move |r, c| place(r * cols + c),
+    );
+    let forward =
+        move |r: usize, c: usize| (r / 128 * (cols / 4) + c / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
     orders.add("swizzled twice into blocked_128x4", Cause::Swizzle, move |r, c| {
         let once = forward(r, c);
         forward(once / cols, once % cols)

@@ -107,11 +107,7 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
     }
     for finding in &diagnosis.findings {
         let Finding {
-            cause,
-            count,
-            of,
-            unit,
-            ..
+            cause, count, of, unit, ..
         } = finding;
         line(format!("{cause:24} {count} of {of} {unit}: {}", words(finding)));
         if let Some(example) = &finding.example {

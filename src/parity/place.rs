@@ -68,7 +68,9 @@ fn part(hits: &[u32]) -> Part {
     if (last - first + 1) * 6 <= hit.len() * 10 {
         return Part::Range(first, last);
     }
-    let moduli = (2..=64).chain([96, 128, 192, 256, 384, 512, 1024]).filter(|m| m * 2 <= n);
+    let moduli = (2..=64)
+        .chain([96, 128, 192, 256, 384, 512, 1024])
+        .filter(|m| m * 2 <= n);
     for modulus in moduli {
         let mut residues: Vec<usize> = hit.iter().map(|i| i % modulus).collect();
         residues.sort_unstable();

@@ -123,7 +123,11 @@ impl<'a> Problem<'a> {
 
     /// Rows of a strip, and how many strips there are.
     pub fn strips(&self) -> (usize, usize) {
-        let height = if self.grid.tile.0 > 256 { STRIP } else { self.grid.tile.0 };
+        let height = if self.grid.tile.0 > 256 {
+            STRIP
+        } else {
+            self.grid.tile.0
+        };
         (height, self.grid.rows.div_ceil(height))
     }
 
@@ -194,7 +198,9 @@ impl<'a> Problem<'a> {
     pub fn code_at(&self, place: usize) -> Option<u16> {
         let data = self.stored.data;
         match self.format.element.stored_bits() {
-            4 => data.get(place / 2).map(|byte| u16::from(byte >> (4 * (place % 2)) & 0xf)),
+            4 => data
+                .get(place / 2)
+                .map(|byte| u16::from(byte >> (4 * (place % 2)) & 0xf)),
             16 => Some(u16::from_le_bytes([*data.get(2 * place)?, *data.get(2 * place + 1)?])),
             _ => data.get(place).copied().map(u16::from),
         }
@@ -221,7 +227,9 @@ impl<'a> Problem<'a> {
     pub fn block(&self, group: usize) -> Vec<f32> {
         let Cell { at, len, .. } = self.cell(group, 0, 0, usize::MAX);
         let rows = self.rows_of(group);
-        (0..rows).flat_map(|r| self.source.read(at + r * self.grid.cols, len)).collect()
+        (0..rows)
+            .flat_map(|r| self.source.read(at + r * self.grid.cols, len))
+            .collect()
     }
 
     fn rows_of(&self, group: usize) -> usize {
@@ -315,5 +323,9 @@ pub fn largest(values: impl Iterator<Item = f32>) -> f32 {
 
 /// All NaN of f32 as one.
 pub fn canonical(bits: u32) -> u32 {
-    if f32::from_bits(bits).is_nan() { 0x7fc0_0000 } else { bits }
+    if f32::from_bits(bits).is_nan() {
+        0x7fc0_0000
+    } else {
+        bits
+    }
 }

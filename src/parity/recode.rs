@@ -90,7 +90,12 @@ pub struct Recode {
 impl Recode {
     fn new(cause: Cause, name: impl Into<String>, apply: impl Fn(u32) -> u32 + Send + Sync + 'static) -> Self {
         let (name, apply) = (name.into(), Box::new(apply));
-        Self { cause, name, apply, ulps: 0 }
+        Self {
+            cause,
+            name,
+            apply,
+            ulps: 0,
+        }
     }
 
     /// Whether that is what it makes of the expected bits.
@@ -150,7 +155,12 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     let encoding = Cause::Encoding;
     let mut all = Vec::new();
     let mut add = |cause, name: &str, apply: Box<dyn Fn(u32) -> u32 + Send + Sync>| {
-        all.push(Recode { cause, name: name.into(), apply, ulps: 0 })
+        all.push(Recode {
+            cause,
+            name: name.into(),
+            apply,
+            ulps: 0,
+        })
     };
     match scale {
         Scale::F32(_) => {
@@ -160,10 +170,18 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
             add(encoding, "the reciprocals of what is meant", of(|s| 1.0 / s));
             let precision = Cause::ScaleRounding;
             add(precision, "rounded to bf16", of(|s| half::bf16::from_f32(s).to_f32()));
-            add(precision, "truncated to bf16", of(|s| f32::from_bits(s.to_bits() & 0xffff_0000)));
+            add(
+                precision,
+                "truncated to bf16",
+                of(|s| f32::from_bits(s.to_bits() & 0xffff_0000)),
+            );
             add(precision, "rounded to f16", of(|s| half::f16::from_f32(s).to_f32()));
             add(precision, "rounded to TF32", of(|s| super::maker::rounded(s, 13)));
-            add(precision, "truncated to TF32", of(|s| f32::from_bits(s.to_bits() & !0x1fff)));
+            add(
+                precision,
+                "truncated to TF32",
+                of(|s| f32::from_bits(s.to_bits() & !0x1fff)),
+            );
             add(precision, "rounded to E4M3", of(|s| E4M3.decode(E4M3.encode(s))));
             add(precision, "rounded to E5M2", of(|s| E5M2.decode(E5M2.encode(s))));
             let power = |s: f32| f32::from_bits(s.to_bits() & 0x7f80_0000);
@@ -182,20 +200,48 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
             add(encoding, "squared", of(|s| s * s));
             add(encoding, "their square roots", of(f32::sqrt));
             add(Cause::Sign, "negated", of(|s| -s));
-            add(encoding, "f32 with their four bytes in reverse order", Box::new(|bits| canonical(bits.swap_bytes())));
-            add(encoding, "f32 with their 16-bit halves exchanged", Box::new(|bits| canonical(bits.rotate_left(16))));
-            add(encoding, "E8M0 codes widened to f32 as numbers", of(|s| ((s.to_bits() + 0x7f_ffff) >> 23) as f32));
-            add(encoding, "E8M0 codes in the low byte of a word", Box::new(|bits| (bits + 0x7f_ffff) >> 23));
+            add(
+                encoding,
+                "f32 with their four bytes in reverse order",
+                Box::new(|bits| canonical(bits.swap_bytes())),
+            );
+            add(
+                encoding,
+                "f32 with their 16-bit halves exchanged",
+                Box::new(|bits| canonical(bits.rotate_left(16))),
+            );
+            add(
+                encoding,
+                "E8M0 codes widened to f32 as numbers",
+                of(|s| ((s.to_bits() + 0x7f_ffff) >> 23) as f32),
+            );
+            add(
+                encoding,
+                "E8M0 codes in the low byte of a word",
+                Box::new(|bits| (bits + 0x7f_ffff) >> 23),
+            );
         }
         Scale::E8m0(_) => {
-            add(encoding, "reciprocals of what is meant: code 254 − b for b", Box::new(|b| 254u32.saturating_sub(b)));
-            add(encoding, "reciprocals of what is meant: code 255 − b for b", Box::new(|b| 255u32.saturating_sub(b)));
+            add(
+                encoding,
+                "reciprocals of what is meant: code 254 − b for b",
+                Box::new(|b| 254u32.saturating_sub(b)),
+            );
+            add(
+                encoding,
+                "reciprocals of what is meant: code 255 − b for b",
+                Box::new(|b| 255u32.saturating_sub(b)),
+            );
             for by in [1i32, -1, 2, -2, 3, -3, 8, -8, 127, -127] {
                 let way = if by > 0 { "above" } else { "below" };
                 let name = format!("stored {} {way}, as with another exponent bias", by.abs());
                 add(encoding, &name, Box::new(move |b| b.saturating_add_signed(by).min(255)));
             }
-            add(encoding, "stored as signed exponents, without the bias of 127", Box::new(|b| b.wrapping_sub(127) & 255));
+            add(
+                encoding,
+                "stored as signed exponents, without the bias of 127",
+                Box::new(|b| b.wrapping_sub(127) & 255),
+            );
             add(encoding, "shifted left by one bit", Box::new(|b| b << 1 & 255));
             add(encoding, "shifted right by one bit", Box::new(|b| b >> 1));
             add(
@@ -211,9 +257,21 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
                 "in E4M3 FNUZ, whose bias is 8, so that they read as twice what is meant",
                 Box::new(move |b| OTHERS[0].encode(value(b)).into()),
             );
-            add(encoding, "in E5M2, not in E4M3", Box::new(move |b| E5M2.encode(value(b)).into()));
-            add(encoding, "the reciprocals of what is meant", Box::new(move |b| E4M3.encode(1.0 / value(b)).into()));
-            add(encoding, "squared", Box::new(move |b| E4M3.encode(value(b) * value(b)).into()));
+            add(
+                encoding,
+                "in E5M2, not in E4M3",
+                Box::new(move |b| E5M2.encode(value(b)).into()),
+            );
+            add(
+                encoding,
+                "the reciprocals of what is meant",
+                Box::new(move |b| E4M3.encode(1.0 / value(b)).into()),
+            );
+            add(
+                encoding,
+                "squared",
+                Box::new(move |b| E4M3.encode(value(b) * value(b)).into()),
+            );
             add(
                 Cause::ScaleRounding,
                 "rounded up to powers of two",
@@ -229,7 +287,11 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
                 "in E8M0, rounded up",
                 Box::new(move |b| ((value(b).to_bits() + 0x7f_ffff) >> 23) & 255),
             );
-            add(encoding, "in E8M0, rounded down", Box::new(move |b| (value(b).to_bits() >> 23) & 255));
+            add(
+                encoding,
+                "in E8M0, rounded down",
+                Box::new(move |b| (value(b).to_bits() >> 23) & 255),
+            );
             for by in [1i32, -1, 2, -2, 3, 4, -4, 8, -8, 16, -16, 24, -24] {
                 let name = match by % 8 {
                     0 => format!("too large by 2^{}", by / 8),
@@ -242,7 +304,11 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     }
     if scale.bytes() == 1 {
         add(encoding, "with their bits reversed", Box::new(|b| reversed(b, 8)));
-        add(encoding, "with their nibbles exchanged", Box::new(|b| (b << 4 | b >> 4) & 255));
+        add(
+            encoding,
+            "with their nibbles exchanged",
+            Box::new(|b| (b << 4 | b >> 4) & 255),
+        );
         add(encoding, "with all bits inverted", Box::new(|b| !b & 255));
         for bit in 0..8 {
             let name = format!("with bit {bit} inverted");
@@ -266,54 +332,117 @@ pub fn of_codes(repr: Repr, bits: u32) -> Vec<Recode> {
     let negative = move |b: u32| b & sign != 0;
     let mut all = vec![
         Recode::new(Cause::Sign, "negated: every sign is inverted", negate),
-        Recode::new(Cause::Sign, "without sign: magnitudes only", move |b| if negative(b) { negate(b) } else { b }),
-        Recode::new(Cause::Sign, "all negative", move |b| if negative(b) { b } else { negate(b) }),
-        Recode::new(Cause::Sign, "0 for every negative value (ReLU)", move |b| if negative(b) { 0 } else { b }),
-        Recode::new(Cause::Sign, "−0 for every negative value (ReLU)", move |b| if negative(b) { sign } else { b }),
-        Recode::new(Cause::Sign, "0 for every positive value", move |b| if negative(b) { b } else { 0 }),
+        Recode::new(Cause::Sign, "without sign: magnitudes only", move |b| {
+            if negative(b) { negate(b) } else { b }
+        }),
+        Recode::new(
+            Cause::Sign,
+            "all negative",
+            move |b| if negative(b) { b } else { negate(b) },
+        ),
+        Recode::new(Cause::Sign, "0 for every negative value (ReLU)", move |b| {
+            if negative(b) { 0 } else { b }
+        }),
+        Recode::new(Cause::Sign, "−0 for every negative value (ReLU)", move |b| {
+            if negative(b) { sign } else { b }
+        }),
+        Recode::new(Cause::Sign, "0 for every positive value", move |b| {
+            if negative(b) { b } else { 0 }
+        }),
         Recode::new(Cause::ZeroSign, "+0 for −0", move |b| if b == sign { 0 } else { b }),
         Recode::new(Cause::ZeroSign, "−0 for +0", move |b| if b == 0 { sign } else { b }),
-        Recode::new(encoding, "in two's complement: −m is stored as the complement of m", move |b| {
-            if negative(b) { (b & low).wrapping_neg() & mask } else { b }
-        }),
-        Recode::new(encoding, "in ones' complement", move |b| if negative(b) { b ^ low } else { b }),
+        Recode::new(
+            encoding,
+            "in two's complement: −m is stored as the complement of m",
+            move |b| {
+                if negative(b) {
+                    (b & low).wrapping_neg() & mask
+                } else {
+                    b
+                }
+            },
+        ),
+        Recode::new(
+            encoding,
+            "in ones' complement",
+            move |b| if negative(b) { b ^ low } else { b },
+        ),
         Recode::new(encoding, "sign and magnitude of two's complement", move |b| {
-            if negative(b) { (b.wrapping_neg() & low) | sign } else { b }
+            if negative(b) {
+                (b.wrapping_neg() & low) | sign
+            } else {
+                b
+            }
         }),
-        Recode::new(encoding, "offset: the sign bit is inverted and negative codes run upwards", move |b| {
-            if negative(b) { !b & mask } else { b | sign }
+        Recode::new(
+            encoding,
+            "offset: the sign bit is inverted and negative codes run upwards",
+            move |b| {
+                if negative(b) { !b & mask } else { b | sign }
+            },
+        ),
+        Recode::new(
+            encoding,
+            "offset by half the range (unsigned with a zero point)",
+            move |b| b.wrapping_add(sign) & mask,
+        ),
+        Recode::new(encoding, "with the sign in the lowest bit", move |b| {
+            (b << 1 | b >> (bits - 1)) & mask
         }),
-        Recode::new(encoding, "offset by half the range (unsigned with a zero point)", move |b| b.wrapping_add(sign) & mask),
-        Recode::new(encoding, "with the sign in the lowest bit", move |b| (b << 1 | b >> (bits - 1)) & mask),
-        Recode::new(encoding, "rotated right by one bit", move |b| (b >> 1 | b << (bits - 1)) & mask),
+        Recode::new(encoding, "rotated right by one bit", move |b| {
+            (b >> 1 | b << (bits - 1)) & mask
+        }),
         Recode::new(encoding, "shifted left by one bit", move |b| b << 1 & mask),
         Recode::new(encoding, "shifted right by one bit", move |b| b >> 1),
         Recode::new(encoding, "with their bits reversed", move |b| reversed(b, bits)),
         Recode::new(encoding, "with all bits inverted", move |b| !b & mask),
-        Recode::new(Cause::Division, "one code larger in magnitude", move |b| if b & low == low { b } else { b + 1 }),
-        Recode::new(Cause::Division, "one code smaller in magnitude", move |b| if b & low == 0 { b } else { b - 1 }),
+        Recode::new(Cause::Division, "one code larger in magnitude", move |b| {
+            if b & low == low { b } else { b + 1 }
+        }),
+        Recode::new(Cause::Division, "one code smaller in magnitude", move |b| {
+            if b & low == 0 { b } else { b - 1 }
+        }),
     ];
     if bits == 8 && !integer {
-        all.push(Recode::new(encoding, "with their nibbles exchanged", |b| (b << 4 | b >> 4) & 255));
+        all.push(Recode::new(encoding, "with their nibbles exchanged", |b| {
+            (b << 4 | b >> 4) & 255
+        }));
     }
     if bits == 16 {
-        all.push(Recode::new(encoding, "16-bit words with their bytes swapped", |b| (b << 8 | b >> 8) & 0xffff));
+        all.push(Recode::new(encoding, "16-bit words with their bytes swapped", |b| {
+            (b << 8 | b >> 8) & 0xffff
+        }));
     }
     for bit in 0..bits - 1 {
-        all.push(Recode::new(encoding, format!("with bit {bit} cleared"), move |b| b & !(1 << bit)));
-        all.push(Recode::new(encoding, format!("with bit {bit} set"), move |b| b | 1 << bit));
-        all.push(Recode::new(encoding, format!("with bit {bit} inverted"), move |b| b ^ 1 << bit));
+        all.push(Recode::new(encoding, format!("with bit {bit} cleared"), move |b| {
+            b & !(1 << bit)
+        }));
+        all.push(Recode::new(encoding, format!("with bit {bit} set"), move |b| {
+            b | 1 << bit
+        }));
+        all.push(Recode::new(encoding, format!("with bit {bit} inverted"), move |b| {
+            b ^ 1 << bit
+        }));
     }
     let own = OTHERS.iter().chain(&OTHERS_4);
     for other in own.filter(|other| other.bits == bits && other.repr != repr) {
-        let name = format!("in {}: the numbers are right, their codes are another format's", other.name);
-        all.push(Recode::new(encoding, name, move |b| other.encode(repr.decode(b as u16)).into()));
+        let name = format!(
+            "in {}: the numbers are right, their codes are another format's",
+            other.name
+        );
+        all.push(Recode::new(encoding, name, move |b| {
+            other.encode(repr.decode(b as u16)).into()
+        }));
     }
     if let Repr::Float(FloatCast { float, .. }) = repr {
         let normal = 1u32 << float.mantissa_bits;
         let flushed = move |b: u32| if b & low < normal { b & sign } else { b };
         let subnormals = Cause::Subnormals;
-        all.push(Recode::new(subnormals, "0 where they are subnormal, with their sign", move |b| flushed(b)));
+        all.push(Recode::new(
+            subnormals,
+            "0 where they are subnormal, with their sign",
+            move |b| flushed(b),
+        ));
         all.push(Recode::new(subnormals, "+0 where they are subnormal", move |b| {
             if b & low < normal { 0 } else { b }
         }));

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicUsize;
 
+use super::levels::{Level, levels};
 use super::maker::{Maker, name};
 use super::problem::{Problem, Sample};
-use super::search::{Level, levels};
 use super::verify::View;
 use crate::formats::{Format, Scale};
 
@@ -48,7 +48,11 @@ impl Candidate {
             wrong_scales: tally.wrong_scales,
             wrong_codes: tally.wrong_codes,
             wrong_blocks: tally.wrong_blocks,
-            wrong_globals: if level == Level::AsStored { 0 } else { maker.globals.len() },
+            wrong_globals: if level == Level::AsStored {
+                0
+            } else {
+                maker.globals.len()
+            },
             close: !tally.far,
         }
     }
@@ -78,7 +82,9 @@ fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> Gla
             None => Some(0),
             Some(_) => maker.scale(problem, cell.group),
         };
-        let made = scale.and_then(|scale| maker.codes(problem, cell, scale)).unwrap_or_default();
+        let made = scale
+            .and_then(|scale| maker.codes(problem, cell, scale))
+            .unwrap_or_default();
         let wrong = |(i, made): &(usize, u16)| {
             let stored = view.code(problem, cell.at + i);
             stored.is_some_and(|stored| stored != view.code_as_stored(*made))
@@ -93,14 +99,27 @@ fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> Gla
 
 /// The rules of `formats` that explain a sample, with the element's own cast or, where only codes differ, any other, held
 /// against all bytes. Approximate ones may differ by a little. With `first` no more than the first that explains all.
-pub fn candidates(problem: &Problem, view: &View, formats: &[Format], first: bool, done: &AtomicUsize) -> Vec<Candidate> {
+pub fn candidates(
+    problem: &Problem,
+    view: &View,
+    formats: &[Format],
+    first: bool,
+    done: &AtomicUsize,
+) -> Vec<Candidate> {
     let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));
     let mut found: Vec<Candidate> = Vec::new();
     for format in formats {
-        let Some((level, globals)) = levels(problem, format).into_iter().find(|(level, _)| *level == Level::AsStored) else {
+        let Some((level, globals)) = levels(problem, format)
+            .into_iter()
+            .find(|(level, _)| *level == Level::AsStored)
+        else {
             continue;
         };
-        let maker = Maker { format: *format, globals, input: None };
+        let maker = Maker {
+            format: *format,
+            globals,
+            input: None,
+        };
         // Most rules are out after a few blocks.
         let seen = glance(problem, view, &maker, &few);
         if seen.scales * 10 > few.groups.len() || (seen.scales > 0 && !approximate(format)) {
@@ -112,7 +131,10 @@ pub fn candidates(problem: &Problem, view: &View, formats: &[Format], first: boo
         }
         if seen.scales == 0 && !found.last().is_some_and(|last| last.format == *format && last.exact()) {
             for format in format.by_casts().into_iter().skip(1) {
-                let maker = Maker { format, ..maker.clone() };
+                let maker = Maker {
+                    format,
+                    ..maker.clone()
+                };
                 if glance(problem, view, &maker, &sample).codes == 0 {
                     let candidate = Candidate::new(problem, view, &maker, level, done);
                     found.extend(Some(candidate).filter(Candidate::exact));

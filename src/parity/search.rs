@@ -1,11 +1,12 @@
 //! How the buffers are stored and which rule, with what input, comes nearest: every combination is held against a sample,
 //! byte by byte.
 
+use super::levels::{Level, by_factor, levels, usable};
 use super::maker::{INPUTS, Maker};
 use super::order::{self, Orders};
 use super::problem::{Cell, Problem, Sample};
 use super::recode::{self, Recode};
-use crate::formats::{Format, Global, Scale};
+use crate::formats::Format;
 
 /// Elements of the sample that everything is held against, and of the one that the best are.
 const FEW: usize = 1 << 10;
@@ -34,19 +35,6 @@ pub struct Storage {
 pub struct Way {
     pub order: usize,
     pub recode: Option<usize>,
-}
-
-/// What the stored global scale is to the maker of the bytes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Level {
-    /// What the rule takes it for, or there is none.
-    AsStored,
-    /// What another rule takes it for.
-    As(Global),
-    /// Nothing: the bytes were made under the tensor's own largest magnitude.
-    Own,
-    /// This many times what its largest magnitude would be.
-    Times(f64),
 }
 
 /// A maker, and the storage under which its bytes come nearest to those found.
@@ -128,13 +116,20 @@ impl Storage {
 
     /// The best way to store codes that were made, and the share it explains.
     fn best_codes(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>]) -> (Way, f64) {
-        let share = |way: &Way, part: usize| self.code_share(problem, &cells[..cells.len() / part], &made[..cells.len() / part], *way);
+        let share = |way: &Way, part: usize| {
+            self.code_share(problem, &cells[..cells.len() / part], &made[..cells.len() / part], *way)
+        };
         self.best(&self.code_orders, self.code_recodes.len(), (0.6, 0.9), share)
     }
 
     fn best_scales(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>]) -> (Way, f64) {
         let share = |way: &Way, part: usize| {
-            self.scale_share(problem, &groups[..groups.len() / part], &made[..groups.len() / part], *way)
+            self.scale_share(
+                problem,
+                &groups[..groups.len() / part],
+                &made[..groups.len() / part],
+                *way,
+            )
         };
         self.best(&self.scale_orders, self.scale_recodes.len(), (0.85, 0.95), share)
     }
@@ -142,7 +137,13 @@ impl Storage {
     /// Orders alone, recodes alone, and if neither is enough, both. `least`: what an order and what a recode must explain,
     /// so that none is chosen for what it explains by chance.
     /// `share` takes a part of the sample where that tells enough.
-    fn best(&self, orders: &Orders, recodes: usize, least: (f64, f64), share: impl Fn(&Way, usize) -> f64) -> (Way, f64) {
+    fn best(
+        &self,
+        orders: &Orders,
+        recodes: usize,
+        least: (f64, f64),
+        share: impl Fn(&Way, usize) -> f64,
+    ) -> (Way, f64) {
         let mut best = (Way::default(), share(&Way::default(), 1));
         let mut consider = |way: Way| {
             let found = share(&way, 1);
@@ -163,12 +164,18 @@ impl Storage {
             reached = consider(Way { order, recode: None });
         }
         for recode in 0..recodes {
-            reached = consider(Way { order: 0, recode: Some(recode) });
+            reached = consider(Way {
+                order: 0,
+                recode: Some(recode),
+            });
         }
         if reached < 0.9 {
             for order in 1..orders.0.len() {
                 for recode in 0..recodes {
-                    let way = Way { order, recode: Some(recode) };
+                    let way = Way {
+                        order,
+                        recode: Some(recode),
+                    };
                     if share(&way, PART) >= least.1 {
                         consider(way);
                     }
@@ -186,7 +193,9 @@ impl Made {
             let scale = match maker.format.scaling {
                 None => 0,
                 // Of a large group the scale is taken as it is stored.
-                Some(_) => maker.scale(problem, cell.group).or_else(|| problem.scale_at(cell.group))?,
+                Some(_) => maker
+                    .scale(problem, cell.group)
+                    .or_else(|| problem.scale_at(cell.group))?,
             };
             maker.codes(problem, cell, scale)
         };
@@ -211,7 +220,13 @@ impl Fit {
     }
 
     /// A maker whose bytes are stored in a given way.
-    fn at(problem: &Problem, storage: &Storage, (maker, level): &(Maker, Level), sample: &Sample, ways: (Way, Way)) -> Self {
+    fn at(
+        problem: &Problem,
+        storage: &Storage,
+        (maker, level): &(Maker, Level),
+        sample: &Sample,
+        ways: (Way, Way),
+    ) -> Self {
         let made = Made::new(problem, maker, sample);
         let mut fit = Self {
             maker: maker.clone(),
@@ -226,7 +241,11 @@ impl Fit {
         if !fit.settled() && maker.format.scaling.is_some() && ways.0.recode.is_none() {
             let under = under(problem, storage, maker, &sample.cells, ways.0.order);
             let code_share = storage.code_share(problem, &sample.cells, &under, ways.1);
-            let follows = Self { follows: true, code_share, ..fit.clone() };
+            let follows = Self {
+                follows: true,
+                code_share,
+                ..fit.clone()
+            };
             if follows.worth(storage) > fit.worth(storage) {
                 fit = follows;
             }
@@ -267,8 +286,16 @@ impl Fit {
     fn worth(&self, storage: &Storage) -> f64 {
         let orders = [(&storage.scale_orders, self.scales), (&storage.code_orders, self.codes)];
         let steps: f64 = orders.map(|(orders, way)| storage.steps(orders, way)).iter().sum();
-        let more = [(self.level != Level::AsStored, 0.5), (self.maker.input.is_some(), 1.5), (self.follows, 1.5)];
-        let more: f64 = more.iter().filter(|(assumed, _)| *assumed).map(|(_, steps)| steps).sum();
+        let more = [
+            (self.level != Level::AsStored, 0.5),
+            (self.maker.input.is_some(), 1.5),
+            (self.follows, 1.5),
+        ];
+        let more: f64 = more
+            .iter()
+            .filter(|(assumed, _)| *assumed)
+            .map(|(_, steps)| steps)
+            .sum();
         let scales = match self.follows {
             true => self.scale_share.max(0.9 * self.code_share),
             false => self.scale_share,
@@ -281,70 +308,21 @@ impl Fit {
     }
 }
 
-/// The global scales that a rule may have worked under.
-pub fn levels(problem: &Problem, format: &Format) -> Vec<(Level, Vec<f32>)> {
-    let Some(Scale::E4m3(rule)) = format.scaling.map(|scaling| scaling.scale).filter(|_| format.global.is_some()) else {
-        return vec![(Level::AsStored, Vec::new())];
-    };
-    let stored = &problem.stored.global;
-    let store = |amax: f32| format.global_of(amax).unwrap_or(1.0);
-    let mut all = Vec::new();
-    all.push((Level::AsStored, stored.clone()));
-    if usable(stored) {
-        for meaning in [Global::Amax, Global::Decode, Global::Encode] {
-            if meaning != rule.stored {
-                let translate = |global: &f32| store(amax_of(meaning, *global));
-                all.push((Level::As(meaning), stored.iter().map(translate).collect()));
-            }
-        }
-    }
-    let own = (0..stored.len()).map(|index| store(problem.amax_under(index)));
-    all.push((Level::Own, own.collect()));
-    all
-}
-
-/// Whether something is stored that may be a scale.
-fn usable(globals: &[f32]) -> bool {
-    globals.iter().any(|global| global.is_finite() && *global > 0.0)
-}
-
-/// The largest magnitude that a global scale stands for.
-pub fn amax_of(meaning: Global, stored: f32) -> f32 {
-    match meaning {
-        Global::Absent | Global::Amax => stored,
-        Global::Decode => stored * 2688.0,
-        Global::Encode => 2688.0 / stored,
-    }
-}
-
-/// Global scales of bytes that were made under another largest magnitude than any that is stored or found: the factor that
-/// makes most scales right.
-fn by_factor(problem: &Problem, format: &Format) -> Vec<(Level, Vec<f32>)> {
-    let Some(Scale::E4m3(rule)) = format.scaling.map(|scaling| scaling.scale).filter(|_| format.global.is_some()) else {
-        return Vec::new();
-    };
-    let stored = &problem.stored.global;
-    let known = [6.0, 448.0, 2.0, 4.0, 8.0, 16.0, 1.75, 2688.0, 127.0, 256.0, 240.0 / 448.0];
-    let factors = known.into_iter().flat_map(|factor: f64| [factor, 1.0 / factor]);
-    let times = |factor: f64| {
-        let of = |global: &f32| {
-            let amax = f64::from(amax_of(rule.stored, *global)) * factor;
-            format.global_of(amax as f32).unwrap_or(1.0)
-        };
-        (Level::Times(factor), stored.iter().map(of).collect())
-    };
-    factors.map(times).collect()
-}
-
 /// The best fit of all rules, and of what may have been done to their input.
 pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
     let (few, many) = (problem.sample(FEW), problem.sample(MANY));
     let by_rule = |format: &Format| {
-        let maker = |globals| Maker { format: *format, globals, input: None };
-        let levels = levels(problem, format).into_iter().filter(|(level, globals)| {
-            *level != Level::AsStored || globals.is_empty() || usable(globals)
-        });
-        levels.map(|(level, globals)| (maker(globals), level)).collect::<Vec<_>>()
+        let maker = |globals| Maker {
+            format: *format,
+            globals,
+            input: None,
+        };
+        let levels = levels(problem, format)
+            .into_iter()
+            .filter(|(level, globals)| *level != Level::AsStored || globals.is_empty() || usable(globals));
+        levels
+            .map(|(level, globals)| (maker(globals), level))
+            .collect::<Vec<_>>()
     };
     let mut makers: Vec<(Maker, Level)> = formats.iter().flat_map(by_rule).collect();
     let declared = (Way::default(), Way::default());
@@ -367,15 +345,43 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
     }
     makers.clear();
     for (level, globals) in by_factor(problem, &best.maker.format) {
-        makers.push((Maker { globals, ..best.maker.clone() }, level));
+        makers.push((
+            Maker {
+                globals,
+                ..best.maker.clone()
+            },
+            level,
+        ));
     }
-    for maker in [best.maker.clone(), Maker { format: formats[0], ..best.maker.clone() }] {
+    for maker in [
+        best.maker.clone(),
+        Maker {
+            format: formats[0],
+            ..best.maker.clone()
+        },
+    ] {
         for input in INPUTS {
-            makers.push((Maker { input: Some(input), ..maker.clone() }, best.level));
+            makers.push((
+                Maker {
+                    input: Some(input),
+                    ..maker.clone()
+                },
+                best.level,
+            ));
         }
         for element in recode::others(problem.format.element) {
-            let format = Format { element, convention: None, ..maker.format };
-            makers.push((Maker { format, ..maker.clone() }, best.level));
+            let format = Format {
+                element,
+                convention: None,
+                ..maker.format
+            };
+            makers.push((
+                Maker {
+                    format,
+                    ..maker.clone()
+                },
+                best.level,
+            ));
         }
         if best.maker.format == formats[0] || best.maker.globals.is_empty() != maker.globals.is_empty() {
             break;
@@ -386,7 +392,11 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
     let other = better(other, plain);
     // Another input is believed if it explains nearly everything.
     let explains = other.code_share >= MOST && (other.follows || other.scale_share >= MOST);
-    if explains && other.score > best.score + 2.0 * STEP { other } else { best }
+    if explains && other.score > best.score + 2.0 * STEP {
+        other
+    } else {
+        best
+    }
 }
 
 /// The codes of cells under stored scales.
@@ -416,7 +426,10 @@ fn closest(
         .collect();
     tried.sort_by(|a, b| b.0.total_cmp(&a.0));
     let floor = tried[0].0 - 0.1;
-    let near = tried.into_iter().take_while(|(score, _)| *score >= floor).take(BEST * 3);
+    let near = tried
+        .into_iter()
+        .take_while(|(score, _)| *score >= floor)
+        .take(BEST * 3);
     let again = near.map(|(_, maker)| Fit::at(problem, storage, maker, many, ways));
     again.reduce(better).expect("some rule was tried")
 }

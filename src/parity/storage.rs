@@ -1,8 +1,9 @@
 //! What a fit says of how the bytes are stored, and of what they were made.
 
+use super::levels::Level;
 use super::problem::Problem;
 use super::recode::factor_name;
-use super::search::{Fit, Level, Way};
+use super::search::{Fit, Way};
 use super::verify::View;
 use super::{Cause, Finding};
 use crate::formats::Global;
@@ -23,30 +24,61 @@ pub fn findings(problem: &Problem, view: &View, fit: &Fit) -> Vec<Finding> {
     let elements = problem.grid.rows * problem.grid.cols;
     let mut findings = Vec::new();
     if let Some(input) = fit.maker.input {
-        findings.push(finding(input.cause, format!("the input is {}", input.detail), elements, elements, "codes"));
+        findings.push(finding(
+            input.cause,
+            format!("the input is {}", input.detail),
+            elements,
+            elements,
+            "codes",
+        ));
     }
     if fit.maker.format.element != problem.format.element {
         let detail = format!("codes are {}, with scales for it", fit.maker.format.element.name);
         findings.push(finding(Cause::Encoding, detail, elements, elements, "codes"));
     }
-    let codes = |way: Way| (0..elements).filter(move |at| storage.code(problem, way.order, *at) != storage.code(problem, 0, *at));
+    let codes = |way: Way| {
+        (0..elements).filter(move |at| storage.code(problem, way.order, *at) != storage.code(problem, 0, *at))
+    };
     if fit.codes.order != 0 {
         let order = &storage.code_orders.0[fit.codes.order];
-        findings.push(finding(order.cause, format!("codes are {}", order.name), codes(fit.codes).count(), elements, "codes"));
+        findings.push(finding(
+            order.cause,
+            format!("codes are {}", order.name),
+            codes(fit.codes).count(),
+            elements,
+            "codes",
+        ));
     }
     if let Some(recode) = fit.codes.recode.map(|recode| &storage.code_recodes[recode]) {
-        findings.push(finding(recode.cause, format!("codes are {}", recode.name), elements, elements, "codes"));
+        findings.push(finding(
+            recode.cause,
+            format!("codes are {}", recode.name),
+            elements,
+            elements,
+            "codes",
+        ));
     }
     let groups = problem.grid.len();
     if fit.scales.order != 0 {
         let order = &storage.scale_orders.0[fit.scales.order];
-        let moved = (0..groups).filter(|group| {
-            storage.scale(problem, fit.scales.order, *group) != storage.scale(problem, 0, *group)
-        });
-        findings.push(finding(order.cause, format!("scales are {}", order.name), moved.count(), groups, "scales"));
+        let moved = (0..groups)
+            .filter(|group| storage.scale(problem, fit.scales.order, *group) != storage.scale(problem, 0, *group));
+        findings.push(finding(
+            order.cause,
+            format!("scales are {}", order.name),
+            moved.count(),
+            groups,
+            "scales",
+        ));
     }
     if let Some(recode) = fit.scales.recode.map(|recode| &storage.scale_recodes[recode]) {
-        findings.push(finding(recode.cause, format!("scales are {}", recode.name), groups, groups, "scales"));
+        findings.push(finding(
+            recode.cause,
+            format!("scales are {}", recode.name),
+            groups,
+            groups,
+            "scales",
+        ));
     }
     if fit.level != Level::AsStored {
         let globals = fit.maker.globals.len();
@@ -74,12 +106,18 @@ fn level(problem: &Problem, fit: &Fit) -> String {
     match fit.level {
         Level::As(global) => format!("stored is {}", meaning(global)),
         Level::Own if own.iter().any(|(_, value)| near(*value)) => {
-            let global = own.iter().find(|(_, value)| near(*value)).map_or(Global::Absent, |(global, _)| *global);
+            let global = own
+                .iter()
+                .find(|(_, value)| near(*value))
+                .map_or(Global::Absent, |(global, _)| *global);
             format!("stored is {}", meaning(global))
         }
         _ => {
             let factor = f64::from(stored) / f64::from(expected);
-            format!("stored is {stored:e}, {} than the {expected:e} the bytes were made under", factor_name(factor, 1e-5))
+            format!(
+                "stored is {stored:e}, {} than the {expected:e} the bytes were made under",
+                factor_name(factor, 1e-5)
+            )
         }
     }
 }

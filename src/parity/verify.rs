@@ -103,7 +103,10 @@ impl View<'_> {
         // In order, so that lists of groups and elements are in order too.
         let tally = strips.map(strip).reduce(Tally::default, Tally::merge);
         // Of groups that span strips.
-        Tally { wrong_blocks: tally.wrong_blocks.min(problem.grid.len()), ..tally }
+        Tally {
+            wrong_blocks: tally.wrong_blocks.min(problem.grid.len()),
+            ..tally
+        }
     }
 
     fn strip(&self, problem: &Problem, maker: &Maker, index: usize) -> Tally {
@@ -134,7 +137,9 @@ impl View<'_> {
             unjudged[i] = stored.is_some_and(|stored| problem.value(stored).is_nan());
             let under = stored.filter(|_| self.under_stored).unwrap_or(made);
             let single = maker.single(problem, group);
-            let factor = single.as_ref().map_or(1.0, |single| single.factor(under, problem.amax[group]));
+            let factor = single
+                .as_ref()
+                .map_or(1.0, |single| single.factor(under, problem.amax[group]));
             factors.push((single, factor));
         }
         let mut x = match maker.input {
@@ -153,7 +158,11 @@ impl View<'_> {
                 }
             }
         }
-        let bare = Format { scaling: None, global: None, ..maker.format };
+        let bare = Format {
+            scaling: None,
+            global: None,
+            ..maker.format
+        };
         let encoded = bare.encode(&x, cols, GlobalScale::Own);
         let bytes = encoded.part("data");
         if self.is_plain() {
@@ -170,7 +179,9 @@ impl View<'_> {
         for (i, code) in made.into_iter().enumerate() {
             let (row, c) = (i / cols, i % cols);
             let group = c / width;
-            let Some(stored) = self.code(problem, at + i) else { continue };
+            let Some(stored) = self.code(problem, at + i) else {
+                continue;
+            };
             let made = self.code_as_stored(code);
             if stored == made || unjudged[group] {
                 continue;
