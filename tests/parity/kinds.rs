@@ -214,7 +214,7 @@ fn measure(kinds: &[Kind], formats: usize) -> ([usize; 3], String) {
             let (rows, cols) = [(128, 256), (80, 320)][(k + f) % 2];
             let mut random = Random((k * 100 + f) as u64);
             let mut tensor = Tensor::new(format, (k + f) % 3, rows, cols, &mut random);
-            if kind.causes.contains(&GlobalScale) && tensor.format.global.is_none() {
+            if kind.causes.contains(&Cause::GlobalScale) && tensor.format.global.is_none() {
                 continue;
             }
             let right = tensor.encoded.clone();
