@@ -169,12 +169,11 @@ fn codes_of_nothing_are_unknown() {
         "{}",
         done.out
     );
-    assert_eq!(
-        done.out.matches(" of ").count(),
-        2,
-        "one finding, and the verdict: {}",
-        done.out
-    );
+    let findings = done
+        .out
+        .lines()
+        .filter(|line| line.contains(" of 8192 codes: ") || line.contains(" scales: "));
+    assert_eq!(findings.count(), 1, "{}", done.out);
 }
 
 /// The kernels of vLLM take an approximate reciprocal: one code off is theirs, if they are who is named.

@@ -145,16 +145,18 @@ impl Codes<'_> {
                 let start = isize::try_from(seen.cell.at).ok()? + by;
                 let whole = start >= 0 && start + seen.want.len() as isize <= rows * cols;
                 let start = usize::try_from(start).ok().filter(|_| whole)?;
-                let code = |at: usize| {
-                    let cell = Cell {
-                        len: 1,
-                        at,
-                        group: codes.problem.grid.group_of(at),
-                    };
+                let (end, mut at) = (start + seen.want.len(), start);
+                let mut moved = Vec::with_capacity(seen.want.len());
+                while at < end {
+                    // What of a cell is within.
+                    let whole = codes.problem.cell_of(at);
+                    let len = end.min(whole.at + whole.len) - at;
+                    let cell = Cell { at, len, ..whole };
                     let scale = codes.maker.scale(codes.problem, cell.group).unwrap_or(seen.scale);
-                    Some(codes.maker.codes(codes.problem, &cell, scale)?[0])
-                };
-                (start..start + seen.want.len()).map(code).collect()
+                    moved.extend(codes.maker.codes(codes.problem, &cell, scale)?);
+                    at += len;
+                }
+                Some(moved)
             });
         }
     }
