@@ -7,7 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-use crate::{bench, compare, generate, inspect, integrate, inventory, output, quantize, trace, verify};
+use crate::{bench, compare, describe, dump, generate, inspect, integrate, inventory, output, quantize, trace, verify};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -37,6 +37,8 @@ enum Command {
     Generate(generate::GenerateArgs),
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
+    Describe(describe::DescribeArgs),
+    Dump(dump::DumpArgs),
     Verify(verify::VerifyArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
@@ -89,6 +91,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["ulplab bench --tokens 128", "ulplab bench kernels --only 'rope.*/**'"],
     ),
     ("trace", &["ulplab trace swap_ffn --variant fused --html trace.html"]),
+    ("describe", &["ulplab describe rmsnorm"]),
+    ("dump", &["ulplab dump rmsnorm bf16.random.7x333 /tmp/rmsnorm"]),
     ("verify", &["ulplab verify formats"]),
     ("list", &["ulplab list formats", "ulplab list sites"]),
     (
@@ -157,6 +161,8 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Describe(args) => describe::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),

@@ -11,12 +11,13 @@ use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::Manifest as Datasets;
 use crate::error::{Error, Exit, Result};
 use crate::formats::{
-    CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS,
+    AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
+    RECORDS,
 };
-use crate::shipped;
 use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;
 use crate::report::REPORTS;
+use crate::shipped;
 use crate::sweep::kernels::folder;
 use crate::sweep::load::Source;
 
@@ -137,7 +138,8 @@ fn elements() -> Vec<(String, String)> {
         let casts = casts.map(|cast| (format!("{}({})", element.name, cast.name), cast.doc.to_string()));
         std::iter::once(own).chain(casts)
     });
-    elements.collect()
+    let table = "table of 4, 8, 16 or 256 ascending values of your own";
+    elements.chain([("lut(…)".to_string(), table.to_string())]).collect()
 }
 
 /// Rules, as format strings spell them.
@@ -151,6 +153,11 @@ fn rules() -> Vec<(String, String)> {
     let double = NVFP4_RULES
         .iter()
         .map(|rule| row("e4m3(rule)/t:f32", rule.name, rule.doc));
+    let halves = HALF_RULES.iter().map(|rule| row("f16(rule)", rule.name, rule.doc));
+    let zero_points = AFFINE_RULES
+        .iter()
+        .map(|rule| row("uint4/…:f16(rule)", rule.name, rule.doc));
+    let floats = floats.chain(halves).chain(zero_points);
     powers.chain(floats).chain(single).chain(double).collect()
 }
 

@@ -4,6 +4,8 @@
 mod bring;
 #[path = "cli/errors.rs"]
 mod errors;
+#[path = "cli/failures.rs"]
+mod failures;
 #[path = "cli/interruption.rs"]
 mod interruption;
 #[path = "cli/kernels.rs"]
@@ -12,12 +14,18 @@ mod kernels;
 mod keys;
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/own_cases.rs"]
+mod own_cases;
+#[path = "cli/own_ops.rs"]
+mod own_ops;
 #[path = "cli/partitions.rs"]
 mod partitions;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]
 mod recurrence;
+#[path = "cli/serving.rs"]
+mod serving;
 #[path = "cli/sources.rs"]
 mod sources;
 #[path = "cli/swap_ffn.rs"]

@@ -1,7 +1,9 @@
 //! Rules, and what they say of a run.
 
+mod failures;
 mod outcome;
 
+pub use failures::{Failed, Failures, explain};
 pub use outcome::Outcome;
 
 use std::str::FromStr;
@@ -46,6 +48,9 @@ pub struct Verdict {
     pub windows: u32,
     /// A sentence: what was measured where, against which bound; or why the rule could not be judged.
     pub message: String,
+    /// What [`explain`] says of a rule that does not hold.
+    #[serde(default)]
+    pub failures: Failures,
 }
 
 impl Verdict {
@@ -163,6 +168,7 @@ impl<'a> Binding<'a> {
             window: None,
             windows: worst.map_or(0, |worst| worst.windows),
             message,
+            failures: Failures::default(),
         }
     }
 }

@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{Diagnosis, Source, Stored, diagnose_from, output};
 use crate::error::{Error, Exit, Result};
-use crate::formats::Format;
+use crate::formats::Encoded;
 use crate::inspect::source_of;
-use crate::packed::{Naming, Packed, check_layout};
-use crate::tensorfile::TensorFile;
+use crate::packed::{Naming, Packed, check_layout, matrix_name};
+use crate::tensorfile::{Tensor, TensorFile};
 
 /// Diagnosis of quantized tensors.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -73,41 +73,55 @@ pub fn run_to(
     }
     let named = args.naming.names_rule();
     let any_name = args.tensor.is_none() && found.len() == 1;
-    let elements: usize = found
-        .iter()
-        .map(|packed| packed.rows_cols())
-        .map(|(rows, cols)| rows * cols)
-        .sum();
+    let elements = found.iter().map(|packed| packed.shape.iter().product::<usize>()).sum();
     let progress = Progress::new(elements);
-    let mut explained = 0;
+    let (mut explained, mut all) = (0, 0);
     for packed in &found {
         let name = args.tensor.as_deref().unwrap_or(&packed.name);
-        let values = source_of(&source, name, &packed.shape, any_name)?;
-        let (rows, cols) = packed.rows_cols();
-        if rows * cols == 0 {
+        let tensor = source_of(&source, name, &packed.shape, any_name)?;
+        if tensor.bytes.is_empty() {
             return Err(Error::data(want, format!("tensor '{name}' is empty")));
         }
-        let raw = Raw::new(packed).map_err(|why| Error::data(got, why))?;
-        let diagnosis = progress.watch(&packed.name, rows * cols, |done| {
-            diagnose_from(
-                Source::tensor(values),
-                cols,
-                &raw.stored(packed),
-                &packed.format,
-                named,
-                done,
-            )
-        });
-        explained += usize::from(diagnosis.explained());
-        output::print(out, json, &packed.name, &packed.format, &packed.shape, &diagnosis)?;
+        let wrong = |why| Error::data(got, why);
+        if packed.format.zero_point().is_some() {
+            let (name, format) = (packed.buffers.data.name, packed.format);
+            let why = format!("tensor '{name}': --parity has no causes for formats with zero points, like '{format}'");
+            return Err(wrong(why));
+        }
+        let size = packed.format.scaling.map_or(0, |scaling| scaling.scale.bytes());
+        packed
+            .layout
+            .map_or(Ok(()), |layout| check_layout(layout, size))
+            .map_err(wrong)?;
+        let opened = packed
+            .buffers
+            .open_in_any_order(&packed.format, &packed.shape)
+            .map_err(wrong)?;
+        let stack = opened.stack;
+        for expert in stack.matrices() {
+            let bytes = stack.share(tensor.bytes, expert);
+            let values = Source::tensor(Tensor { bytes, ..tensor });
+            let encoded = opened.matrix(expert);
+            let name = matrix_name(&packed.name, &packed.shape, expert);
+            let diagnosis = progress.watch(&name, stack.matrix(), |done| {
+                diagnose_from(
+                    values,
+                    stack.cols,
+                    &stored(&encoded, packed),
+                    &packed.format,
+                    named,
+                    done,
+                )
+            });
+            explained += usize::from(diagnosis.explained());
+            all += 1;
+            let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
+            output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
+        }
     }
     progress.bar.finish_and_clear();
-    output::summary(out, json, explained, found.len())?;
-    Ok(if explained == found.len() {
-        Exit::Pass
-    } else {
-        Exit::GateFailed
-    })
+    output::summary(out, json, explained, all)?;
+    Ok(if explained == all { Exit::Pass } else { Exit::GateFailed })
 }
 
 /// A bar on standard error, if that is a terminal.
@@ -150,48 +164,14 @@ impl Progress {
     }
 }
 
-/// Bytes of the right type and number, in whatever order.
-struct Raw<'a> {
-    data: &'a [u8],
-    /// Unpacked, where a file holds one code per byte's half under another type.
-    scale: std::borrow::Cow<'a, [u8]>,
-    global: Vec<f32>,
-}
-
-impl<'a> Raw<'a> {
-    fn new(packed: &Packed<'a>) -> Result<Self, String> {
-        let (format, buffers): (&Format, _) = (&packed.format, &packed.buffers);
-        let (rows, cols) = packed.rows_cols();
-        if let Some(layout) = packed.layout {
-            check_layout(layout, format.scaling.map_or(0, |scaling| scaling.scale.bytes()))?;
-        }
-        let scale = buffers.scales_in_any_order(format, rows, cols)?;
-        let global = match format.parts(rows, cols).into_iter().find(|part| part.name == "global") {
-            None => Vec::new(),
-            Some(part) => {
-                let bytes = buffers.globals(&part)?;
-                bytes
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|bytes| f32::from_le_bytes(*bytes))
-                    .collect()
-            }
-        };
-        Ok(Self {
-            data: buffers.codes(format, rows, cols)?,
-            scale,
-            global,
-        })
-    }
-
-    fn stored(&self, packed: &Packed) -> Stored<'_> {
-        Stored {
-            data: self.data,
-            scale: &self.scale,
-            global: self.global.clone(),
-            layout: packed.layout,
-        }
+/// The bytes of a matrix, the scales in whatever order.
+fn stored<'a>(encoded: &'a Encoded, packed: &Packed) -> Stored<'a> {
+    let globals = encoded.part("global").as_chunks().0.iter();
+    Stored {
+        data: encoded.part("data"),
+        scale: encoded.part("scale"),
+        global: globals.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        layout: packed.layout,
     }
 }
 

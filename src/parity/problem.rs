@@ -197,6 +197,7 @@ impl<'a> Problem<'a> {
         let size = self.scale_bytes();
         match *self.stored.scale.get(place.checked_mul(size)?..)?.get(..size)? {
             [byte] => Some(byte.into()),
+            [low, high] => Some(u16::from_le_bytes([low, high]).into()),
             [a, b, c, d] => Some(canonical(u32::from_le_bytes([a, b, c, d]))),
             _ => None,
         }

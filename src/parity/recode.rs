@@ -163,6 +163,8 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
         })
     };
     match scale {
+        // Nothing is known that is done to these alone.
+        Scale::Half(..) | Scale::Affine(_) => {}
         Scale::F32(_) => {
             let of = |f: fn(f32) -> f32| -> Box<dyn Fn(u32) -> u32 + Send + Sync> {
                 Box::new(move |bits| canonical(f(f32::from_bits(bits)).to_bits()))

@@ -369,7 +369,8 @@ impl<'a> Scales<'a> {
         let highest = match self.scale() {
             Scale::E8m0(_) => 254,
             Scale::E4m3(_) => 0x7e,
-            Scale::F32(_) => u32::MAX,
+            // Not the type's: any scale may be as large.
+            Scale::F32(_) | Scale::Half(..) | Scale::Affine(_) => u32::MAX,
         };
         self.hold(Cause::Saturation, "of scales: the largest code or NaN", |_, block| {
             let special = block.want == highest || value(block.stored).is_nan() || value(block.want).is_nan();

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::Summarized;
 use super::recipes::{Gate, Group};
 use super::verdicts::Check;
+use super::{Summarized, failures};
 use crate::gate::Status;
 
 /// One suite, one test case for each verdict; what was not judged and a recipe that no gate binds are skipped, a missing cell
@@ -67,7 +67,8 @@ fn judged(check: &Check) -> TestCase {
                 .map(|(name, value)| format!("{name}: {value}\n"))
                 .collect::<String>();
             status.set_type("gate").set_message(clean(&verdict.message));
-            status.set_description(clean(&format!("{lines}why: {}", rule.why)));
+            let wrong = failures::text(&verdict.failures);
+            status.set_description(clean(&format!("{lines}why: {}\n{wrong}", rule.why)));
             status
         }
     };

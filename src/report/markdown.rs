@@ -1,7 +1,7 @@
 //! `report.md`, made for `$GITHUB_STEP_SUMMARY`.
 
-use super::Summarized;
 use super::verdicts::Check;
+use super::{Summarized, cases, failures};
 use crate::gate::Status;
 
 /// GitHub drops a step summary above this whole, so the report must stay below.
@@ -26,6 +26,7 @@ pub fn markdown(run: &Summarized) -> String {
     let (failed, passed) = (run.checks_of(&[Status::Fail]), run.checks_of(&[Status::Pass]));
     let unjudged = run.checks_of(&[Status::NotJudged, Status::NotForDevice]);
     checks(&mut text, "Failed checks", &failed, LIMIT / 2);
+    wrong(&mut text, &failed, LIMIT / 8 * 5);
     let rows = unjudged.iter().map(|check| {
         let verdict = check.verdict;
         row([verdict.recipe.as_str(), &check.rule, check.label(), &verdict.message].into_iter())
@@ -35,9 +36,12 @@ pub fn markdown(run: &Summarized) -> String {
         "Checks that were not judged",
         &["recipe", "rule", "", "why"],
         rows,
-        LIMIT / 8 * 5,
+        LIMIT / 16 * 11,
     );
     overview(&mut text, run, LIMIT / 4 * 3);
+    let cases = cases::rows(run.run);
+    let rows = cases.iter().map(|line| row(line.cells().iter().map(String::as_str)));
+    table(&mut text, "Cases", &cases::HEADS, rows, LIMIT / 16 * 13);
     checks(&mut text, "Passed checks", &passed, LIMIT / 8 * 7);
     let facts = run.facts();
     let rows = facts.iter().map(|(name, value)| row([*name, value].into_iter()));
@@ -67,6 +71,27 @@ fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
         row(judged.into_iter().chain(found))
     });
     table(text, title, &titles, rows, limit);
+}
+
+/// What makes checks fail.
+fn wrong(text: &mut String, checks: &[&Check], limit: usize) {
+    let mut rows = Vec::new();
+    for check in checks {
+        let (recipe, found) = (check.verdict.recipe.as_str(), &check.verdict.failures);
+        let lines = failures::lines(found).into_iter();
+        rows.extend(lines.map(|line| row([recipe, line.window, line.message, line.why].into_iter())));
+        let more = failures::more(found);
+        if !more.is_empty() {
+            rows.push(row([recipe, "", &more, ""].into_iter()));
+        }
+    }
+    let titles = [
+        "recipe",
+        "window or case",
+        "what is wrong",
+        "why the bound is what it is",
+    ];
+    table(text, "What is wrong", &titles, rows.into_iter(), limit);
 }
 
 fn overview(text: &mut String, run: &Summarized, limit: usize) {

@@ -1,6 +1,8 @@
 //! Reports: each a pure function of a run, all from the same numbers.
 
+mod cases;
 pub mod chart;
+mod failures;
 mod figures;
 mod findings;
 mod html;

@@ -2,14 +2,18 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::Summarized;
 use super::overview::{Column, Overview};
 use super::verdicts::Outcome;
+use super::{Summarized, cases, failures};
+use crate::gate::Failures;
 
 /// Failed checks written out below the table; the other reports have them all.
 const FAILURES: usize = 10;
 /// Reasons written out below the table for which something was not judged.
 const UNJUDGED: usize = 5;
+/// Kernels that fail and are shown case by case, and lines of each.
+const KERNELS: usize = 3;
+const CASES: usize = 24;
 /// A name longer than this is cut.
 const NAME: usize = 24;
 const GAP: &str = "  ";
@@ -47,9 +51,23 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             paint("FAIL", 31),
             clip(&text, width.saturating_sub(5))
         ));
+        lines.extend(reasons(&check.verdict.failures, width));
     }
     if failures.len() > FAILURES {
         lines.push(format!("… and {} more failed checks", failures.len() - FAILURES));
+    }
+    let rows = cases::rows(run.run);
+    let mut kernels: Vec<&str> = failures.iter().map(|check| check.verdict.recipe.as_str()).collect();
+    kernels.dedup();
+    for kernel in kernels.into_iter().filter(|_| !rows.is_empty()).take(KERNELS) {
+        lines.push(String::new());
+        lines.push(clip(&format!("{kernel}, case by case"), width));
+        let table = cases::table(&rows, kernel);
+        lines.extend(table.iter().take(CASES).map(|line| clip(line, width)));
+        if table.len() > CASES {
+            lines.push(format!("… and {} more cases", table.len() - CASES));
+        }
+        lines.push(String::new());
     }
     let unjudged = run.unjudged();
     for (recipes, why) in unjudged.iter().take(UNJUDGED) {
@@ -68,6 +86,31 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     };
     lines.push(format!("{}: {}", paint(outcome.name(), code), run.tally.counts()));
     lines.join("\n") + "\n"
+}
+
+/// What makes a check fail, in lines that fit.
+fn reasons(failures: &Failures, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in failures::text(failures).lines() {
+        let deeper = if line.starts_with(' ') { 2 } else { 0 };
+        lines.extend(wrapped(line.trim_start(), width, 5 + deeper));
+    }
+    lines
+}
+
+/// Words in lines of at most `width` characters that begin with so many spaces. What fits no line is cut.
+fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(" ".repeat(indent) + word),
+        }
+    }
+    lines.iter().map(|line| clip(line, width)).collect()
 }
 
 /// The table with as many columns as fit.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::failures::{self, Line};
 use super::index::{self, Index, Quantity};
 use super::number;
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
@@ -143,6 +144,16 @@ impl Check<'_> {
             Status::NotJudged => "not judged",
             Status::NotForDevice => "not for this device",
         }
+    }
+
+    /// What makes it fail.
+    pub fn wrong(&self) -> Vec<Line<'_>> {
+        failures::lines(&self.verdict.failures)
+    }
+
+    /// How many cells fail besides; empty if none does.
+    pub fn more(&self) -> String {
+        failures::more(&self.verdict.failures)
     }
 }
 

@@ -66,6 +66,10 @@ pub struct SweepArgs {
     /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
     #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
     pub attest: Option<PathBuf>,
+    /// Of kernels and programs: keep inputs, outputs, what was wanted and how far off it may be of each cell that fails, as
+    /// DIR/<recipe>.<case>.safetensors of at most 64 MiB.
+    #[arg(long, value_name = "DIR")]
+    pub keep_failed: Option<PathBuf>,
     /// Of kernels: set times of other people's code on the same cases beside, as experiments/peers/kernels.py writes them.
     #[arg(long, value_name = "FILE")]
     pub peers: Option<PathBuf>,
@@ -87,6 +91,7 @@ impl SweepArgs {
             ("--mutants", self.mutants),
             ("--attest", self.attest.is_some()),
             ("--peers", self.peers.is_some()),
+            ("--keep-failed", self.keep_failed.is_some()),
         ];
         options.into_iter()
     }

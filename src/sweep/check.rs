@@ -1,6 +1,7 @@
 //! What can be told wrong of an experiment before any data is read.
 
 use super::experiment::{Experiment, Kind, Recipe, Window};
+use super::operations;
 use super::plan::REFERENCE;
 use super::recurrence::CHECKPOINT;
 use super::source::Origin;
@@ -86,17 +87,12 @@ impl Experiment {
     }
 
     fn check_kernels(&self) -> Result<(), Wrong> {
-        if self.model.is_none() || self.windows.is_empty() {
+        operations::check_cases(self)?;
+        let reads = operations::reading_sites(self)?;
+        if !reads.is_empty() && (self.model.is_none() || self.windows.is_empty()) {
             return wrong(
                 "model",
-                "kernels are tried on what passes in a model that reads a window of text; both are needed",
-            );
-        }
-        if let Some(command) = self.commands.iter().find(|command| command.run.is_empty()) {
-            let name = command.recipe();
-            return wrong(
-                &command.name,
-                format!("command '{name}': run is empty, expected a program"),
+                "some cases are what passes in a model that reads a window of text; both are needed, or `cases` without these",
             );
         }
         Ok(())

@@ -9,7 +9,9 @@ use reference::paths::deepseek_v4::{Config, Model};
 
 pub use super::args::{OnDevice, SweepArgs};
 use super::attest;
+use super::capsules::Capsules;
 use super::commands;
+use super::compile::Compile;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind, Recipe};
 use super::folder::Folder;
@@ -18,12 +20,13 @@ use super::kernels;
 use super::limits::{available, check_cells, check_size};
 use super::load::Source;
 use super::mutants::{self, Fate};
+use super::operations;
 use super::peers::Peers;
 use super::plan::{Cell, plan, select};
 use super::ready::Ready;
 use super::run::{self, Hindrance, Manifest, RecipeInfo};
 use super::session::Begun;
-use super::{home, signal, store};
+use super::{runs, signal, store};
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -32,7 +35,6 @@ use crate::gate::Outcome;
 use crate::kernels::Data;
 use crate::record::Record;
 use crate::report;
-
 
 /// Everything decided before the first cell runs.
 struct Prepared {
@@ -127,9 +129,13 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
     let asked = args.device == OnDevice::Compile;
     let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
     if asked || !prepared.cells.iter().all(program) {
-        let cells: Vec<&Cell> = prepared.cells.iter().collect();
-        let faults = |source: &KernelFile| args.mutants && !kernels::of_op(&source.op, &cells).is_empty();
-        let attested = attest::without_device(&prepared.sources, why, faults)?;
+        let compile = Compile {
+            sources: &prepared.sources,
+            cells: &prepared.cells,
+            faults: args.mutants,
+            json: args.json,
+        };
+        let attested = compile.run(why)?;
         if asked {
             return Ok(Some(attested));
         }
@@ -204,8 +210,8 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
 
     let mut selectable = plan(&experiment);
     if args.timed {
-        let timed = kernels::timed();
-        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.kernel().0, experiment.cases[cell.window])));
+        let timed = operations::timed(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
     }
     let cells = select(selectable, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
@@ -239,6 +245,7 @@ fn manifest(
     for name in experiment.model.as_deref().into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
+    // A run of kernels is gone on with only if they and what judges them are as they were.
     let mut standing_in = Vec::new();
     if experiment.kernels_stand_in() {
         standing_in = KernelFile::read_all(&kernels::folder()?)?;
@@ -249,7 +256,10 @@ fn manifest(
     for source in standing_in.iter().chain(measured) {
         let name = format!("kernels/{}.cu", source.op);
         data.push((name, source.digest().to_hex().to_string()));
+        let judgement = crate::kernels::find(&source.op).map(crate::kernels::digest);
+        data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
     }
+    data.extend(operations::files(experiment)?);
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
     let commit = commit(&args.experiment);
     let recipes = experiment
@@ -317,11 +327,11 @@ fn commit(experiment: &Path) -> Option<String> {
 /// The run's folder, new, resumed or shared, with its manifest on disk.
 fn enter(args: &SweepArgs, mut manifest: Manifest) -> Result<(Folder, Manifest)> {
     manifest.fingerprint = manifest.identity();
-    let home = home::of(&manifest.experiment.name);
+    let home = runs::of(&manifest.experiment.name);
     let path = match &args.out {
         Some(out) => out.clone(),
-        None if args.resume => home::newest(&home)?,
-        None => home::unused(&home.join(manifest.started_at.replace(':', ""))),
+        None if args.resume => runs::newest(&home)?,
+        None => runs::unused(&home.join(manifest.started_at.replace(':', ""))),
     };
     if args.resume && !path.exists() {
         return Err(Error::Usage(format!("{}: no run to resume", path.display())));
@@ -352,7 +362,14 @@ fn execute(
     let bar = progress(args, share.len(), pending.len());
     let experiment = &prepared.experiment;
     let kernel = experiment.kind == Kind::Kernels;
-    let reads = |cell: &&Cell| kernel || cell.window >= experiment.draws;
+    let of_sites = match kernel {
+        true => operations::reading_sites(experiment).map_err(|(_, why)| Error::Usage(why))?,
+        false => HashSet::new(),
+    };
+    let reads = |cell: &&Cell| match kernel {
+        true => of_sites.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])),
+        false => cell.window >= experiment.draws,
+    };
     let model = match &prepared.folder {
         Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
         _ => None,
@@ -371,6 +388,11 @@ fn execute(
         done: &done,
     };
     if kernel {
+        let keep = args.keep_failed.as_ref().map(|folder| Capsules {
+            folder: folder.clone(),
+            experiment: args.experiment.clone(),
+            seed: experiment.seed,
+        });
         let text = model
             .as_ref()
             .zip(prepared.ids.first())
@@ -384,6 +406,7 @@ fn execute(
             data: &Data::new(experiment.seed, &sites),
             done: &done,
             stop: &signal::STOP,
+            keep: keep.as_ref(),
         };
         let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
         let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);

@@ -73,10 +73,8 @@ impl Folder {
                 let message = format!("is not empty and holds no run: '{name}' is in it; give another --out");
                 return Err(Error::Usage(format!("{}: {message}", path.display())));
             }
-            for folder in [CELLS, SESSIONS].map(|name| path.join(name)) {
-                fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
-            }
-            let text = sealed(manifest).map_err(|error| Error::Usage(format!("{}: {error}", file.display())))?;
+            make_folders(path)?;
+            let text = sealed(manifest);
             if create_atomic(&file, |out| out.write_all(&text))? {
                 return Self::open(path);
             }
@@ -91,6 +89,8 @@ impl Folder {
             let message = format!("holds a run of {differences}; it cannot be gone on with");
             return Err(Error::Usage(format!("{}: {message}", path.display())));
         }
+        // Whoever copied the run may have left empty folders behind.
+        make_folders(path)?;
         folder.tidy();
         Ok((folder, stored))
     }
@@ -198,6 +198,12 @@ impl Folder {
     }
 }
 
+fn make_folders(path: &Path) -> Result<()> {
+    let folders = [CELLS, SESSIONS].map(|name| path.join(name));
+    let make = |folder: &PathBuf| fs::create_dir_all(folder).map_err(Error::io(folder, "create"));
+    folders.iter().try_for_each(make)
+}
+
 /// The first name in a folder besides `run.json` that is not what a process leaves which is killed before it wrote that:
 /// temporary files, and empty folders of ours.
 fn obstacle(path: &Path) -> Result<Option<OsString>> {
@@ -217,11 +223,12 @@ fn names(folder: &Path) -> std::io::Result<Vec<OsString>> {
 }
 
 /// The bytes of `run.json`.
-pub fn sealed(manifest: &Manifest) -> Result<Vec<u8>, String> {
-    let mut text = serde_json::to_vec_pretty(&Sealed { manifest, blake3: "" }).map_err(|error| error.to_string())?;
+pub fn sealed(manifest: &Manifest) -> Vec<u8> {
+    let whole = Sealed { manifest, blake3: "" };
+    let mut text = serde_json::to_vec_pretty(&whole).expect("plain data has a form in JSON");
     text.truncate(text.len() - CLOSE_RUN.trim_end().len());
     seal::seal(&mut text, CLOSE_RUN);
-    Ok(text)
+    text
 }
 
 /// What is in `run.json`; the error says why its bytes are not what [`sealed`] makes of a run.

@@ -20,10 +20,10 @@ use super::summary::summarize;
 use super::swap_ffn;
 use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
-use crate::gate::{Binding, Unmeasured, judge};
+use crate::gate::{Binding, Unmeasured, explain, judge};
 use crate::metrics::{Bound, METRICS};
 use crate::output;
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::record::{Phase, Record};
 use crate::report;
 
@@ -143,6 +143,7 @@ pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> 
     let summaries = summarize(&records);
     let mut verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
     verdicts.iter_mut().for_each(|verdict| verdict.locate(&records));
+    explain(&mut verdicts, &records);
     Ok(Run {
         manifest,
         records,
@@ -280,9 +281,4 @@ fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
         )
     };
     written.map_err(Error::io("stdout", "write"))
-}
-
-/// The error text for a pattern that matches nothing among `names`.
-fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    format!("'{pattern}' matches no {what}{}", did_you_mean(pattern, names))
 }

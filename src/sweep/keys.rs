@@ -37,8 +37,11 @@ pub const KEYS: &[Key] = &[
     ),
     key("kernels", &[Kernels], |experiment| !experiment.kernels.is_empty()),
     key("command", &[Kernels], |experiment| !experiment.commands.is_empty()),
-    // Operations have their own cases; only `run.json` names them.
-    key("cases", &[], |experiment| !experiment.cases.is_empty()),
+    key("op", &[Kernels], |experiment| !experiment.ops.is_empty()),
+    key("case", &[Kernels], |experiment| !experiment.own_cases.is_empty()),
+    key("cases", &[Kernels], |experiment| !experiment.cases.is_empty()),
+    // Only `run.json` names the cases that are chosen.
+    key("case_names", &[], |experiment| !experiment.case_names.is_empty()),
 ];
 
 const fn key(name: &'static str, kinds: &'static [Kind], given: fn(&Experiment) -> bool) -> Key {

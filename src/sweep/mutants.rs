@@ -2,8 +2,8 @@
 
 use super::kernels::{Bench, of_op};
 use super::plan::Cell;
+use crate::backend::checks::failures;
 use crate::backend::cuda::device::Module;
-use crate::backend::cuda::run::failures;
 use crate::backend::cuda::{Mutant, Source};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Inputs};

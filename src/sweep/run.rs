@@ -67,11 +67,16 @@ impl Manifest {
     /// planted fault.
     pub fn identity(&self) -> String {
         let origin = (&self.version, &self.commit, &self.experiment, &self.data);
-        let parts = (origin, &self.device, &self.cells, &self.left_out, &self.invocation.mutant);
+        let parts = (
+            origin,
+            &self.device,
+            &self.cells,
+            &self.left_out,
+            &self.invocation.mutant,
+        );
         let mut digest = blake3::Hasher::new();
-        // These types are written as JSON without fail; the words of a failure are no fingerprint of any run.
-        let written = serde_json::to_writer(&mut digest, &parts);
-        written.map_or_else(|error| error.to_string(), |()| digest.finalize().to_hex().to_string())
+        serde_json::to_writer(&mut digest, &parts).expect("plain data has a form in JSON");
+        digest.finalize().to_hex().to_string()
     }
 
     /// Whether the file says one thing: its cells are those that its experiment plans, and its fingerprint is theirs. The

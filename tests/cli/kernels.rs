@@ -1,5 +1,10 @@
 //! Kernels, as far as no GPU is needed.
 
+use ulplab::backend::cuda::Source;
+use ulplab::backend::cuda::toolkit::FLAGS;
+use ulplab::kernels::{digest, find};
+use ulplab::sweep::attest::{Attestation, Shown, Verified};
+
 use super::*;
 
 /// What `sweep experiments/kernels.toml --dry-run --peers` says of a file of peers with this text.
@@ -61,7 +66,40 @@ fn a_fault_must_exist() {
     assert_eq!(sweep("rope.cos_sin_swapped").status.code(), Some(0));
 }
 
-/// A changed kernel, and one nobody verified, are named; on the tree as it is there is nothing to name.
+/// Attestations, as a run on a card writes them, of all files of a folder; every variant ran, every fault was noticed.
+fn attested(kernels: &Path) -> Attestation {
+    let sources = Source::read_all(kernels).unwrap().into_iter();
+    let verified = |source: Source| {
+        let variants = source.header.variants.iter().map(|variant| variant.name.clone());
+        let faults = source.header.mutants.iter().flat_map(|mutant| {
+            let named = source
+                .header
+                .variants
+                .iter()
+                .filter(|variant| mutant.is_of(&variant.name));
+            named.map(|variant| (format!("{} {}", variant.name, mutant.name), "noticed".to_string()))
+        });
+        let verified = Verified {
+            at: "2026-01-01T00:00:00Z".into(),
+            driver: "13.0".into(),
+            arch: "sm_90a".into(),
+            nvrtc: "13.0".into(),
+            flags: FLAGS.iter().map(ToString::to_string).collect(),
+            kernels: source.digest().to_hex().to_string(),
+            judgement: digest(find(&source.op).unwrap()).into(),
+            variants: variants.map(|name| (name, Shown::default())).collect(),
+            mutants: faults.collect(),
+        };
+        (source.op.clone(), verified)
+    };
+    Attestation {
+        device: "NVIDIA card".into(),
+        ops: sources.map(verified).collect(),
+    }
+}
+
+/// A changed kernel, a changed judgement, a variant that was left out and a file nobody verified are named; there is nothing
+/// to name where all is as it was verified.
 #[test]
 fn attestations_name_what_changed() {
     let folder = tempfile::tempdir().unwrap();
@@ -69,10 +107,12 @@ fn attestations_name_what_changed() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
     }
+    let results = tempfile::tempdir().unwrap();
+    let as_verified = attested(folder.path());
     let gate = || {
         let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
         let output = command
-            .args(["gate", "--attested"])
+            .args(["gate", "--attested", path(results.path())])
             .env("ULPLAB_KERNELS", folder.path())
             .output()
             .unwrap();
@@ -81,8 +121,26 @@ fn attestations_name_what_changed() {
             String::from_utf8_lossy(&output.stdout).into_owned(),
         )
     };
+    as_verified.clone().write(results.path()).unwrap();
     let (code, said) = gate();
     assert_eq!(code, Some(0), "{said}");
+
+    let mut other = as_verified.clone();
+    other.ops.get_mut("rope").unwrap().judgement = "0".repeat(64);
+    other.ops.get_mut("delta_prefill").unwrap().variants.remove("chunks");
+    other.write(results.path()).unwrap();
+    let (code, said) = gate();
+    assert_eq!(code, Some(100));
+    assert!(
+        said.contains("rope.cu: its cases, bounds or judgement changed"),
+        "{said}"
+    );
+    assert!(
+        said.contains("delta_prefill.cu: variant 'chunks' was not run"),
+        "{said}"
+    );
+    as_verified.write(results.path()).unwrap();
+
     let file = folder.path().join("rope.cu");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("ec - os", "ec + os")).unwrap();

@@ -94,7 +94,7 @@ fn start(file: &Path, out: &Path, slice: &str, alike: bool) -> Child {
 /// `ULPLAB_ROUNDS` says how many rounds; in every other one all processes have the same id, where that can be arranged.
 #[test]
 fn partitions_survive_each_other_and_kills() {
-    let rounds = std::env::var("ULPLAB_ROUNDS").map_or(2, |rounds| rounds.parse().unwrap());
+    let rounds = std::env::var("ULPLAB_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
     let unshare = Command::new("unshare")
         .args(["--pid", "--fork", "--kill-child=KILL", "true"])
         .output();

@@ -140,7 +140,7 @@ fn programs_that_fail_say_why() {
         ("shape", "left 'y' as F32 [2, 2, 131, 1], expected F32 [2, 2, 1, 131]"),
         ("name", "left 'z', which is no output"),
         ("boast", "us = 'fast' in the metadata, expected microseconds above 0"),
-        ("absent", "cannot start 'no-such-program'"),
+        ("absent", "'no-such-program' cannot be started: No such file"),
     ];
     let names: Vec<&str> = ways.iter().map(|(way, _)| *way).chain(["right"]).collect();
     let output = sweep(folder.path(), &names, &["**/f32.column"]);

@@ -312,7 +312,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
         let mut lying = manifest(7);
         lie(&mut lying);
         lying.fingerprint = lying.identity();
-        fs::write(&file, sealed(&lying).expect("bytes")).expect("a file");
+        fs::write(&file, sealed(&lying)).expect("a file");
         let message = read(&path).expect_err(what).to_string();
         assert!(
             message.contains("run.json: ") && message.contains(words),
@@ -333,11 +333,11 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     for (what, change) in other {
         let mut changed = manifest(7);
         change(&mut changed);
-        fs::write(&file, sealed(&changed).expect("bytes")).expect("a file");
+        fs::write(&file, sealed(&changed)).expect("a file");
         let message = read(&path).expect_err(what).to_string();
         assert!(message.contains("run.json: its fingerprint is "), "{what}: {message}");
         changed.fingerprint = changed.identity();
-        fs::write(&file, sealed(&changed).expect("bytes")).expect("a file");
+        fs::write(&file, sealed(&changed)).expect("a file");
         let message = read(&path).expect_err(what).to_string();
         assert!(
             message.contains("e4m3__local__draw-1.jsonl: ") && message.contains("it is of the run "),
@@ -352,7 +352,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     selected.keep(&cells[..3]);
     selected.fingerprint = selected.identity();
     assert_eq!(selected.left_out, ["nvfp4/local/draw-2"]);
-    fs::write(&file, sealed(&selected).expect("bytes")).expect("a file");
+    fs::write(&file, sealed(&selected)).expect("a file");
     assert!(
         read(&path)
             .expect_err("cells of another run")

@@ -83,6 +83,20 @@ fn what_a_kill_leaves_before_the_run_began_is_no_obstacle() {
     }
 }
 
+/// Who copies a run by files leaves its empty folders behind.
+#[test]
+fn a_run_without_cells_can_be_gone_on_with() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("run");
+    Folder::enter(&path, &manifest(7), false).expect("a new run");
+    for name in ["cells", "sessions"] {
+        fs::remove_dir(path.join(name)).expect("an empty folder");
+    }
+    let (run, stored) = Folder::enter(&path, &manifest(7), true).expect("the same run");
+    run.write_cell(&plan(&stored.experiment)[0], &[]).expect("a cell");
+    assert!(run.finished(&stored.cells[0]).expect("a readable file"));
+}
+
 #[test]
 fn temporaries_of_killed_processes_are_removed_when_they_are_old() {
     let folder = tempfile::tempdir().expect("a temporary folder");

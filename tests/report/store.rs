@@ -218,14 +218,23 @@ fn every_column_is_documented() {
     let (before, summary) = page.split_once("## summary.parquet").unwrap();
     let (_, records) = before.split_once("## records.parquet").unwrap();
     let named = |text: &str| -> Vec<String> {
-        let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
-        rows.flat_map(|names| names.split('`').filter(|name| !name.trim_matches([',', ' ']).is_empty()))
-            .map(String::from)
-            .collect()
+        let rows = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+        rows.flat_map(|names| {
+            names
+                .split('`')
+                .filter(|name| !name.trim_matches([',', ' ']).is_empty())
+        })
+        .map(String::from)
+        .collect()
     };
     let columns = |path: &Path| -> Vec<String> {
         let file = fs::File::open(path).unwrap();
-        let frame = polars_io::SerReader::finish(<polars_io::prelude::ParquetReader<_> as polars_io::SerReader<_>>::new(file)).unwrap();
+        let frame = polars_io::SerReader::finish(
+            <polars_io::prelude::ParquetReader<_> as polars_io::SerReader<_>>::new(file),
+        )
+        .unwrap();
         frame.get_column_names().iter().map(ToString::to_string).collect()
     };
     let found = columns(&paths[0]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ulplab::formats::Direction;
-use ulplab::gate::{Status, Verdict};
+use ulplab::gate::{Failures, Status, Verdict};
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::sweep::experiment::{Experiment, Recipe, Role, Round, Rule, Segment, Statistic, Window};
 use ulplab::sweep::invocation::Invocation;
@@ -293,6 +293,7 @@ fn judge(rule: &Rule, recipe: &str, summaries: &[Summary]) -> Verdict {
             "{} at {} is {value:.6}, required {}",
             rule.metric, rule.at, rule.require
         ),
+        failures: Failures::default(),
     }
 }
 

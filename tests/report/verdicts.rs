@@ -32,13 +32,14 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
     };
     manifest.experiment = Experiment {
         kind: Kind::Kernels,
-        cases: vec!["small".into(), "odd".into()],
+        case_names: vec!["small".into(), "odd".into()],
         recipes: variants.iter().map(|(name, ..)| recipe(name)).collect(),
         gates: vec![rule],
         ..manifest.experiment
     };
     manifest.cells.clear();
     manifest.recipes.clear();
+    manifest.fingerprint = manifest.identity();
     let (folder, _) = Folder::enter(&folder.join("run"), &manifest, false).unwrap();
     for (name, takes, selected) in variants {
         manifest.recipes.push(RecipeInfo {

@@ -1,22 +1,15 @@
 //! A variant run on a problem, with everything that shows it writing where or what it should not.
 
-use rayon::prelude::*;
-
 use super::device::{Argument, Device, Function, Memory, Module};
+use super::guards::{self, Checked, GUARD, Guarded};
 use super::matmul::{Matmul, Operands};
 use super::plan::{Plan, Step, Work};
 use super::sequence::Turn;
 use super::time::{Replay, Spread, Stopwatch, Times};
+use crate::backend::checks::{Band, GUARD_BYTE, failures};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
-use crate::metrics::VIOLATIONS;
-
-/// Bytes before and behind every buffer; a multiple of any alignment a kernel may assume.
-const GUARD: usize = 4096;
-const GUARD_BYTE: u8 = 0xc3;
-/// What outputs hold before the first and the second run. As numbers they are neither zero nor NaN.
-const POISONS: [u8; 2] = [0xa5, 0x5a];
 
 /// Most copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;
@@ -55,13 +48,6 @@ struct Turned {
 enum On {
     Arguments(Vec<Argument>),
     Operands(Operands),
-}
-
-/// What a run showed.
-pub struct Checked {
-    pub outputs: Outputs,
-    /// Of guard bands, inputs and the second run: `violations` in bytes.
-    pub measured: Vec<Measured>,
 }
 
 impl<'a> Running<'a> {
@@ -180,33 +166,23 @@ impl<'a> Running<'a> {
         watch.replayed(&works)
     }
 
-    /// Runs twice, poisoned differently, and looks at every byte around and in the buffers.
-    pub fn check(&self, deterministic: bool) -> Result<Checked> {
-        let first = self.outputs()?;
-        let mut measured = vec![self.guards()?, self.inputs()?];
-        if deterministic {
-            measured.push(rerun(&first, &self.poisoned(POISONS[1])?));
-        }
-        Ok(Checked {
-            outputs: first,
-            measured,
-        })
-    }
-
-    /// All that the checks and the judgement of its outputs say.
-    pub fn judged(&self, deterministic: bool) -> Result<Vec<Measured>> {
-        let Checked { outputs, mut measured } = self.check(deterministic)?;
-        measured.extend((self.problem.judge)(&outputs));
-        Ok(measured)
+    /// What it leaves, and all that the checks and the judgements of its outputs say.
+    pub fn judged(&self, deterministic: bool) -> Result<Checked> {
+        guards::judged(self, deterministic)
     }
 
     /// An error where they find anything wrong.
     pub fn right(&self, name: &str, deterministic: bool) -> Result<()> {
-        match failures(&self.judged(deterministic)?).next() {
+        let checked = self.judged(deterministic)?;
+        let said = |wrong: &Measured| match &wrong.failure {
+            Some(failure) => failure.message.clone(),
+            None => format!("{} violations in '{}'", wrong.value, wrong.output),
+        };
+        match failures(&checked.measured).next().map(said) {
             None => Ok(()),
-            Some(failure) => Err(Error::Usage(format!(
-                "{name} is wrong on case '{}': {} violations in '{}'; what is wrong is not timed",
-                self.case.name, failure.value, failure.output
+            Some(said) => Err(Error::Usage(format!(
+                "{name} is wrong on case '{}': {said}; what is wrong is not timed",
+                self.case.name
             ))),
         }
     }
@@ -219,10 +195,16 @@ impl<'a> Running<'a> {
 
     /// What one run leaves in the buffers that it writes.
     pub fn outputs(&self) -> Result<Outputs> {
-        self.poisoned(POISONS[0])
+        guards::outputs(self)
+    }
+}
+
+impl Guarded for Running<'_> {
+    fn problem(&self) -> &Problem {
+        self.problem
     }
 
-    fn poisoned(&self, poison: u8) -> Result<Outputs> {
+    fn run(&self, poison: u8) -> Result<Outputs> {
         let device = self.device;
         for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
             match buffer.role {
@@ -236,39 +218,33 @@ impl<'a> Running<'a> {
         }
         self.prepare(&self.set)?;
         self.launch()?;
-        let written = self
-            .problem
-            .buffers
-            .iter()
-            .zip(&self.set.buffers)
-            .filter(|(buffer, _)| buffer.role != Role::In);
-        let read = |(buffer, memory): (&Buffer, &Memory)| Ok((buffer.name, device.read(memory, GUARD, buffer.size())?));
+        let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
+        let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
 
-    /// Bytes around buffers that changed.
-    fn guards(&self) -> Result<Measured> {
-        let (mut changed, mut all) = (0, 0);
-        for memory in self.set.buffers.iter().chain(&self.set.scratch) {
-            for at in [0, memory.len - GUARD] {
-                let band = self.device.read(memory, at, GUARD)?;
-                changed += band.iter().filter(|byte| **byte != GUARD_BYTE).count();
-                all += GUARD;
+    fn bands(&self) -> Result<Vec<Band>> {
+        let buffers = self.problem.buffers.iter().map(|buffer| buffer.name);
+        let names = buffers.chain(self.plan.scratch.iter().map(|(name, ..)| name.as_str()));
+        let mut bands = Vec::new();
+        for (name, memory) in names.zip(self.set.buffers.iter().chain(&self.set.scratch)) {
+            for behind in [false, true] {
+                let at = if behind { memory.len - GUARD } else { 0 };
+                bands.push(Band {
+                    of: name.into(),
+                    behind,
+                    bytes: self.device.read(memory, at, GUARD)?,
+                });
             }
         }
-        Ok(violations("guards", changed, all))
+        Ok(bands)
     }
 
-    /// Bytes of inputs that changed.
-    fn inputs(&self) -> Result<Measured> {
-        let (mut changed, mut all) = (0, 0);
-        for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
-            if buffer.role == Role::In {
-                changed += differing(&buffer.bytes, &self.device.read(memory, GUARD, buffer.bytes.len())?);
-                all += buffer.bytes.len();
-            }
-        }
-        Ok(violations("inputs", changed, all))
+    fn read(&self, buffer: &Buffer) -> Result<Vec<u8>> {
+        let mut memories = self.problem.buffers.iter().zip(&self.set.buffers);
+        let memory = memories.find(|(other, _)| other.name == buffer.name);
+        let memory = memory.ok_or_else(|| Error::Usage(format!("'{}' is no buffer of the problem", buffer.name)))?;
+        self.device.read(memory.1, GUARD, buffer.size())
     }
 }
 
@@ -378,43 +354,5 @@ impl Names<'_> {
                 "argument '{name}' is no buffer, scratch, scalar or size of the operation"
             ))),
         }
-    }
-}
-
-/// What says that a kernel is wrong.
-pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
-    measured
-        .iter()
-        .filter(|measured| measured.metric == &VIOLATIONS && measured.value != 0.0)
-}
-
-/// Bytes in which two runs differ.
-pub fn rerun(first: &Outputs, second: &Outputs) -> Measured {
-    let pairs = first.0.iter().zip(&second.0);
-    let differ = pairs.map(|((_, a), (_, b))| differing(a, b)).sum();
-    let all = first.0.iter().map(|(_, bytes)| bytes.len()).sum();
-    violations("rerun", differ, all)
-}
-
-fn differing(a: &[u8], b: &[u8]) -> usize {
-    let chunks = a.par_chunks(1 << 16).zip(b.par_chunks(1 << 16));
-    chunks
-        .map(|(a, b)| {
-            if a == b {
-                0
-            } else {
-                a.iter().zip(b).filter(|(a, b)| a != b).count()
-            }
-        })
-        .sum()
-}
-
-fn violations(output: &'static str, count: usize, of: usize) -> Measured {
-    Measured {
-        output,
-        metric: &VIOLATIONS,
-        value: count as f64,
-        n: of as u64,
-        worst: None,
     }
 }
