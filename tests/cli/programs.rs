@@ -89,7 +89,7 @@ fn partly(output: &Output) {
     let said = stdout(output);
     assert_eq!(code(output), 4, "{said}{}", stderr(output));
     assert!(
-        said.contains("PARTLY JUDGED: 0 checks pass, 0 fail, 1 not judged"),
+        said.contains("NOT JUDGED: 0 checks pass, 0 fail, 1 not judged"),
         "{said}"
     );
 }
