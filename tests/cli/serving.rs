@@ -195,21 +195,16 @@ fn answers_that_are_none_are_shown() {
     }
 }
 
-/// An answer too many is noticed before the next request, or meets no file.
+/// An answer too many is noticed before the next request, or meets no file: which of them is a matter of time.
 #[test]
 fn an_answer_too_many_does_not_pass_for_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let output = sweep(folder.path(), "twice", "mode = \"serve\"\ntimeout = 60");
     assert_eq!(code(&output), 100, "{}{}", stdout(&output), stderr(&output));
-    let messages: Vec<String> = ["first", "second", "third"]
-        .iter()
-        .filter_map(|case| failure(folder.path(), case))
-        .collect();
-    let known = |message: &String| {
-        message.contains("wrote '{\"ok\": true}' before it was asked")
-            || message.contains("left no outputs.safetensors")
-    };
-    assert!(!messages.is_empty() && messages.iter().all(known), "{messages:?}");
+    assert!(
+        failure(folder.path(), "first").is_some(),
+        "its second run meets the first one's second answer"
+    );
 }
 
 #[test]
