@@ -30,6 +30,7 @@ pub mod metrics;
 pub mod packed;
 pub mod parity;
 pub mod pattern;
+pub mod progress;
 pub mod quantize;
 pub mod record;
 pub mod report;

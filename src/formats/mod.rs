@@ -64,6 +64,18 @@ pub use zero_point::{AFFINE_RULES, Affine, AffineRule, Fit, ZeroPoint};
 
 use crate::error::did_you_mean;
 
+/// What others call elements that are formats of their own.
+const OTHER_NAMES: &[(&str, &str)] = &[
+    ("fp8", "e4m3"),
+    ("float8", "e4m3"),
+    ("float8_e4m3fn", "e4m3"),
+    ("float8_e5m2", "e5m2"),
+    ("fp16", "f16"),
+    ("float16", "f16"),
+    ("half", "f16"),
+    ("bfloat16", "bf16"),
+];
+
 /// The codec of a record name, a named format or a format string.
 pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
     if let Some(record) = RECORDS.iter().copied().find(|record| record.name == text) {
@@ -80,7 +92,11 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
     if !text.contains(['/', '(']) && element(text).is_none() {
         let records = RECORDS.iter().map(|record| record.name);
         let near = did_you_mean(text, records.chain(FORMATS.iter().map(|named| named.name)));
-        return Err(format!("unknown format '{text}'{near}"));
+        let meant = OTHER_NAMES.iter().find(|(other, _)| text.eq_ignore_ascii_case(other));
+        let meant = meant.map_or(String::new(), |(_, name)| {
+            format!("; without scales it is '{name}' here")
+        });
+        return Err(format!("unknown format '{text}'{meant}{near}"));
     }
     let format: Format = text.parse()?;
     let doc = match format.scaling {

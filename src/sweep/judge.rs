@@ -23,7 +23,7 @@ use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::gate::{Binding, Unmeasured, explain, judge};
 use crate::metrics::{Bound, METRICS};
 use crate::output;
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::record::{Phase, Record};
 use crate::report;
 
@@ -281,9 +281,4 @@ fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
         )
     };
     written.map_err(Error::io("stdout", "write"))
-}
-
-/// The error text for a pattern that matches nothing among `names`.
-fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    format!("'{pattern}' matches no {what}{}", did_you_mean(pattern, names))
 }

@@ -15,15 +15,16 @@ use super::run::Hindrance;
 use super::source::{Origin, Source};
 use crate::backend::checks::failures;
 use crate::backend::cuda::device::Module;
+use crate::backend::cuda::guards::Checked;
 use crate::backend::cuda::header::Factor;
-use crate::backend::cuda::run::{Checked, Running};
+use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Case, Data, Op, Problem, Rows};
 use crate::metrics::{self, Metric};
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::record::{Failure, Phase, Record};
 use crate::shipped;
 
@@ -55,14 +56,16 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
         let variants = source.header.variants.iter();
         variants.map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc))
     });
-    let named = variants.filter(|(name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
-    let named: Vec<_> = named.collect();
+    let all: Vec<_> = variants.collect();
+    let chosen = |name: &str| experiment.kernels.iter().any(|pattern| matches(pattern, name));
+    let named: Vec<_> = all.iter().filter(|(name, _)| chosen(name)).cloned().collect();
     let unmatched = experiment
         .kernels
         .iter()
         .find(|pattern| !named.iter().any(|(name, _)| matches(pattern, name)));
     if let Some(pattern) = unmatched {
-        return Err((pattern.clone(), format!("'{pattern}' matches no kernel")));
+        let names = all.iter().map(|(name, _)| name.as_str());
+        return Err((pattern.clone(), matches_nothing("kernel", pattern, names)));
     }
     let commands = experiment
         .commands
@@ -81,10 +84,6 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
             ..Recipe::default()
         });
     }
-    if !experiment.case_names.is_empty() {
-        let why = "case_names are found by the operations; `cases` chooses among them";
-        return Err(("case_names".into(), why.into()));
-    }
     experiment.case_names = names;
     experiment.recipes.extend(recipes);
     Ok(())
@@ -97,7 +96,7 @@ pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Devi
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
         let why = format!("it is for {arch}, and this device is {}", device.arch);
         let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
-        tried.then(|| (name, Hindrance::OtherDevice(why)))
+        tried.then_some((name, Hindrance::OtherDevice(why)))
     };
     let of = |source| {
         let source: &KernelFile = source;

@@ -1,7 +1,7 @@
 //! The cells of an experiment.
 
 use crate::error::{Error, Result};
-use crate::pattern::{matches, selects};
+use crate::pattern::{self, selects};
 use crate::record::Phase;
 use crate::sweep::experiment::{Experiment, Kind};
 use crate::sweep::operations::names_of;
@@ -65,14 +65,8 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
 
 /// Keeps the cells whose id matches one of `only` (all, if empty) and none of `skip`.
 pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<Cell>> {
-    for pattern in only.iter().chain(skip) {
-        if !cells.iter().any(|cell| matches(pattern, &cell.id)) {
-            let example = cells.first().map(|cell| cell.id.as_str()).unwrap_or_default();
-            return Err(Error::NothingSelected(format!(
-                "'{pattern}' matches no cell; cells are named like '{example}'"
-            )));
-        }
-    }
+    let names: Vec<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
+    pattern::check("cell", &[only, skip], &names)?;
     let kept: Vec<Cell> = cells.into_iter().filter(|cell| selects(only, skip, &cell.id)).collect();
     if kept.is_empty() {
         return Err(Error::NothingSelected("--only and --skip leave no cell".into()));

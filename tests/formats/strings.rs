@@ -119,6 +119,12 @@ fn errors_name_the_wrong_part_and_the_nearest_name() {
     let cases = [
         ("v4_fb8", "unknown format 'v4_fb8'; did you mean 'v4_fp8'?"),
         ("nvpf4", "unknown format 'nvpf4'; did you mean 'nvfp4'?"),
+        ("MXFP8", "unknown format 'MXFP8'; did you mean 'mxfp8'?"),
+        (
+            "fp8",
+            "unknown format 'fp8'; without scales it is 'e4m3' here; did you mean 'fp8_b64', 'fp8_b128', 'fp8_b128_f32', \
+             'fp8_b128x128', 'fp8_channel', 'fp8_token' or 'fp8_tensor'?",
+        ),
         ("", "unknown format ''"),
         ("quaternion", "unknown format 'quaternion'"),
         (
