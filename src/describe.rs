@@ -78,8 +78,9 @@ pub struct CaseLine {
     pub timed: bool,
 }
 
-/// Cases of which problems are made, beside the smallest with each set of keys.
+/// Cases of which problems are made, beside the smallest with each set of keys, and the largest product of their sizes.
 const MORE: usize = 4;
+const LARGE: f64 = 1e8;
 
 /// A case with its problem.
 struct Sample {
@@ -137,11 +138,14 @@ fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, Stri
             chosen.push(case);
         }
     }
-    for case in small {
-        let sizes = |other: &Case| other.dims.clone();
-        let known = chosen.iter().any(|other| sizes(other) == sizes(case));
-        if !known && chosen.len() < MORE {
+    // More of them, as long as each has a size that no other has: so that sizes which are equal by chance in one differ in another.
+    let sized = |name: &str, case: &Case| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
+    let mut more = 0;
+    for case in small.into_iter().filter(|case| volume(case) <= LARGE) {
+        let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| sized(name, other) != Some(*size));
+        if more < MORE && case.dims.iter().any(fresh) {
             chosen.push(case);
+            more += 1;
         }
     }
     let sample = |case: &Case| {
