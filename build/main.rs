@@ -2,6 +2,7 @@
 
 mod judgement;
 mod source;
+mod tokens;
 
 use std::fmt::Write;
 use std::path::Path;

@@ -4,6 +4,7 @@
 mod build {
     pub mod judgement;
     pub mod source;
+    pub mod tokens;
 }
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
