@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::Check;
 use super::numbers::{Pair, Pairs, timed, worst};
-use super::output::told;
+use super::output::sentence;
 use crate::dataset::parse_toml;
 use crate::error::{Error, Result, did_you_mean};
 use crate::gate::Status;
@@ -276,7 +276,7 @@ fn check(gate: &str, why: &str, bound: &[&Pair], counts: Counts) -> Check {
         _ => format!("{failing} of {all} records {verb}"),
     };
     if let Some(change) = change.as_ref().filter(|change| change.worsening > 0.0) {
-        message += &format!("; the worst: {}", told(change));
+        message += &format!("; the worst: {}", sentence(change));
     }
     if missing > 0 {
         message += &format!("; {missing} records are in one run only, so that they cannot be compared");

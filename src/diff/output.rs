@@ -193,7 +193,7 @@ fn numbers(noun: &str, numbers: &Numbers) -> Block {
     let shown = numbers.worst.len();
     title += &match numbers.worse {
         0 => "; none is worse".to_string(),
-        worse if worse > shown => format!("; {worse} places are worse, the worst {shown} are"),
+        worse if worse > shown => format!("; {worse} places are worse, of which {shown} are shown"),
         worse => format!("; {worse} places are worse"),
     };
     Block::new(title, &CHANGES, numbers.worst.iter().map(cells))
@@ -215,7 +215,7 @@ fn cells(change: &Change) -> Vec<String> {
 }
 
 /// A change in words.
-pub fn told(change: &Change) -> String {
+pub fn sentence(change: &Change) -> String {
     let [base, new] = apart(change.base, change.new);
     let (recipe, phase, window) = (&change.recipe, change.phase, &change.window);
     format!(

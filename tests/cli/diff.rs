@@ -439,7 +439,7 @@ fn the_worst_come_first_in_text_and_markdown() {
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.starts_with("## PASS: what became worse\n"), "{page}");
     for words in [
-        "2 places are worse, the worst 1 are",
+        "2 places are worse, of which 1 are shown",
         "| nvfp4 | local | gauss |",
         "| +200 |",
         "### Verdicts: 0 changed",
