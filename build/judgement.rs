@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::source::{Files, Found, Kind, Tree, mentions, plain};
+use super::files::Files;
+use super::source::{Found, Kind, Tree, mentions, plain};
 
 /// Where the list of operations is.
 const LIST: [&str; 3] = ["crate", "kernels", "OPS"];

@@ -5,8 +5,11 @@ use std::path::Path;
 
 use ulplab::kernels::{OPS, digest};
 
+use super::build::files::Files;
 use super::build::judgement::{Judgement, of_files};
-use super::build::source::Files;
+
+/// A file, what stands there and what is put in its place; operations whose digests must and must not change.
+type Edit<'a> = (&'a str, &'a str, &'a str, &'a [&'a str], &'a [&'a str]);
 
 fn files() -> Files {
     Files::new(Path::new(env!("CARGO_MANIFEST_DIR")))
@@ -36,7 +39,7 @@ fn every_operation_has_the_digest_that_was_built_in() {
 fn whatever_judges_changes_the_digest() {
     let files = files();
     let before = of_files(&files).unwrap();
-    let edits: [(&str, &str, &str, &[&str], &[&str]); 9] = [
+    let edits: [Edit; 9] = [
         // The bound of RMSNorm is that of the fused operation too.
         (
             "src/kernels/rmsnorm.rs",
