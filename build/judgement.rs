@@ -15,9 +15,10 @@ use super::source::{Found, Kind, Tree, mentions, plain};
 const LIST: [&str; 3] = ["crate", "kernels", "OPS"];
 /// The module whose items are part of every judgement: what is checked around and in the buffers.
 const CHECKS: [&str; 4] = ["crate", "backend", "cuda", "guards"];
-/// What says nothing of right or wrong, and is left out with all that only it names: the texts of errors, and the list of
-/// metrics, of which those that judge (`violations`, `bound_ratio`) are named by themselves.
-const BESIDE: [&str; 2] = ["crate::error::", "crate::metrics::METRICS"];
+/// What says nothing of right or wrong, and is left out with all that only it names: the texts of errors, the list of
+/// metrics, of which those that judge (`violations`, `bound_ratio`) are named by themselves, and files of tensors, which only
+/// cases of the user's read.
+const BESIDE: [&str; 3] = ["crate::error::", "crate::metrics::METRICS", "crate::tensorfile::"];
 
 /// All that judges an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
 """The operation `rope` in Triton, as a variant that ulplab checks: `ulplab sweep experiments/outside.toml`.
 
-Called with the paths of two safetensors files. The first holds x [T, H, D] and tables cos and sin [T, R/2], and in its
-metadata sizes and direction; the second gets x with the last R channels of every head turned.
+Started once, it is given the paths of two safetensors files for each run. The first holds x [T, H, D] and tables cos and sin
+[T, R/2], and in its metadata sizes and direction; the second gets x with the last R channels of every head turned.
 
 Needs: torch, triton and safetensors   (Triton runs on a GPU, or anywhere with TRITON_INTERPRET=1)
-Usage: rope_triton.py INPUTS OUTPUTS
 """
 import os
 import statistics
-import sys
 
 import torch
 import triton
 import triton.language as tl
 from safetensors import safe_open
 from safetensors.torch import save_file
+from serve import serve
 
 
 @triton.jit
@@ -33,8 +32,7 @@ def rope(x, cos, sin, sign, pairs, H, D, R, BLOCK: tl.constexpr):
     tl.store(even + 1, (b * c + a * s).to(x.dtype.element_ty), inside)
 
 
-def main():
-    inputs, outputs = sys.argv[1:]
+def compute(inputs, outputs):
     device = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
     with safe_open(inputs, "pt", device=device) as file:
         x, cos, sin = (file.get_tensor(name) for name in ("x", "cos", "sin"))
@@ -68,4 +66,4 @@ def microseconds(turn, x):
 
 
 if __name__ == "__main__":
-    main()
+    serve(compute)

@@ -94,7 +94,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
         return Ok(Exit::Pass);
     }
     let row = |name: &str, what: &str, t: Timing| {
-        println!(
+        outln!(
             "{name:24} {what:16} {:9.2} ms  ({:.2} to {:.2})",
             t.median * 1e3,
             t.min * 1e3,
@@ -111,16 +111,17 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     }
     if let Some(peer) = &peer {
         if (peer.tokens, peer.threads) != (ours.tokens, ours.threads) {
-            println!(
+            outln!(
                 "the peer ran {} tokens on {} threads: no ratio",
-                peer.tokens, peer.threads
+                peer.tokens,
+                peer.threads
             );
         } else {
             let (forward, decode) = (
                 peer.forward.median / ours.forward.median,
                 peer.decode.median / ours.decode.median,
             );
-            println!("times {}: forward {forward:.1}, decode step {decode:.1}", peer.name);
+            outln!("times {}: forward {forward:.1}, decode step {decode:.1}", peer.name);
         }
     }
     Ok(Exit::Pass)

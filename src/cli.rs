@@ -1,12 +1,13 @@
 //! The command line.
 
+use std::panic::{AssertUnwindSafe, PanicHookInfo};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-use crate::{bench, compare, generate, inspect, inventory, quantize, trace, verify};
+use crate::{bench, compare, describe, dump, generate, inspect, integrate, inventory, output, quantize, trace, verify};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -15,14 +16,14 @@ use crate::{bench, compare, generate, inspect, inventory, quantize, trace, verif
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Worker threads [default: one per core]. Results do not depend on it.
-    #[arg(long, global = true, value_name = "N", env = "ULPLAB_THREADS")]
-    threads: Option<usize>,
+    /// Worker threads, 1 to 1024 [default: one per core]. Results do not depend on it.
+    #[arg(long, global = true, value_name = "N", env = "ULPLAB_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 all gates pass | 100 a gate failed | 103 run incomplete | 4 nothing selected | 2 usage or bad input |
-96 set-up | 101 the reference failed | 130 interrupted | 1 a bug";
+Exit codes: 0 all gates hold | 100 a gate failed | 103 run incomplete | 4 nothing was judged, or not all that the experiment
+states | 2 usage or bad input | 96 set-up | 101 the reference failed | 130 interrupted | 1 a bug";
 
 #[derive(Subcommand)]
 enum Command {
@@ -36,25 +37,116 @@ enum Command {
     Generate(generate::GenerateArgs),
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
+    Describe(describe::DescribeArgs),
+    Dump(dump::DumpArgs),
     Verify(verify::VerifyArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
+    Completions(integrate::CompletionsArgs),
+    Man(integrate::ManArgs),
+    Schema(integrate::SchemaArgs),
+}
+
+/// Commands as people type them, by the command whose help shows them.
+const EXAMPLES: &[(&str, &[&str])] = &[
+    (
+        "sweep",
+        &[
+            "ulplab sweep experiments/kv_cache.toml",
+            "ulplab sweep experiments/kv_cache.toml --set tokens=128 --out runs/short",
+            "ulplab sweep experiments/kv_cache.toml --resume",
+            "ulplab sweep experiments/kernels.toml --device compile",
+        ],
+    ),
+    (
+        "gate",
+        &["ulplab gate runs/kv_cache/2026-01-31T120000Z", "ulplab gate --attested"],
+    ),
+    ("report", &["ulplab report runs/kv_cache/2026-01-31T120000Z"]),
+    (
+        "compare",
+        &[
+            "ulplab compare want.safetensors got.safetensors --gate 'cosine>=0.999'",
+            "ulplab compare weights.safetensors codes.safetensors --parity",
+        ],
+    ),
+    (
+        "quantize",
+        &["ulplab quantize weights.safetensors --format nvfp4 --rule te -o codes.safetensors"],
+    ),
+    (
+        "dequantize",
+        &["ulplab dequantize codes.safetensors -o back.safetensors"],
+    ),
+    (
+        "inspect",
+        &["ulplab inspect codes.safetensors --source weights.safetensors"],
+    ),
+    (
+        "generate",
+        &["ulplab generate --prompt Shall --temperature 0.7 --recipe v4_fp8"],
+    ),
+    (
+        "bench",
+        &["ulplab bench --tokens 128", "ulplab bench kernels --only 'rope.*/**'"],
+    ),
+    ("trace", &["ulplab trace swap_ffn --variant fused --html trace.html"]),
+    ("describe", &["ulplab describe rmsnorm"]),
+    ("dump", &["ulplab dump rmsnorm bf16.random.7x333 /tmp/rmsnorm"]),
+    ("verify", &["ulplab verify formats"]),
+    ("list", &["ulplab list formats", "ulplab list sites"]),
+    (
+        "completions",
+        &["ulplab completions bash > ~/.local/share/bash-completion/completions/ulplab"],
+    ),
+    ("man", &["ulplab man ~/.local/share/man/man1"]),
+    ("schema", &["ulplab schema > experiment.schema.json"]),
+];
+
+/// The command line with the examples in its help.
+pub fn command() -> clap::Command {
+    EXAMPLES.iter().fold(Cli::command(), |command, (name, examples)| {
+        let lines: String = examples.iter().map(|example| format!("\n  {example}")).collect();
+        command.mut_subcommand(name, |inner| inner.after_help(format!("Examples:{lines}")))
+    })
 }
 
 /// Runs the program and tells its exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let exit = run(cli).unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    ExitCode::from(guarded(|| run(cli)) as u8)
+}
+
+/// Runs a command to its exit code: an error is printed, and so is what makes a panic, wherever it is, worth a report.
+pub fn guarded(command: impl FnOnce() -> Result<Exit>) -> Exit {
+    std::panic::set_hook(Box::new(|panic| errln!("{}", bug(panic))));
+    let ended = std::panic::catch_unwind(AssertUnwindSafe(command));
+    let printed = output::finish();
+    let Ok(ended) = ended else { return Exit::Bug };
+    ended.and_then(|exit| printed.map(|()| exit)).unwrap_or_else(|error| {
+        errln!("error: {error}");
         error.exit()
-    });
-    ExitCode::from(exit as u8)
+    })
+}
+
+fn bug(panic: &PanicHookInfo) -> String {
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let message = text
+        .or(payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "this is a bug in ulplab {version}: {message}{place}\n\
+         Please report it with this text, the command line, and the files that it takes as far as you may share them."
+    )
 }
 
 fn run(cli: Cli) -> Result<Exit> {
     if let Some(threads) = cli.threads {
         rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
+            .num_threads(threads.into())
             .build_global()
             .map_err(|error| crate::Error::Setup(format!("cannot start {threads} threads: {error}")))?;
     }
@@ -69,8 +161,39 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Describe(args) => describe::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),
+        Command::Completions(args) => integrate::completions(&args),
+        Command::Man(args) => integrate::man(&args),
+        Command::Schema(args) => integrate::schema(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_examples_that_parse() {
+        let command = command();
+        let named: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
+        let missing = command
+            .get_subcommands()
+            .map(|inner| inner.get_name())
+            .filter(|name| !named.contains(name) && *name != "doctor");
+        assert_eq!(
+            missing.collect::<Vec<_>>(),
+            Vec::<&str>::new(),
+            "commands without an example"
+        );
+        for example in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
+            let typed = example.split(" > ").next().unwrap_or_default().replace('\'', "");
+            if let Err(error) = command.clone().try_get_matches_from(typed.split_whitespace()) {
+                panic!("{example}: {error}");
+            }
+        }
     }
 }

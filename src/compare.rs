@@ -12,10 +12,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::error::{Error, Exit, Result, did_you_mean};
+use crate::error::{Error, Exit, Result, counted, did_you_mean};
 use crate::metrics::{Eval, METRICS, Metric};
 use crate::parity::{self, ParityArgs};
-use crate::pattern::selects;
+use crate::pattern::{self, selects};
 use crate::tensorfile::{Tensor, TensorFile};
 use gates::Gate;
 use judge::Comparison;
@@ -65,7 +65,7 @@ const DEFAULT_METRICS: [&str; 4] = ["cosine", "diff", "sqnr", "max_abs"];
 
 /// Compares, and prints to standard output.
 pub fn run(args: &CompareArgs) -> Result<Exit> {
-    run_to(args, &mut std::io::stdout().lock())
+    run_to(args, &mut crate::output::stdout())
 }
 
 /// Compares, and prints to `out`.
@@ -149,6 +149,12 @@ struct Pairing<'a> {
 }
 
 fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Result<Pairing<'a>> {
+    let names: Vec<&str> = [want, got]
+        .iter()
+        .flat_map(|file| file.tensors())
+        .map(|tensor| tensor.name)
+        .collect();
+    pattern::check("tensor", &[&args.only, &args.skip], &names)?;
     let select = |name: &str| selects(&args.only, &args.skip, name);
     let is_npy = |file: &TensorFile| file.path().extension().is_some_and(|extension| extension == "npy");
     let mut pairing = Pairing {
@@ -188,9 +194,10 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
 /// Names the first few tensors without a partner.
 fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> Error {
     const SHOWN: usize = 5;
+    let are = if tensors.len() == 1 { "is" } else { "are" };
     let mut lines = vec![format!(
-        "{} tensors are in one file only (--allow-unmatched ignores them):",
-        tensors.len()
+        "{} {are} in one file only (--allow-unmatched ignores them):",
+        counted(tensors.len(), "tensor")
     )];
     for (side, name) in tensors.iter().take(SHOWN) {
         let (file, other) = if *side == "want" { (want, got) } else { (got, want) };

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All gates pass.
+    /// All gates hold, on everything that the experiment plans.
     Pass = 0,
     /// A bug of ulplab's.
     Bug = 1,
     /// Bad command line, experiment file or input data.
     Usage = 2,
-    /// Nothing was selected, so nothing was judged.
-    NothingSelected = 4,
+    /// Nothing was judged, or not all that the experiment states.
+    NotJudged = 4,
     /// Something the machine must have is not there (a device, a writable folder).
     Setup = 96,
     /// A gate failed.
@@ -91,7 +91,7 @@ impl Error {
                 Exit::Usage
             }
             Self::Io { .. } | Self::Setup(_) => Exit::Setup,
-            Self::NothingSelected(_) => Exit::NothingSelected,
+            Self::NothingSelected(_) => Exit::NotJudged,
             Self::Reference(_) => Exit::ReferenceFailed,
             Self::Incomplete(_) => Exit::Incomplete,
             Self::Interrupted => Exit::Interrupted,
@@ -99,13 +99,49 @@ impl Error {
     }
 }
 
-/// The name nearest to `wrong` among `valid`, worded for the end of an error message, or nothing if none is near.
+/// Names of a family that an error lists at most.
+const LISTED: usize = 8;
+
+/// The names among `valid` that `wrong` may stand for, worded for the end of an error message, or nothing if none is near.
+///
+/// Upper and lower case are the same. A name that is one slip away comes first, then all names that begin with `wrong` or
+/// have it as a word, then the nearest name.
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
-    valid
-        .into_iter()
-        .map(|name| (strsim::damerau_levenshtein(wrong, name), name))
+    let wrong = wrong.to_lowercase();
+    let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
+    let distances = valid
+        .iter()
+        .map(|(lower, name)| (strsim::damerau_levenshtein(&wrong, lower), *name));
+    let nearest = distances
         .min()
-        .filter(|(distance, name)| *distance <= 1 + name.len() / 3)
-        .map(|(_, name)| format!("; did you mean '{name}'?"))
-        .unwrap_or_default()
+        .filter(|(distance, name)| *distance <= 1 + name.len() / 3);
+    let family = |belongs: &dyn Fn(&str) -> bool| -> Vec<&str> {
+        let names = valid.iter().filter(|(lower, _)| wrong.len() > 2 && belongs(lower));
+        names.map(|(_, name)| *name).collect()
+    };
+    let begins = family(&|name| name.starts_with(&wrong));
+    let has = family(&|name| name.split('_').any(|word| word.ends_with(&wrong)));
+    match (nearest, begins.as_slice(), has.as_slice()) {
+        (Some((0 | 1, name)), ..) => or(&[name]),
+        (_, names @ [_, ..], _) | (_, [], names @ [_, ..]) => or(names),
+        (Some((_, name)), ..) => or(&[name]),
+        _ => String::new(),
+    }
+}
+
+/// `; did you mean 'a', 'b' or 'c'?`
+fn or(names: &[&str]) -> String {
+    let quoted = |names: &[&str]| -> Vec<String> { names.iter().map(|name| format!("'{name}'")).collect() };
+    let listed = quoted(&names[..names.len().min(LISTED)]);
+    match listed.split_last() {
+        Some((last, [])) => format!("; did you mean {last}?"),
+        Some((last, others)) => format!("; did you mean {} or {last}?", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// `1 tensor`, `2 tensors`.
+pub fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }

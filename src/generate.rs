@@ -81,7 +81,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let mut want: Option<Vec<u8>> = None;
     for (name, rounding) in &roundings {
         let text = generate(&model, rounding, args)?;
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::output::stdout();
         let written = write_text(
             &mut out,
             name,

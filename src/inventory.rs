@@ -1,22 +1,25 @@
 //! `ulplab list` and `ulplab doctor`: what there is, and whether it works here.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use reference::paths::deepseek_v4::SITES;
 use reference::paths::swap_ffn;
 use reference::{SiteInfo, SiteKind};
 
-use crate::backend::cuda::{Device, Source, Toolkit};
+use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::Manifest as Datasets;
 use crate::error::{Error, Exit, Result};
 use crate::formats::{
-    CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS,
+    AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
+    RECORDS,
 };
 use crate::layouts::LAYOUTS;
 use crate::metrics::METRICS;
 use crate::report::REPORTS;
+use crate::shipped;
 use crate::sweep::kernels::folder;
+use crate::sweep::load::Source;
 
 /// Print the names ulplab knows, one per line with what they are.
 #[derive(Debug, clap::Args)]
@@ -45,6 +48,8 @@ pub enum What {
     Datasets,
     /// Variants of GPU kernels.
     Kernels,
+    /// Experiments that come with ulplab; `ulplab sweep NAME` runs one.
+    Experiments,
     /// Files a run's reports are written to.
     Reports,
 }
@@ -76,23 +81,40 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .map(|(name, dataset)| (name, dataset.about))
             .collect(),
         What::Kernels => kernels()?,
+        What::Experiments => experiments()?,
         What::Reports => REPORTS
             .iter()
             .map(|report| (report.file.to_string(), report.doc.to_string()))
             .collect(),
     };
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     rows.iter()
         .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
         .map_err(Error::io("stdout", "write"))?;
     Ok(Exit::Pass)
 }
 
+/// Names and questions of the experiments that come with ulplab.
+fn experiments() -> Result<Vec<(String, String)>> {
+    const ANY: &str = "experiments/smoke.toml";
+    let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("no {ANY} is found")))?;
+    let folder = any.parent().unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "list"))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+    files.sort();
+    let row = |file: &PathBuf| {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, Source::read(file)?.parse(&[])?.question))
+    };
+    files.iter().map(row).collect()
+}
+
 /// Variants of all files, and the faults that can be planted in them.
 fn kernels() -> Result<Vec<(String, String)>> {
-    let sources = Source::read_all(&folder()?)?;
-    let rows = sources.into_iter().flat_map(|Source { op, header, .. }| {
+    let sources = KernelFile::read_all(&folder()?)?;
+    let rows = sources.into_iter().flat_map(|KernelFile { op, header, .. }| {
         let variants = header.variants.into_iter().map(|variant| (variant.name, variant.doc));
         let mutants = header
             .mutants
@@ -116,7 +138,8 @@ fn elements() -> Vec<(String, String)> {
         let casts = casts.map(|cast| (format!("{}({})", element.name, cast.name), cast.doc.to_string()));
         std::iter::once(own).chain(casts)
     });
-    elements.collect()
+    let table = "table of 4, 8, 16 or 256 ascending values of your own";
+    elements.chain([("lut(…)".to_string(), table.to_string())]).collect()
 }
 
 /// Rules, as format strings spell them.
@@ -130,6 +153,11 @@ fn rules() -> Vec<(String, String)> {
     let double = NVFP4_RULES
         .iter()
         .map(|rule| row("e4m3(rule)/t:f32", rule.name, rule.doc));
+    let halves = HALF_RULES.iter().map(|rule| row("f16(rule)", rule.name, rule.doc));
+    let zero_points = AFFINE_RULES
+        .iter()
+        .map(|rule| row("uint4/…:f16(rule)", rule.name, rule.doc));
+    let floats = floats.chain(halves).chain(zero_points);
     powers.chain(floats).chain(single).chain(double).collect()
 }
 
@@ -142,17 +170,17 @@ pub struct DoctorArgs {
 }
 
 pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
-    println!(
+    outln!(
         "ulplab {}, {} threads",
         env!("CARGO_PKG_VERSION"),
         rayon::current_num_threads()
     );
     let mut healthy = true;
     let mut check = |what: &str, outcome: Result<String>| match outcome {
-        Ok(found) => println!("ok    {what}: {found}"),
+        Ok(found) => outln!("ok    {what}: {found}"),
         Err(error) => {
             healthy = false;
-            println!("FAIL  {what}: {error}");
+            outln!("FAIL  {what}: {error}");
         }
     };
     let found = Datasets::open(args.datasets.as_deref());
@@ -177,8 +205,8 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     );
     // Neither is needed for anything but kernels.
     let optional = |what: &str, outcome: Result<String>| match outcome {
-        Ok(found) => println!("ok    {what}: {found}"),
-        Err(error) => println!("none  {what}: {error}"),
+        Ok(found) => outln!("ok    {what}: {found}"),
+        Err(error) => outln!("none  {what}: {error}"),
     };
     let compiler = |toolkit: Toolkit| {
         format!(

@@ -7,6 +7,6 @@ use crate::error::{Error, Result};
 /// Prints a value as JSON, on several lines.
 pub fn print(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Error::Usage(error.to_string()))?;
-    println!("{text}");
+    outln!("{text}");
     Ok(())
 }

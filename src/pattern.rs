@@ -1,4 +1,6 @@
-//! Patterns of dotted names: sites, tensors, recipes.
+//! Patterns of dotted names: sites, tensors, recipes, cells.
+
+use crate::error::{Error, Result, counted, did_you_mean};
 
 /// Whether the whole of `name` matches `pattern`: `*` stands for any characters but a dot, `**` for any characters, none
 /// included; everything else for itself.
@@ -31,9 +33,52 @@ pub fn selects(only: &[String], skip: &[String], name: &str) -> bool {
     (only.is_empty() || any(only)) && !any(skip)
 }
 
+/// Checks that each of the patterns matches one of the `names` of things called `what`.
+pub fn check(what: &str, patterns: &[&[String]], names: &[&str]) -> Result<()> {
+    let mut patterns = patterns.iter().copied().flatten();
+    let idle = patterns.find(|pattern| !names.iter().any(|name| matches(pattern, name)));
+    idle.map_or(Ok(()), |pattern| {
+        let why = matches_nothing(what, pattern, names.iter().copied());
+        Err(Error::NothingSelected(why))
+    })
+}
+
+/// The message about a pattern that matches none of the `names` of things called `what`: it says which pattern would match
+/// some, or which name is near.
+pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    // Of "site of the model", "site".
+    let noun = what.split(" of ").next().unwrap_or(what);
+    let matched = |pattern: &str| names.iter().filter(|name| matches(pattern, name)).count();
+    let (wide, around) = (across_dots(pattern), format!("**{pattern}**"));
+    let hint = match (matched(&wide), did_you_mean(pattern, names.iter().copied())) {
+        (0, near) if !near.is_empty() => near,
+        (0, _) => match (matched(&around), names.first()) {
+            (_, None) => format!("; there is no {noun}"),
+            (some @ 1.., _) if !pattern.contains('*') => format!("; '{around}' matches {}", counted(some, noun)),
+            (_, Some(name)) => format!("; {noun}s are named like '{name}'"),
+        },
+        (some, _) => format!("; '*' stops at dots: '{wide}' matches {}", counted(some, noun)),
+    };
+    format!("'{pattern}' matches no {what}{hint}")
+}
+
+/// The pattern with `**` in the place of every `*`.
+fn across_dots(pattern: &str) -> String {
+    let mut wide = String::new();
+    for character in pattern.chars() {
+        match character {
+            '*' if wide.ends_with('*') => {}
+            '*' => wide.push_str("**"),
+            other => wide.push(other),
+        }
+    }
+    wide
+}
+
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{matches, matches_nothing};
 
     #[test]
     fn stars_stop_at_dots_and_double_stars_do_not() {
@@ -65,6 +110,29 @@ mod tests {
             ("a", "ab", false),
         ] {
             assert_eq!(matches(pattern, name), expected, "{pattern} on {name}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_matches_nothing_is_told_what_would_match() {
+        let names = [
+            "model.layers.0.mlp.weight",
+            "model.layers.1.mlp.weight",
+            "lm_head.weight",
+        ];
+        for (pattern, hint) in [
+            ("*.weights", "; tensors are named like 'model.layers.0.mlp.weight'"),
+            ("*weight", "; '*' stops at dots: '**weight' matches 3 tensors"),
+            (
+                "model.*.weight",
+                "; '*' stops at dots: 'model.**.weight' matches 2 tensors",
+            ),
+            ("lm_head", "; did you mean 'lm_head.weight'?"),
+            ("mlp", "; '**mlp**' matches 2 tensors"),
+            ("LM_Head.Weight", "; did you mean 'lm_head.weight'?"),
+        ] {
+            let found = matches_nothing("tensor", pattern, names);
+            assert_eq!(found, format!("'{pattern}' matches no tensor{hint}"));
         }
     }
 }

@@ -25,20 +25,20 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
     let started = Instant::now();
     let verified = formats::verify(args.exhaustive);
     let mut wrong = 0;
-    println!("{:22} {:>11} {:>7}", "cast", "numbers", "wrong");
+    outln!("{:22} {:>11} {:>7}", "cast", "numbers", "wrong");
     for cast in &verified {
         wrong += usize::from(cast.wrong + cast.wrong_values > 0);
-        println!("{:22} {:>11} {:>7}", cast.cast, cast.numbers, cast.wrong);
+        outln!("{:22} {:>11} {:>7}", cast.cast, cast.numbers, cast.wrong);
         if let Some((bits, found, expected)) = cast.first {
             let x = f32::from_bits(bits);
-            println!("  the first: {x:e} ({bits:#010x}) became {found:#x}, not {expected:#x}");
+            outln!("  the first: {x:e} ({bits:#010x}) became {found:#x}, not {expected:#x}");
         }
         if cast.wrong_values > 0 {
-            println!("  {} codes have a wrong value", cast.wrong_values);
+            outln!("  {} codes have a wrong value", cast.wrong_values);
         }
     }
     let verdict = if wrong == 0 { "PASS" } else { "FAIL" };
     let (casts, seconds) = (verified.len(), started.elapsed().as_secs_f64());
-    println!("{verdict}: {casts} casts, {wrong} wrong; {seconds:.1} s");
+    outln!("{verdict}: {casts} casts, {wrong} wrong; {seconds:.1} s");
     Ok(if wrong == 0 { Exit::Pass } else { Exit::GateFailed })
 }

@@ -1,23 +1,43 @@
 //! The command line as a user drives it: exit codes, errors, files, interruption.
 
+#[path = "cli/bring.rs"]
+mod bring;
 #[path = "cli/errors.rs"]
 mod errors;
+#[path = "cli/failures.rs"]
+mod failures;
 #[path = "cli/interruption.rs"]
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/keys.rs"]
+mod keys;
+#[path = "cli/limits.rs"]
+mod limits;
+#[path = "cli/own_cases.rs"]
+mod own_cases;
+#[path = "cli/own_ops.rs"]
+mod own_ops;
+#[path = "cli/partitions.rs"]
+mod partitions;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]
 mod recurrence;
+#[path = "cli/serving.rs"]
+mod serving;
 #[path = "cli/sources.rs"]
 mod sources;
 #[path = "cli/swap_ffn.rs"]
 mod swap_ffn;
 #[path = "cli/sweep.rs"]
 mod sweep;
+#[path = "cli/terminal.rs"]
+mod terminal;
 #[path = "cli/trace.rs"]
 mod trace;
+#[path = "cli/verdicts.rs"]
+mod verdicts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -18,3 +18,5 @@ mod records;
 mod stochastic;
 #[path = "formats/strings.rs"]
 mod strings;
+#[path = "formats/zero_points.rs"]
+mod zero_points;

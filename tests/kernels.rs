@@ -14,6 +14,8 @@ mod delta_handover;
 mod delta_prefill;
 #[path = "kernels/diagonal_ssm.rs"]
 mod diagonal_ssm;
+#[path = "kernels/failures.rs"]
+mod failures;
 #[path = "kernels/judgement.rs"]
 mod judgement;
 #[path = "kernels/mhc_pre.rs"]
@@ -38,11 +40,12 @@ mod swap_ffn;
 use std::path::Path;
 
 use reference::paths::deepseek_v4::Model;
+use safetensors::Dtype;
 use ulplab::backend::cuda::plan::Work;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::kernels::data::{bf16_bytes, f32_bytes};
-use ulplab::kernels::judge::within;
+use ulplab::kernels::judge::Judge;
 use ulplab::kernels::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::sweep::execute::Text;
@@ -93,7 +96,17 @@ fn stored(bf16: bool, values: &[f32]) -> Vec<u8> {
 
 /// The elements that are not what they must be, in the output where they are most.
 fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
-    let found = (problem.judge)(&Outputs(outputs));
+    let found = problem.judge(&Outputs(outputs));
+    for wrong in found
+        .iter()
+        .filter(|found| found.metric == &VIOLATIONS && found.value != 0.0)
+    {
+        let failure = wrong.failure.as_ref().expect("what is wrong is said");
+        assert!(
+            failure.message.starts_with(wrong.output) && !failure.why.is_empty(),
+            "{failure:?}"
+        );
+    }
     let counts = found
         .iter()
         .filter(|found| found.metric == &VIOLATIONS)
@@ -104,7 +117,10 @@ fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
 /// A bound that is not a number admits no error.
 #[test]
 fn a_bound_that_is_nan_admits_nothing() {
-    let beyond = |bound: f64| within("y", &[1.0, 2.0], &[1.0, 2.5], |_| bound, &[2])[0].value;
+    let beyond = |bound: f64| {
+        let judge = Judge::within("y", Dtype::F32, &[2], vec![1.0, 2.0], move |_, _| bound, "");
+        judge.of(&Outputs(vec![("y", f32_bytes(&[1.0, 2.5]))]))[0].value
+    };
     assert_eq!([1.0, 0.1, 0.0, f64::NAN].map(beyond), [0.0, 1.0, 1.0, 1.0]);
 }
 

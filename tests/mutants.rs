@@ -8,7 +8,7 @@ use reference::{Choice, Numerics, Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::formats::{Codec, Encoded, codec};
-use ulplab::gate::{Verdict, judge};
+use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::record::{Phase, Record};
 use ulplab::sweep::experiment::Rule;
 use ulplab::sweep::load::Source;
@@ -95,7 +95,7 @@ fn verdicts(record: &str, damage: fn(&mut [u8])) -> Vec<Verdict> {
         .rules
         .iter()
         .filter(binds)
-        .map(|rule| (rule, vec![record]))
+        .map(|rule| Binding::whole(rule, record))
         .collect();
     assert!(!rules.is_empty(), "no gate binds {record}");
     judge(&rules, &summarize(&records)).unwrap()
@@ -105,10 +105,7 @@ fn verdicts(record: &str, damage: fn(&mut [u8])) -> Vec<Verdict> {
 fn caught(record: &str, damage: fn(&mut [u8])) {
     let verdicts = verdicts(record, damage);
     let said: Vec<&str> = verdicts.iter().map(|verdict| verdict.message.as_str()).collect();
-    assert!(
-        verdicts.iter().any(|verdict| !verdict.pass),
-        "no gate noticed: {said:?}"
-    );
+    assert!(verdicts.iter().any(Verdict::fails), "no gate noticed: {said:?}");
 }
 
 /// Bytes of 64 tokens: a data region of `row` bytes each, then scales; the stride of a page is `stride`.
@@ -123,7 +120,7 @@ const FP4: (&str, usize, usize) = ("v4_nvfp4", 352 * 64, 384 * 64);
 fn whole_records_pass() {
     for record in [FP8.0, FP4.0] {
         let verdicts = verdicts(record, |_| {});
-        assert!(verdicts.iter().all(|verdict| verdict.pass), "{verdicts:?}");
+        assert!(verdicts.iter().all(Verdict::passes), "{verdicts:?}");
     }
 }
 

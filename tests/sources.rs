@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ulplab::backend::rounding::Rounding;
 use ulplab::backend::theory;
 use ulplab::formats::{Codec, Encoded, Format, codec};
-use ulplab::gate::judge;
+use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::metrics::{Choice, Pair, RoundTrip, Threshold, measure_all};
 use ulplab::pattern::matches;
 use ulplab::record::{Phase, Record};
@@ -329,20 +329,27 @@ fn gates_catch_broken_codecs() {
     let verdicts = |format: &str, damage: fn(&mut [u8])| {
         let rules = experiment.gates.iter().filter(|rule| rule.at != "*");
         let binding = rules.filter(|rule| rule.recipes.iter().any(|pattern| matches(pattern, format)));
-        let rules: Vec<_> = binding.map(|rule| (rule, vec![format])).collect();
+        let rules: Vec<_> = binding.map(|rule| Binding::whole(rule, format)).collect();
         assert!(rules.len() > 2, "no gate on the Gaussian binds {format}");
-        let sample = Sample {
-            source: "gauss".into(),
-            ..sample(&Origin::Gaussian, [64, 1024])
+        let damaged = Damaged {
+            codec: codec(format).unwrap(),
+            damage,
         };
-        let codec = codec(format).unwrap();
-        let who = Record::blank("cell", format, Phase::Local, "draw-1");
-        let records = measure(&who, &[sample], &Damaged { codec, damage }, None);
+        // Intervals need two draws.
+        let draw = |(name, rows)| {
+            let sample = Sample {
+                source: "gauss".into(),
+                ..sample(&Origin::Gaussian, [rows, 1024])
+            };
+            let who = Record::blank("cell", format, Phase::Local, name);
+            measure(&who, &[sample], &damaged, None)
+        };
+        let records = [("draw-1", 64), ("draw-2", 48)].map(draw).concat();
         judge(&rules, &summarize(&records)).unwrap()
     };
     for format in ["e4m3", "e5m2", "nvfp4", "int8_token"] {
         assert!(
-            verdicts(format, |_| ()).iter().all(|verdict| verdict.pass),
+            verdicts(format, |_| ()).iter().all(Verdict::passes),
             "{format} as it is"
         );
         let broken: [fn(&mut [u8]); 2] = [
@@ -350,15 +357,11 @@ fn gates_catch_broken_codecs() {
             |bytes| bytes.iter_mut().step_by(97).for_each(|byte| *byte ^= 0x80),
         ];
         for (which, damage) in broken.into_iter().enumerate() {
-            let caught = verdicts(format, damage).iter().any(|verdict| !verdict.pass);
+            let caught = verdicts(format, damage).iter().any(Verdict::fails);
             assert!(caught, "{format}, damage {which}");
         }
     }
-    assert!(
-        verdicts("e4m3", |bytes| bytes[0] = 0x7f)
-            .iter()
-            .any(|verdict| !verdict.pass)
-    );
+    assert!(verdicts("e4m3", |bytes| bytes[0] = 0x7f).iter().any(Verdict::fails));
 }
 
 /// A cell whose recipe is not in the experiment is an error, and so is a window that a kind has no measurement for: neither

@@ -10,7 +10,7 @@ use reference::paths::swap_ffn::{LaneRule, Model};
 use reference::{Choice, Numerics, Plain, Site, Tensor};
 use ulplab::dataset::parse_toml;
 use ulplab::formats::codec;
-use ulplab::gate::judge;
+use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::record::{Phase, Record};
 use ulplab::sweep::experiment::Experiment;
 use ulplab::sweep::summary::summarize;
@@ -53,11 +53,11 @@ fn failing(event: Event) -> Vec<String> {
         .gates
         .iter()
         .filter(binds)
-        .map(|rule| (rule, vec!["f32"]))
+        .map(|rule| Binding::whole(rule, "f32"))
         .collect();
     assert!(rules.len() >= 6, "gates of f32");
     let verdicts = judge(&rules, &summaries).expect("verdicts");
-    let failed = verdicts.into_iter().filter(|verdict| !verdict.pass);
+    let failed = verdicts.into_iter().filter(Verdict::fails);
     failed
         .map(|verdict| format!("{} {} {}", verdict.rule.phase, verdict.rule.metric, verdict.rule.at))
         .collect()

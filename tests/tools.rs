@@ -1,13 +1,19 @@
 //! `quantize`, `dequantize`, `inspect` and `compare --parity` as people drive them.
 
+#[path = "tools/folders.rs"]
+mod folders;
 #[path = "tools/inspect.rs"]
 mod inspect;
 #[path = "tools/mistakes.rs"]
 mod mistakes;
+#[path = "tools/others.rs"]
+mod others;
 #[path = "tools/parity.rs"]
 mod parity;
 #[path = "tools/quantize.rs"]
 mod quantize;
+#[path = "tools/stacks.rs"]
+mod stacks;
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -11,10 +11,10 @@ use rand_distr::{Distribution, StandardNormal};
 use reference::paths::deepseek_v4::{Config, Model, State};
 use reference::{Numerics, Operations, Plain, Role, Site, SiteInfo, SiteKind, Tensor};
 
-use crate::error::{Error, did_you_mean};
+use crate::error::Error;
 use crate::formats::{Codec, RECORDS, Record, codec, hadamard};
 use crate::kernels::call::StandIn;
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::sweep::experiment::{self, Recipe, Segment};
 use crate::sweep::stand_in::stand_in;
 
@@ -321,11 +321,10 @@ impl Round {
         };
         let mut covered = places.iter().filter(|place| resolved.covers(place)).peekable();
         if covered.peek().is_none() {
-            let hint = did_you_mean(&round.at, places.iter().map(|place| place.full.as_str()));
-            return Err((
-                round.at.clone(),
-                format!("'{}' matches no tensor site of the model{hint}", round.at),
-            ));
+            let here = places.iter().filter(|place| resolved.covers_layer(place.layer));
+            let names = here.map(|place| place.full.as_str());
+            let message = matches_nothing("tensor site of the model", &round.at, names);
+            return Err((round.at.clone(), message));
         }
         for place in covered {
             resolved

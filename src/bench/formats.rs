@@ -102,9 +102,11 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
         json::print(&figures)?;
         return Ok(Exit::Pass);
     }
-    println!(
+    outln!(
         "{:14} {:11} {:>20}   one core, [{rows}, {cols}] f32",
-        "format", "", "GB/s of f32"
+        "format",
+        "",
+        "GB/s of f32"
     );
     for figure in &figures {
         let Timing { median, min, max } = figure.time;
@@ -119,7 +121,7 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
             .collect();
         let (format, what) = (&figure.format, &figure.what);
         let [rate, slowest, fastest] = [median, max, min].map(|seconds| figure.rate(seconds));
-        println!(
+        outln!(
             "{format:14} {what:11} {rate:6.2} ({slowest:.2} to {fastest:.2})   {}",
             beside.join("   ")
         );

@@ -38,7 +38,7 @@ pub(super) fn run(args: &LayoutsArgs) -> Result<Exit> {
     if layouts.is_empty() {
         layouts = LAYOUTS.iter().collect();
     }
-    println!(
+    outln!(
         "GB/s read and written; median of {} (slowest to fastest), and of memcpy",
         args.repeats
     );
@@ -85,7 +85,7 @@ fn measure(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
     for (direction, times) in [("forward", forward), ("inverse", inverse)] {
         let Timing { median, min, max } = timing(times);
         let share = moved / median / (copied / memcpy.median);
-        println!(
+        outln!(
             "{:24} {:14} {direction}  {:6.2}  ({:.2} to {:.2})  memcpy {:6.2} ({:.2} to {:.2})  ratio {share:.2}",
             layout.name,
             format!("({rows}, {cols})"),

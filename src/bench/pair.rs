@@ -80,7 +80,7 @@ pub(super) fn run(args: &PairArgs) -> Result<Exit> {
     let measured = Measured::of(device.describe(), names, &pairs);
     match args.json {
         true => json::print(&measured)?,
-        false => print!("{}", measured.text()),
+        false => out!("{}", measured.text()),
     }
     let near = |end: f64| args.within.is_none_or(|within| (end - 1.0).abs() <= within);
     Ok(match measured.interval.into_iter().all(near) {

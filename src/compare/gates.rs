@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::pair_metric;
-use crate::error::{Error, Result, did_you_mean};
+use crate::error::{Error, Result};
 use crate::metrics::{Better, Bound, Metric};
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::tensorfile::{Kind, Tensor};
 
 /// `[PATTERN:]METRIC>=BOUND`.
@@ -91,11 +91,7 @@ fn reason(gate: &Gate, pairs: &[(Tensor, Tensor)]) -> String {
         .filter(|(want, _)| matches(&gate.pattern, want.name))
         .peekable();
     if matched.peek().is_none() {
-        format!(
-            "no tensor matches '{}'{}",
-            gate.pattern,
-            did_you_mean(&gate.pattern, names)
-        )
+        matches_nothing("tensor", &gate.pattern, names)
     } else if matched.any(|(want, _)| judges(want)) {
         format!(
             "never applies: earlier gates on {} match all of its tensors",

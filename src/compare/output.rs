@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::CompareArgs;
 use super::judge::{Comparison, Side, digits};
-use crate::error::{Error, Exit, Result};
+use crate::error::{Error, Exit, Result, counted};
 use crate::metrics::{Metric, Show};
 use crate::record::to_json;
 
@@ -128,7 +128,8 @@ impl<'a> Report<'a> {
                 format!("{gates} gate results")
             };
             lines.push(format!(
-                "{verdict}: {passed} tensors pass, {failed} fail, {judged}, {seconds:.2} s"
+                "{verdict}: {} passed, {failed} failed, {judged}, {seconds:.2} s",
+                counted(passed, "tensor")
             ));
             self.text(&lines.join("\n"))?;
         }

@@ -5,6 +5,8 @@ use std::path::Path;
 use reference::paths::Weights;
 use reference::paths::deepseek_v4::Config;
 
+use serde_json::Value;
+
 use super::Tensors;
 use crate::{Error, Result};
 
@@ -21,7 +23,9 @@ impl Checkpoint {
     pub fn open(folder: &Path) -> Result<Self> {
         let file = folder.join("config.json");
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read the configuration"))?;
-        let config: Config = serde_json::from_str(&text).map_err(|error| Error::config(&file, error.to_string()))?;
+        let wrong = |error: serde_json::Error| Error::config(&file, error.to_string());
+        supported(&serde_json::from_str(&text).map_err(wrong)?).map_err(|message| Error::config(&file, message))?;
+        let config: Config = serde_json::from_str(&text).map_err(wrong)?;
         config.check().map_err(|message| Error::config(&file, message))?;
         let tensors = Tensors::open(folder)?;
         let unused = tensors.check(&config.tensors())?;
@@ -30,6 +34,30 @@ impl Checkpoint {
             unused,
             tensors,
         })
+    }
+}
+
+/// The models that ulplab has a reference of, by `model_type`.
+const MODEL_TYPES: [&str; 1] = ["deepseek_v4"];
+
+/// Refuses other models before their keys are found missing one by one.
+fn supported(config: &Value) -> Result<(), String> {
+    let known = MODEL_TYPES.map(|name| format!("'{name}'")).join(", ");
+    let Value::Object(keys) = config else {
+        return Err("expected an object, as `config.json` of a checkpoint holds".into());
+    };
+    let architecture = match keys.get("architectures").and_then(|names| names.get(0)?.as_str()) {
+        Some(name) => format!(" ({name})"),
+        None => String::new(),
+    };
+    match keys.get("model_type") {
+        Some(Value::String(found)) if MODEL_TYPES.contains(&found.as_str()) => Ok(()),
+        Some(Value::String(found)) => Err(format!(
+            "model_type is '{found}'{architecture}, which ulplab has no reference of; it has one of {known}. `ulplab \
+             quantize`, `inspect` and `compare` take the checkpoint's files all the same"
+        )),
+        Some(other) => Err(format!("model_type is {other}, expected one of {known}")),
+        None => Err(format!("model_type is missing, expected one of {known}")),
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::strict::parse_toml;
 use crate::error::did_you_mean;
-use crate::{Error, Result};
+use crate::{Error, Result, shipped};
 
 const MANIFEST: &str = "manifest.toml";
 const CONFIG: &str = "config.json";
@@ -62,28 +62,17 @@ pub struct Manifest {
     pub datasets: BTreeMap<String, Dataset>,
 }
 
-/// Folder of the data sets: `--datasets` if given, else `$ULPLAB_DATASETS`, else `datasets/` in the current folder or one
-/// above it, else `datasets/` beside the executable.
+/// Folder of the data sets: `--datasets` if given, else `$ULPLAB_DATASETS`, else the first `datasets/` in
+/// [`shipped::places`].
 pub fn find_root(flag: Option<&Path>) -> Result<PathBuf> {
     let variable = std::env::var_os(VARIABLE)
         .filter(|value| !value.is_empty())
         .map(PathBuf::from);
-    let current = std::env::current_dir().map_err(Error::io(".", "tell the current folder"))?;
-    find_root_from(
-        flag,
-        variable.as_deref(),
-        &current,
-        std::env::current_exe().ok().as_deref(),
-    )
+    find_root_from(flag, variable.as_deref(), &shipped::places())
 }
 
 /// [`find_root`] with all it looks at passed in.
-pub fn find_root_from(
-    flag: Option<&Path>,
-    variable: Option<&Path>,
-    current: &Path,
-    executable: Option<&Path>,
-) -> Result<PathBuf> {
+pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[PathBuf]) -> Result<PathBuf> {
     for (folder, who) in [(flag, "--datasets"), (variable, VARIABLE)] {
         if let Some(folder) = folder {
             return match folder.join(MANIFEST).is_file() {
@@ -95,12 +84,7 @@ pub fn find_root_from(
             };
         }
     }
-    let beside = executable.and_then(Path::parent);
-    let looked: Vec<_> = current
-        .ancestors()
-        .chain(beside)
-        .map(|folder| folder.join("datasets"))
-        .collect();
+    let looked: Vec<_> = places.iter().map(|folder| folder.join("datasets")).collect();
     looked
         .iter()
         .find(|folder| folder.join(MANIFEST).is_file())
@@ -143,7 +127,10 @@ impl Manifest {
             let file = self.root.join(MANIFEST);
             Error::config(
                 file,
-                format!("no data set '{name}'{hint} (there are: {})", known.join(", ")),
+                format!(
+                    "no data set '{name}'{hint} (there are: {}), and no file or folder of that path is a text or a checkpoint",
+                    known.join(", ")
+                ),
             )
         })
     }
@@ -166,10 +153,12 @@ impl Manifest {
             .ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
     }
 
-    /// `len` bytes of a text from byte `offset`.
+    /// `len` bytes from byte `offset` of a text: one of the manifest, else the file that `name` is the path of.
     pub fn text(&self, name: &str, offset: usize, len: usize) -> Result<Vec<u8>> {
-        let dataset = self.expect(name, Kind::Text)?;
-        let path = self.path(&dataset.files[0]);
+        let path = match self.unlisted_text(name) {
+            Some(path) => path.to_path_buf(),
+            None => self.path(&self.expect(name, Kind::Text)?.files[0]),
+        };
         let mut file = File::open(&path).map_err(Error::io(&path, "open the text"))?;
         let size = file
             .metadata()
@@ -190,8 +179,11 @@ impl Manifest {
     }
 
     /// Compares every file of a data set with its size and checksum, and returns path and blake3 of each, as the manifest
-    /// of a run stores them. Nothing is known of the files of an unlisted checkpoint: they are only hashed.
+    /// of a run stores them. Nothing is known of files that the manifest does not list: they are only hashed.
     pub fn verify(&self, name: &str) -> Result<Vec<(String, String)>> {
+        if let Some(path) = self.unlisted_text(name) {
+            return Ok(vec![hash_file(path)?]);
+        }
         if let Some(folder) = self.unlisted(name) {
             return hash_folder(folder);
         }
@@ -224,6 +216,12 @@ impl Manifest {
     fn unlisted<'a>(&self, name: &'a str) -> Option<&'a Path> {
         let folder = Path::new(name);
         (!self.datasets.contains_key(name) && folder.join(CONFIG).is_file()).then_some(folder)
+    }
+
+    /// `name` as the path of a text that the manifest does not list.
+    fn unlisted_text<'a>(&self, name: &'a str) -> Option<&'a Path> {
+        let path = Path::new(name);
+        (!self.datasets.contains_key(name) && path.is_file()).then_some(path)
     }
 
     fn expect(&self, name: &str, kind: Kind) -> Result<&Dataset> {
@@ -281,13 +279,15 @@ fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
         })
         .collect();
     files.sort();
-    let hash = |path: &PathBuf| {
-        Ok((
-            path.display().to_string(),
-            blake3::hash(&map(path)?).to_hex().to_string(),
-        ))
-    };
-    files.par_iter().map(hash).collect()
+    files.par_iter().map(|path| hash_file(path)).collect()
+}
+
+/// Path and blake3 of a file.
+fn hash_file(path: &Path) -> Result<(String, String)> {
+    Ok((
+        path.display().to_string(),
+        blake3::hash(&map(path)?).to_hex().to_string(),
+    ))
 }
 
 /// Maps a file into memory, to be read as it is touched. Nobody may shorten the file meanwhile.

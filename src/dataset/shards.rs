@@ -1,9 +1,8 @@
 //! The safetensors files of a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::ops::Range;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use reference::paths::TensorSpec;
 use safetensors::{Dtype, SafeTensors};
@@ -11,12 +10,8 @@ use serde::Deserialize;
 
 use super::{decode, manifest};
 use crate::error::did_you_mean;
+use crate::tensorfile::folder::{Problems, Shards};
 use crate::{Error, Result};
-
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
-/// Problems listed in full before only their number is told.
-const LISTED: usize = 20;
 
 /// Every tensor of a checkpoint folder, memory-mapped and decoded to f32 on demand.
 pub struct Tensors {
@@ -37,36 +32,21 @@ struct Stored {
     bytes: Range<usize>,
 }
 
-/// `model.safetensors.index.json`; other keys (`metadata`) do not matter here.
-#[derive(Deserialize)]
-struct Index {
-    /// File by tensor.
-    weight_map: BTreeMap<String, String>,
-}
-
 impl Tensors {
     /// Opens `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` of
     /// the folder.
     pub fn open(folder: &Path) -> Result<Self> {
-        let index_file = folder.join(INDEX);
-        let index = match !folder.join(SINGLE).is_file() && index_file.is_file() {
-            true => Some(read_index(&index_file)?),
-            false => None,
-        };
-        let names = match &index {
-            Some(index) => index.values().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
-            None => unindexed(folder)?,
-        };
+        let Shards { files, index } = Shards::of(folder)?;
         let mut tensors = Self {
             folder: folder.to_path_buf(),
             shards: Vec::new(),
             stored: BTreeMap::new(),
         };
-        for name in names {
-            tensors.add(folder.join(name))?;
+        for path in files {
+            tensors.add(path)?;
         }
         if let Some(index) = index {
-            tensors.agrees(&index_file, &index)?;
+            index.agrees(|name| Some(&tensors.shards[tensors.stored.get(name)?.shard].path))?;
         }
         Ok(tensors)
     }
@@ -93,22 +73,6 @@ impl Tensors {
         twice.into_result(&path)?;
         self.shards.push(Shard { path, map });
         Ok(())
-    }
-
-    /// Whether every tensor is where the index says.
-    fn agrees(&self, index_file: &Path, index: &BTreeMap<String, String>) -> Result<()> {
-        let mut problems = Problems::default();
-        for (name, file) in index {
-            let found = self.stored.get(name).map(|stored| &self.shards[stored.shard].path);
-            if found.is_some_and(|path| path.ends_with(file)) {
-                continue;
-            }
-            problems.add(|| match found {
-                Some(path) => format!("tensor '{name}' should be in '{file}', but is in {}", path.display()),
-                None => format!("tensor '{name}' should be in '{file}', but is not there"),
-            });
-        }
-        problems.into_result(index_file)
     }
 
     /// Checks that all tensors a model needs are there, of the right shape, of a type ulplab reads, and with scales that
@@ -257,61 +221,6 @@ fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
     index
 }
 
-fn read_index(file: &Path) -> Result<BTreeMap<String, String>> {
-    let text = std::fs::read_to_string(file).map_err(Error::io(file, "read the index"))?;
-    let Index { weight_map } = serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?;
-    let mut problems = Problems::default();
-    for name in weight_map.values().collect::<BTreeSet<_>>() {
-        let inside = Path::new(name)
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)));
-        if !inside {
-            problems.add(|| format!("shard '{name}' is outside the checkpoint's folder"));
-        } else if !file.with_file_name(name).is_file() {
-            let tensors = weight_map.values().filter(|file| *file == name).count();
-            problems.add(|| format!("shard '{name}' with {tensors} tensors is missing"));
-        }
-    }
-    problems.into_result(file)?;
-    Ok(weight_map)
-}
-
-/// Names of the safetensors files of a folder without an index.
-fn unindexed(folder: &Path) -> Result<Vec<String>> {
-    if folder.join(SINGLE).is_file() {
-        return Ok(vec![SINGLE.into()]);
-    }
-    let list = || -> std::io::Result<Vec<String>> {
-        std::fs::read_dir(folder)?
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect()
-    };
-    let mut names = list().map_err(Error::io(folder, "list the checkpoint"))?;
-    names.retain(|name| name.ends_with(".safetensors"));
-    names.sort();
-    if names.is_empty() {
-        return Err(Error::data(
-            folder,
-            format!("no {SINGLE}, {INDEX} or other *.safetensors in this folder"),
-        ));
-    }
-    // model-00001-of-00002.safetensors tells how many there must be.
-    let of = |name: &String| {
-        name.strip_suffix(".safetensors")?
-            .rsplit_once("-of-")?
-            .1
-            .parse::<usize>()
-            .ok()
-    };
-    if let Some(expected) = names.iter().filter_map(of).max()
-        && names.len() != expected
-    {
-        let message = format!("{} of {expected} shards are there: {}", names.len(), names.join(", "));
-        return Err(Error::data(folder, message));
-    }
-    Ok(names)
-}
-
 /// Says what the safetensors crate found wrong, telling truncation from corruption.
 fn describe(path: &Path, bytes: &[u8], error: &safetensors::SafeTensorError) -> Error {
     /// What is needed of a tensor's entry; `__metadata__` has none.
@@ -339,35 +248,5 @@ fn describe(path: &Path, bytes: &[u8], error: &safetensors::SafeTensorError) -> 
             format!("truncated: {size} bytes, but the header tells of {expected}"),
         ),
         _ => Error::data(path, format!("corrupt safetensors: {error}")),
-    }
-}
-
-/// Problems that are reported together.
-#[derive(Default)]
-struct Problems {
-    text: String,
-    count: usize,
-}
-
-impl Problems {
-    /// Words the problem only if it is among those listed.
-    fn add(&mut self, problem: impl FnOnce() -> String) {
-        if self.count < LISTED {
-            write!(self.text, "\n  {}", problem()).expect("a String takes all");
-        }
-        self.count += 1;
-    }
-
-    fn into_result(self, file: &Path) -> Result<()> {
-        let Self { text, count } = self;
-        match count {
-            0 => Ok(()),
-            1 => Err(Error::data(file, text.trim_start())),
-            _ if count <= LISTED => Err(Error::data(file, format!("{count} problems:{text}"))),
-            _ => Err(Error::data(
-                file,
-                format!("{count} problems:{text}\n  … and {} more", count - LISTED),
-            )),
-        }
     }
 }

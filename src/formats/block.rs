@@ -7,6 +7,7 @@ use super::convention::Convention;
 use super::element::{Element, Repr};
 use super::quantize::GlobalScale;
 use super::scale::Scale;
+use super::zero_point::Affine;
 
 /// The elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,12 +84,21 @@ impl Format {
         self.convention.and_then(of).unwrap_or(self.element.repr)
     }
 
+    /// The rule of the zero points next to the scales, if there are any.
+    pub fn zero_point(&self) -> Option<Affine> {
+        match self.scaling?.scale {
+            Scale::Affine(affine) => Some(affine),
+            _ => None,
+        }
+    }
+
     /// Bytes of so many elements of a row.
     pub(super) fn data_bytes(&self, cols: usize) -> usize {
         cols * self.element.stored_bits() / 8
     }
 
-    fn bytes_per_row(&self, cols: usize) -> f64 {
+    /// Bytes of a row with scales and zero points, those of columns and tensors excluded.
+    pub(super) fn bytes_per_row(&self, cols: usize) -> f64 {
         let per_group = |group, bytes: usize| match group {
             Group::Tile { rows, cols: width } => (cols.div_ceil(width) * bytes) as f64 / rows as f64,
             Group::Token => bytes as f64,
@@ -97,8 +107,10 @@ impl Format {
         let scales = self
             .scaling
             .map_or(0.0, |level| per_group(level.group, level.scale.bytes()));
+        let zeros = self.scaling.zip(self.zero_point());
+        let zeros = zeros.map_or(0.0, |(level, zero)| per_group(level.group, zero.zero_bytes()));
         let globals = self.global.map_or(0.0, |group| per_group(group, 4));
-        self.data_bytes(cols) as f64 + scales + globals
+        self.data_bytes(cols) as f64 + scales + zeros + globals
     }
 
     /// Whether a row of this many channels fits, or why not.
@@ -120,6 +132,15 @@ impl Format {
         Ok(())
     }
 
+    /// Elements of [`Format::dtype`] that so many codes of a row take: bytes where several codes share one.
+    pub(super) fn across(&self, cols: usize) -> usize {
+        if self.element.stored_bits() < 8 {
+            self.data_bytes(cols)
+        } else {
+            cols
+        }
+    }
+
     /// The type of the codes in files; packed and 6-bit codes are bytes.
     pub(super) fn dtype(&self) -> Dtype {
         match (self.element.name, self.element.repr, self.element.bits) {
@@ -127,7 +148,7 @@ impl Format {
             ("f16", ..) => Dtype::F16,
             ("e4m3", ..) => Dtype::F8_E4M3,
             ("e5m2", ..) => Dtype::F8_E5M2,
-            (_, Repr::Integer(_), 8) => Dtype::I8,
+            (_, Repr::Integer(integer), 8) if integer.is_signed() => Dtype::I8,
             _ => Dtype::U8,
         }
     }

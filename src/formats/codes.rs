@@ -148,13 +148,18 @@ macro_rules! specialised {
                 None => $loop(cast, $($argument),+),
             },
             Repr::Integer(cast) => $loop(cast, $($argument),+),
+            Repr::Codebook(book) => match (book.sized::<16>(), book.sized::<4>()) {
+                (Some(table), _) => $loop(table, $($argument),+),
+                (_, Some(table)) => $loop(table, $($argument),+),
+                _ => $loop(book, $($argument),+),
+            },
             Repr::Power(cast) => $loop(cast, $($argument),+),
         }
     };
 }
 
-/// The codes of `x`, packed: 16-bit codes little-endian, of two 4-bit codes the first in the low nibble, 6-bit codes one
-/// per byte.
+/// The codes of `x`, packed: 16-bit codes little-endian, codes of 2, 3 and 4 bits one after the other from the lowest bit of
+/// a byte on, 6-bit codes one per byte.
 #[inline(always)]
 pub(super) fn encode(repr: &Repr, bits: u32, x: &[f32], out: &mut [u8]) {
     specialised!(repr, encode_with, bits, x, out);
@@ -169,6 +174,19 @@ pub(super) fn decode(repr: &Repr, bits: u32, packed: &[u8], out: &mut [f32]) {
 #[inline(always)]
 fn encode_with(cast: impl Cast, bits: u32, x: &[f32], out: &mut [u8]) {
     match bits {
+        2 => {
+            for (x, byte) in x.as_chunks::<4>().0.iter().zip(out) {
+                let [a, b, c, d] = x.map(|x| cast.encode(x));
+                *byte = (a | b << 2 | c << 4 | d << 6) as u8;
+            }
+        }
+        3 => {
+            for (x, bytes) in x.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<3>().0) {
+                let word = x.iter().rev().fold(0, |word, x| word << 3 | cast.encode(*x));
+                let [first, second, third, _] = word.to_le_bytes();
+                *bytes = [first, second, third];
+            }
+        }
         4 => {
             for ([first, second], byte) in x.as_chunks().0.iter().zip(out) {
                 *byte = (cast.encode(*first) | cast.encode(*second) << 4) as u8;
@@ -190,6 +208,17 @@ fn encode_with(cast: impl Cast, bits: u32, x: &[f32], out: &mut [u8]) {
 #[inline(always)]
 fn decode_with(cast: impl Cast, bits: u32, packed: &[u8], out: &mut [f32]) {
     match bits {
+        2 => {
+            for (out, byte) in out.as_chunks_mut::<4>().0.iter_mut().zip(packed) {
+                (0..4).for_each(|i| out[i] = cast.decode(u32::from(byte >> (2 * i) & 3)));
+            }
+        }
+        3 => {
+            for (out, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(packed.as_chunks::<3>().0) {
+                let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
+                (0..8).for_each(|i| out[i] = cast.decode(word >> (3 * i) & 7));
+            }
+        }
         4 => {
             for ([first, second], byte) in out.as_chunks_mut().0.iter_mut().zip(packed) {
                 *first = cast.decode(u32::from(byte & 0xf));
@@ -207,4 +236,19 @@ fn decode_with(cast: impl Cast, bits: u32, packed: &[u8], out: &mut [f32]) {
             }
         }
     }
+}
+
+/// The codes in packed bytes, which take so many bits each, one by one.
+pub fn unpack(packed: &[u8], bits: usize) -> Vec<u16> {
+    (0..packed.len() * 8 / bits)
+        .map(|at| code_at(packed, bits, at))
+        .collect()
+}
+
+/// The code at an index of packed codes that take so many bits each.
+#[inline]
+pub(super) fn code_at(packed: &[u8], bits: usize, at: usize) -> u16 {
+    let first = at * bits;
+    let bytes = [packed[first / 8], packed.get(first / 8 + 1).copied().unwrap_or(0)];
+    (u32::from(u16::from_le_bytes(bytes)) >> (first % 8) & ((1 << bits) - 1)) as u16
 }

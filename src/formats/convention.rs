@@ -1,6 +1,6 @@
 //! How libraries cast where formats leave it open.
 
-use super::element::{Element, Repr, element};
+use super::element::{Element, Integer, Repr, Whole, element};
 use super::minifloat::{FloatCast, NanCode, Overflow, Policy, Ties, Zeros};
 use super::power::PowerCast;
 
@@ -17,6 +17,7 @@ pub struct Convention {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounding {
     Float(Policy),
+    Integer(Whole),
     Power(PowerCast),
 }
 
@@ -28,6 +29,7 @@ impl Convention {
             (Repr::Float(FloatCast { float, .. }), Rounding::Float(policy)) => {
                 Some(Repr::Float(FloatCast { float, policy }))
             }
+            (Repr::Integer(integer), Rounding::Integer(whole)) => Some(Repr::Integer(Integer { whole, ..integer })),
             (Repr::Power(_), Rounding::Power(cast)) => Some(Repr::Power(cast)),
             _ => None,
         }
@@ -52,6 +54,7 @@ const fn float(name: &'static str, policy: Policy) -> (&'static str, Rounding) {
 const fn away(nan: u32) -> Policy {
     Policy {
         ties: Ties::Away,
+        zeros: Zeros::UnsignedIfExact,
         ..Policy::satfinite(nan)
     }
 }
@@ -172,7 +175,8 @@ pub const CONVENTIONS: &[Convention] = &[
     },
     Convention {
         name: "microxcaling",
-        doc: "microxcaling `nearest`: ties away from zero; infinities stay where there are some",
+        doc: "microxcaling `nearest`: ties away from zero, −0 becomes +0; infinities stay where there are some; of int8 the f32 \
+              just below 1/2 becomes 1",
         casts: &[
             float("e4m3", away(0x7f)),
             float(
@@ -185,7 +189,13 @@ pub const CONVENTIONS: &[Convention] = &[
             float("e3m2", away(0x1f)),
             float("e2m3", away(0x1f)),
             float("e2m1", away(0x7)),
+            ("mxint8", Rounding::Integer(Whole::HalfAdded)),
         ],
+    },
+    Convention {
+        name: "microxcaling_floor",
+        doc: "microxcaling `floor` of int8: toward zero",
+        casts: &[("mxint8", Rounding::Integer(Whole::TowardZero))],
     },
 ];
 

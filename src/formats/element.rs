@@ -1,5 +1,6 @@
 //! Element formats: what one number is stored as.
 
+use super::codebook::{Codebook, NF4_VALUES};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Policy};
 use super::power::PowerCast;
 
@@ -11,7 +12,7 @@ pub(super) struct Limits {
     /// `fl32(1/max)`.
     pub inverse: f32,
     /// `⌊log2 max⌋`, the `emax` of OCP MX.
-    pub exponent: u32,
+    pub exponent: i32,
     /// Bits after the leading one of the largest value.
     pub mantissa_bits: u32,
 }
@@ -23,36 +24,70 @@ pub(super) trait Cast: Copy {
     fn decode(&self, code: u32) -> f32;
 }
 
-/// A two's-complement integer: code `i` is the value `i / 2^fraction_bits`.
+/// How a number becomes a whole one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// To nearest, ties to even.
+    Even,
+    /// `⌊fl32(|x| + 1/2)⌋` with the sign of `x`: to nearest, ties away from zero. The sum rounds: the f32 just below 1/2
+    /// becomes 1.
+    HalfAdded,
+    /// Toward zero.
+    TowardZero,
+}
+
+/// An integer: code `i` is the value `i / 2^fraction_bits`, in two's complement if it has a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integer {
     pub bits: u32,
-    /// Values are clamped to `±max`: symmetric, so the most negative code is never written.
+    /// Values are clamped to `min … max`: symmetric if there is a sign, so the most negative code is never written; else
+    /// from 0.
+    pub min: i32,
     pub max: i32,
     pub fraction_bits: u32,
+    pub whole: Whole,
+}
+
+impl Integer {
+    /// Whether codes have a sign.
+    pub const fn is_signed(&self) -> bool {
+        self.min < 0
+    }
 }
 
 impl Cast for Integer {
-    /// Rounds to nearest, ties to even; a NaN becomes 0.
+    /// A NaN becomes 0.
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         let scaled = x * (1u32 << self.fraction_bits) as f32;
-        let rounded = scaled.clamp(-self.max as f32, self.max as f32).round_ties_even() as i32;
-        rounded as u32 & ((1 << self.bits) - 1)
+        let clamped = scaled.clamp(self.min as f32, self.max as f32);
+        let whole = match self.whole {
+            Whole::Even => clamped.round_ties_even(),
+            Whole::HalfAdded => (clamped.abs() + 0.5).trunc().copysign(clamped),
+            Whole::TowardZero => clamped.trunc(),
+        };
+        whole as i32 as u32 & ((1 << self.bits) - 1)
     }
 
     #[inline(always)]
     fn decode(&self, code: u32) -> f32 {
         let unused = 32 - self.bits;
-        ((code << unused) as i32 >> unused) as f32 / (1u32 << self.fraction_bits) as f32
+        let whole = if self.is_signed() {
+            (code << unused) as i32 >> unused
+        } else {
+            (code << unused >> unused) as i32
+        };
+        whole as f32 / (1u32 << self.fraction_bits) as f32
     }
 }
 
 /// How the codes of an element mean numbers, and numbers become codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Repr {
     Float(FloatCast),
     Integer(Integer),
+    /// A place in a table of values.
+    Codebook(Codebook),
     /// A bare exponent: code `b` is `2^(b-127)`, 255 is NaN; no sign, no zero. Holds scales only.
     Power(PowerCast),
 }
@@ -63,6 +98,7 @@ impl Repr {
         match self {
             Self::Float(float) => float.decode(u32::from(code)),
             Self::Integer(integer) => integer.decode(u32::from(code)),
+            Self::Codebook(book) => book.decode(u32::from(code)),
             Self::Power(power) => power.decode(u32::from(code)),
         }
     }
@@ -72,6 +108,7 @@ impl Repr {
         (match self {
             Self::Float(float) => float.encode(x),
             Self::Integer(integer) => integer.encode(x),
+            Self::Codebook(book) => book.encode(x),
             Self::Power(power) => power.encode(x),
         }) as u16
     }
@@ -82,7 +119,7 @@ impl Repr {
 pub struct Element {
     pub name: &'static str,
     pub doc: &'static str,
-    /// Bits of a code: 4, 6, 8 or 16.
+    /// Bits of a code: 2, 3, 4, 6, 8 or 16.
     pub bits: u32,
     /// With the policy of casts that name no other.
     pub repr: Repr,
@@ -106,20 +143,26 @@ impl Element {
         self.repr.encode(x)
     }
 
-    /// The largest finite value.
+    /// The largest finite magnitude.
     pub fn max(&self) -> f32 {
-        self.repr.decode(match self.repr {
-            Repr::Float(FloatCast { float, .. }) => float.max as u16,
-            Repr::Integer(integer) => integer.max as u16,
-            Repr::Power(_) => 254,
-        })
+        match self.repr {
+            Repr::Float(FloatCast { float, .. }) => self.repr.decode(float.max as u16),
+            Repr::Integer(integer) => self.repr.decode(integer.max as u16),
+            Repr::Codebook(book) => book.max(),
+            Repr::Power(_) => self.repr.decode(254),
+        }
+    }
+
+    /// Whether it is an integer without a sign, which needs a zero point beside its scale.
+    pub fn needs_zero_point(&self) -> bool {
+        matches!(self.repr, Repr::Integer(integer) if !integer.is_signed())
     }
 
     /// Whether it holds scales only.
     pub fn is_scale(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => !float.signed,
-            Repr::Integer(_) => false,
+            Repr::Integer(_) | Repr::Codebook(_) => false,
             Repr::Power(_) => true,
         }
     }
@@ -129,12 +172,12 @@ impl Element {
         let mantissa_bits = match self.repr {
             Repr::Float(FloatCast { float, .. }) => float.mantissa_bits,
             Repr::Integer(integer) => integer.bits - 2,
-            Repr::Power(_) => 0,
+            Repr::Codebook(_) | Repr::Power(_) => 0,
         };
         Limits {
             max,
             inverse: 1.0 / max,
-            exponent: (max.to_bits() >> 23) - 127,
+            exponent: (max.to_bits() >> 23) as i32 - 127,
             mantissa_bits,
         }
     }
@@ -143,7 +186,7 @@ impl Element {
     pub fn has_nan(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => float.has_nan(),
-            Repr::Integer(_) => false,
+            Repr::Integer(_) | Repr::Codebook(_) => false,
             Repr::Power(_) => true,
         }
     }
@@ -165,6 +208,7 @@ const fn float(exponent_bits: u32, mantissa_bits: u32, max: u32, infinity: bool,
 }
 
 // As constants, for loops made for one of them.
+pub(super) const F16_CAST: FloatCast = float(5, 10, 0x7bff, true, Policy::special(NanCode::Code(0x7fff)));
 pub(super) const BF16_CAST: FloatCast = float(8, 7, 0x7f7f, true, Policy::special(NanCode::Code(0x7fff)));
 pub(super) const E4M3_CAST: FloatCast = float(4, 3, 0x7e, false, Policy::satfinite(0x7f));
 pub(super) const E5M2_CAST: FloatCast = float(5, 2, 0x7b, true, Policy::satfinite(0x7f));
@@ -181,9 +225,23 @@ const fn integer(bits: u32, fraction_bits: u32) -> Repr {
     let max = (1 << (bits - 1)) - 1;
     Repr::Integer(Integer {
         bits,
+        min: -max,
         max,
         fraction_bits,
+        whole: Whole::Even,
     })
+}
+
+/// The codes `0 … 2^bits − 1` under a zero point.
+const fn unsigned(name: &'static str, doc: &'static str, bits: u32) -> Element {
+    let repr = Repr::Integer(Integer {
+        bits,
+        min: 0,
+        max: (1 << bits) - 1,
+        fraction_bits: 0,
+        whole: Whole::Even,
+    });
+    Element { name, doc, bits, repr }
 }
 
 pub static BF16: Element = Element {
@@ -197,7 +255,7 @@ pub static F16: Element = Element {
     name: "f16",
     doc: "IEEE 754 binary16; overflow gives infinity",
     bits: 16,
-    repr: Repr::Float(float(5, 10, 0x7bff, true, Policy::special(NanCode::Code(0x7fff)))),
+    repr: Repr::Float(F16_CAST),
 };
 
 pub static E4M3: Element = Element {
@@ -249,6 +307,33 @@ pub static INT4: Element = Element {
     repr: integer(4, 0),
 };
 
+pub static INT3: Element = Element {
+    name: "int3",
+    doc: "symmetric integer -3 … 3; no NaN, so it needs a scale that has one",
+    bits: 3,
+    repr: integer(3, 0),
+};
+
+pub static INT2: Element = Element {
+    name: "int2",
+    doc: "symmetric integer -1 … 1; no NaN, so it needs a scale that has one",
+    bits: 2,
+    repr: integer(2, 0),
+};
+
+pub static UINT8: Element = unsigned("uint8", "integer 0 … 255 under a scale with a zero point", 8);
+pub static UINT4: Element = unsigned("uint4", "integer 0 … 15 under a scale with a zero point", 4);
+pub static UINT3: Element = unsigned("uint3", "integer 0 … 7 under a scale with a zero point", 3);
+pub static UINT2: Element = unsigned("uint2", "integer 0 … 3 under a scale with a zero point", 2);
+
+pub static NF4: Element = Element {
+    name: "nf4",
+    doc: "NormalFloat4 of QLoRA: 16 quantiles of a normal distribution in -1 … 1, as bitsandbytes has them; code 7 is 0; \
+          no NaN, so it needs a scale that has one",
+    bits: 4,
+    repr: Repr::Codebook(NF4_VALUES),
+};
+
 pub static MXINT8: Element = Element {
     name: "mxint8",
     doc: "OCP MX INT8: i/64 for i = -127 … 127; no NaN, so it needs a scale that has one",
@@ -273,7 +358,8 @@ pub static E8M0: Element = Element {
 
 /// All element formats.
 pub const ELEMENTS: &[&Element] = &[
-    &BF16, &F16, &E4M3, &E5M2, &E3M2, &E2M3, &E2M1, &INT8, &INT4, &MXINT8, &UE4M3, &E8M0,
+    &BF16, &F16, &E4M3, &E5M2, &E3M2, &E2M3, &E2M1, &INT8, &INT4, &INT3, &INT2, &UINT8, &UINT4, &UINT3, &UINT2, &NF4,
+    &MXINT8, &UE4M3, &E8M0,
 ];
 
 /// The element format of that name.

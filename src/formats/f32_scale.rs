@@ -1,6 +1,7 @@
 //! Scales that are f32 numbers.
 
 use super::element::{Cast, Limits};
+use super::half::Half;
 use super::power::{PowerCast, e8m0_value};
 use super::scale::{INFINITY_BITS, Operation};
 
@@ -24,6 +25,10 @@ pub struct F32Rule {
     pub power: bool,
     /// Elements `x / s` instead of `x · fl32(1/s)`. Only of decoding scales.
     pub divide: bool,
+    /// The reciprocal `fl32(1/s)` is that of at least this.
+    pub reciprocal_floor: f32,
+    /// A scale of 16 bits is the smallest not below its f32, instead of the nearest.
+    pub up: bool,
     pub stored: Stored,
 }
 
@@ -34,6 +39,24 @@ impl F32Rule {
         for ((amax, bytes), factor) in amax.iter().zip(stored.as_chunks_mut().0).zip(factors) {
             let scale = self.scale(*amax, limits);
             *bytes = scale.to_le_bytes();
+            *factor = self.factor(scale);
+        }
+    }
+
+    /// [`F32Rule::encode`] where the scale is rounded to 16 bits, and elements follow the rounded one.
+    #[inline(always)]
+    pub(super) fn encode_half(
+        &self,
+        half: Half,
+        amax: &[u32],
+        limits: &Limits,
+        stored: &mut [u8],
+        factors: &mut [f32],
+    ) {
+        for ((amax, bytes), factor) in amax.iter().zip(stored.as_chunks_mut().0).zip(factors) {
+            let scale = self.scale(*amax, limits);
+            let scale = if self.up { half.up(scale) } else { half.nearest(scale) };
+            *bytes = half.bytes(scale);
             *factor = self.factor(scale);
         }
     }
@@ -68,7 +91,7 @@ impl F32Rule {
             (Stored::Decode, true) if scale == 0.0 => f32::INFINITY,
             (Stored::Decode, true) => scale,
             (Stored::Decode, false) if scale == 0.0 => 0.0,
-            (Stored::Decode, false) => 1.0 / scale,
+            (Stored::Decode, false) => 1.0 / at_least(scale, self.reciprocal_floor),
         }
     }
 
@@ -97,8 +120,16 @@ const fn rule(name: &'static str, doc: &'static str) -> F32Rule {
         amax_floor: 0.0,
         power: false,
         divide: true,
+        reciprocal_floor: 0.0,
+        up: false,
         stored: Stored::Decode,
     }
+}
+
+/// Like `f32::max`, but keeps NaN.
+#[inline(always)]
+fn at_least(x: f32, floor: f32) -> f32 {
+    if x < floor { floor } else { x }
 }
 
 /// Rules for f32 scales; the first is the default.
@@ -111,7 +142,11 @@ pub const F32_RULES: &[&F32Rule] = &[
     &ACT_QUANT_F32,
     &TORCHAO,
     &TORCHAO_POWER,
+    &BITSANDBYTES,
 ];
+
+/// Rules for scales of 16 bits; the first is the default.
+pub const HALF_RULES: &[&F32Rule] = &[&DIV, &UP];
 
 pub static DIV: F32Rule = rule("div", "s = amax/max, elements x/s; a block of zeros has s = 0");
 pub static DEEPGEMM: F32Rule = F32Rule {
@@ -168,5 +203,20 @@ pub static TORCHAO_POWER: F32Rule = F32Rule {
     ..rule(
         "torchao_power",
         "torchao's s rounded down to a power of two (torchao float8, round_scales_to_power_of_2)",
+    )
+};
+pub static BITSANDBYTES: F32Rule = F32Rule {
+    divide: false,
+    reciprocal_floor: 1e-38,
+    ..rule(
+        "bitsandbytes",
+        "s = amax/max, elements x·fl32(1/max(s, 1e-38)) (bitsandbytes quantize_4bit, whose max is 1)",
+    )
+};
+pub static UP: F32Rule = F32Rule {
+    up: true,
+    ..rule(
+        "up",
+        "the smallest s not below fl32(amax/max), elements x/s: nothing saturates",
     )
 };

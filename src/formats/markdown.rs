@@ -2,14 +2,19 @@
 
 use std::fmt::Write;
 
+use super::block::Format;
 use super::convention::{CONVENTIONS, Convention, Rounding};
-use super::element::{ELEMENTS, Element, Repr};
-use super::f32_scale::F32_RULES;
+use super::element::{ELEMENTS, Element, Repr, Whole};
+use super::f32_scale::{F32_RULES, HALF_RULES};
 use super::minifloat::{NanCode, Overflow, Policy, Ties, Zeros};
 use super::named::FORMATS;
 use super::nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 use super::power::{POWER_RULES, PowerCast};
 use super::records::{PAGE, RECORDS, Record};
+use super::zero_point::AFFINE_RULES;
+
+/// Channels of the row that bits of an element are given for: those of a KV vector.
+const ROW: usize = 512;
 
 const INTRODUCTION: &str = "# Formats
 
@@ -23,15 +28,29 @@ A format is an element under up to two levels of scales:
 ```
 
 A group is `b<N>`, a block of N consecutive channels; `b<R>x<C>`, a tile of R rows and C channels; `token`, a row;
-`channel`, a column; `t`, all rows of one call. Blocks and tiles at the edge may be cut short. Scales are `e8m0`, `f32`
-or `e4m3`; a rule left out is the first of its table. Only `e4m3` block scales have a second level, `t:f32` or
+`channel`, a column; `t`, all rows of one call. Blocks and tiles at the edge may be cut short. Scales are `e8m0`, `f32`, `f16`,
+`bf16` or `e4m3`; a rule left out is the first of its table. Only `e4m3` block scales have a second level, `t:f32` or
 `token:f32`. `rht<N>` rotates each N channels by random signs and a Hadamard matrix first, and back after decoding.
 
-Unless a cast is named, all round to nearest, ties to even, from f32 and without intermediate roundings. Of two 4-bit codes
-in a byte the first is in the low nibble; 6-bit codes take a byte each. Unless the rule says otherwise, a NaN or an
+Unless a cast is named, all round to nearest, ties to even, from f32 and without intermediate roundings. Codes of 2, 3 and 4
+bits lie one after the other from the lowest bit of a byte on, so of two 4-bit codes the first is in the low nibble; 6-bit
+codes take a byte each. Unless the rule says otherwise, a NaN or an
 infinity in a scaled block makes the scale NaN and all values of the block NaN; under a second level, all values that share
 it: no NaN vanishes in the cast to an element that has none. Where a library's own maximum ignores NaN, ulplab's does not.
 Unscaled formats keep NaN; unscaled `e4m3` and `e5m2` saturate infinities as PTX `cvt.satfinite` does.
+
+`uint2`, `uint3`, `uint4` and `uint8` have no negative codes. Their scales, `f32`, `f16` or `bf16`, stand beside zero points,
+stored as `zero`: a number of the type of the scale, or a byte. With `n` the largest code, `lo` and `hi` the smallest and the
+largest value of a block, and `R` a step rounded to the type of the scale, as a library computes whose tensors have that
+type, the tables of rules say how values become codes. A scale or zero point too large for its type makes the block NaN. A
+group `b<R>x1`, or `channel`, is a run of rows of one channel, as KIVI groups keys. Such groups start at the first row of a
+call, and the last is cut short and has a range of its own, where KIVI keeps the rows of an unfinished group in f16. KIVI
+packs codes of keys along tokens; here all codes lie along channels. AWQ interleaves its codes and bitsandbytes has the first
+of two codes in the high nibble; here they are in order, from the low one on.
+
+`lut(…)` is an element with a table of its own: 4, 8, 16 or 256 ascending numbers, as in
+`lut(-1,-0.3,0.3,1)/b64:f16`. A number becomes the nearest value, and on the midpoint of two, rounded to f32, the smaller.
+Against scales the table counts by its largest magnitude.
 ";
 
 /// The whole file.
@@ -73,13 +92,28 @@ pub fn markdown() -> String {
         "f32 scales",
         F32_RULES.iter().map(|rule| (rule.name, rule.doc)),
     );
+    rules(
+        &mut out,
+        "f16 and bf16 scales",
+        HALF_RULES.iter().map(|rule| (rule.name, rule.doc)),
+    );
+    rules(
+        &mut out,
+        "f32, f16 and bf16 scales with zero points",
+        AFFINE_RULES.iter().map(|rule| (rule.name, rule.doc)),
+    );
     let nvfp4 = |rules: &'static [&Nvfp4Rule]| rules.iter().map(|rule| (rule.name, rule.doc));
     rules(&mut out, "e4m3 scales, one level", nvfp4(NVFP4_SINGLE_RULES));
     rules(&mut out, "e4m3 scales under a second level", nvfp4(NVFP4_RULES));
-    section(&mut out, "Named formats", &["name", "format", ""]);
-    FORMATS
-        .iter()
-        .for_each(|named| row(&mut out, &[&code(named.name), &code(named.format), named.doc]));
+    section(&mut out, "Named formats", &["name", "format", "bits", ""]);
+    for named in FORMATS {
+        let bits = bits(named.format);
+        row(&mut out, &[&code(named.name), &code(named.format), &bits, named.doc]);
+    }
+    let _ = writeln!(
+        out,
+        "\n`bits` are those of an element in rows of {ROW} channels, scales and zero points of rows and blocks included."
+    );
     out.push_str(
         "\n## Records\n\nOne token's entry in a KV cache, byte by byte. A page of P tokens holds one region after the \
          other, a region P rows, one per token; the page is padded with zeros. Vectors are rounded to bf16 before they \
@@ -144,6 +178,7 @@ fn casts(out: &mut String, convention: &Convention) {
     for (index, (element, rounding)) in convention.casts.iter().enumerate() {
         let [ties, overflow, infinity, nan, zeros] = match rounding {
             Rounding::Float(policy) => policy_words(policy),
+            Rounding::Integer(whole) => whole_words(*whole),
             Rounding::Power(cast) => power_words(cast),
         };
         let doc = if index == 0 { convention.doc } else { "" };
@@ -189,6 +224,15 @@ fn policy_words(policy: &Policy) -> [String; 5] {
     [ties, large, infinite, nan, zeros]
 }
 
+fn whole_words(whole: Whole) -> [String; 5] {
+    let ties = match whole {
+        Whole::Even => "even",
+        Whole::HalfAdded => "away from 0",
+        Whole::TowardZero => "next toward 0",
+    };
+    [ties, "largest", "largest", "0x0", "0"].map(String::from)
+}
+
 fn power_words(cast: &PowerCast) -> [String; 5] {
     let ties = match cast.threshold {
         0 => "next above",
@@ -230,8 +274,21 @@ fn number(value: f32) -> String {
     }
 }
 
+/// Bits of an element, with its share of scales and zero points.
+fn bits(format: &str) -> String {
+    let format: Format = format.parse().expect("named formats parse");
+    let bits = format.bytes_per_row(ROW) * 8.0 / ROW as f64;
+    // As many decimals as there are, up to four.
+    let text = format!("{bits:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').into()
+}
+
 /// The smallest value above zero.
 fn smallest(element: &Element) -> String {
+    if let Repr::Codebook(book) = element.repr {
+        let positive = book.values().iter().copied().find(|value| *value > 0.0);
+        return positive.map_or("none".into(), number);
+    }
     number(element.decode(u16::from(!matches!(element.repr, Repr::Power(_)))))
 }
 

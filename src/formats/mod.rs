@@ -4,9 +4,11 @@
 //! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding goes through the stored bytes, always.
 //!
 //! A new element, way to cast, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`],
-//! [`CONVENTIONS`], [`POWER_RULES`] or [`F32_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
+//! [`CONVENTIONS`], [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`] or [`AFFINE_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
 
+mod affine;
 mod block;
+mod codebook;
 mod codec;
 mod codes;
 mod convention;
@@ -14,6 +16,7 @@ mod direction;
 mod element;
 mod f32_scale;
 mod hadamard;
+mod half;
 mod markdown;
 mod minifloat;
 mod named;
@@ -28,18 +31,23 @@ mod single;
 mod steps;
 mod stochastic;
 mod verify;
+mod zero_point;
 
 use std::sync::Arc;
 
 pub use block::{Format, Group, Scaling};
+pub use codebook::Codebook;
 pub use codec::{Codec, Encoded, Part};
+pub use codes::unpack;
 pub use convention::{CONVENTIONS, Convention, Rounding, convention};
 pub use direction::Direction;
 pub use element::{
-    BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT4, INT8, Integer, MXINT8, Repr, UE4M3, element,
+    BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT2, INT3, INT4, INT8, Integer, MXINT8, NF4,
+    Repr, UE4M3, UINT2, UINT3, UINT4, UINT8, Whole, element,
 };
-pub use f32_scale::{F32_RULES, F32Rule, Stored};
+pub use f32_scale::{F32_RULES, F32Rule, HALF_RULES, Stored};
 pub use hadamard::hadamard;
+pub use half::Half;
 pub use markdown::markdown;
 pub use minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Policy, Ties, Zeros};
 pub use named::{FORMATS, Named};
@@ -52,8 +60,21 @@ pub use scale::Scale;
 pub(crate) use single::Single;
 pub use stochastic::{stochastic, stochastic_byte, stochastic_hardware, toward_zero};
 pub use verify::{Verified, verify};
+pub use zero_point::{AFFINE_RULES, Affine, AffineRule, Fit, ZeroPoint};
 
 use crate::error::did_you_mean;
+
+/// What others call elements that are formats of their own.
+const OTHER_NAMES: &[(&str, &str)] = &[
+    ("fp8", "e4m3"),
+    ("float8", "e4m3"),
+    ("float8_e4m3fn", "e4m3"),
+    ("float8_e5m2", "e5m2"),
+    ("fp16", "f16"),
+    ("float16", "f16"),
+    ("half", "f16"),
+    ("bfloat16", "bf16"),
+];
 
 /// The codec of a record name, a named format or a format string.
 pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
@@ -71,7 +92,11 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
     if !text.contains(['/', '(']) && element(text).is_none() {
         let records = RECORDS.iter().map(|record| record.name);
         let near = did_you_mean(text, records.chain(FORMATS.iter().map(|named| named.name)));
-        return Err(format!("unknown format '{text}'{near}"));
+        let meant = OTHER_NAMES.iter().find(|(other, _)| text.eq_ignore_ascii_case(other));
+        let meant = meant.map_or(String::new(), |(_, name)| {
+            format!("; without scales it is '{name}' here")
+        });
+        return Err(format!("unknown format '{text}'{meant}{near}"));
     }
     let format: Format = text.parse()?;
     let doc = match format.scaling {

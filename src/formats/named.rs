@@ -151,4 +151,54 @@ pub const FORMATS: &[Named] = &[
         format: "int4/b32:f32",
         doc: "symmetric INT4 with one f32 scale amax/7 per 32 channels",
     },
+    Named {
+        name: "int4_g128",
+        format: "int4/b128:f16",
+        doc: "symmetric INT4 with one f16 scale amax/7 per 128 channels",
+    },
+    Named {
+        name: "kivi2_g32",
+        format: "uint2/b32:f16(kivi)",
+        doc: "INT2 with f16 scale and minimum per 32 channels of a token, as KIVI stores values",
+    },
+    Named {
+        name: "kivi4_g32",
+        format: "uint4/b32:f16(kivi)",
+        doc: "INT4 with f16 scale and minimum per 32 channels of a token, as KIVI stores values",
+    },
+    Named {
+        name: "kivi2_key_g32",
+        format: "uint2/b32x1:f16(kivi)",
+        doc: "INT2 with f16 scale and minimum per 32 tokens of a channel, as KIVI stores keys",
+    },
+    Named {
+        name: "kivi4_key_g32",
+        format: "uint4/b32x1:f16(kivi)",
+        doc: "INT4 with f16 scale and minimum per 32 tokens of a channel, as KIVI stores keys",
+    },
+    Named {
+        name: "awq4_g128",
+        format: "uint4/b128:f16(awq)",
+        doc: "INT4 with f16 scale and integer zero point per 128 channels, as AutoAWQ",
+    },
+    Named {
+        name: "gptq4_g128",
+        format: "uint4/b128:f16(gptq)",
+        doc: "INT4 with f16 scale and integer zero point per 128 channels, as GPTQ without error feedback",
+    },
+    Named {
+        name: "gptq3_g128",
+        format: "uint3/b128:f16(gptq)",
+        doc: "INT3 with f16 scale and integer zero point per 128 channels, as GPTQ without error feedback",
+    },
+    Named {
+        name: "hqq4_g64",
+        format: "uint4/b64:f16(hqq)",
+        doc: "INT4 with f16 scale and zero point per 64 channels, as HQQ without optimization",
+    },
+    Named {
+        name: "nf4",
+        format: "nf4/b64:f32(bitsandbytes)",
+        doc: "NF4 with one f32 scale per 64 channels, as bitsandbytes without double quantization",
+    },
 ];

@@ -1,11 +1,13 @@
 //! Format strings: `[rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/<group>:f32]`.
 //!
+//! An element may be a table of values, `lut(-1,-0.3,0.3,1)`.
 //! At most two levels of scales. The first holds the scales next to the elements; the second is the f32 above E4M3 block
 //! scales.
 
 use std::fmt;
 
 use super::block::{Format, Group, Scaling};
+use super::codebook;
 use super::convention::{CONVENTIONS, Convention, convention};
 use super::element::{ELEMENTS, Element, element};
 use super::nvfp4_select::Select;
@@ -40,7 +42,7 @@ impl fmt::Display for Format {
         if let Some(Scaling { group, scale }) = self.scaling {
             write!(f, "/{group}:{}", scale.kind())?;
             let rule = scale.rule().0;
-            if scale != Scale::table(scale.kind(), self.global.is_some())[0] {
+            if scale != Scale::table(scale.kind(), self.element, self.global.is_some())[0] {
                 write!(f, "({rule})")?;
             }
         }
@@ -70,7 +72,7 @@ impl Format {
         let Some(Scaling { group, scale }) = self.scaling else {
             return Err(format!("format '{self}' has no scales, so no rule '{name}' for them"));
         };
-        let scale = find_rule(scale.kind(), self.global.is_some(), name)?;
+        let scale = find_rule(scale.kind(), self.element, self.global.is_some(), name)?;
         let format = Self {
             scaling: Some(Scaling { group, scale }),
             ..*self
@@ -84,7 +86,7 @@ impl Format {
         let Some(Scaling { scale, .. }) = self.scaling else {
             return vec![*self];
         };
-        let others = Scale::table(scale.kind(), self.global.is_some()).into_iter();
+        let others = Scale::table(scale.kind(), self.element, self.global.is_some()).into_iter();
         let others = others.filter(|other| *other != scale);
         let others = others.filter_map(|other| self.with_rule(other.rule().0).ok());
         std::iter::once(*self).chain(others).collect()
@@ -101,8 +103,8 @@ impl Format {
 }
 
 /// The scale of that kind by the rule of that name or alias.
-fn find_rule(kind: &str, two_levels: bool, name: &str) -> Result<Scale, String> {
-    let table = Scale::table(kind, two_levels);
+fn find_rule(kind: &str, element: &Element, two_levels: bool, name: &str) -> Result<Scale, String> {
+    let table = Scale::table(kind, element, two_levels);
     let named = |name: &str| table.iter().copied().find(|scale| scale.rule().0 == name);
     let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
     named(name)
@@ -111,10 +113,10 @@ fn find_rule(kind: &str, two_levels: bool, name: &str) -> Result<Scale, String> 
             let names: Vec<&str> = table.iter().map(|scale| scale.rule().0).collect();
             let aliases = ALIASES.iter().filter(|(_, rule)| names.contains(rule));
             let near = did_you_mean(name, names.iter().copied().chain(aliases.map(|(alias, _)| *alias)));
-            let levels = if kind == "e4m3" && two_levels {
-                " under a second level"
-            } else {
-                ""
+            let levels = match table.first() {
+                Some(Scale::E4m3(_)) if two_levels => " under a second level",
+                Some(Scale::Affine(_)) => " with zero points",
+                _ => "",
             };
             format!(
                 "unknown rule '{name}' for {kind} scales{levels}; rules are {}{near}",
@@ -210,6 +212,9 @@ fn call(text: &str) -> Result<(&str, Option<&str>), String> {
 
 fn elements(text: &str) -> Result<(&'static Element, Option<&'static Convention>), String> {
     let (name, cast) = call(text)?;
+    if let ("lut", Some(numbers)) = (name, cast) {
+        return Ok((codebook::element(numbers)?, None));
+    }
     let element = element(name).ok_or_else(|| {
         let near = did_you_mean(name, ELEMENTS.iter().map(|element| element.name));
         format!("unknown element '{name}'{near}")
@@ -293,7 +298,7 @@ fn second_level(inner: &Level, outer: &Level) -> Result<(), String> {
 }
 
 fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, String> {
-    let kinds = ["e8m0", "f32", "e4m3"];
+    let kinds = ["e8m0", "f32", "f16", "bf16", "e4m3"];
     if !kinds.contains(&level.kind) {
         let near = did_you_mean(level.kind, kinds);
         return Err(format!(
@@ -305,13 +310,22 @@ fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, 
     if level.kind == "e4m3" && (element.name != "e2m1" || !matches!(level.group, Group::Tile { .. })) {
         return Err(format!("'{}': e4m3 scales go with blocks of e2m1 (NVFP4)", level.text));
     }
-    if element.bits == 4 && level.group == Group::Channel {
+    if element.needs_zero_point() && !["f32", "f16", "bf16"].contains(&level.kind) {
         return Err(format!(
-            "'{}' puts neighbouring 4-bit codes under different scales",
-            level.text
+            "'{}' has no negative codes, so it needs scales with zero points, f32, f16 or bf16, not '{}'",
+            element.name, level.text
+        ));
+    }
+    // Under zero points whole columns are a group of their own, as keys are stored.
+    let columns = element.needs_zero_point() && level.group.tile(1, 2).1 == 1;
+    if element.stored_bits() < 8 && level.group == Group::Channel && !columns {
+        return Err(format!(
+            "'{}' puts neighbouring {}-bit codes under different scales",
+            level.text, element.bits
         ));
     }
     if let Group::Tile { cols, .. } = level.group
+        && !columns
         && !(cols * element.stored_bits()).is_multiple_of(8)
     {
         return Err(format!(
@@ -320,8 +334,8 @@ fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, 
         ));
     }
     let scale = match level.rule {
-        None => Scale::table(level.kind, two_levels)[0],
-        Some(rule) => find_rule(level.kind, two_levels, rule)?,
+        None => Scale::table(level.kind, element, two_levels)[0],
+        Some(rule) => find_rule(level.kind, element, two_levels, rule)?,
     };
     if let (Scale::E4m3(rule), Group::Tile { rows: 2.., .. }) = (scale, level.group)
         && rule.select != Select::One

@@ -149,7 +149,7 @@ impl PowerRule {
     fn code(&self, pick: Pick, amax: u32, limits: &Limits) -> u8 {
         let bits = amax.max(self.amax_floor.to_bits());
         let value = f32::from_bits(bits);
-        let aligned = |field: u32| field.saturating_sub(limits.exponent).min(254) as u8;
+        let aligned = |field: u32| (field as i32 - limits.exponent).clamp(0, 254) as u8;
         let code = match pick {
             Pick::Floor => aligned(bits >> 23),
             Pick::Ceil => aligned((bits >> 23) + u32::from(bits & 0x7f_ffff != 0)),

@@ -13,7 +13,7 @@ use super::nvfp4::{Level, Nvfp4Rule};
 use super::scale::{Operation, Scale, Target};
 
 /// Elements of a piece.
-const PIECE: usize = 2048;
+pub(super) const PIECE: usize = 2048;
 
 /// Where the f32 above the block scales comes from. Formats without one ignore it.
 #[derive(Clone, Copy, Debug)]
@@ -122,10 +122,11 @@ impl Format {
             shape,
             bytes: Vec::new(),
         };
-        let across = if self.element.bits == 4 { cols / 2 } else { cols };
-        let mut parts = vec![part("data", self.dtype(), vec![rows, across])];
+        let mut parts = vec![part("data", self.dtype(), vec![rows, self.across(cols)])];
         if let Some(Scaling { group, scale }) = self.scaling {
             parts.push(part("scale", dtype(&scale), group.shape(rows, cols)));
+            let zero = self.zero_point().map(|affine| affine.zero_dtype());
+            parts.extend(zero.map(|dtype| part("zero", dtype, group.shape(rows, cols))));
         }
         if let Some(group) = self.global {
             parts.push(part("global", Dtype::F32, group.shape(rows, cols)));
@@ -137,8 +138,12 @@ impl Format {
     fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, global: GlobalScale) -> Encoded {
         let levels = self.levels(x, cols, global);
         let mut data = vec![0; rows * self.data_bytes(cols)];
-        let mut scales = Vec::new();
+        let (mut scales, mut zeros) = (Vec::new(), Vec::new());
         match self.scaling {
+            Some(Scaling {
+                group,
+                scale: Scale::Affine(affine),
+            }) => (scales, zeros) = self.store_affine(affine, group, x, cols, &mut data),
             None => codes::encode(&self.repr(), self.element.bits, x, &mut data),
             Some(Scaling { group, scale }) => {
                 let (down, tiles) = group.count(rows, cols);
@@ -163,10 +168,15 @@ impl Format {
                 }
             }
         }
-        let globals = levels.iter().flat_map(|level| level.stored.to_le_bytes()).collect();
+        let globals = || levels.iter().flat_map(|level| level.stored.to_le_bytes()).collect();
         let mut parts = self.parts(rows, cols);
-        for (part, bytes) in parts.iter_mut().zip([data, scales, globals]) {
-            part.bytes = bytes;
+        for part in &mut parts {
+            part.bytes = match part.name {
+                "data" => std::mem::take(&mut data),
+                "scale" => std::mem::take(&mut scales),
+                "zero" => std::mem::take(&mut zeros),
+                _ => globals(),
+            };
         }
         Encoded { rows, cols, parts }
     }
@@ -244,6 +254,10 @@ impl Format {
             down * tiles * scale.bytes(),
             "bytes of scales of '{self}'"
         );
+        if let Scale::Affine(affine) = scale {
+            self.load_affine(affine, group, encoded, out);
+            return;
+        }
         let levels = self.stored_levels(encoded);
         let (height, width) = group.tile(rows, cols);
         let strips = out
@@ -319,7 +333,7 @@ impl Room {
 }
 
 /// Channels of a row that are worked on with one slice of scales: as many whole tiles as make a piece, or one large tile.
-const fn span(width: usize) -> usize {
+pub(super) const fn span(width: usize) -> usize {
     if width < PIECE { PIECE / width * width } else { width }
 }
 
@@ -336,6 +350,8 @@ fn dtype(scale: &Scale) -> Dtype {
     match scale {
         Scale::E8m0(_) => Dtype::F8_E8M0,
         Scale::F32(_) => Dtype::F32,
+        Scale::Half(half, _) => half.dtype(),
+        Scale::Affine(affine) => affine.dtype(),
         Scale::E4m3(_) => Dtype::F8_E4M3,
     }
 }

@@ -4,9 +4,11 @@
 //! in a block makes its scale NaN and so the whole block: it must not vanish in a cast to an element that has no NaN.
 
 use super::element::{Cast, Element, Limits, UE4M3_CAST};
-use super::f32_scale::{F32_RULES, F32Rule};
+use super::f32_scale::{F32_RULES, F32Rule, HALF_RULES};
+use super::half::Half;
 use super::nvfp4::{Level, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 use super::power::{POWER_RULES, PowerRule, e8m0_value};
+use super::zero_point::{AFFINE_RULES, Affine};
 
 /// Bits of the largest magnitude, as an unsigned integer: there NaN > infinity > finite, so that a maximum over it
 /// propagates NaN, which `f32::max` drops.
@@ -38,12 +40,32 @@ impl Operation {
 pub enum Scale {
     E8m0(&'static PowerRule),
     F32(&'static F32Rule),
+    /// 16 bits.
+    Half(Half, &'static F32Rule),
+    /// A scale with a zero point, for codes without a sign.
+    Affine(Affine),
     E4m3(&'static Nvfp4Rule),
 }
 
 impl Scale {
-    /// The scales of that kind by all rules of its table, the default first; none if there is no such kind.
-    pub fn table(kind: &str, two_levels: bool) -> Vec<Self> {
+    /// The scales of that kind for an element by all rules of their table, the default first; none if there is no such kind.
+    pub fn table(kind: &str, element: &Element, two_levels: bool) -> Vec<Self> {
+        let half = match kind {
+            "f16" => Some(Half::F16),
+            "bf16" => Some(Half::Bf16),
+            _ => None,
+        };
+        match (kind, half) {
+            ("f32", _) | (_, Some(_)) if element.needs_zero_point() => {
+                let affine = |rule| Self::Affine(Affine { half, rule });
+                AFFINE_RULES.iter().copied().map(affine).collect()
+            }
+            (_, Some(half)) => HALF_RULES.iter().copied().map(|rule| Self::Half(half, rule)).collect(),
+            _ => Self::without_zero_points(kind, two_levels),
+        }
+    }
+
+    fn without_zero_points(kind: &str, two_levels: bool) -> Vec<Self> {
         match kind {
             "e8m0" => POWER_RULES.iter().copied().map(Self::E8m0).collect(),
             "f32" => F32_RULES.iter().copied().map(Self::F32).collect(),
@@ -58,6 +80,8 @@ impl Scale {
         match self {
             Self::E8m0(_) | Self::E4m3(_) => 1,
             Self::F32(_) => 4,
+            Self::Half(..) => 2,
+            Self::Affine(affine) => affine.bytes(),
         }
     }
 
@@ -66,6 +90,8 @@ impl Scale {
         match self {
             Self::E8m0(_) => "e8m0",
             Self::F32(_) => "f32",
+            Self::Half(half, _) => half.name(),
+            Self::Affine(affine) => affine.kind(),
             Self::E4m3(_) => "e4m3",
         }
     }
@@ -74,16 +100,17 @@ impl Scale {
     pub const fn rule(&self) -> (&'static str, &'static str) {
         match self {
             Self::E8m0(rule) => (rule.name, rule.doc),
-            Self::F32(rule) => (rule.name, rule.doc),
+            Self::F32(rule) | Self::Half(_, rule) => (rule.name, rule.doc),
+            Self::Affine(affine) => (affine.rule.name, affine.rule.doc),
             Self::E4m3(rule) => (rule.name, rule.doc),
         }
     }
 
-    /// What is done with the elements before their cast.
+    /// What is done with the elements before their cast; of a scale with a zero point that is [`Affine::forward`].
     pub(super) fn division(&self) -> Operation {
         match self {
-            Self::E8m0(_) => Operation::TIMES,
-            Self::F32(rule) => rule.operation(),
+            Self::E8m0(_) | Self::Affine(_) => Operation::TIMES,
+            Self::F32(rule) | Self::Half(_, rule) => rule.operation(),
             Self::E4m3(rule) => rule.operation(),
         }
     }
@@ -102,6 +129,8 @@ impl Scale {
         match self {
             Self::E8m0(rule) => rule.encode(amax, &target.limits, stored, factors),
             Self::F32(rule) => rule.encode(amax, &target.limits, stored, factors),
+            Self::Half(half, rule) => rule.encode_half(*half, amax, &target.limits, stored, factors),
+            Self::Affine(_) => unreachable!("zero points need more than the largest magnitude"),
             Self::E4m3(rule) => rule.encode(amax, (x, width), &target.level, stored, factors),
         }
     }
@@ -111,6 +140,8 @@ impl Scale {
         match self {
             Self::E8m0(rule) => rule.factor(bytes[0]),
             Self::F32(rule) => rule.factor(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            Self::Half(half, rule) => rule.factor(half.value(u16::from_le_bytes([bytes[0], bytes[1]]))),
+            Self::Affine(_) => self.value(bytes),
             Self::E4m3(rule) => rule.factor(rule.division, amax, UE4M3_CAST.decode(u32::from(bytes[0])), level),
         }
     }
@@ -133,8 +164,8 @@ impl Scale {
     /// What is done with the values of codes.
     pub(super) fn multiplication(&self) -> Operation {
         match self {
-            Self::F32(rule) => rule.inverse(),
-            Self::E8m0(_) | Self::E4m3(_) => Operation::TIMES,
+            Self::F32(rule) | Self::Half(_, rule) => rule.inverse(),
+            Self::E8m0(_) | Self::E4m3(_) | Self::Affine(_) => Operation::TIMES,
         }
     }
 
@@ -152,6 +183,13 @@ impl Scale {
                 .iter()
                 .zip(factors)
                 .for_each(|(bytes, factor)| *factor = f32::from_le_bytes(*bytes)),
+            Self::Half(half, _) => stored
+                .as_chunks()
+                .0
+                .iter()
+                .zip(factors)
+                .for_each(|(bytes, factor)| *factor = half.value(u16::from_le_bytes(*bytes))),
+            Self::Affine(affine) => affine.read_scales(stored, factors),
             Self::E4m3(rule) => stored.iter().zip(factors).for_each(|(code, factor)| {
                 *factor = rule.decode(UE4M3_CAST.decode(u32::from(*code)), level);
             }),

@@ -1,6 +1,7 @@
 //! Block formats one scale and one element at a time, for judging codes that someone else has chosen.
 
 use super::block::{Format, Scaling};
+use super::codes;
 use super::element::Repr;
 use super::nvfp4::Level;
 use super::scale::{Operation, Scale, Target};
@@ -15,9 +16,9 @@ pub(crate) struct Single {
 }
 
 impl Single {
-    /// None where the format has no scales.
+    /// None where the format has no scales, or zero points beside them.
     pub fn new(format: &Format, stored: f32) -> Option<Self> {
-        let Scaling { scale, .. } = format.scaling?;
+        let Scaling { scale, .. } = format.scaling.filter(|_| format.zero_point().is_none())?;
         let level = format
             .second_level()
             .map_or(Level::ONE, |(rule, _)| rule.stored_level(stored));
@@ -37,11 +38,7 @@ impl Single {
 
     /// The code at an index of packed codes.
     pub fn code_at(&self, data: &[u8], at: usize) -> u32 {
-        match self.format.element.stored_bits() {
-            4 => u32::from(data[at / 2]) >> (4 * (at % 2)) & 0xf,
-            16 => u32::from(u16::from_le_bytes([data[2 * at], data[2 * at + 1]])),
-            _ => u32::from(data[at]),
-        }
+        codes::code_at(data, self.format.element.stored_bits(), at).into()
     }
 
     /// A code as a number that grows with the value; −0 is below +0.

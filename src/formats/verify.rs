@@ -6,9 +6,10 @@
 
 use rayon::prelude::*;
 
+use super::codebook::Codebook;
 use super::codes;
 use super::convention::CONVENTIONS;
-use super::element::{Cast, ELEMENTS, Element, Integer, Repr};
+use super::element::{Cast, ELEMENTS, Element, Integer, Repr, Whole};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Ties, Zeros};
 use super::power::PowerCast;
 
@@ -82,7 +83,7 @@ struct Tried {
 struct Expected<'a> {
     repr: &'a Repr,
     /// `thresholds[k]` are the bits of the smallest positive f32 that becomes code `k + 1` or a larger one. Finite
-    /// numbers beyond all have the last code.
+    /// numbers beyond all have the last code. Of a codebook, which is not symmetric, the magnitudes of the borders.
     thresholds: Vec<u32>,
     sign: u32,
 }
@@ -92,6 +93,11 @@ impl<'a> Expected<'a> {
         let thresholds = match repr {
             Repr::Float(cast) => float_thresholds(cast),
             Repr::Integer(integer) => integer_thresholds(integer),
+            Repr::Codebook(book) => {
+                let mut borders: Vec<u32> = midpoints(book).map(|border| border.abs().to_bits()).collect();
+                borders.sort();
+                borders
+            }
             Repr::Power(cast) => power_thresholds(cast),
         };
         Self {
@@ -151,7 +157,9 @@ impl<'a> Expected<'a> {
         let finite = rank.of(magnitude, &self.thresholds);
         match self.repr {
             Repr::Float(cast) => float_code(cast, magnitude, negative, finite, self.sign),
+            Repr::Codebook(book) => midpoints(book).filter(|border| f32::from_bits(bits) > *border).count() as u32,
             Repr::Integer(_) if magnitude > 0x7f80_0000 => 0,
+            Repr::Integer(integer) if negative && !integer.is_signed() => 0,
             Repr::Integer(_) if negative => finite.wrapping_neg() & (2 * self.sign - 1),
             Repr::Integer(_) => finite,
             Repr::Power(cast) if cast.positive_only && (negative || magnitude == 0) => 255,
@@ -229,8 +237,20 @@ fn float_thresholds(cast: &FloatCast) -> Vec<u32> {
 fn integer_thresholds(integer: &Integer) -> Vec<u32> {
     let unit = f64::from(1u32 << integer.fraction_bits);
     (1..=integer.max)
-        .map(|code| first_from((f64::from(code) - 0.5) / unit, code % 2 == 1))
+        .map(|code| match integer.whole {
+            Whole::Even => first_from((f64::from(code) - 0.5) / unit, code % 2 == 1),
+            // The sum with 1/2 rounds to 1 from half an ulp below.
+            Whole::HalfAdded if code == 1 => first_from((0.5 - 2f64.powi(-25)) / unit, false),
+            Whole::HalfAdded => first_from((f64::from(code) - 0.5) / unit, false),
+            Whole::TowardZero => first_from(f64::from(code) / unit, false),
+        })
         .collect()
+}
+
+/// Half-way between neighbours, rounded to f32.
+fn midpoints(book: &Codebook) -> impl Iterator<Item = f32> {
+    let pairs = book.values().windows(2);
+    pairs.map(|pair| ((f64::from(pair[0]) + f64::from(pair[1])) / 2.0) as f32)
 }
 
 fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
@@ -293,13 +313,14 @@ fn is_value(repr: &Repr, code: u32) -> bool {
             if negative { -size } else { size }
         }
         Repr::Integer(integer) => {
-            let wrap = if code >> (integer.bits - 1) != 0 {
+            let wrap = if integer.is_signed() && code >> (integer.bits - 1) != 0 {
                 1i64 << integer.bits
             } else {
                 0
             };
             (i64::from(code) - wrap) as f64 / f64::from(1u32 << integer.fraction_bits)
         }
+        Repr::Codebook(book) => f64::from(book.values()[code as usize]),
         Repr::Power(_) if code == 255 => f64::NAN,
         Repr::Power(_) => 2f64.powi(code as i32 - 127),
     };
@@ -320,25 +341,16 @@ impl pulp::WithSimd for BothWays<'_> {
     fn with_simd<S: pulp::Simd>(self, _: S) -> Self::Output {
         let Self { repr, bits, x } = self;
         let stored = if bits == 6 { 8 } else { bits as usize };
-        let mut packed = vec![0; (x.len() * stored).div_ceil(8)];
-        codes::encode(repr, bits, x, &mut packed);
-        let fast = match stored {
-            4 => packed
-                .iter()
-                .flat_map(|byte| [byte & 0xf, byte >> 4])
-                .map(u16::from)
-                .collect(),
-            8 => packed.iter().copied().map(u16::from).collect(),
-            _ => packed
-                .as_chunks()
-                .0
-                .iter()
-                .map(|word| u16::from_le_bytes(*word))
-                .collect(),
-        };
+        // Whole bytes of codes.
+        let padded: Vec<f32> = x.iter().copied().chain(std::iter::repeat_n(0.0, 7)).collect();
+        let padded = &padded[..x.len().next_multiple_of(8)];
+        let mut packed = vec![0; padded.len() * stored / 8];
+        codes::encode(repr, bits, padded, &mut packed);
+        let fast = codes::unpack(&packed, stored);
         let slow = match *repr {
             Repr::Float(cast) => one_by_one(cast, x),
             Repr::Integer(cast) => one_by_one(cast, x),
+            Repr::Codebook(cast) => one_by_one(cast, x),
             Repr::Power(cast) => one_by_one(cast, x),
         };
         (fast, slow)

@@ -1,84 +1,199 @@
 //! Rules, and what they say of a run.
 
+mod failures;
+mod outcome;
+
+pub use failures::{Failed, Failures, explain};
+pub use outcome::Outcome;
+
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Bound;
 use crate::pattern::matches;
-use crate::record::place;
+use crate::record::{Record, place};
 use crate::sweep::experiment::{Rule, Statistic};
-use crate::sweep::summary::Summary;
+use crate::sweep::summary::{LEAST_WINDOWS, Summary};
+
+/// What a rule comes to on one recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It holds on everything that was planned.
+    Pass,
+    Fail,
+    /// It does not fail on what was measured, and that is not enough to say that it holds.
+    NotJudged,
+    /// The recipe cannot run on this device, so that another run must judge it.
+    NotForDevice,
+}
 
 /// One rule judged on one recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     pub rule: Rule,
     pub recipe: String,
-    pub pass: bool,
-    /// The statistic the bound is compared with: the worst over layers.
+    pub status: Status,
+    /// The statistic the bound is compared with, the worst over layers and sites; NaN if there is none.
     #[serde(with = "crate::record::nullable")]
     pub value: f64,
+    /// Site the value is from, without the layer.
+    pub site: Option<String>,
     /// Layer the value is from.
     pub layer: Option<u32>,
-    /// A sentence: what was measured where, against which bound.
+    /// Window the value is from (of kernels the case), if it is from one: a least or a greatest value.
+    pub window: Option<String>,
+    /// Windows behind the value.
+    pub windows: u32,
+    /// A sentence: what was measured where, against which bound; or why the rule could not be judged.
     pub message: String,
+    /// What [`explain`] says of a rule that does not hold.
+    #[serde(default)]
+    pub failures: Failures,
 }
 
-/// Judges every rule on every recipe it binds. A rule that finds nothing measured where it looks is an error.
-pub fn judge(rules: &[(&Rule, Vec<&str>)], summaries: &[Summary]) -> Result<Vec<Verdict>, String> {
-    let mut verdicts = Vec::new();
-    for (rule, recipes) in rules {
-        let bound = Bound::from_str(&rule.require)?;
-        for recipe in recipes {
-            let (metric, at, phase) = (&rule.metric, &rule.at, rule.phase);
-            let worst = worst(rule, bound, recipe, summaries).ok_or_else(|| {
-                format!("gate on {metric} at '{at}' ({phase}): nothing was measured there for '{recipe}'")
-            })?;
-            verdicts.push(verdict(rule, bound, recipe, worst));
+impl Verdict {
+    pub fn passes(&self) -> bool {
+        self.status == Status::Pass
+    }
+
+    pub fn fails(&self) -> bool {
+        self.status == Status::Fail
+    }
+
+    /// Finds the window that the value is from.
+    pub fn locate(&mut self, records: &[Record]) {
+        let of_one = matches!(self.rule.statistic, Statistic::Min | Statistic::Max);
+        let here = |record: &&Record| {
+            record.recipe == self.recipe
+                && record.phase == self.rule.phase
+                && record.layer == self.layer
+                && Some(&record.site) == self.site.as_ref()
+                && record.metric == self.rule.metric
+                && (record.value == self.value || record.value.is_nan() && self.value.is_nan())
+        };
+        let found = records.iter().find(here).filter(|_| of_one);
+        self.window = found.map(|record| record.window.clone());
+    }
+}
+
+/// A rule and one of the recipes that it binds.
+#[derive(Clone, Debug)]
+pub struct Binding<'a> {
+    pub rule: &'a Rule,
+    pub recipe: &'a str,
+    /// Cells of the recipe in the rule's phase that the experiment plans.
+    pub planned: usize,
+    /// How many of them were not selected.
+    pub left_out: usize,
+    pub unmeasured: Unmeasured,
+}
+
+/// What it means if a rule finds nothing measured where it looks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Unmeasured {
+    /// The rule looks at the wrong place.
+    Mistake,
+    /// The rule is not judged, for this reason.
+    NotJudged(String),
+    /// The recipe cannot run on this device, for this reason.
+    NotForDevice(String),
+}
+
+impl<'a> Binding<'a> {
+    /// Of a run with nothing left out.
+    pub fn whole(rule: &'a Rule, recipe: &'a str) -> Self {
+        Self {
+            rule,
+            recipe,
+            planned: 0,
+            left_out: 0,
+            unmeasured: Unmeasured::Mistake,
         }
     }
-    Ok(verdicts)
-}
 
-/// The summary furthest on the wrong side of the bound among those the rule looks at.
-fn worst<'a>(rule: &Rule, bound: Bound, recipe: &str, summaries: &'a [Summary]) -> Option<&'a Summary> {
-    summaries
-        .iter()
-        .filter(|s| {
-            s.recipe == recipe
+    fn judge(&self, summaries: &[Summary]) -> Result<Verdict, String> {
+        let rule = self.rule;
+        let bound = Bound::from_str(&rule.require)?;
+        let here = summaries.iter().filter(|s| {
+            s.recipe == self.recipe
                 && s.phase == rule.phase
                 && s.metric == rule.metric
                 && matches(&rule.at, &place(s.layer, &s.site))
-        })
-        .reduce(|a, b| {
+        });
+        // A NaN over one window is a NaN that was measured, and fails.
+        let (thin, firm): (Vec<&Summary>, Vec<&Summary>) =
+            here.partition(|s| rule.statistic.is_interval() && s.windows < LEAST_WINDOWS && !s.mean.is_nan());
+        let worst = firm.into_iter().reduce(|a, b| {
             if bound.worse(rule.statistic.of(b), rule.statistic.of(a)) {
                 b
             } else {
                 a
             }
-        })
+        });
+        if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.of(worst))) {
+            return Ok(self.verdict(Status::Fail, Some(worst), measured(rule, worst)));
+        }
+        if let Some(first) = thin.first() {
+            let place = place(first.layer, &first.site);
+            let why = format!("an interval needs at least {LEAST_WINDOWS} windows, and one was measured at {place}");
+            return Ok(self.verdict(Status::NotJudged, None, why));
+        }
+        match (worst, &self.unmeasured) {
+            (Some(worst), _) if self.left_out > 0 => {
+                let (run, planned) = (self.planned - self.left_out, self.planned);
+                let why = format!("holds on {run} of {planned} cells, and the others were not selected");
+                let message = format!("{why}: {}", measured(rule, worst));
+                Ok(self.verdict(Status::NotJudged, Some(worst), message))
+            }
+            (Some(worst), _) => Ok(self.verdict(Status::Pass, Some(worst), measured(rule, worst))),
+            (None, Unmeasured::NotJudged(why)) => Ok(self.verdict(Status::NotJudged, None, why.clone())),
+            (None, Unmeasured::NotForDevice(why)) => Ok(self.verdict(Status::NotForDevice, None, why.clone())),
+            (None, Unmeasured::Mistake) => Err(format!(
+                "gate on {} at '{}' ({}): nothing was measured there for '{}'",
+                rule.metric, rule.at, rule.phase, self.recipe
+            )),
+        }
+    }
+
+    fn verdict(&self, status: Status, worst: Option<&Summary>, message: String) -> Verdict {
+        Verdict {
+            rule: self.rule.clone(),
+            recipe: self.recipe.to_string(),
+            status,
+            value: worst.map_or(f64::NAN, |worst| self.rule.statistic.of(worst)),
+            site: worst.map(|worst| worst.site.clone()),
+            layer: worst.and_then(|worst| worst.layer),
+            window: None,
+            windows: worst.map_or(0, |worst| worst.windows),
+            message,
+            failures: Failures::default(),
+        }
+    }
 }
 
-fn verdict(rule: &Rule, bound: Bound, recipe: &str, worst: &Summary) -> Verdict {
-    let value = rule.statistic.of(worst);
-    let pass = bound.admits(value);
-    let message = format!(
-        "{recipe}: {} of {} at {} ({}) is {value:.6}, required {}",
+/// Judges every rule on every recipe it binds: a verdict for each binding. A rule that finds nothing measured where it
+/// looks is an error, unless the binding knows why.
+pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>, String> {
+    bindings.iter().map(|binding| binding.judge(summaries)).collect()
+}
+
+/// What was measured where, against which bound.
+fn measured(rule: &Rule, worst: &Summary) -> String {
+    let over = match rule.statistic.is_interval() {
+        true => format!(" over {} windows", worst.windows),
+        false => String::new(),
+    };
+    format!(
+        "{} of {} at {} ({}){over} is {:.6}, required {}",
         rule.statistic.name(),
         rule.metric,
         place(worst.layer, &worst.site),
         rule.phase,
+        rule.statistic.of(worst),
         rule.require,
-    );
-    Verdict {
-        rule: rule.clone(),
-        recipe: recipe.to_string(),
-        pass,
-        value,
-        layer: worst.layer,
-        message,
-    }
+    )
 }
 
 impl Statistic {
@@ -100,5 +215,10 @@ impl Statistic {
             Self::CiLow => "lower 95 % bound",
             Self::CiHigh => "upper 95 % bound",
         }
+    }
+
+    /// Whether it is an end of the interval over windows.
+    pub fn is_interval(self) -> bool {
+        matches!(self, Self::CiLow | Self::CiHigh)
     }
 }

@@ -2,26 +2,31 @@
 
 mod output;
 mod stats;
+mod summary;
 
 use std::io::Write;
 use std::path::PathBuf;
 
-use crate::error::{Error, Exit, Result};
-use crate::packed::{Naming, parts, rows_cols};
+use crate::error::{Error, Exit, Result, did_you_mean};
+use crate::formats::{Format, GlobalScale};
+use crate::packed::{Naming, Opened, Stack, in_batches, parts};
 use crate::pattern::selects;
+use crate::progress::Progress;
 use crate::tensorfile::{Tensor, TensorFile};
 pub use stats::{Against, Histogram, Stats, Worst};
 
 /// Show the codes and scales of quantized tensors: histograms, saturation, zeros, and beside their source also underflow,
 /// SQNR, cosine and the worst blocks.
 ///
-/// Quantized tensors are recognised as by `ulplab dequantize`. All other floating-point tensors are quantized in memory by
-/// --format and shown as they would be.
+/// Quantized tensors are recognised as by `ulplab dequantize`. If a file has none, its floating-point tensors are quantized
+/// in memory by --format and shown as they would be. One tensor is shown with its histograms; of several there is a summary
+/// and a line for each of the worst: by SQNR where the source is known, else by the shares of NaN, of saturated codes and of
+/// zero codes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct InspectArgs {
-    /// File of tensors.
+    /// File of tensors, or folder of shards.
     pub file: PathBuf,
-    /// File that holds what was quantized, under the same names.
+    /// File or folder that holds what was quantized, under the same names.
     #[arg(long, value_name = "FILE")]
     pub source: Option<PathBuf>,
     #[command(flatten)]
@@ -32,85 +37,181 @@ pub struct InspectArgs {
     /// Not the tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
-    /// How many of the worst blocks to show.
+    /// How many of several tensors to show.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+    /// Show all tensors.
+    #[arg(long, conflicts_with = "top")]
+    pub all: bool,
+    /// How many of the worst blocks of a tensor to show.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub blocks: usize,
     /// Print JSON Lines: one record for each tensor. NaN is null, infinities are strings.
     #[arg(long)]
     pub json: bool,
+    /// No progress bar.
+    #[arg(long)]
+    pub no_progress: bool,
+}
+
+/// A tensor to be shown.
+struct Subject<'a> {
+    name: String,
+    format: Format,
+    shape: Vec<usize>,
+    stack: Stack,
+    bytes: Bytes<'a>,
+}
+
+/// What its codes and scales come from.
+enum Bytes<'a> {
+    /// A file has them, and maybe what they were made of.
+    Stored(Box<Opened<'a>>, Option<Tensor<'a>>),
+    /// They would be made of this.
+    Source(Tensor<'a>),
+}
+
+/// What there is to be said of a tensor.
+pub(crate) struct Shown {
+    pub name: String,
+    pub format: Format,
+    pub shape: Vec<usize>,
+    pub stats: Stats,
 }
 
 pub fn run(args: &InspectArgs) -> Result<Exit> {
-    run_to(args, &mut std::io::stdout().lock())
+    run_to(args, &mut crate::output::stdout())
 }
 
 /// Prints to `out`.
 pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     let file = TensorFile::open(&args.file)?;
     let source = args.source.as_ref().map(TensorFile::open).transpose()?;
-    let found = args.naming.find(&file, &args.only, &args.skip)?;
-    let parts = parts(&file)?;
-    let mut shown = 0;
-    for packed in &found {
-        let wrong = |why| Error::data(&args.file, why);
-        let encoded = packed.encoded().map_err(wrong)?;
-        let values = match &source {
-            Some(source) => Some(values_of(source, &packed.name, &packed.shape, found.len() == 1)?),
-            None => None,
-        };
-        let stats = Stats::new(&packed.format, &encoded, values.as_deref(), args.blocks);
-        output::print(out, args.json, &packed.name, &packed.format, &packed.shape, &stats)?;
-        shown += 1;
-    }
-    let format = args.naming.format()?;
-    let selected = |name: &str| selects(&args.only, &args.skip, name);
-    let others = |tensor: &Tensor| selected(tensor.name) && !parts.contains(tensor.name);
-    for tensor in file.tensors().filter(others) {
-        let Some(format) = format.filter(|_| tensor.is_floating() && args.naming.data.is_none()) else {
-            continue;
-        };
-        if tensor.bytes.is_empty() || tensor.shape.is_empty() {
-            eprintln!("{}: left out, it has shape {:?}", tensor.name, tensor.shape);
-            continue;
-        }
-        let cols = rows_cols(tensor.shape).1;
-        format
-            .check(cols)
-            .map_err(|why| Error::data(&args.file, format!("tensor '{}': {why}", tensor.name)))?;
-        let values = tensor.to_f32().expect("floating-point tensors are numbers");
-        let encoded = format.encode(&values, cols, crate::formats::GlobalScale::Own);
-        let stats = Stats::new(&format, &encoded, Some(&values), args.blocks);
-        output::print(out, args.json, tensor.name, &format, tensor.shape, &stats)?;
-        shown += 1;
-    }
-    if shown == 0 {
-        let hint = "no quantized tensor; --format quantizes floating-point tensors in memory";
+    let subjects = subjects(args, &file, source.as_ref())?;
+    if subjects.is_empty() {
+        let hint = "no quantized tensor; --format quantizes the floating-point tensors of a file that has none";
         return Err(Error::NothingSelected(format!("{}: {hint}", args.file.display())));
     }
+    let matrices = |subject: usize| subjects[subject].stack.matrices().map(move |expert| (subject, expert));
+    let matrices: Vec<(usize, usize)> = (0..subjects.len()).flat_map(matrices).collect();
+    let size = |(subject, _): &(usize, usize)| subjects[*subject].stack.matrix();
+    let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);
+    let mut all: Vec<Option<Stats>> = subjects.iter().map(|_| None).collect();
+    let measure = |(subject, expert): &(usize, usize)| Ok(subjects[*subject].stats(*expert, args.blocks));
+    in_batches(&matrices, size, measure, |matrix, stats| -> Result<()> {
+        let subject = &mut all[matrix.0];
+        *subject = Some(match subject.take() {
+            None => stats,
+            Some(before) => before.and(stats, args.blocks),
+        });
+        progress.advance(size(matrix), &subjects[matrix.0].name);
+        Ok(())
+    })?;
+    drop(progress);
+    // What has no matrices has no codes: it is shown as one that is empty.
+    let shown = subjects.iter().zip(all).map(|(subject, stats)| Shown {
+        name: subject.name.clone(),
+        format: subject.format,
+        shape: subject.shape.clone(),
+        stats: stats.unwrap_or_else(|| Stats::empty(&subject.format)),
+    });
+    let shown: Vec<Shown> = shown.collect();
+    let text = match (args.json, shown.as_slice()) {
+        (true, all) => all.iter().map(output::record).collect(),
+        (false, [one]) => output::page(one),
+        (false, all) => summary::text(all, if args.all { all.len() } else { args.top }),
+    };
+    out.write_all(text.as_bytes())
+        .map_err(Error::io("standard output", "write"))?;
     Ok(Exit::Pass)
 }
 
-/// The values of a tensor of the source, which must have that shape. With `any_name`, where the source has one tensor, it is
-/// that, whatever its name.
-pub fn values_of(source: &TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Vec<f32>> {
+/// The quantized tensors of the file, or if it has none, all that can be quantized.
+fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a TensorFile>) -> Result<Vec<Subject<'a>>> {
+    let wrong = |why| Error::data(&args.file, why);
+    let found = args.naming.find(file, &args.only, &args.skip)?;
+    let any_name = found.len() == 1;
+    let mut subjects = Vec::new();
+    for packed in found {
+        let opened = packed.open().map_err(wrong)?;
+        let source = source.map(|source| source_of(source, &packed.name, &packed.shape, any_name));
+        subjects.push(Subject {
+            stack: opened.stack,
+            bytes: Bytes::Stored(Box::new(opened), source.transpose()?),
+            name: packed.name,
+            format: packed.format,
+            shape: packed.shape,
+        });
+    }
+    let Some(format) = args.naming.format()? else {
+        return Ok(subjects);
+    };
+    if args.naming.data.is_some() || !parts(file)?.is_empty() {
+        return Ok(subjects);
+    }
+    let selected = |tensor: &Tensor| tensor.is_floating() && selects(&args.only, &args.skip, tensor.name);
+    for tensor in file.tensors().filter(selected) {
+        let (name, shape) = (tensor.name, tensor.shape);
+        let Some(stack) = Stack::new(shape).filter(|_| !tensor.bytes.is_empty() && !shape.is_empty()) else {
+            errln!("{name}: left out, it has shape {shape:?}");
+            continue;
+        };
+        format
+            .check(stack.cols)
+            .map_err(|why| wrong(format!("tensor '{name}': {why}")))?;
+        subjects.push(Subject {
+            name: name.into(),
+            format,
+            shape: shape.into(),
+            stack,
+            bytes: Bytes::Source(tensor),
+        });
+    }
+    Ok(subjects)
+}
+
+impl Subject<'_> {
+    /// Statistics of one matrix.
+    fn stats(&self, expert: usize, blocks: usize) -> Stats {
+        let values = |tensor: &Tensor| {
+            let bytes = self.stack.share(tensor.bytes, expert);
+            let matrix = Tensor { bytes, ..*tensor };
+            matrix.to_f32().expect("floating-point tensors are numbers")
+        };
+        let (encoded, source) = match &self.bytes {
+            Bytes::Stored(opened, source) => (opened.matrix(expert), source.as_ref().map(values)),
+            Bytes::Source(tensor) => {
+                let values = values(tensor);
+                let encoded = self.format.encode(&values, self.stack.cols, GlobalScale::Own);
+                (encoded, Some(values))
+            }
+        };
+        Stats::new(&self.format, &encoded, source.as_deref(), blocks, expert)
+    }
+}
+
+/// A tensor of the source, which must have that shape and hold numbers. With `any_name`, where the source has one tensor, it
+/// is that, whatever its name.
+pub fn source_of<'a>(source: &'a TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Tensor<'a>> {
     let wrong = |why: String| Error::data(source.path(), why);
     let only = any_name && source.tensors().len() == 1;
     let tensor = source.get(name).or_else(|| source.tensors().next().filter(|_| only));
     let tensor = tensor.ok_or_else(|| {
-        let near = crate::error::did_you_mean(name, source.tensors().map(|tensor| tensor.name));
+        let near = did_you_mean(name, source.tensors().map(|tensor| tensor.name));
         wrong(format!("no tensor '{name}'{near}"))
     })?;
     let found = tensor.name;
-    if rows_cols(tensor.shape) != rows_cols(shape) {
+    if Stack::new(tensor.shape) != Stack::new(shape) {
         return Err(wrong(format!(
             "tensor '{found}': shape {:?}, expected {shape:?}",
             tensor.shape
         )));
     }
-    tensor.to_f32().filter(|_| tensor.is_floating()).ok_or_else(|| {
-        wrong(format!(
+    match tensor.is_floating() {
+        true => Ok(tensor),
+        false => Err(wrong(format!(
             "tensor '{found}': type {}, expected F64, F32, F16 or BF16",
             tensor.dtype
-        ))
-    })
+        ))),
+    }
 }

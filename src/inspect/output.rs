@@ -1,61 +1,57 @@
 //! Statistics as text and as JSON.
 
-use std::fmt::Write as _;
-use std::io::Write;
+use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::Shown;
 use super::stats::{Histogram, Stats};
-use crate::error::{Error, Result};
-use crate::formats::Format;
-use crate::metrics::{Metric, measure_all};
-use crate::packed::Grid;
+use crate::metrics::{Metric, measure_all, unravel};
+use crate::packed::{Grid, leading};
 use crate::record::to_json;
 
 /// Characters of the longest bar.
 const BAR: f64 = 40.0;
 
-pub fn print(
-    out: &mut dyn Write,
-    json: bool,
-    name: &str,
-    format: &Format,
-    shape: &[usize],
-    stats: &Stats,
-) -> Result<()> {
-    let text = match json {
-        true => format!("{}\n", record(name, format, shape, stats)),
-        false => page(name, format, shape, stats),
-    };
-    out.write_all(text.as_bytes())
-        .map_err(Error::io("standard output", "write"))
-}
-
-fn page(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> String {
-    let elements: u64 = stats.codes.values().sum();
-    let blocks = stats.grid.len() as u64;
-    let share = |count: u64, of: u64| format!("{count} ({:.3} %)", 100.0 * count as f64 / of.max(1) as f64);
-    let bits = stats.bits_per_element;
+/// All there is to say of a tensor.
+pub fn page(shown: &Shown) -> String {
+    let Shown {
+        name,
+        format,
+        shape,
+        stats,
+    } = shown;
+    let bits = stats.bits_per_element();
     let mut page = format!("{name}  {format}  {shape:?}  {bits:.4} bits per element\n");
     let mut line = |what: &str, text: String| {
         let _ = writeln!(page, "  {what:14} {text}");
     };
-    line("saturated", share(stats.saturated, elements));
-    line("zero codes", share(stats.zeros, elements));
-    line("negative", share(stats.negative, elements));
-    if format.scaling.is_some() {
-        line("zero blocks", share(stats.zero_blocks, blocks));
-        line("NaN scales", share(stats.nan_scales, blocks));
+    let of_elements = |count| share(count, stats.elements);
+    line("saturated", of_elements(stats.saturated));
+    line("zero codes", of_elements(stats.zeros));
+    line("negative", of_elements(stats.negative));
+    if stats.nonfinite > 0 {
+        line("decodes to NaN", of_elements(stats.nonfinite));
     }
-    if let [global] = stats.globals[..] {
-        line("global scale", format!("{global:e}"));
+    if format.scaling.is_some() {
+        line("zero blocks", share(stats.zero_blocks, stats.blocks));
+        line("NaN scales", share(stats.nan_scales, stats.blocks));
+    }
+    let (least, most) = stats
+        .globals
+        .iter()
+        .fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), x| (a.min(*x), b.max(*x)));
+    match stats.globals[..] {
+        [] => {}
+        [global] => line("global scale", format!("{global:e}")),
+        _ => line("global scales", format!("{least:e} to {most:e}")),
     }
     if let Some(against) = &stats.against {
-        line("underflow", share(against.underflow, elements));
+        line("underflow", of_elements(against.underflow));
         if against.nonfinite > 0 {
-            line("NaN or Inf", share(against.nonfinite, elements));
+            line("NaN or Inf", of_elements(against.nonfinite));
         }
-        for (metric, value) in shown(stats) {
+        for (metric, value) in metrics(stats) {
             let unit = if metric.unit.is_empty() {
                 String::new()
             } else {
@@ -69,11 +65,15 @@ fn page(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> String {
             line(metric.name, text + &unit);
         }
         for worst in &against.worst {
+            let matrix = match leading(shape) {
+                [] => String::new(),
+                leading => format!("matrix {:?}, ", unravel(worst.expert, leading)),
+            };
             let place = place(&stats.grid, worst.group);
             let (sqnr, amax, scale) = (worst.sqnr, worst.amax, worst.scale);
             line(
                 "worst block",
-                format!("{place}: SQNR {sqnr:.2} dB, amax {amax:e}, scale {scale:e}"),
+                format!("{matrix}{place}: SQNR {sqnr:.2} dB, amax {amax:e}, scale {scale:e}"),
             );
         }
     }
@@ -83,11 +83,20 @@ fn page(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> String {
     page
 }
 
+/// `3 (6.250 %)`
+pub(super) fn share(count: u64, of: u64) -> String {
+    format!("{count} ({:.3} %)", percent(count, of))
+}
+
+pub(super) fn percent(count: u64, of: u64) -> f64 {
+    100.0 * count as f64 / of.max(1) as f64
+}
+
 /// Metrics of a tensor beside its source.
-fn shown(stats: &Stats) -> impl Iterator<Item = (&'static Metric, f64)> {
+pub(super) fn metrics(stats: &Stats) -> impl Iterator<Item = (&'static Metric, f64)> {
     let pair = stats.against.as_ref().map(|against| &against.pair);
-    let metrics = pair.into_iter().flat_map(measure_all);
-    metrics.filter(|(metric, _)| ["sqnr", "cosine"].contains(&metric.name))
+    let all = pair.into_iter().flat_map(measure_all);
+    all.filter(|(metric, _)| ["sqnr", "cosine"].contains(&metric.name))
 }
 
 fn place(grid: &Grid, group: usize) -> String {
@@ -119,7 +128,14 @@ fn label(value: f32, binades: bool) -> String {
     }
 }
 
-fn record(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> Value {
+/// A line of JSON.
+pub fn record(shown: &Shown) -> String {
+    let Shown {
+        name,
+        format,
+        shape,
+        stats,
+    } = shown;
     let histogram = |histogram: &Histogram| -> Vec<Value> {
         let bins = histogram.iter();
         bins.map(|(value, count)| json!([to_json(f64::from(f32::from_bits(*value))), count]))
@@ -130,9 +146,10 @@ fn record(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> Value 
         "name": name,
         "format": format.to_string(),
         "shape": shape,
-        "bits_per_element": stats.bits_per_element,
-        "elements": stats.codes.values().sum::<u64>(),
-        "blocks": stats.grid.len(),
+        "bits_per_element": stats.bits_per_element(),
+        "elements": stats.elements,
+        "blocks": stats.blocks,
+        "decoded_nonfinite": stats.nonfinite,
         "saturated": stats.saturated,
         "zeros": stats.zeros,
         "negative": stats.negative,
@@ -145,18 +162,22 @@ fn record(name: &str, format: &Format, shape: &[usize], stats: &Stats) -> Value 
     if let Some(against) = &stats.against {
         record["underflow"] = json!(against.underflow);
         record["nonfinite"] = json!(against.nonfinite);
-        for (metric, value) in shown(stats) {
+        for (metric, value) in metrics(stats) {
             record[metric.name] = to_json(value);
         }
         let worst = against.worst.iter().map(|worst| {
-            json!({
+            let mut block = json!({
                 "block": stats.grid.place(worst.group),
                 "sqnr": to_json(worst.sqnr),
                 "amax": to_json(f64::from(worst.amax)),
                 "scale": to_json(f64::from(worst.scale)),
-            })
+            });
+            if let leading @ [_, ..] = leading(shape) {
+                block["matrix"] = json!(unravel(worst.expert, leading));
+            }
+            block
         });
         record["worst"] = worst.collect();
     }
-    record
+    format!("{record}\n")
 }

@@ -2,8 +2,8 @@
 
 use safetensors::Dtype;
 
-use super::data::{Data, bf16_bytes, f32_bytes, round_to_bf16};
-use super::{Buffer, Case, Inputs};
+use super::data::{Data, bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use crate::formats::{Encoded, Format, GlobalScale};
 
 /// A block format that kernels are instantiated for, by its name in `kernels/formats.cuh`.
@@ -76,6 +76,22 @@ impl Blocks {
     }
 }
 
+/// What a case of a user's may say of an operation on rows of a block format.
+pub fn parameters(cases: &[Case]) -> Parameters {
+    Parameters::new(cases, &["T", "C"], &["format", "dtype"])
+}
+
+/// Whether rows of a case can be stored in its format, and memory has room for them.
+pub fn check(case: &Case) -> Result<(), String> {
+    let [rows, cols] = ["T", "C"].map(|dim| case.dim(dim));
+    if rows.checked_mul(cols).is_none_or(|elements| elements > MOST_ELEMENTS) {
+        return Err(format!(
+            "T = {rows}, C = {cols}, expected at most {MOST_ELEMENTS} elements"
+        ));
+    }
+    Blocks::of(case)?.format()?.check(cols)
+}
+
 /// The given largest magnitude; formats without a level above their block scales do not read it.
 pub fn amax_input() -> Buffer {
     Buffer::input("amax", Dtype::F32, &[1], AMAX.to_le_bytes().into())
@@ -90,16 +106,22 @@ pub fn traffic(buffers: &[Buffer]) -> u64 {
 /// `[T, cols]` of a case in its type, and the values in it.
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
     let (rows, half) = (case.dim("T"), case.key("dtype") == "bf16");
+    let dtype = if half { Dtype::BF16 } else { Dtype::F32 };
+    if let Some(bytes) = data.given(case, name, dtype, &[rows, cols])? {
+        let size = if half { 2 } else { 4 };
+        let values = floats(&bytes, size).into_iter().map(|x| x as f32).collect();
+        return Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values));
+    }
     let mut values = match case.inputs {
-        Inputs::Random => random(name, rows, cols, data),
+        Inputs::Random | Inputs::File(_) => random(name, rows, cols, data),
         Inputs::Edges => edges(name, rows, cols, case.key("edges"), data)?,
         Inputs::Site(site) => data.site_rows(site, rows, cols)?,
     };
-    let (dtype, bytes) = if half {
+    let bytes = if half {
         round_to_bf16(&mut values);
-        (Dtype::BF16, bf16_bytes(&values))
+        bf16_bytes(&values)
     } else {
-        (Dtype::F32, f32_bytes(&values))
+        f32_bytes(&values)
     };
     Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values))
 }

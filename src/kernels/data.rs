@@ -4,8 +4,11 @@ use std::sync::Mutex;
 
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
+use safetensors::Dtype;
 
+use super::{Case, Inputs};
 use crate::sweep::source::stream;
+use crate::tensorfile::TensorFile;
 
 /// What passes at one site of one layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +56,22 @@ impl<'a> Data<'a> {
             stream(self.seed, &format!("{purpose}/{chunk}")).fill_bytes(bytes);
         });
         bytes
+    }
+
+    /// The bytes of a buffer in the user's file, if the case reads one that has it.
+    pub fn given(&self, case: &Case, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Option<Vec<u8>>, String> {
+        let Inputs::File(path) = case.inputs else {
+            return Ok(None);
+        };
+        let file = TensorFile::open(path).map_err(|error| error.to_string())?;
+        let Some(found) = file.get(name) else {
+            return Ok(None);
+        };
+        if (found.dtype, found.shape) == (dtype, shape) {
+            return Ok(Some(found.bytes.to_vec()));
+        }
+        let (is, has) = (found.dtype, found.shape);
+        Err(format!("{path}: '{name}' is {is} {has:?}, expected {dtype} {shape:?}"))
     }
 
     /// What passes at a site of the model in every layer that has it, first to last.

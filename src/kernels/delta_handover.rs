@@ -6,11 +6,13 @@
 
 use rayon::prelude::*;
 use reference::ops::linear_attention::Vk;
+use safetensors::Dtype;
 
-use super::data::{f32_bytes, floats};
+use super::data::f32_bytes;
 use super::delta_decode::Step;
-use super::delta_prefill::{BAR, Prefill, within_rms};
-use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use super::delta_prefill::{BAR, Prefill, WHY_BAR, groups};
+use super::judge::Judge;
+use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct DeltaHandover;
 
@@ -37,6 +39,7 @@ impl Op for DeltaHandover {
         let read = reads(&step, &next_states, case);
         let buffers = buffers(&prefill, &step, case);
         let [t, n, heads, dim] = ["T", "N", "HV", "V"].map(|dim| case.dim(dim));
+        let bound = step.bound as f32;
         let matrix = case.dim("K") * dim;
         let states = prefill.state_shape(case, "out_vk");
         let size = |name: &str| {
@@ -47,33 +50,36 @@ impl Op for DeltaHandover {
         };
         // States are written, read and written again.
         let bytes = buffers.iter().map(Buffer::size).sum::<usize>() + 2 * size("state");
+        let (per_sequence, none) = (t / n, vec![0.0; n * heads]);
+        let of_o = groups(t * heads, |row| row / heads / per_sequence * heads + row % heads);
+        let of_next = (groups(n * heads, |row| row), read);
+        let of_state = groups(n * heads * states[2], |row| row / states[2]);
+        let bf16 = Dtype::BF16;
+        let judges = vec![
+            Judge::rms("o", bf16, &[t, heads, dim], o, (of_o, none.clone()), BAR, WHY_BAR),
+            Judge::rms("next_o", bf16, &[n, heads, dim], next_o, of_next, BAR, WHY_READ),
+            Judge::rms(
+                "state",
+                Dtype::F32,
+                &states,
+                next_states,
+                (of_state, none),
+                BAR,
+                WHY_BAR,
+            ),
+        ];
         Ok(Problem {
             bytes: bytes as u64,
             flops: (6 * (t + n) * heads * matrix) as u64,
             buffers,
-            scalars: vec![
-                ("scale", Scalar::F32(prefill.scale())),
-                ("bound", Scalar::F32(step.bound as f32)),
-            ],
-            judge: Box::new(move |outputs: &Outputs| {
-                let per_sequence = t / n;
-                let none = vec![0.0; n * heads];
-                let of_o = (none.clone(), |row: usize| {
-                    row / heads / per_sequence * heads + row % heads
-                });
-                let got = floats(outputs.get("o"), 2);
-                let mut all = within_rms("o", &o, &got, of_o, BAR, &[t, heads, dim]);
-                let of_next = (read.clone(), |row: usize| row);
-                let got = floats(outputs.get("next_o"), 2);
-                all.extend(within_rms("next_o", &next_o, &got, of_next, BAR, &[n, heads, dim]));
-                let of_state = (none, |row: usize| row / states[2]);
-                let got = floats(outputs.get("state"), 4);
-                all.extend(within_rms("state", &next_states, &got, of_state, BAR, &states));
-                all
-            }),
+            scalars: vec![("scale", Scalar::F32(prefill.scale())), ("bound", Scalar::F32(bound))],
+            judges,
         })
     }
 }
+
+const WHY_READ: &str = "products in bf16: the error of the state in root mean square, 1e-2, of what the query reads of it and of what \
+                        queries read on average, since one may read next to nothing";
 
 fn cases(gate: &'static str) -> Vec<Case> {
     let case = |name: &str, [n, t, h]: [i64; 3], timed| Case {

@@ -2,9 +2,10 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
 use super::data::{bf16_bytes, f32_bytes};
-use super::{Buffer, Case, Data, Inputs, Op, Problem, judge};
+use super::judge::Judge;
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Dequantize;
 
@@ -51,6 +52,14 @@ impl Op for Dequantize {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        Some(parameters(&self.cases()))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
+    }
+
     /// Edges are any codes under any scales, besides what such numbers become.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, half) = (case.dim("T"), case.dim("C"), case.key("dtype") == "bf16");
@@ -68,38 +77,22 @@ impl Op for Dequantize {
         let mut y = vec![0.0; rows * cols];
         format.decode(&encoded, &mut y);
         let want = if half { bf16_bytes(&y) } else { f32_bytes(&y) };
-        let (dtype, size) = if half { (Dtype::BF16, 2) } else { (Dtype::F32, 4) };
+        let dtype = if half { Dtype::BF16 } else { Dtype::F32 };
         let mut buffers = blocks.inputs(encoded);
         buffers.push(amax_input());
         buffers.push(Buffer::output("y", dtype, &[rows, cols]));
         let bytes = traffic(&buffers);
-        let want = without_payloads(want, size);
-        let judge = move |outputs: &super::Outputs| {
-            let got = without_payloads(outputs.get("y").to_vec(), size);
-            vec![judge::equal("y", &want, &got, &[rows, cols], size)]
-        };
+        let judge = Judge::equal("y", dtype, &[rows, cols], want, WHY).any_nan(0..cols);
         Ok(Problem {
             buffers,
             scalars: Vec::new(),
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
 }
 
-/// All NaN made one: products of NaN have other bits on other machines.
-pub(super) fn without_payloads(mut bytes: Vec<u8>, size: usize) -> Vec<u8> {
-    use rayon::prelude::*;
-    bytes.par_chunks_exact_mut(size).for_each(|bytes| {
-        let nan = match *bytes {
-            [a, b] => half::bf16::from_le_bytes([a, b]).is_nan(),
-            [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).is_nan(),
-            _ => false,
-        };
-        if nan {
-            bytes.fill(0xff);
-        }
-    });
-    bytes
-}
+/// Why values of codes are defined to the bit.
+pub(super) const WHY: &str = "a code times its scale is a number of f32, rounded once where the output is bf16; a NaN stands for \
+                              any other, since products of NaN have other bits on other machines";

@@ -10,9 +10,9 @@ use reference::ops::linear::{Linear, dot};
 use reference::ops::rmsnorm::rmsnorm;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
-use super::judge::within;
-use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::judge::Judge;
+use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct MhcPre;
 
@@ -88,14 +88,7 @@ impl Op for MhcPre {
             flops: (2 * tokens * WIDTH * row) as u64,
             buffers,
             scalars: vec![("norm_eps", Scalar::F32(EPS)), ("eps", Scalar::F32(EPS))],
-            judge: Box::new(move |outputs: &Outputs| {
-                let judged = want.iter().map(|want| {
-                    let shape = [tokens, want.values.len() / tokens];
-                    let got = floats(outputs.get(want.name), want.size);
-                    within(want.name, &want.values, &got, |at| want.bounds[at], &shape)
-                });
-                judged.flatten().collect()
-            }),
+            judges: want.into_iter().map(|want| want.judge(tokens)).collect(),
         })
     }
 }
@@ -130,10 +123,24 @@ struct Site {
 /// An output in f64, and how far off it may be.
 struct Want {
     name: &'static str,
-    /// Bytes of a number.
-    size: usize,
+    dtype: Dtype,
+    why: &'static str,
     values: Vec<f64>,
     bounds: Vec<f64>,
+}
+
+impl Want {
+    fn judge(self, tokens: usize) -> Judge {
+        let (shape, bounds) = ([tokens, self.values.len() / tokens], self.bounds);
+        Judge::within(
+            self.name,
+            self.dtype,
+            &shape,
+            self.values,
+            move |at, _| bounds[at],
+            self.why,
+        )
+    }
 }
 
 impl Site {
@@ -153,9 +160,15 @@ impl Site {
         };
         let rows = connection.projection.weight.data.chunks_exact(STREAMS * dim);
         let lengths: Vec<f64> = rows.map(length_of).collect();
-        let mut all = [("y", 2), ("post", 4), ("comb", 4)].map(|(name, size)| Want {
+        let each = [
+            ("y", Dtype::BF16, WHY_Y),
+            ("post", Dtype::F32, WHY_POST),
+            ("comb", Dtype::F32, WHY_COMB),
+        ];
+        let mut all = each.map(|(name, dtype, why)| Want {
             name,
-            size,
+            dtype,
+            why,
             values: Vec::new(),
             bounds: Vec::new(),
         });
@@ -186,6 +199,13 @@ impl Site {
         all
     }
 }
+
+const WHY_Y: &str = "the error of the weights of pre, four products and sums, and the drift of the mean square, in f32; sums of \
+                     products of which tensor cores may cut what others round; then half a step of bf16";
+const WHY_POST: &str = "a sigmoid's slope, 1/4 at most, times the error of its logit: a sum of products that errs by 512 units \
+                        of 2^-24 of the product of lengths (Cauchy-Schwarz)";
+const WHY_COMB: &str = "each logit is moved by as much as it may be off, one at a time, and what that does after 20 Sinkhorn \
+                        iterations is added up";
 
 /// Half an ulp of f32, relative.
 const UNIT: f64 = 1.0 / (1 << 24) as f64;

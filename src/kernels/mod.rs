@@ -14,6 +14,7 @@ mod dequantize;
 mod diagonal_ssm;
 pub mod judge;
 mod mhc_pre;
+mod parameters;
 mod quantize;
 mod record_read;
 mod record_write;
@@ -30,7 +31,8 @@ mod swiglu_quantize;
 use safetensors::Dtype;
 
 pub use data::{Data, Rows, Sites};
-use judge::Measured;
+use judge::{Judge, Measured};
+pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 
 /// Every operation there is.
 pub const OPS: &[&dyn Op] = &[
@@ -64,6 +66,16 @@ pub trait Op: Sync {
     /// What its variants are tried on.
     fn cases(&self) -> Vec<Case>;
 
+    /// What a case of a user's may say; `None` where users cannot make cases.
+    fn parameters(&self) -> Option<Parameters> {
+        None
+    }
+
+    /// What is wrong with a case of a user's besides what its [`Parameters`] say.
+    fn check(&self, _case: &Case) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Inputs and the judgement of outputs of a case. The same case gives the same problem, whatever else is run.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String>;
 }
@@ -92,6 +104,8 @@ pub enum Inputs {
     Edges,
     /// What passes at a site of the model, of all layers that have it.
     Site(&'static str),
+    /// The tensors of a file of the user's, named as the buffers they fill; what the file lacks is random.
+    File(&'static str),
 }
 
 impl Case {
@@ -104,6 +118,12 @@ impl Case {
         found
             .map(|(_, size)| *size as usize)
             .unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
+    }
+
+    /// A number that a case of a user's may set under this name.
+    pub fn number(&self, name: &str, otherwise: f32) -> f32 {
+        let set = self.keys.iter().find(|(key, _)| *key == name);
+        set.and_then(|(_, value)| value.parse().ok()).unwrap_or(otherwise)
     }
 
     /// What stands for a key.
@@ -128,11 +148,16 @@ pub struct Problem {
     pub bytes: u64,
     /// Operations of products of matrices, where there are any.
     pub flops: u64,
-    pub judge: Judge,
+    /// How outputs are judged.
+    pub judges: Vec<Judge>,
 }
 
-/// What to say of the outputs.
-pub type Judge = Box<dyn Fn(&Outputs) -> Vec<Measured> + Send + Sync>;
+impl Problem {
+    /// What the judgements say of outputs.
+    pub fn judge(&self, outputs: &Outputs) -> Vec<Measured> {
+        judge::judge(&self.judges, outputs)
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {

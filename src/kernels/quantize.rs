@@ -2,8 +2,9 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
-use super::{Buffer, Case, Data, Inputs, Op, Problem, judge};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::judge::Judge;
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Quantize;
 
@@ -50,6 +51,14 @@ impl Op for Quantize {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        Some(parameters(&self.cases()).tensor("x", &["T", "C"]))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, find) = (case.dim("T"), case.dim("C"), case.dim("FIND") == 1);
         let blocks = Blocks::of(case)?;
@@ -63,34 +72,27 @@ impl Op for Quantize {
             amax_input()
         });
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let mut all: Vec<_> = want.parts[..2]
-                .iter()
-                .map(|part| {
-                    let size = if part.dtype == Dtype::F32 { 4 } else { 1 };
-                    judge::equal(part.name, &part.bytes, outputs.get(part.name), &part.shape, size)
-                })
-                .collect();
-            if find {
-                all.push(judge::equal("amax", want.part("global"), outputs.get("amax"), &[1], 4));
-            }
-            all
-        };
+        let amax = find.then(|| Judge::equal("amax", Dtype::F32, &[1], want.part("global").to_vec(), WHY));
+        let parts = want.parts.into_iter().take(2);
+        let parts = parts.map(|part| Judge::equal(part.name, part.dtype, &part.shape, part.bytes, WHY));
+        let judges = parts.chain(amax).collect();
         Ok(Problem {
             buffers,
             scalars: Vec::new(),
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges,
         })
     }
 }
+
+const WHY: &str = "the format defines every code and scale to the bit (docs/formats.md)";
 
 fn case(blocks: &Blocks, dtype: &str, find: i64, edges: &str, inputs: Inputs, rows: i64, cols: i64) -> Case {
     let what = match inputs {
         Inputs::Random => "random",
         Inputs::Edges => edges,
-        Inputs::Site(_) => "site",
+        Inputs::Site(_) | Inputs::File(_) => "site",
     };
     let level = if find == 1 { ".find" } else { "" };
     Case {

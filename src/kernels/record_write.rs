@@ -9,8 +9,8 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
-use super::judge::{Measured, Stored, admissible, equal, within};
+use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::judge::{Judge, Part};
 use super::slots::{Slots, at, layout, rows, site_of, vectors};
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 use crate::formats::{Format, Group, PAGE, Place, RECORDS, Record, Scaling, codec};
@@ -76,29 +76,35 @@ impl Op for RecordWrite {
             slots.buffer(case),
             Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
         ];
-        let judge: super::Judge = if normed {
+        let judge = if normed {
             let inputs = Normed {
                 weight: &weight,
                 positions: &positions,
                 cos_sin: &cos_sin,
             };
             let ranges = inputs.ranges(&x, record.dim);
-            Box::new(move |outputs: &Outputs| judge_normed(record, &before, outputs.get("pages"), &slots, &ranges))
+            let parts = move |outputs: &Outputs| normed_parts(record, &before, outputs.get("pages"), &slots, &ranges);
+            Judge::parts("pages", parts, WHY_NORMED)
         } else {
             let tokens = codec(record.name)?.encode(&x, record.dim);
             let mut want = before;
             slots.scatter(record, tokens.part("pages"), &mut want);
-            Box::new(move |outputs: &Outputs| vec![equal("pages", &want, outputs.get("pages"), &page_shape, 1)])
+            Judge::equal("pages", Dtype::U8, &page_shape, want, WHY_KNOWN)
         };
         Ok(Problem {
             buffers,
             scalars: vec![("eps", Scalar::F32(EPS))],
             bytes: bytes as u64,
             flops: 0,
-            judge,
+            judges: vec![judge],
         })
     }
 }
+
+const WHY_KNOWN: &str = "the record defines every byte of a token (docs/formats.md); slots of other tokens and the padding of \
+                         pages stay as they were, padding of tokens is 0";
+const WHY_NORMED: &str = "the norm and the rotation in f64, give or take f32 arithmetic: C/2 + 9 units of 2^-24 for the norm, 3 \
+                          more for a rotation; what is stored must come of a bf16 in that range; all other bytes are known";
 
 fn cases(record: &'static Record) -> Vec<Case> {
     let case = |name: &str, form: &str, tokens, slot_bytes, inputs, timed| Case {
@@ -214,41 +220,44 @@ impl Normed<'_> {
 
 /// Channels that are stored as they are must be within their range; codes and scales must be admissible; all other bytes of
 /// the pages, the padding of tokens too, are known.
-fn judge_normed(record: &Record, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Measured> {
+fn normed_parts(record: &Record, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
     let gather = |place: Place| -> Vec<u8> {
         let bytes = |(_, slot)| got[at(record, place, slot)].iter().copied();
         slots.taken().flat_map(bytes).collect()
     };
-    let mut measured = Vec::new();
+    let tokens: Vec<usize> = slots.taken().map(|(token, _)| token).collect();
+    let mut parts = Vec::new();
     for segment in record.segments {
         let (first, end) = segment.channels;
-        let of = |(token, _)| ranges[token * record.dim + first..token * record.dim + end].iter();
-        let ranges: Vec<&Range> = slots.taken().flat_map(of).collect();
-        let middle: Vec<f64> = ranges.iter().map(|range| range.middle).collect();
-        let wide = |at: usize| ranges[at].half;
+        let of = |token: &usize| ranges[token * record.dim + first..token * record.dim + end].iter();
+        let (middle, half): (Vec<f64>, Vec<f64>) = tokens
+            .iter()
+            .flat_map(of)
+            .map(|range| (range.middle, range.half))
+            .unzip();
+        let wide = move |at: usize, _| half[at];
         let (cols, codes) = (end - first, gather(segment.codes));
         let Some((width, scale, place)) = segment.scales else {
-            let shape = [middle.len() / cols, cols];
-            measured.extend(within(segment.name, &middle, &floats(&codes, 2), wide, &shape));
+            let shape = [tokens.len(), cols];
+            let judge = Judge::within(segment.name, Dtype::BF16, &shape, middle, wide, WHY_NORMED);
+            parts.push(judge.of_rows(tokens.clone()).on(codes));
             continue;
         };
-        let group = Group::block(width);
         let format = Format {
             rotation: None,
             element: segment.element,
             convention: None,
-            scaling: Some(Scaling { group, scale }),
+            scaling: Some(Scaling {
+                group: Group::block(width),
+                scale,
+            }),
             global: None,
         };
-        let stored = Stored {
-            format: &format,
-            width,
-            cols,
-            above: 1.0,
-            data: &codes,
-            scale: &gather(place),
-        };
-        measured.extend(admissible(stored, &middle, wide));
+        let judge = Judge::admissible((format, width, 1.0), cols, middle, wide, WHY_NORMED);
+        parts.push(Part {
+            judge: judge.of_rows(tokens.clone()),
+            outputs: Outputs(vec![("data", codes), ("scale", gather(place))]),
+        });
     }
 
     let mut want = before.to_vec();
@@ -260,6 +269,8 @@ fn judge_normed(record: &Record, before: &[u8], got: &[u8], slots: &Slots, range
             want[at(record, *padding, slot)].fill(0);
         }
     }
-    measured.push(equal("pages", &want, got, &[want.len()], 1));
-    measured
+    let stride = record.page_stride(PAGE);
+    let others = Judge::equal("pages", Dtype::U8, &[want.len() / stride, stride], want, WHY_KNOWN);
+    parts.push(others.on(got.to_vec()));
+    parts
 }

@@ -4,7 +4,8 @@ use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
 use super::data::{f32_bytes, floats};
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::judge::{Judge, bf16_error};
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
 pub struct RmsNorm;
 
@@ -48,56 +49,96 @@ impl Op for RmsNorm {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        let parameters = Parameters::new(&self.cases(), &["T", "C"], &["dtype"]);
+        let parameters = parameters.scalar("eps", EPS_RANGE);
+        Some(parameters.tensor("x", &["T", "C"]).tensor("weight", &["C"]))
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let (input, x) = numbers("x", case, cols, data)?;
         let dtype = input.dtype;
-        let Normed { want, weight } = Normed::new(&x, cols, data);
+        let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
         let buffers = vec![input, weight, Buffer::output("y", dtype, &[rows, cols])];
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let error = |at: usize| error(cols, want[at]);
-            let got = outputs.get("y");
-            match dtype {
-                Dtype::BF16 => {
-                    let bound = |at: usize| judge::bf16_error(want[at], error(at));
-                    judge::within("y", &want, &floats(got, 2), bound, &[rows, cols])
-                }
-                _ => judge::within("y", &want, &floats(got, 4), error, &[rows, cols]),
-            }
+        let bound = move |_, y: f64| match dtype {
+            Dtype::BF16 => bf16_error(y, error(cols, eps, y)),
+            _ => error(cols, eps, y),
         };
+        let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
         Ok(Problem {
             buffers,
-            scalars: vec![("eps", Scalar::F32(EPS))],
+            scalars: vec![("eps", Scalar::F32(eps))],
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
 }
 
-pub(super) const EPS: f32 = 1e-6;
+/// Why a bound is what it is, where the result is rounded once more to its type.
+pub(super) fn rounded(dtype: Dtype, why: String) -> String {
+    match dtype {
+        Dtype::BF16 => format!("{why}; then half a step of bf16, 2^-8 of |y| at most"),
+        _ => why,
+    }
+}
+
+/// Why [`error`] is what it is.
+pub(super) fn why(cols: usize) -> String {
+    format!(
+        "f32 arithmetic: half of the error of a sum of {cols} squares, each through {} additions at most, and 6 roundings \
+         besides, {:.0} units of 2^-24 of |y|",
+        additions(cols),
+        units(cols)
+    )
+}
+
+const EPS: f32 = 1e-6;
+
+/// The squares of numbers that are lost below the range of f32 are nothing beside these.
+pub(super) const EPS_RANGE: [f64; 2] = [1e-12, 1.0];
 
 /// Rows normalised in f64, and the weights.
 pub(super) struct Normed {
     pub want: Vec<f64>,
     pub weight: Buffer,
+    pub eps: f32,
 }
 
 impl Normed {
-    pub fn new(x: &[f32], cols: usize, data: &Data) -> Self {
+    /// Of rows of a case. Numbers of a user's whose squares f32 cannot add up are an error: what is computed in f32 is not
+    /// defined for them.
+    pub fn new(x: &[f32], case: &Case, data: &Data) -> Result<Self, String> {
         use rayon::prelude::*;
-        let weight: Vec<f32> = data.normal("weight", cols).iter().map(|w| 1.0 + 0.25 * w).collect();
+        let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
+        let weight = match data.given(case, "weight", Dtype::F32, &[cols])? {
+            Some(bytes) => floats(&bytes, 4).into_iter().map(|w| w as f32).collect(),
+            None => data
+                .normal("weight", cols)
+                .iter()
+                .map(|w| 1.0 + 0.25 * w)
+                .collect::<Vec<f32>>(),
+        };
+        let squares = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        let over = |x: &[f32]| x.iter().all(|x| x.is_finite()) && squares(x) > f64::from(f32::MAX);
+        if let Inputs::File(path) = case.inputs
+            && let Some(row) = x.chunks(cols).position(over)
+        {
+            return Err(format!(
+                "{path}: the squares of row {row} of 'x' add up to more than f32 holds"
+            ));
+        }
         let mut want = vec![0.0; x.len()];
         want.par_chunks_mut(cols).zip(x.par_chunks(cols)).for_each(|(want, x)| {
-            let squares = x.iter().map(|x| f64::from(*x).powi(2));
-            let scale = (squares.sum::<f64>() / cols as f64 + f64::from(EPS)).sqrt().recip();
+            let scale = (squares(x) / cols as f64 + f64::from(eps)).sqrt().recip();
             for ((want, x), w) in want.iter_mut().zip(x).zip(&weight) {
                 *want = f64::from(*x) * scale * f64::from(*w);
             }
         });
         let weight = Buffer::input("weight", Dtype::F32, &[cols], f32_bytes(&weight));
-        Self { want, weight }
+        Ok(Self { want, weight, eps })
     }
 }
 
@@ -106,8 +147,16 @@ impl Normed {
 /// square; 1/cols, its product and the sum with ε round once each; the root halves all that, and its reciprocal is given to
 /// 2 ulp, 4u; two products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150, which is
 /// then multiplied by the reciprocal root, at most ε^−½; a result there by half a spacing again.
-pub(super) fn error(cols: usize, y: f64) -> f64 {
-    let additions = cols.div_ceil(32).max(32) as f64 + 11.0;
-    let relative = ((additions + 3.0) / 2.0 + 6.0) * 2f64.powi(-24);
-    relative * y.abs() + (f64::from(EPS).sqrt().recip() + 1.0) * 2f64.powi(-150)
+pub(super) fn error(cols: usize, eps: f32, y: f64) -> f64 {
+    units(cols) * 2f64.powi(-24) * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
+}
+
+/// Additions that a square goes through.
+fn additions(cols: usize) -> f64 {
+    cols.div_ceil(32).max(32) as f64 + 11.0
+}
+
+/// The relative error in units of 2^-24.
+fn units(cols: usize) -> f64 {
+    (additions(cols) + 3.0) / 2.0 + 6.0
 }

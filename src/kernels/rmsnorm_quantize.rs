@@ -1,8 +1,9 @@
 //! RMSNorm and block quantization of its unrounded result in one.
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
-use super::rmsnorm::{EPS, Normed, error};
-use super::{Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::judge::Judge;
+use super::rmsnorm::{EPS_RANGE, Normed, error, why};
+use super::{Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
 pub struct RmsNormQuantize;
 
@@ -57,32 +58,31 @@ impl Op for RmsNormQuantize {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        let parameters = parameters(&self.cases()).scalar("eps", EPS_RANGE);
+        Some(parameters.tensor("x", &["T", "C"]).tensor("weight", &["C"]))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let blocks = Blocks::of(case)?;
-        let format = blocks.format()?;
         let (input, x) = numbers("x", case, cols, data)?;
-        let Normed { want, weight } = Normed::new(&x, cols, data);
+        let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
         let mut buffers = vec![input, weight, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let stored = judge::Stored {
-                format: &format,
-                width: blocks.width,
-                cols,
-                above: AMAX,
-                data: outputs.get("data"),
-                scale: outputs.get("scale"),
-            };
-            judge::admissible(stored, &want, |at| error(cols, want[at]))
-        };
+        let stored = (blocks.format()?, blocks.width, AMAX);
+        let judge = Judge::admissible(stored, cols, want, move |_, y| error(cols, eps, y), why(cols));
         Ok(Problem {
             buffers,
-            scalars: vec![("eps", Scalar::F32(EPS))],
+            scalars: vec![("eps", Scalar::F32(eps))],
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
 }

@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::judge::equal;
-use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem};
+use super::judge::Judge;
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct StateTranspose;
 
@@ -21,6 +21,11 @@ impl Op for StateTranspose {
         ["f32", "bf16"].into_iter().flat_map(cases).collect()
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        let parameters = Parameters::new(&self.cases(), &["B", "H", "K", "V"], &["dtype"]);
+        Some(parameters.tensor("x", &["B", "H", "K", "V"]))
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let [b, h, k, v] = ["B", "H", "K", "V"].map(|dim| case.dim(dim));
         let dtype = if case.key("dtype") == "f32" {
@@ -30,7 +35,10 @@ impl Op for StateTranspose {
         };
         let size = case.dim("size");
         // Nothing is computed, so any bits will do, NaN and subnormals among them.
-        let x = data.bytes("state_transpose/x", b * h * k * v * size);
+        let x = match data.given(case, "x", dtype, &[b, h, k, v])? {
+            Some(x) => x,
+            None => data.bytes("state_transpose/x", b * h * k * v * size),
+        };
         let want = transposed(&x, k, v, size);
         let shape = [b, h, v, k];
         Ok(Problem {
@@ -41,7 +49,13 @@ impl Op for StateTranspose {
             ],
             scalars: vec![],
             flops: 0,
-            judge: Box::new(move |outputs: &Outputs| vec![equal("y", &want, outputs.get("y"), &shape, size)]),
+            judges: vec![Judge::equal(
+                "y",
+                dtype,
+                &shape,
+                want,
+                "numbers are moved and nothing is computed",
+            )],
         })
     }
 }

@@ -20,7 +20,8 @@ use safetensors::Dtype;
 
 use super::blocks::traffic;
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::judge::Judge;
+use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 use crate::formats::element;
 
 const EPS: f32 = 1e-6;
@@ -52,15 +53,20 @@ impl Op for SwapFfn {
         let steps = token.events * token.config.k_ffn;
         let flops = 6 * token.rows() * token.config.d_model * token.config.d_ff * steps;
         let follower = Follower::new(token);
+        let parts = move |outputs: &Outputs| follower.parts(outputs);
         Ok(Problem {
             bytes: traffic(&buffers),
             flops: flops as u64,
             buffers,
             scalars: vec![("eps", Scalar::F32(EPS))],
-            judge: Box::new(move |outputs| follower.judge(outputs)),
+            judges: vec![Judge::parts("decisions", parts, WHY)],
         })
     }
 }
+
+const WHY: &str = "the reference is run with the decisions that were taken: each must be the reference's where the logits that \
+                   make it are clear of 6 deviations of their error; numbers are within 8 deviations of the rounding of \
+                   operands, rows within 2; where nothing is rounded, all is equal bit for bit";
 
 /// Rules of lanes by their names in keys; their numbers here are those of the kernels.
 const RULES: [(&str, LaneRule); 3] = [

@@ -4,8 +4,9 @@ use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
-use super::data::floats;
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::judge::{Judge, bf16_error};
+use super::rmsnorm::rounded;
+use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
 pub struct SwiGlu;
 
@@ -41,52 +42,60 @@ impl Op for SwiGlu {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        let parameters = Parameters::new(&self.cases(), &["T", "C"], &["dtype"]);
+        let parameters = parameters.scalar("limit", LIMIT_RANGE);
+        Some(parameters.tensor("gate_up", &["T", "2 * C"]))
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
         let dtype = input.dtype;
-        let Activated { want, error } = Activated::new(&x, cols);
+        let Activated { want, error, limit } = Activated::new(&x, case);
         let buffers = vec![input, Buffer::output("y", dtype, &[rows, cols])];
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let got = outputs.get("y");
-            match dtype {
-                Dtype::BF16 => {
-                    let bound = |at: usize| judge::bf16_error(want[at], error[at]);
-                    judge::within("y", &want, &floats(got, 2), bound, &[rows, cols])
-                }
-                _ => judge::within("y", &want, &floats(got, 4), |at| error[at], &[rows, cols]),
-            }
+        let bound = move |at: usize, y: f64| match dtype {
+            Dtype::BF16 => bf16_error(y, error[at]),
+            _ => error[at],
         };
+        let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, WHY.into()));
         Ok(Problem {
             buffers,
-            scalars: vec![("limit", Scalar::F32(LIMIT))],
+            scalars: vec![("limit", Scalar::F32(limit))],
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
 }
 
+pub(super) const WHY: &str = "f32 arithmetic: (12 + 2|g|) units of 2^-24 of |y| for the exponential, its argument, a \
+                              reciprocal, a sum and two products; for g below -87 all of y may be lost";
+
 /// DeepSeek-V4's `swiglu_limit`.
-pub(super) const LIMIT: f32 = 10.0;
+const LIMIT: f32 = 10.0;
+
+pub(super) const LIMIT_RANGE: [f64; 2] = [0.01, 1000.0];
 
 /// Activations in f64, and by how much those in f32 may err.
 pub(super) struct Activated {
     pub want: Vec<f64>,
     pub error: Vec<f64>,
+    pub limit: f32,
 }
 
 impl Activated {
-    /// Of rows [g, u] of `2·cols`.
+    /// Of rows [g, u] of a case.
     ///
     /// With u = 2^-24 the power of two errs by 4u and its argument g·log2(e) by two roundings, so by 2|g|u in all; the
     /// reciprocal errs by 2u, as it is given to an ulp, and the sum and two products by u each: with terms of second order
     /// less than (12 + 2|g|)u, and the spacing of subnormals. Where the power or its reciprocal leaves the range of f32,
     /// beyond −87, nothing may be left of the number, which is at most 89·2^-125 times up.
-    pub fn new(x: &[f32], cols: usize) -> Self {
+    pub fn new(x: &[f32], case: &Case) -> Self {
         use rayon::prelude::*;
-        let limit = f64::from(LIMIT);
+        let (cols, stated) = (case.dim("C"), case.number("limit", LIMIT));
+        let limit = f64::from(stated);
         let each = |(gate, up): (&f32, &f32)| {
             let (gate, up) = (f64::from(*gate), f64::from(*up));
             let y = swiglu(gate, up, limit);
@@ -103,6 +112,7 @@ impl Activated {
             gate.iter().zip(up).map(each)
         });
         let (want, error) = rows.unzip();
-        Self { want, error }
+        let limit = stated;
+        Self { want, error, limit }
     }
 }

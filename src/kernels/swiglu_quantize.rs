@@ -1,8 +1,9 @@
 //! SwiGLU and block quantization of its unrounded result in one.
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, numbers, traffic};
-use super::swiglu::{Activated, LIMIT};
-use super::{Case, Data, Inputs, Op, Problem, Scalar, judge};
+use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::judge::Judge;
+use super::swiglu::{Activated, LIMIT_RANGE, WHY};
+use super::{Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
 pub struct SwiGluQuantize;
 
@@ -44,32 +45,31 @@ impl Op for SwiGluQuantize {
         cases
     }
 
+    fn parameters(&self) -> Option<Parameters> {
+        let parameters = parameters(&self.cases()).scalar("limit", LIMIT_RANGE);
+        Some(parameters.tensor("gate_up", &["T", "2 * C"]))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        check(case)
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
         let blocks = Blocks::of(case)?;
-        let format = blocks.format()?;
         let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
-        let Activated { want, error } = Activated::new(&x, cols);
+        let Activated { want, error, limit } = Activated::new(&x, case);
         let mut buffers = vec![input, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
         let bytes = traffic(&buffers);
-        let judge = move |outputs: &super::Outputs| {
-            let stored = judge::Stored {
-                format: &format,
-                width: blocks.width,
-                cols,
-                above: AMAX,
-                data: outputs.get("data"),
-                scale: outputs.get("scale"),
-            };
-            judge::admissible(stored, &want, |at| error[at])
-        };
+        let stored = (blocks.format()?, blocks.width, AMAX);
+        let judge = Judge::admissible(stored, cols, want, move |at, _| error[at], WHY);
         Ok(Problem {
             buffers,
-            scalars: vec![("limit", Scalar::F32(LIMIT))],
+            scalars: vec![("limit", Scalar::F32(limit))],
             bytes,
             flops: 0,
-            judge: Box::new(judge),
+            judges: vec![judge],
         })
     }
 }

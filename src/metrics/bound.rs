@@ -44,8 +44,9 @@ impl FromStr for Bound {
             _ => return Err(format!("'{text}' is not a bound; expected '>= NUMBER' or '<= NUMBER'")),
         };
         match number.parse::<f64>() {
-            Ok(value) if !value.is_nan() => Ok(Self { better, value }),
-            _ => Err(format!("'{number}' in '{text}' is not a number")),
+            Ok(value) if value.is_finite() => Ok(Self { better, value }),
+            Ok(_) => Err(format!("'{number}' in '{text}' is not finite")),
+            Err(_) => Err(format!("'{number}' in '{text}' is not a number")),
         }
     }
 }

@@ -1,85 +1,177 @@
 //! The tensors that hold one quantized tensor, checked against its format.
 
-use std::borrow::Cow;
-
 use safetensors::Dtype;
 
-use crate::formats::{Element, Encoded, Format, Group, Part, Scale};
+use super::Stack;
+use super::scales::Scales;
+use crate::error::counted;
+use crate::formats::{Element, Encoded, Format, Part};
 use crate::layouts::Layout;
 use crate::metrics::unravel;
 use crate::tensorfile::Tensor;
 
-/// Codes, scales and global scale, as they are in a file.
+/// Codes, scales, zero points and global scale, as they are in a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
     pub data: Tensor<'a>,
     pub scale: Option<Tensor<'a>>,
     pub global: Option<Tensor<'a>>,
+    pub zero: Option<Tensor<'a>>,
+    /// Codes are `[…, blocks, bytes]`: the last two dimensions are one.
+    pub blocked: bool,
+}
+
+/// A quantized tensor whose types, shapes and codes were checked, so that every matrix can be taken out of it.
+#[derive(Debug)]
+pub struct Opened<'a> {
+    pub format: Format,
+    pub stack: Stack,
+    data: &'a [u8],
+    scales: Option<Scales<'a>>,
+    zeros: Option<Share<'a>>,
+    globals: Option<Share<'a>>,
+}
+
+/// What every matrix has a share of, or all have together.
+#[derive(Clone, Copy, Debug)]
+struct Share<'a> {
+    bytes: &'a [u8],
+    /// Bytes of one matrix.
+    len: usize,
+    shared: bool,
+}
+
+impl<'a> Share<'a> {
+    fn of(&self, expert: usize) -> &'a [u8] {
+        let at = if self.shared { 0 } else { expert * self.len };
+        &self.bytes[at..][..self.len]
+    }
 }
 
 impl<'a> Buffers<'a> {
     /// The names of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let Self { data, scale, global } = *self;
-        [Some(data), scale, global]
-            .into_iter()
-            .flatten()
-            .map(|tensor| tensor.name)
+        let tensors = [Some(self.data), self.scale, self.zero, self.global];
+        tensors.into_iter().flatten().map(|tensor| tensor.name)
+    }
+
+    /// The types and shapes of the tensors, in words.
+    pub(super) fn shapes(&self) -> String {
+        let of = |tensor: Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
+        let scale = self
+            .scale
+            .map_or("no scales".into(), |tensor| format!("scales {}", of(tensor)));
+        let global = self
+            .global
+            .map_or(String::new(), |tensor| format!(" and global scales {}", of(tensor)));
+        format!("codes {} with {scale}{global}", of(self.data))
     }
 
     /// The shape of the tensor that was quantized, from that of its codes.
     pub fn shape(&self, format: &Format) -> Result<Vec<usize>, String> {
         self.check_parts(format)?;
-        let mut shape = self.data.shape.to_vec();
-        let packed = format.element.bits == 4 && self.data.dtype != Dtype::F4;
+        let mut shape = self.data_shape()?;
+        let (element, dtype) = (format.element, self.data.dtype);
         match shape.last_mut() {
             // Refused by its caller if that is more than memory has addresses.
-            Some(cols) => *cols = cols.saturating_mul(if packed { 2 } else { 1 }),
+            Some(cols) if packs(element, dtype) => *cols = cols.saturating_mul(8) / element.stored_bits(),
+            Some(_) => {}
             None => return Err(format!("tensor '{}' has no dimensions", self.data.name)),
         }
         Ok(shape)
     }
 
-    /// The bytes in the format's own order; errors name tensor, place, what was found and what was expected.
-    pub fn encoded(
-        &self,
-        format: &Format,
-        rows: usize,
-        cols: usize,
-        layout: Option<&'static Layout>,
-    ) -> Result<Encoded, String> {
-        let data = self.codes(format, rows, cols)?;
-        let mut parts = format.parts(rows, cols);
-        for part in &mut parts {
-            part.bytes = match part.name {
-                "data" => data.to_vec(),
-                "scale" => self.scales(format, rows, cols, layout)?,
-                _ => self.globals(part)?.to_vec(),
-            };
+    /// The shape of the codes, rows of blocks as rows.
+    fn data_shape(&self) -> Result<Vec<usize>, String> {
+        match (self.blocked, self.data.shape) {
+            (false, shape) => Ok(shape.into()),
+            (true, [leading @ .., blocks, bytes]) => Ok([leading, &[blocks.saturating_mul(*bytes)]].concat()),
+            (true, shape) => {
+                let name = self.data.name;
+                Err(format!("tensor '{name}': shape {shape:?}, expected […, blocks, bytes]"))
+            }
         }
-        Ok(Encoded { rows, cols, parts })
     }
 
-    /// The bytes of the codes of so many elements.
-    pub fn codes(&self, format: &Format, rows: usize, cols: usize) -> Result<&'a [u8], String> {
+    /// The tensor of that shape, with its scales in that layout; errors name tensor, place, what was found and what was
+    /// expected.
+    pub fn open(
+        &self,
+        format: &Format,
+        shape: &[usize],
+        layout: Option<&'static Layout>,
+    ) -> Result<Opened<'a>, String> {
+        let (stack, data) = self.codes(format, shape)?;
+        let scales = self.scales(format, &stack, layout)?;
+        if let Some(scales) = &scales {
+            scales.check_signs()?;
+            scales.check_rows(&stack)?;
+        }
+        self.opened(format, stack, data, scales)
+    }
+
+    /// The same with the scales in whatever order they are: at least as many for each matrix as it has groups.
+    pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
+        let (stack, data) = self.codes(format, shape)?;
+        let repeated = |scales: &Scales| !scales.is_plain();
+        if self
+            .scales(format, &stack, None)
+            .is_ok_and(|scales| scales.as_ref().is_some_and(repeated))
+        {
+            return self.open(format, shape, None);
+        }
+        let scales = match format.scaling {
+            None => None,
+            Some(scaling) => Some(self.unordered(scaling, format, &stack)?),
+        };
+        scales.iter().try_for_each(Scales::check_signs)?;
+        self.opened(format, stack, data, scales)
+    }
+
+    fn opened(
+        &self,
+        format: &Format,
+        stack: Stack,
+        data: &'a [u8],
+        scales: Option<Scales<'a>>,
+    ) -> Result<Opened<'a>, String> {
+        let parts = format.parts(stack.rows, stack.cols);
+        let part = |name: &str| parts.iter().find(|part| part.name == name);
+        Ok(Opened {
+            format: *format,
+            data,
+            scales,
+            zeros: part("zero").map(|part| self.zeros(part, &stack)).transpose()?,
+            globals: part("global").map(|part| self.globals(part, &stack)).transpose()?,
+            stack,
+        })
+    }
+
+    /// A tensor of that shape as matrices, and the bytes of its codes.
+    fn codes(&self, format: &Format, shape: &[usize]) -> Result<(Stack, &'a [u8]), String> {
         let (data, element) = (&self.data, format.element);
+        let stack = Stack::new(shape).ok_or_else(|| {
+            let name = data.name;
+            format!("tensor '{name}': shape {shape:?} has more elements than memory has addresses")
+        })?;
+        let cols = shape.last().copied().unwrap_or(1);
         format
             .check(cols)
             .map_err(|why| format!("tensor '{}': {why}", data.name))?;
         self.check_parts(format)?;
-        let packed = element.bits == 4 && data.dtype != Dtype::F4;
-        let across = if packed { cols / 2 } else { cols };
-        if data.shape.iter().product::<usize>() != rows * across
-            || data.shape.last().is_some_and(|last| *last != across)
-        {
+        let mut expected = shape.to_vec();
+        if let Some(last) = expected.last_mut() {
+            *last = across(element, data.dtype, cols);
+        }
+        if self.data_shape()? != expected {
             return Err(format!(
-                "tensor '{}': shape {:?}, expected [{rows}, {across}] for the {} codes of a [{rows}, {cols}] tensor",
+                "tensor '{}': shape {:?}, expected {expected:?} for the {} codes of a {shape:?} tensor",
                 data.name, data.shape, element.name
             ));
         }
         let unused = data.bytes.iter().position(|code| element.bits == 6 && *code > 0x3f);
         match unused {
-            None => Ok(data.bytes),
+            None => Ok((stack, data.bytes)),
             Some(at) => Err(format!(
                 "tensor '{}': byte {:#04x} at {:?}, expected {} codes up to 0x3f, one per byte",
                 data.name,
@@ -94,170 +186,113 @@ impl<'a> Buffers<'a> {
         let fits = code_types(format.element);
         expect_type(&self.data, &fits, &format!("{} codes", format.element.name))?;
         // What the format does not know would be dropped, and the values be wrong.
-        let scale = self
-            .scale
-            .filter(|_| format.scaling.is_none())
-            .map(|tensor| (tensor, "scales"));
-        let global = self.global.filter(|_| format.global.is_none());
-        match scale.or(global.map(|tensor| (tensor, "global scales"))) {
+        let of = |tensor: Option<Tensor<'a>>, has: bool, what| tensor.filter(|_| !has).map(|tensor| (tensor, what));
+        let unknown = of(self.scale, format.scaling.is_some(), "scales")
+            .or(of(self.global, format.global.is_some(), "global scales"))
+            .or(of(self.zero, format.zero_point().is_some(), "zero points"));
+        match unknown {
             None => Ok(()),
             Some((tensor, what)) => Err(format!("tensor '{}': format '{format}' has no {what}", tensor.name)),
         }
     }
 
-    /// The bytes of the scales as they lie in the file, of the right type.
-    pub fn raw_scales(&self, format: &Format) -> Result<&'a [u8], String> {
-        let Some(scaling) = format.scaling else {
-            return Ok(&[]);
-        };
-        let tensor = self.scale.ok_or_else(|| {
-            format!(
-                "tensor '{}' has no scales beside it, which '{format}' needs",
-                self.data.name
-            )
-        })?;
-        let (fits, what): (&[Dtype], _) = match scaling.scale {
-            Scale::E8m0(_) => (&[Dtype::F8_E8M0, Dtype::U8, Dtype::I32, Dtype::U32], "e8m0 scales"),
-            Scale::E4m3(_) => (&[Dtype::F8_E4M3, Dtype::U8], "e4m3 scales"),
-            Scale::F32(_) => (&[Dtype::F32], "f32 scales"),
-        };
-        expect_type(&tensor, fits, what)?;
-        let signed = |code: &u8| matches!(scaling.scale, Scale::E4m3(_)) && *code > 0x7f;
-        match tensor.bytes.iter().position(signed) {
-            None => Ok(tensor.bytes),
-            Some(at) => Err(format!(
-                "tensor '{}': scale {:#04x} at {:?}, expected codes up to 0x7f: e4m3 scales have no sign",
+    /// The bytes of the zero points, in the order of the scales.
+    fn zeros(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
+        let tensor = self
+            .zero
+            .ok_or_else(|| format!("tensor '{}' has no zero points beside it", self.data.name))?;
+        expect_type(&tensor, &[part.dtype], "zero points")?;
+        let (each, size) = (part.shape.iter().product::<usize>(), part.dtype.bitsize() / 8);
+        let (found, expected) = (tensor.bytes.len() / size, stack.experts * each);
+        match found == expected {
+            true => Ok(Share {
+                bytes: tensor.bytes,
+                len: each * size,
+                shared: false,
+            }),
+            false => Err(format!(
+                "tensor '{}': shape {:?}, expected {:?}: {}{}",
                 tensor.name,
-                tensor.bytes[at],
-                unravel(at, tensor.shape)
+                tensor.shape,
+                part.shape,
+                counted(each, "zero point"),
+                self::each(stack.experts)
             )),
         }
     }
 
-    /// The scales in row-major order, one for each group.
-    fn scales(
-        &self,
-        format: &Format,
-        rows: usize,
-        cols: usize,
-        layout: Option<&'static Layout>,
-    ) -> Result<Vec<u8>, String> {
-        let raw = self.raw_scales(format)?;
-        let (Some(scaling), Some(tensor)) = (format.scaling, self.scale) else {
-            return Ok(Vec::new());
-        };
-        let (down, across) = scaling.group.count(rows, cols);
-        let size = scaling.scale.bytes();
-        if let Some(layout) = layout {
-            check_layout(layout, size)?;
-            let placement = layout.place(&[down, across], &[])?;
-            return placement
-                .inverse(raw)
-                .map_err(|why| format!("tensor '{}', layout {why}", tensor.name));
-        }
-        let height = scaling.group.tile(rows, cols).0;
-        // Of an i32 that holds four bytes, the bytes.
-        let per_element = tensor.dtype.bitsize() / 8 / size;
-        let (count, last) = (raw.len() / size, tensor.shape.last().unwrap_or(&1) * per_element);
-        let in_order = last == across || scaling.group == Group::Tensor || down.min(across) <= 1;
-        if count == down * across && in_order {
-            return Ok(raw.to_vec());
-        }
-        if count == rows * across && last == across && height > 1 {
-            return merge(raw, rows, across * size, height).map_err(|row| {
-                format!(
-                    "tensor '{}': row {row} differs from the row above it, expected each scale {height} times, once for \
-                     each row of a tile",
-                    tensor.name
-                )
-            });
-        }
-        let repeated = match height {
-            1 => String::new(),
-            _ => format!(", or [{rows}, {across}] with each scale {height} times"),
-        };
-        Err(format!(
-            "tensor '{}': {} of shape {:?}, expected [{down}, {across}] {} scales{repeated}; other orders need --layout",
-            tensor.name,
-            tensor.dtype,
-            tensor.shape,
-            scaling.scale.kind()
-        ))
-    }
-
-    /// The bytes of at least as many scales as there are groups, in whatever order.
-    pub fn scales_in_any_order(&self, format: &Format, rows: usize, cols: usize) -> Result<Cow<'a, [u8]>, String> {
-        let raw = self.raw_scales(format)?;
-        let (Some(scaling), Some(tensor)) = (format.scaling, self.scale) else {
-            return Ok(raw.into());
-        };
-        let (down, across) = scaling.group.count(rows, cols);
-        let (size, height) = (scaling.scale.bytes(), scaling.group.tile(rows, cols).0);
-        if height > 1 && raw.len() == rows * across * size {
-            return self.scales(format, rows, cols, None).map(Cow::from);
-        }
-        if raw.len() >= down * across * size {
-            return Ok(raw.into());
-        }
-        Err(format!(
-            "tensor '{}': {} of shape {:?}, expected at least {down} · {across} {} scales",
-            tensor.name,
-            tensor.dtype,
-            tensor.shape,
-            scaling.scale.kind()
-        ))
-    }
-
     /// The bytes of the global scales.
-    pub fn globals(&self, part: &Part) -> Result<&'a [u8], String> {
+    fn globals(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
         let tensor = self
             .global
             .ok_or_else(|| format!("tensor '{}' has no global scale beside it", self.data.name))?;
         expect_type(&tensor, &[Dtype::F32], "global scales")?;
-        let (found, expected) = (tensor.bytes.len() / 4, part.shape.iter().product::<usize>());
-        // Of an empty tensor some write a scale all the same.
-        match found == expected || (expected == 0 && found == 1) {
-            true => Ok(&tensor.bytes[..expected * 4]),
+        let each = part.shape.iter().product::<usize>();
+        let (found, expected) = (tensor.bytes.len() / 4, stack.experts * each);
+        // One that all matrices share; of an empty tensor some write a scale all the same.
+        let shared = found == 1 && each <= 1;
+        match shared || found == expected {
+            true => Ok(Share {
+                bytes: tensor.bytes,
+                len: each * 4,
+                shared,
+            }),
             false => Err(format!(
-                "tensor '{}': shape {:?}, expected {:?}: {expected} global scales",
-                tensor.name, tensor.shape, part.shape
+                "tensor '{}': shape {:?}, expected {}{}",
+                tensor.name,
+                tensor.shape,
+                counted(expected, "global scale"),
+                self::each(stack.experts)
             )),
         }
     }
 }
 
-/// Layouts of one matrix, of scales of that size.
-pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
-    if layout.groups != crate::layouts::Groups::None {
-        return Err(format!(
-            "layout '{}' needs the ends of groups, which a file of tensors has not",
-            layout.name
-        ));
+/// The end of a message about what so many matrices have.
+pub(super) fn each(experts: usize) -> String {
+    match experts {
+        1 => String::new(),
+        _ => format!(", the same for each of {experts} matrices"),
     }
-    if layout.scale != size {
-        let (name, takes) = (layout.name, layout.scale);
-        return Err(format!(
-            "layout '{name}' takes scales of {takes} bytes, the format has {size}"
-        ));
-    }
-    Ok(())
 }
 
-/// One row of each `height`; or the first row that is not the same.
-fn merge(raw: &[u8], rows: usize, stride: usize, height: usize) -> Result<Vec<u8>, usize> {
-    let row = |r: usize| &raw[r * stride..(r + 1) * stride];
-    match (0..rows).find(|r| row(*r) != row(r / height * height)) {
-        Some(r) => Err(r),
-        None => Ok((0..rows).step_by(height).flat_map(row).copied().collect()),
+impl<'a> Opened<'a> {
+    /// What is stored of one matrix, in the format's own order.
+    pub fn matrix(&self, expert: usize) -> Encoded {
+        let Stack { rows, cols, .. } = self.stack;
+        let mut parts = self.format.parts(rows, cols);
+        for part in &mut parts {
+            let share = |share: Option<Share>| share.map(|share| share.of(expert).to_vec()).unwrap_or_default();
+            part.bytes = match (part.name, &self.scales) {
+                ("data", _) => self.stack.share(self.data, expert).to_vec(),
+                ("scale", Some(scales)) => scales.matrix(&self.stack, expert),
+                ("zero", _) => share(self.zeros),
+                _ => share(self.globals),
+            };
+        }
+        Encoded { rows, cols, parts }
     }
+}
+
+/// Bytes or elements of the file that so many codes take: bytes hold several codes, but the type F4 is one code.
+fn across(element: &Element, dtype: Dtype, cols: usize) -> usize {
+    match packs(element, dtype) {
+        true => cols * element.stored_bits() / 8,
+        false => cols,
+    }
+}
+
+/// Whether a byte holds several codes.
+fn packs(element: &Element, dtype: Dtype) -> bool {
+    element.stored_bits() < 8 && dtype != Dtype::F4
 }
 
 /// Types a tensor of codes may have in files.
 fn code_types(element: &Element) -> Vec<Dtype> {
     match (element.name, element.bits) {
         ("e2m1", _) => vec![Dtype::U8, Dtype::I8, Dtype::F4],
-        (_, 4) => vec![Dtype::U8, Dtype::I8],
-        (_, 6) => vec![Dtype::U8],
+        (_, 2..=4) => vec![Dtype::U8, Dtype::I8],
+        ("uint8", _) | (_, 6) => vec![Dtype::U8],
         ("e4m3", _) => vec![Dtype::F8_E4M3, Dtype::U8],
         ("e5m2", _) => vec![Dtype::F8_E5M2, Dtype::U8],
         ("bf16", _) => vec![Dtype::BF16, Dtype::U16],
@@ -266,7 +301,7 @@ fn code_types(element: &Element) -> Vec<Dtype> {
     }
 }
 
-fn expect_type(tensor: &Tensor, fits: &[Dtype], what: &str) -> Result<(), String> {
+pub(super) fn expect_type(tensor: &Tensor, fits: &[Dtype], what: &str) -> Result<(), String> {
     if fits.contains(&tensor.dtype) {
         return Ok(());
     }

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Nonfinite;
 use crate::error::{Error, Result};
 use crate::tensorfile::{Metadata, TensorFile};
 
-const KEY: &str = "ulplab";
-const VERSION: u32 = 1;
+/// The key of the metadata.
+pub const KEY: &str = "ulplab";
+/// 2: matrices of a stack are quantized one by one.
+const VERSION: u32 = 2;
 
 /// The quantized tensors of a file by name; their parts are `<name>.data`, `<name>.scale` and `<name>.global`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,6 +31,9 @@ pub struct Entry {
     /// Layout of the scales if not row-major.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,
+    /// NaN and infinities it had, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonfinite: Option<Nonfinite>,
 }
 
 impl Manifest {

@@ -2,40 +2,37 @@
 //! format, and whether they can be.
 
 mod buffers;
+mod conventions;
 mod manifest;
+mod markdown;
+mod nonfinite;
+mod scales;
+mod stack;
+mod work;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-pub use buffers::{Buffers, check_layout};
-pub use manifest::{Entry, Manifest};
+pub use buffers::{Buffers, Opened};
+pub use conventions::{CONVENTIONS, Convention, Kind};
+pub use manifest::{Entry, KEY, Manifest};
+pub use markdown::markdown;
+pub use nonfinite::Nonfinite;
+pub use scales::check_layout;
+pub use stack::{Stack, leading, matrix_name, spread};
+pub use work::in_batches;
 
 use crate::error::{Error, Result};
-use crate::formats::{Codec, Encoded, Format, Group, NVFP4_RULES, Scale, Scaling, codec};
+use crate::formats::{Codec, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
 use crate::layouts::Layout;
-use crate::pattern::selects;
+use crate::pattern::{self, selects};
 use crate::tensorfile::{Tensor, TensorFile};
-
-/// Of codes, of scales, of the global scale; and a rule.
-type Ending = (&'static str, &'static str, &'static str, Option<&'static str>);
-
-/// Endings of the names of codes, scales and global scale, by which quantized tensors of any file are recognised.
-///
-/// ulplab's own; compressed-tensors (vLLM); ModelOpt checkpoints; DeepSeek checkpoints; torchao's attributes. Last the NVFP4
-/// rule that stores the same global scale as the library does, whichever rule picked its scales.
-const ENDINGS: &[Ending] = &[
-    (".data", ".scale", ".global", None),
-    ("_packed", "_scale", "_global_scale", Some("vllm")),
-    ("", "_scale", "_scale_2", Some("modelopt")),
-    ("", "_scale_inv", "_scale_2", None),
-    (".qdata", ".scale", ".per_tensor_scale", Some("torchao")),
-    (".q", ".scale", ".global_scale", None),
-];
 
 /// How to find quantized tensors in a file, and what they are.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Naming {
-    /// Format: a name of `ulplab list formats` or a format string; files written by `ulplab quantize` say it themselves.
+    /// Format: a name of `ulplab list formats` or a format string [default: what the file says, or what names, types and
+    /// shapes say by the conventions of docs/quantized-files.md].
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
     /// Rule that picks the scales, of the format's table in docs/formats.md, e.g. te or transformer_engine [default: the
@@ -107,7 +104,9 @@ impl Naming {
         let manifest = Manifest::read(file)?;
         let (format, layout) = (self.format()?, self.layout()?);
         if let Some(data) = &self.data {
-            let base = ENDINGS.iter().find_map(|(ending, ..)| data.strip_suffix(ending));
+            let base = CONVENTIONS
+                .iter()
+                .find_map(|convention| data.strip_suffix(convention.codes));
             let name = base.filter(|base| !base.is_empty()).unwrap_or(data);
             let get = |name: &String| {
                 file.get(name).ok_or_else(|| {
@@ -119,13 +118,15 @@ impl Naming {
                 data: get(data)?,
                 scale: self.scale.as_ref().map(get).transpose()?,
                 global: self.global.as_ref().map(get).transpose()?,
+                zero: base.and_then(|base| file.get(&format!("{base}.zero"))),
+                blocked: false,
             };
-            let told = |ending: &&Ending| {
-                let base = data.strip_suffix(ending.0);
-                base.zip(self.global.as_deref())
-                    .is_some_and(|(base, global)| global.strip_prefix(base) == Some(ending.2))
+            let by_names = |convention: &&Convention| {
+                let base = data.strip_suffix(convention.codes);
+                let global = base.zip(self.global.as_deref());
+                global.is_some_and(|(base, global)| global.strip_prefix(base) == convention.global)
             };
-            let rule = ENDINGS.iter().find(told).and_then(|ending| ending.3);
+            let rule = CONVENTIONS.iter().find(by_names).and_then(|convention| convention.rule);
             let format = self.by_names(format, rule)?;
             return Ok(vec![self.packed(file, name, buffers, &manifest, format, layout)?]);
         }
@@ -134,17 +135,41 @@ impl Naming {
             let silent = manifest.tensors.is_empty() || format.is_some();
             silent || manifest.tensors.contains_key(name)
         };
+        let recognised: Vec<Recognised> = file
+            .tensors()
+            .filter_map(|tensor| recognise(file, tensor, &manifest))
+            .collect();
+        let parts = names_of_parts(&recognised);
+        let others = file
+            .tensors()
+            .map(|tensor| tensor.name)
+            .filter(|name| !parts.contains(name));
+        let names: Vec<&str> = recognised
+            .iter()
+            .map(|(name, ..)| name.as_str())
+            .chain(others)
+            .collect();
+        pattern::check("tensor", &[only, skip], &names)?;
         let mut found = Vec::new();
-        for tensor in file.tensors() {
-            if let Some((name, buffers, rule)) = recognise(file, tensor, &manifest)
-                && selects(only, skip, &name)
-                && described(&name)
-            {
-                let format = self.by_names(format, rule)?;
+        for (name, buffers, convention) in recognised {
+            if selects(only, skip, &name) && described(&name) {
+                let format = match format {
+                    None if !manifest.tensors.contains_key(&name) => self.recognised(convention, &buffers)?,
+                    format => format,
+                };
+                let format = self.by_names(format, convention.rule)?;
                 found.push(self.packed(file, &name, buffers, &manifest, format, layout)?);
             }
         }
         Ok(found)
+    }
+
+    /// The format that a convention says, with the rule that is asked for.
+    fn recognised(&self, convention: &Convention, buffers: &Buffers) -> Result<Option<Format>> {
+        match (convention.format(buffers)?, &self.rule) {
+            (Some(format), Some(rule)) => format.with_rule(rule).map(Some).map_err(Error::Usage),
+            (format, _) => Ok(format),
+        }
     }
 
     /// The format with the rule that the names of the tensors tell, where nobody asked for another and it matters.
@@ -180,9 +205,10 @@ impl Naming {
                 }
             }
             (None, None) => {
-                return Err(wrong(
-                    "the file does not say its format; give --format, e.g. --format nvfp4".into(),
-                ));
+                return Err(wrong(format!(
+                    "the file does not say its format, nor do {}; give --format, e.g. --format nvfp4, or --skip it",
+                    buffers.shapes()
+                )));
             }
         };
         let layout = match (layout, entry.and_then(|entry| entry.layout.as_deref())) {
@@ -193,11 +219,7 @@ impl Naming {
             Some(entry) => entry.shape.clone(),
             None => buffers.shape(&format).map_err(|why| Error::data(file.path(), why))?,
         };
-        // Also of no elements the sizes are computed with.
-        let bits = shape
-            .iter()
-            .try_fold(32usize, |bits, size| bits.checked_mul((*size).max(1)));
-        if bits.is_none() {
+        if Stack::new(&shape).is_none() {
             return Err(wrong(format!(
                 "shape {shape:?} has more elements than memory has addresses"
             )));
@@ -217,82 +239,46 @@ impl Naming {
 pub fn parts(file: &TensorFile) -> Result<HashSet<&str>> {
     let manifest = Manifest::read(file)?;
     let found = file.tensors().filter_map(|tensor| recognise(file, tensor, &manifest));
-    Ok(found.flat_map(|(_, buffers, _)| buffers.names()).collect())
+    Ok(names_of_parts(&found.collect::<Vec<_>>()))
 }
 
-/// A quantized tensor by name, and the rule of [`ENDINGS`].
-type Recognised<'a> = (String, Buffers<'a>, Option<&'static str>);
+fn names_of_parts<'a>(recognised: &[Recognised<'a>]) -> HashSet<&'a str> {
+    let names = recognised.iter().flat_map(|(_, buffers, _)| buffers.names());
+    names.collect()
+}
+
+/// A quantized tensor by name, and how it was found.
+type Recognised<'a> = (String, Buffers<'a>, &'static Convention);
 
 /// The quantized tensor whose codes `tensor` is, if the manifest or the names of its neighbours say so.
 fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<Recognised<'a>> {
-    ENDINGS.iter().find_map(|(data, scale, global, rule)| {
-        let name = tensor.name.strip_suffix(data)?;
-        let get = |ending: &str| file.get(&format!("{name}{ending}"));
-        let known = *data == ".data" && manifest.tensors.contains_key(name);
-        let scales = get(scale);
-        (known || scales.is_some()).then(|| {
-            let buffers = Buffers {
-                data: tensor,
-                scale: scales,
-                global: get(global),
-            };
-            (name.to_string(), buffers, *rule)
-        })
+    let known = |name: &str| manifest.tensors.contains_key(name);
+    CONVENTIONS.iter().find_map(|convention| {
+        let (name, buffers) = convention.recognise(file, tensor, known)?;
+        Some((name, buffers, convention))
     })
 }
 
-impl Packed<'_> {
-    pub fn rows_cols(&self) -> (usize, usize) {
-        rows_cols(&self.shape)
+impl<'a> Packed<'a> {
+    /// Its bytes, checked.
+    pub fn open(&self) -> Result<Opened<'a>, String> {
+        self.buffers.open(&self.format, &self.shape, self.layout)
     }
 
-    /// The bytes in the format's own order, checked.
-    pub fn encoded(&self) -> Result<Encoded, String> {
-        let (rows, cols) = self.rows_cols();
-        self.buffers.encoded(&self.format, rows, cols, self.layout)
+    /// As matrices.
+    pub fn stack(&self) -> Stack {
+        Stack::new(&self.shape).expect("its size was checked")
     }
 
     /// The names of the tensors it is made of.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.buffers.names()
-    }
-}
-
-/// Rows and columns of a tensor: the last dimension, and all others as one.
-pub fn rows_cols(shape: &[usize]) -> (usize, usize) {
-    match shape.split_last() {
-        Some((cols, leading)) => (leading.iter().product(), *cols),
-        None => (1, 1),
-    }
-}
-
-/// `[rows, across]` with the leading dimensions of the tensor it belongs to, where it has a row for each of them.
-pub fn spread(part: &[usize], shape: &[usize]) -> Vec<usize> {
-    let leading = &shape[..shape.len().saturating_sub(1)];
-    match part {
-        [rows, across] if *rows == leading.iter().product::<usize>() => {
-            leading.iter().copied().chain([*across]).collect()
-        }
-        _ => part.into(),
     }
 }
 
 /// The codes of a tensor, one by one.
 pub fn codes(format: &Format, data: &[u8]) -> Vec<u16> {
-    match format.element.bits {
-        4 => data
-            .iter()
-            .flat_map(|byte| [byte & 0xf, byte >> 4])
-            .map(u16::from)
-            .collect(),
-        16 => data
-            .as_chunks()
-            .0
-            .iter()
-            .map(|code| u16::from_le_bytes(*code))
-            .collect(),
-        _ => data.iter().copied().map(u16::from).collect(),
-    }
+    unpack(data, format.element.stored_bits())
 }
 
 /// The groups of a format over a tensor; rows where the format has no scales.

@@ -1,14 +1,18 @@
 //! `ulplab compare WANT GOT --parity`.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use super::{Diagnosis, Stored, diagnose, output};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{Diagnosis, Source, Stored, diagnose_from, output};
 use crate::error::{Error, Exit, Result};
-use crate::formats::Format;
-use crate::inspect::values_of;
-use crate::packed::{Naming, Packed, check_layout};
-use crate::tensorfile::TensorFile;
+use crate::formats::Encoded;
+use crate::inspect::source_of;
+use crate::packed::{Naming, Packed, check_layout, matrix_name};
+use crate::tensorfile::{Tensor, TensorFile};
 
 /// Diagnosis of quantized tensors.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -69,70 +73,105 @@ pub fn run_to(
     }
     let named = args.naming.names_rule();
     let any_name = args.tensor.is_none() && found.len() == 1;
-    let mut explained = 0;
+    let elements = found.iter().map(|packed| packed.shape.iter().product::<usize>()).sum();
+    let progress = Progress::new(elements);
+    let (mut explained, mut all) = (0, 0);
     for packed in &found {
         let name = args.tensor.as_deref().unwrap_or(&packed.name);
-        let values = values_of(&source, name, &packed.shape, any_name)?;
-        let (_, cols) = packed.rows_cols();
-        if values.is_empty() {
+        let tensor = source_of(&source, name, &packed.shape, any_name)?;
+        if tensor.bytes.is_empty() {
             return Err(Error::data(want, format!("tensor '{name}' is empty")));
         }
-        let diagnosis = Raw::new(packed)
-            .map(|raw| diagnose(&values, cols, &raw.stored(packed), &packed.format, named))
-            .map_err(|why| Error::data(got, why))?;
-        explained += usize::from(diagnosis.explained());
-        output::print(out, json, &packed.name, &packed.format, &packed.shape, &diagnosis)?;
-    }
-    output::summary(out, json, explained, found.len())?;
-    Ok(if explained == found.len() {
-        Exit::Pass
-    } else {
-        Exit::GateFailed
-    })
-}
-
-/// Bytes of the right type and number, in whatever order.
-struct Raw<'a> {
-    data: &'a [u8],
-    /// Unpacked, where a file holds one code per byte's half under another type.
-    scale: std::borrow::Cow<'a, [u8]>,
-    global: Vec<f32>,
-}
-
-impl<'a> Raw<'a> {
-    fn new(packed: &Packed<'a>) -> Result<Self, String> {
-        let (format, buffers): (&Format, _) = (&packed.format, &packed.buffers);
-        let (rows, cols) = packed.rows_cols();
-        if let Some(layout) = packed.layout {
-            check_layout(layout, format.scaling.map_or(0, |scaling| scaling.scale.bytes()))?;
+        let wrong = |why| Error::data(got, why);
+        if packed.format.zero_point().is_some() {
+            let (name, format) = (packed.buffers.data.name, packed.format);
+            let why = format!("tensor '{name}': --parity has no causes for formats with zero points, like '{format}'");
+            return Err(wrong(why));
         }
-        let scale = buffers.scales_in_any_order(format, rows, cols)?;
-        let global = match format.parts(rows, cols).into_iter().find(|part| part.name == "global") {
-            None => Vec::new(),
-            Some(part) => {
-                let bytes = buffers.globals(&part)?;
-                bytes
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|bytes| f32::from_le_bytes(*bytes))
-                    .collect()
-            }
+        let size = packed.format.scaling.map_or(0, |scaling| scaling.scale.bytes());
+        packed
+            .layout
+            .map_or(Ok(()), |layout| check_layout(layout, size))
+            .map_err(wrong)?;
+        let opened = packed
+            .buffers
+            .open_in_any_order(&packed.format, &packed.shape)
+            .map_err(wrong)?;
+        let stack = opened.stack;
+        for expert in stack.matrices() {
+            let bytes = stack.share(tensor.bytes, expert);
+            let values = Source::tensor(Tensor { bytes, ..tensor });
+            let encoded = opened.matrix(expert);
+            let name = matrix_name(&packed.name, &packed.shape, expert);
+            let diagnosis = progress.watch(&name, stack.matrix(), |done| {
+                diagnose_from(
+                    values,
+                    stack.cols,
+                    &stored(&encoded, packed),
+                    &packed.format,
+                    named,
+                    done,
+                )
+            });
+            explained += usize::from(diagnosis.explained());
+            all += 1;
+            let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
+            output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
+        }
+    }
+    progress.bar.finish_and_clear();
+    output::summary(out, json, explained, all)?;
+    Ok(if explained == all { Exit::Pass } else { Exit::GateFailed })
+}
+
+/// A bar on standard error, if that is a terminal.
+struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    fn new(elements: usize) -> Self {
+        let target = match std::io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
         };
-        Ok(Self {
-            data: buffers.codes(format, rows, cols)?,
-            scale,
-            global,
-        })
+        let style = ProgressStyle::with_template("{bar:40} {percent} %  {elapsed}  {msg}");
+        let bar = ProgressBar::with_draw_target(Some(elements as u64), target)
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { bar }
     }
 
-    fn stored(&self, packed: &Packed) -> Stored<'_> {
-        Stored {
-            data: self.data,
-            scale: &self.scale,
-            global: self.global.clone(),
-            layout: packed.layout,
-        }
+    /// Shows how much of a tensor is done while that goes on. Elements may be held against several rules, so of what is
+    /// counted no more than the tensor is shown.
+    fn watch<T: Send>(&self, name: &str, elements: usize, work: impl FnOnce(&AtomicUsize) -> T + Send) -> T {
+        let (before, done) = (self.bar.position(), AtomicUsize::new(0));
+        self.bar.set_message(name.to_string());
+        let result = if self.bar.is_hidden() {
+            work(&done)
+        } else {
+            std::thread::scope(|scope| {
+                let work = scope.spawn(|| work(&done));
+                while !work.is_finished() {
+                    std::thread::sleep(Duration::from_millis(100));
+                    let seen = done.load(Ordering::Relaxed).min(elements);
+                    self.bar.set_position(before + seen as u64);
+                }
+                work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        };
+        self.bar.set_position(before + elements as u64);
+        result
+    }
+}
+
+/// The bytes of a matrix, the scales in whatever order.
+fn stored<'a>(encoded: &'a Encoded, packed: &Packed) -> Stored<'a> {
+    let globals = encoded.part("global").as_chunks().0.iter();
+    Stored {
+        data: encoded.part("data"),
+        scale: encoded.part("scale"),
+        global: globals.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        layout: packed.layout,
     }
 }
 

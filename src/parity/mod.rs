@@ -1,26 +1,41 @@
 //! Which rule made the bytes of a quantized tensor; or, where none did, what went wrong.
 //!
-//! First the storage is told from the source alone: order of nibbles and codes, order of scales, meaning of the global
-//! scale. Then the bytes are compared with those of every rule of the format's table. What no rule explains is
-//! attributed: scales by computing what each fault would have made of every block, codes by what the cast saw.
+//! First a sample decides which rules can have made the bytes, and these are held against all of them. If none did, every
+//! combination of rule, order of codes and scales, encoding, global scale and input is held against a sample; the simplest
+//! that explains it is what the rest is judged by. What then still differs is looked at for where it is, and every cause
+//! that can be computed is held against what differs and what does not. A cause is named only if it predicts what is stored;
+//! causes that predict the same are named together, and what nothing predicts is called unknown.
 
+mod choose;
+mod codes;
 mod command;
-mod elements;
+mod levels;
+mod maker;
+mod order;
 mod output;
+mod place;
+mod problem;
+mod recode;
 mod rules;
 mod scales;
+mod search;
 mod storage;
+mod verify;
 
 use std::fmt;
+use std::sync::atomic::AtomicUsize;
 
 pub use command::{ParityArgs, run_to};
-use elements::Elements;
+use levels::Level;
+use maker::Maker;
+use problem::Problem;
+pub use problem::Source;
 pub use rules::Candidate;
-use rules::Canonical;
+use search::{Fit, Storage, Way};
+use verify::{Tally, View};
 
 use crate::formats::{Encoded, Format};
 use crate::layouts::Layout;
-use crate::packed::{Grid, codes};
 
 /// Why bytes differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,18 +48,36 @@ pub enum Cause {
     TieRule,
     /// What is too large wraps around, becomes NaN, or stops elsewhere.
     Saturation,
-    /// The first of two 4-bit codes is in the high nibble.
+    /// 4-bit codes in another order within their bytes or words.
     NibbleOrder,
     /// Scales in the order of a blocked layout, or not in it.
     Swizzle,
-    /// Rows and columns exchanged, or rows another number of elements apart.
+    /// Rows and columns exchanged, or rows another number of elements apart, or bytes of words swapped.
     Layout,
     /// The f32 above the block scales means something else.
     GlobalScale,
     /// The quotient before the cast is computed or rounded otherwise.
     Division,
+    /// Rounded to another format first.
+    DoubleRounding,
+    /// Rounded at random.
+    Stochastic,
+    /// Codes are those of values that are a constant factor off, or not scaled.
+    Scaling,
+    /// Codes or scales are written in another number format.
+    Encoding,
+    /// Signs are lost or inverted.
+    Sign,
     /// Zeros have another sign.
     ZeroSign,
+    /// Subnormal numbers became zero.
+    Subnormals,
+    /// Other values were quantized than the source.
+    Input,
+    /// What is stored belongs to another block or row.
+    Stale,
+    /// What is stored was never written.
+    Missing,
     /// None of these.
     Unknown,
 }
@@ -61,7 +94,16 @@ impl Cause {
             Self::Layout => "layout",
             Self::GlobalScale => "global-scale convention",
             Self::Division => "division",
+            Self::DoubleRounding => "double rounding",
+            Self::Stochastic => "stochastic rounding",
+            Self::Scaling => "scaling",
+            Self::Encoding => "encoding",
+            Self::Sign => "sign",
             Self::ZeroSign => "sign of zero",
+            Self::Subnormals => "subnormal numbers",
+            Self::Input => "input",
+            Self::Stale => "another block's data",
+            Self::Missing => "missing data",
             Self::Unknown => "unknown",
         }
     }
@@ -91,6 +133,10 @@ pub struct Stored<'a> {
 pub struct Finding {
     pub cause: Cause,
     pub detail: String,
+    /// Other causes that explain the same mismatches as well.
+    pub others: Vec<String>,
+    /// Rows and columns, in words that follow "in"; none if they are everywhere.
+    pub place: Option<String>,
     pub count: usize,
     pub of: usize,
     /// What is counted.
@@ -123,7 +169,7 @@ pub struct Diagnosis {
     pub tolerated: Vec<Candidate>,
     /// Global scales that are not of the largest magnitude under them.
     pub foreign_globals: usize,
-    /// What differs from the reference, most first.
+    /// What differs from the reference: how it is stored first, then most first.
     pub findings: Vec<Finding>,
     /// Whether the reference was named by the user.
     pub named: bool,
@@ -160,185 +206,176 @@ impl Finding {
 /// # Panics
 /// When the format does not take `cols`, or the buffers are too small.
 pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named: bool) -> Diagnosis {
-    // Rotated values are rounded like any others.
-    let (x, format) = (
-        format.rotated(x),
-        Format {
-            rotation: None,
-            ..*format
-        },
-    );
-    let grid = Grid::new(&format, x.len() / cols, cols);
-    let data = storage::Data::new(&format, &grid, &x, stored.data);
-    let data_order = data.order();
-    let (canonical_codes, known_codes) = data.read(&data_order);
-    let implied = storage::implied(&format, &grid, &x, &canonical_codes, &known_codes);
-    let found = storage::scales(&format, &grid, stored, &implied);
-    let size = format.scaling.map_or(0, |scaling| scaling.scale.bytes());
-    let place = |group: usize| found.as_ref().and_then(|found| found.order.places[group]);
-    let scale = |group: usize| match place(group) {
-        Some(place) => &stored.scale[place * size..(place + 1) * size],
-        None => &[0; 4][..size],
+    diagnose_from(Source::slice(x), cols, stored, format, named, &AtomicUsize::new(0))
+}
+
+/// [`diagnose`] of values that are read where they are needed; counts in `done` the elements that were held against a rule.
+pub fn diagnose_from(
+    source: Source,
+    cols: usize,
+    stored: &Stored,
+    format: &Format,
+    named: bool,
+    done: &AtomicUsize,
+) -> Diagnosis {
+    let problem = Problem::new(source, cols, stored, format);
+    let storage = Storage::new(&problem);
+    let formats = problem.format.by_rules();
+    let declared = View {
+        storage: &storage,
+        scales: Way::default(),
+        codes: Way::default(),
+        under_stored: false,
     };
-    let mut canonical = Canonical {
-        x: &x,
-        grid,
-        codes: canonical_codes,
-        scales: (0..grid.len()).flat_map(scale).copied().collect(),
-        known_scales: (0..grid.len()).map(|group| place(group).is_some()).collect(),
-        known_codes,
-        globals: stored.global.clone(),
-        convention: found.as_ref().and_then(|found| found.convention),
-    };
-    let mut candidates = canonical.candidates(&format);
-    // Few or extreme values imply their scales badly; bytes that a rule makes are right all the same.
-    if let Some(convention) = canonical.convention.filter(|convention| convention.factor != 1.0) {
-        canonical.convention = Some(storage::Convention {
-            factor: 1.0,
-            ..convention
-        });
-        let others = canonical.candidates(&format);
-        match others.iter().any(Candidate::exact) {
-            true => candidates = others,
-            false => canonical.convention = Some(convention),
+    let own = &formats[..1];
+    if named {
+        let mut candidates = rules::candidates(&problem, &declared, own, true, done);
+        if candidates
+            .first()
+            .is_some_and(|own| own.format == formats[0] && own.exact())
+        {
+            return Diagnosis::exact(
+                &problem,
+                &storage,
+                candidates.swap_remove(0),
+                Vec::new(),
+                Vec::new(),
+                named,
+            );
         }
     }
-    // A rule that makes all but the global scale is meant; one that makes some more blocks than the next is not.
-    let badness = |candidate: &&Candidate| {
-        let other = candidate.wrong_globals > 0 && candidate.wrong_blocks > 0;
-        (
-            candidate.wrong_blocks + if other { grid.len() / 50 } else { 0 },
-            candidate.wrong_globals,
-        )
-    };
-    let reference = match named {
-        true => &candidates[0],
-        false => candidates.iter().min_by_key(badness).unwrap_or(&candidates[0]),
+    let candidates = rules::candidates(&problem, &declared, &formats, false, done);
+    let (exact, close): (Vec<Candidate>, Vec<Candidate>) = candidates.into_iter().partition(Candidate::exact);
+    let tolerated: Vec<Candidate> = close
+        .iter()
+        .filter(|candidate| candidate.tolerated())
+        .cloned()
+        .collect();
+    if !named && let Some(first) = exact.first().cloned() {
+        return Diagnosis::exact(&problem, &storage, first, exact, tolerated, named);
     }
-    .clone();
-    let mut findings = misplaced(&canonical, &data, &data_order, stored, &format, found.as_ref());
-    findings.extend(attribute(&canonical, &reference));
-    // What no cause explains comes last, unless it is most: then the others explain some by chance.
-    let count = |unit: &str, unknown: bool| -> usize {
-        let told = |finding: &&Finding| finding.unit == unit && (finding.cause == Cause::Unknown) == unknown;
-        findings.iter().filter(told).map(|finding| finding.count).sum()
+    // A rule that explains the sample is nearly right, and differs too seldom to be seen in it.
+    let seldom = close
+        .iter()
+        .filter(|candidate| !named || candidate.format == formats[0]);
+    let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
+    let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
+        Some(candidate) => Fit::declared(&problem, &candidate.format),
+        None => search::search(&problem, &storage, if named { own } else { &formats }),
     };
-    let by_chance = ["scales", "codes"].map(|unit| (count(unit, true) > count(unit, false)).then_some(unit));
-    let last = |finding: &Finding| finding.cause == Cause::Unknown && !by_chance.contains(&Some(finding.unit));
-    findings.sort_by(|a, b| last(a).cmp(&last(b)).then(b.share().total_cmp(&a.share())));
+    explain(&problem, &storage, &formats, &fit, (exact, tolerated), named, done)
+}
+
+/// What differs from the best that was found.
+fn explain(
+    problem: &Problem,
+    storage: &Storage,
+    formats: &[Format],
+    fit: &Fit,
+    (mut exact, tolerated): (Vec<Candidate>, Vec<Candidate>),
+    named: bool,
+    done: &AtomicUsize,
+) -> Diagnosis {
+    let mut view = View {
+        storage,
+        scales: fit.scales,
+        codes: fit.codes,
+        under_stored: false,
+    };
+    let mut tally = view.tally(problem, &fit.maker, done);
+    if tally.wrong_scales > 0 && fit.scales.recode.is_none() {
+        let stored = View {
+            under_stored: true,
+            ..view
+        };
+        let other = stored.tally(problem, &fit.maker, done);
+        if other.wrong_codes < tally.wrong_codes {
+            (view, tally) = (stored, other);
+        }
+    }
+    let mut findings = storage::findings(problem, &view, fit);
+    let stored_otherwise = !findings.is_empty();
+    if stored_otherwise && exact.is_empty() && fit.maker.input.is_none() {
+        let stored = View {
+            under_stored: false,
+            ..view
+        };
+        exact = rules::candidates(problem, &stored, formats, false, done);
+        exact.retain(Candidate::exact);
+    }
+    let mut rest = scales::classify(problem, &fit.maker, &view, &tally, view.under_stored);
+    rest.extend(codes::classify(problem, &fit.maker, &view, &tally));
+    rest.sort_by(|a, b| {
+        let unknown = |finding: &Finding| finding.cause == Cause::Unknown;
+        unknown(a).cmp(&unknown(b)).then(b.share().total_cmp(&a.share()))
+    });
+    findings.extend(rest);
+    let Tally {
+        wrong_scales,
+        wrong_codes,
+        wrong_blocks,
+        far,
+        ..
+    } = tally;
+    let reference = Candidate {
+        format: fit.maker.format,
+        wrong_scales,
+        wrong_codes,
+        wrong_blocks,
+        wrong_globals: if fit.level == Level::AsStored {
+            0
+        } else {
+            fit.maker.globals.len()
+        },
+        close: !far,
+    };
     Diagnosis {
-        data_order: data_order.name,
-        scale_order: found.map_or_else(String::new, |found| found.order.name),
-        exact: candidates
-            .iter()
-            .filter(|candidate| candidate.exact())
-            .cloned()
-            .collect(),
-        tolerated: candidates
-            .iter()
-            .filter(|candidate| !candidate.exact() && candidate.tolerated())
-            .cloned()
-            .collect(),
-        foreign_globals: canonical.foreign_globals(&format),
+        data_order: storage.code_orders.0[fit.codes.order].name.clone(),
+        scale_order: storage.scale_orders.0[fit.scales.order].name.clone(),
+        exact,
+        tolerated,
+        foreign_globals: if fit.level == Level::AsStored {
+            foreign(problem, &reference.format)
+        } else {
+            0
+        },
         reference,
         findings,
         named,
     }
 }
 
-/// What is stored elsewhere than declared.
-fn misplaced(
-    canonical: &Canonical,
-    data: &storage::Data,
-    order: &storage::Order,
-    stored: &Stored,
-    format: &Format,
-    scales: Option<&storage::Scales>,
-) -> Vec<Finding> {
-    let finding = |order: &storage::Order, what: &str, count, of, unit| Finding {
-        cause: order.cause,
-        detail: format!("{what} are {}", order.name),
-        count,
-        of,
-        unit,
-        example: None,
-    };
-    let mut findings = Vec::new();
-    let elements = canonical.codes.len();
-    let moved =
-        (0..elements).filter(|at| order.places[*at] != Some(*at) && data.raw(*at) != Some(canonical.codes[*at]));
-    findings.push(finding(order, "codes", moved.count(), elements, "codes"));
-    if let (Some(found), Some(scaling)) = (scales, format.scaling) {
-        let declared = storage::declared(&canonical.grid, stored.layout, scaling.scale.bytes());
-        let size = scaling.scale.bytes();
-        let at = |place: Option<usize>| place.and_then(|place| stored.scale.get(place * size..(place + 1) * size));
-        let moved = (0..canonical.grid.len()).filter(|group| at(declared[*group]) != at(found.order.places[*group]));
-        let mut moved = finding(&found.order, "scales", moved.count(), canonical.grid.len(), "scales");
-        if stored.layout.is_some_and(|layout| layout.name.starts_with("blocked")) && found.order.name == "row-major" {
-            moved.cause = Cause::Swizzle;
-        }
-        findings.push(moved);
-    }
-    findings.retain(|finding| finding.count > 0);
-    findings
+/// The global scales that are not of the largest magnitude they stand above: calibrated, or wrong.
+fn foreign(problem: &Problem, format: &Format) -> usize {
+    let globals = problem.stored.global.iter().enumerate();
+    let own = |index: usize| format.global_of(problem.amax_under(index));
+    let foreign = globals.filter(|(index, global)| own(*index).is_some_and(|own| own.to_bits() != global.to_bits()));
+    foreign.count()
 }
 
-/// What differs from the reference, once the bytes are in order.
-fn attribute(canonical: &Canonical, reference: &Candidate) -> Vec<Finding> {
-    let format = &reference.format;
-    let (want, wrong_globals) = canonical.encode(format);
-    let mut findings = Vec::new();
-    if wrong_globals > 0 {
-        let found = canonical
-            .convention
-            .map(|convention| (convention.stored, convention.factor));
-        let detail = match found {
-            Some((stored, 1.0)) => format!("stored is {}", meaning(stored)),
-            Some((_, factor)) if factor.is_nan() => {
-                format!("stored is {:e}, expected a positive number", canonical.globals[0])
-            }
-            Some((_, factor)) => format!("values come out {factor:.4} times too large by any convention"),
-            None => String::new(),
-        };
-        findings.push(Finding {
-            cause: Cause::GlobalScale,
-            detail,
-            count: wrong_globals,
-            of: wrong_globals,
-            unit: "global scales",
-            example: None,
-        });
-    }
-    // The codes are judged under the scales that are stored; where one is not known, under the wanted one.
-    let mut under = want.clone();
-    let grid = canonical.grid;
-    for part in under.parts.iter_mut().filter(|part| part.name == "scale") {
-        let size = part.bytes.len() / grid.len().max(1);
-        for group in (0..grid.len()).filter(|group| canonical.known_scales[*group]) {
-            part.bytes[group * size..(group + 1) * size]
-                .copy_from_slice(&canonical.scales[group * size..(group + 1) * size]);
+impl Diagnosis {
+    fn exact(
+        problem: &Problem,
+        storage: &Storage,
+        reference: Candidate,
+        exact: Vec<Candidate>,
+        tolerated: Vec<Candidate>,
+        named: bool,
+    ) -> Self {
+        Self {
+            data_order: storage.code_orders.0[0].name.clone(),
+            scale_order: storage.scale_orders.0[0].name.clone(),
+            exact: if exact.is_empty() {
+                vec![reference.clone()]
+            } else {
+                exact
+            },
+            tolerated,
+            foreign_globals: foreign(problem, &reference.format),
+            reference,
+            findings: Vec::new(),
+            named,
         }
-    }
-    let elements = Elements::new(canonical, format, format.quotients(canonical.x, &under));
-    let want_codes = codes(format, want.part("data"));
-    let as_wanted = |group: usize| {
-        grid.elements(group)
-            .all(|at| !canonical.known_codes[at] || canonical.codes[at] == want_codes[at])
-    };
-    findings.extend(scales::classify(canonical, format, &want, |group| {
-        (elements.follow_scale(group), as_wanted(group))
-    }));
-    findings.extend(elements.classify(as_wanted));
-    findings
-}
-
-fn meaning(stored: crate::formats::Global) -> &'static str {
-    use crate::formats::Global;
-    match stored {
-        Global::Absent => "nothing",
-        Global::Amax => "the largest magnitude",
-        Global::Decode => "what codes are multiplied by, amax/2688",
-        Global::Encode => "what values are multiplied by, 2688/amax",
     }
 }
 
@@ -352,5 +389,14 @@ impl<'a> From<&'a Encoded> for Stored<'a> {
             global: globals.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
             layout: None,
         }
+    }
+}
+
+/// A maker by the rule of a format, under the global scales as they are stored.
+fn as_stored(problem: &Problem, format: &Format) -> Maker {
+    Maker {
+        format: *format,
+        globals: problem.stored.global.clone(),
+        input: None,
     }
 }

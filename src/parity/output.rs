@@ -68,9 +68,24 @@ pub fn conclusion(diagnosis: &Diagnosis) -> String {
                 true => format!("; explained by {}", names(&diagnosis.exact)),
                 false => also,
             };
-            format!("not {rule}: {}, {}{also}", first.cause, first.detail)
+            format!("not {rule}: {}, {}{also}", first.cause, words(first))
         }
     }
+}
+
+/// What is wrong, where, and what it may be instead.
+fn words(finding: &Finding) -> String {
+    let mut words = finding.detail.clone();
+    if let Some(place) = &finding.place {
+        let _ = write!(words, ", in {place}");
+    }
+    for other in &finding.others {
+        let _ = write!(words, "; or {other}");
+    }
+    if !finding.others.is_empty() {
+        words.push_str(" (these cannot be told apart on this data)");
+    }
+    words
 }
 
 fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> String {
@@ -92,14 +107,9 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
     }
     for finding in &diagnosis.findings {
         let Finding {
-            cause,
-            detail,
-            count,
-            of,
-            unit,
-            ..
+            cause, count, of, unit, ..
         } = finding;
-        line(format!("{cause:24} {count} of {of} {unit}: {detail}"));
+        line(format!("{cause:24} {count} of {of} {unit}: {}", words(finding)));
         if let Some(example) = &finding.example {
             let source: Vec<String> = example.source.iter().map(|x| format!("{x:?}")).collect();
             let (stored, expected) = (&example.stored, &example.expected);
@@ -118,6 +128,8 @@ fn record(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -
         json!({
             "cause": finding.cause.name(),
             "detail": finding.detail,
+            "others": finding.others,
+            "place": finding.place,
             "count": finding.count,
             "of": finding.of,
             "unit": finding.unit,

@@ -1,336 +1,437 @@
-//! Why scales are not the rule's: every cause that can be computed is, for all blocks, and the one that explains most of
-//! the wrong scales and predicts the fewest that are not there is taken first.
+//! Why scales are not the maker's: every cause that can be computed is, and held against those that differ and those that
+//! do not.
 
-use super::rules::Canonical;
-use super::storage::global_of;
+mod amaxes;
+
+use super::choose::{Tried, choose};
+use super::levels::amax_of;
+use super::maker::Maker;
+use super::place::{Hits, Place};
+use super::problem::{Problem, largest, spread};
+use super::verify::{Tally, View};
 use super::{Cause, Example, Finding};
-use crate::formats::{Encoded, Format, Scale};
+use crate::formats::Scale;
 
 /// Blocks that are looked at, of the wrong and of the right ones.
-const WRONG: usize = 20_000;
-const RIGHT: usize = 4_000;
+const WRONG: usize = 512;
+const RIGHT: usize = 256;
+/// Elements of all blocks that are looked at.
+const ELEMENTS: usize = 1 << 15;
 /// Elements of the largest blocks of which each is tried to be left out.
 const LANES: usize = 256;
 
 /// A block whose scale is looked at.
 struct Block {
     group: usize,
+    /// Empty of blocks too large to look at.
     values: Vec<f32>,
     stored: u32,
+    /// As it would be stored.
     want: u32,
-    /// The largest magnitude of its values.
-    amax: f32,
-    global: f32,
 }
 
-/// A way to go wrong, and the scales it gives.
-struct Hypothesis {
-    cause: Cause,
-    detail: String,
-    scales: Vec<Option<u32>>,
+/// Explanations are tried for these.
+struct Scales<'a> {
+    problem: &'a Problem<'a>,
+    maker: &'a Maker,
+    view: &'a View<'a>,
+    wrong: Vec<Block>,
+    right: Vec<Block>,
+    /// Whether the codes of wrong blocks were made with the stored scales.
+    follow: bool,
+    tried: Vec<Tried>,
 }
 
-/// The findings on scales; `made_with` tells whether a block's codes are those of the stored scale and of the wanted one.
-pub fn classify(
-    canonical: &Canonical,
-    format: &Format,
-    want: &Encoded,
-    made_with: impl Fn(usize) -> (bool, bool),
-) -> Vec<Finding> {
-    let Some(scaling) = format.scaling else {
-        return Vec::new();
-    };
-    let grid = canonical.grid;
-    let scale = |bytes: &[u8], group| canonical.scale(format, bytes, group);
-    let differs = |group: &usize| {
-        canonical.known_scales[*group] && scale(&canonical.scales, *group) != scale(want.part("scale"), *group)
-    };
-    let wrong: Vec<usize> = (0..grid.len()).filter(differs).collect();
-    if wrong.is_empty() {
+/// The findings on scales. `follow`: codes are those of the stored scales, wrong as these are.
+pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, follow: bool) -> Vec<Finding> {
+    if tally.groups.is_empty() {
         return Vec::new();
     }
-    let globals: Vec<f32> = want
-        .part("global")
-        .as_chunks()
-        .0
-        .iter()
-        .map(|bytes| f32::from_le_bytes(*bytes))
-        .collect();
-    let amaxes: Vec<f32> = (0..grid.len())
-        .map(|group| largest(grid.elements(group).map(|at| canonical.x[at])))
-        .collect();
-    let block = |group: usize| Block {
-        group,
-        values: grid.elements(group).map(|at| canonical.x[at]).collect(),
-        stored: scale(&canonical.scales, group),
-        want: scale(want.part("scale"), group),
-        amax: amaxes[group],
-        global: global_of(format, &grid, &globals, group),
-    };
-    let example = |block: &Block| Example {
-        place: grid.place(block.group).to_vec(),
-        source: block.values.iter().take(16).copied().collect(),
-        stored: show(&scaling.scale, block.stored),
-        expected: show(&scaling.scale, block.want),
-    };
-    let mut findings = Findings::default();
-    let mut left = Vec::new();
-    for group in wrong.iter().copied().take(WRONG) {
-        let block = block(group);
-        let nan = |bits: u32| value(&scaling.scale, bits).is_nan();
-        let highest = match scaling.scale {
-            Scale::E8m0(_) => 254,
-            Scale::E4m3(_) => 0x7e,
-            Scale::F32(_) => u32::MAX,
-        };
-        let (by_stored, by_want) = made_with(group);
-        let near = block.stored.abs_diff(block.want) <= 1;
-        if block.want == highest || nan(block.stored) || nan(block.want) {
-            findings.add(Cause::Saturation, "of scales: the largest code or NaN", || {
-                example(&block)
-            });
-        } else if by_want && !by_stored && !near {
-            findings.add(
-                Cause::Layout,
-                "the codes were made with another scale than the one stored for their block",
-                || example(&block),
-            );
-        } else {
-            left.push(block);
-        }
+    let grid = problem.grid;
+    let mut hits = Hits::new(grid.count.0, grid.count.1);
+    for group in &tally.groups {
+        let [r, c] = grid.place(*group);
+        hits.add(r, c);
     }
-    let step = (grid.len() / RIGHT).max(1);
-    let right: Vec<Block> = (0..grid.len())
-        .step_by(step)
-        .filter(|group| !differs(group))
-        .map(block)
-        .collect();
-    let blocks: Vec<&Block> = left.iter().chain(&right).collect();
-    let hypotheses = hypotheses(format, canonical, &amaxes, &blocks);
-    let mut open: Vec<usize> = (0..left.len()).collect();
-    while !open.is_empty() {
-        let explained = |h: &Hypothesis| {
-            open.iter()
-                .filter(|at| h.scales[**at] == Some(left[**at].stored))
-                .count()
-        };
-        let false_alarms = |h: &Hypothesis| {
-            (left.len()..blocks.len())
-                .filter(|at| h.scales[*at].is_some_and(|scale| scale != blocks[*at].want))
-                .count()
-        };
-        let Some(best) = hypotheses
-            .iter()
-            .max_by_key(|h| (explained(h), std::cmp::Reverse(false_alarms(h))))
-        else {
-            break;
-        };
-        // Of equals the first in the list: `max_by_key` gives the last.
-        let key = (explained(best), false_alarms(best));
-        let best = hypotheses
-            .iter()
-            .find(|h| (explained(h), false_alarms(h)) == key)
-            .unwrap_or(best);
-        // By chance a hypothesis explains a few blocks of any fault.
-        if key.0 * 3 < open.len() {
-            break;
-        }
-        open.retain(|at| {
-            let block = &left[*at];
-            let explains = best.scales[*at] == Some(block.stored);
-            if explains {
-                findings.add(best.cause, &best.detail, || example(block));
-            }
-            !explains
-        });
-    }
-    for block in open.into_iter().map(|at| &left[at]) {
-        let of_element = |x: &f32| bits(&format.scale_of(*x, &block.values, block.global)) == block.stored;
-        if block.stored.abs_diff(block.want) <= if scaling.scale.bytes() == 4 { 8 } else { 1 } {
-            findings.add(Cause::ScaleRounding, "one code or a few ulps off", || example(block));
-        } else if block.values.iter().any(of_element) {
-            findings.add(Cause::Amax, "of some of the block's elements", || example(block));
-        } else {
-            findings.add(Cause::Unknown, "scales no cause explains", || example(block));
-        }
-    }
-    let mut findings = findings.0;
+    let place = hits.place();
+    let mut scales = Scales::new(problem, maker, view, tally, &place, follow);
+    scales.try_all();
+    let (chosen, open) = choose(&scales.tried, scales.wrong.len());
+    let looked = scales.wrong.len();
     // Those not looked at are taken to be like the others.
-    let looked = wrong.len().min(WRONG);
-    for finding in &mut findings {
-        finding.count = finding.count * wrong.len() / looked;
-        finding.of = grid.len();
-        finding.unit = "scales";
+    let count = |of: usize| (of * tally.groups.len()).div_ceil(looked);
+    let finding = |cause, detail: String, others: Vec<String>, some: &[usize]| Finding {
+        cause,
+        detail,
+        others,
+        place: place.text("row", "block"),
+        count: count(some.len()).min(tally.groups.len()),
+        of: grid.len(),
+        unit: "scales",
+        example: some.first().map(|index| scales.example(&scales.wrong[*index])),
+    };
+    let mut findings: Vec<Finding> = chosen
+        .iter()
+        .map(|chosen| {
+            finding(
+                chosen.cause,
+                chosen.detail.clone(),
+                chosen.others.clone(),
+                &chosen.explained,
+            )
+        })
+        .collect();
+    if !open.is_empty() {
+        let (cause, detail) = scales.evidence(&open, tally);
+        findings.push(finding(cause, detail, Vec::new(), &open));
     }
     findings
 }
 
-/// All ways to go wrong that can be computed, those that are likelier at first sight first.
-fn hypotheses(format: &Format, canonical: &Canonical, amaxes: &[f32], blocks: &[&Block]) -> Vec<Hypothesis> {
-    let mut all = Vec::new();
-    let scale_of =
-        |format: &Format, amax: f32, block: &Block| bits(&format.scale_of(amax, &block.values, block.global));
-    for other in format.by_rules().into_iter().skip(1) {
-        let rule = other.scaling.map_or("", |scaling| scaling.scale.rule().0);
-        all.push(Hypothesis {
-            cause: Cause::ScaleRounding,
-            detail: format!("as rule {rule} has it"),
-            scales: blocks
-                .iter()
-                .map(|block| Some(scale_of(&other, block.amax, block)))
-                .collect(),
+impl<'a> Scales<'a> {
+    fn new(
+        problem: &'a Problem<'a>,
+        maker: &'a Maker,
+        view: &'a View<'a>,
+        tally: &Tally,
+        place: &Place,
+        follow: bool,
+    ) -> Self {
+        let grid = problem.grid;
+        let size = grid.tile.0 * grid.tile.1;
+        let number = |most: usize| (ELEMENTS / size).clamp(8, most);
+        let block = |group: usize| {
+            let want = maker.scale(problem, group)?;
+            let small = size <= ELEMENTS;
+            Some(Block {
+                group,
+                values: if small { problem.block(group) } else { Vec::new() },
+                stored: view.scale(problem, group)?,
+                want: view.as_stored(want),
+            })
+        };
+        let wrong = spread(tally.groups.len(), number(WRONG));
+        let right = spread(grid.len(), number(RIGHT)).into_iter().filter(|group| {
+            let [r, c] = grid.place(*group);
+            place.contains(r, c) && tally.groups.binary_search(group).is_err()
         });
-    }
-    for (detail, step) in [("one code below", -1), ("one code above", 1)] {
-        all.push(Hypothesis {
-            cause: Cause::ScaleRounding,
-            detail: detail.into(),
-            scales: blocks.iter().map(|block| block.want.checked_add_signed(step)).collect(),
-        });
-    }
-    let mut amax = |detail: String, of: &dyn Fn(&Block) -> Option<f32>| {
-        all.push(Hypothesis {
-            cause: Cause::Amax,
-            detail,
-            scales: blocks
-                .iter()
-                .map(|block| of(block).map(|amax| scale_of(format, amax, block)))
-                .collect(),
-        });
-    };
-    let part = |block: &Block, keep: &dyn Fn(usize, usize) -> bool| {
-        let n = block.values.len();
-        Some(largest(
-            block
-                .values
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| keep(*i, n))
-                .map(|(_, x)| *x),
-        ))
-    };
-    amax("of the first half of the block".into(), &|block| {
-        part(block, &|i, n| i < n / 2)
-    });
-    amax("of the second half of the block".into(), &|block| {
-        part(block, &|i, n| i >= n / 2)
-    });
-    amax("of every second element, from the first".into(), &|block| {
-        part(block, &|i, _| i % 2 == 0)
-    });
-    amax("of every second element, from the second".into(), &|block| {
-        part(block, &|i, _| i % 2 == 1)
-    });
-    amax("of the values, not of their magnitudes".into(), &|block| {
-        Some(block.values.iter().copied().fold(0.0, f32::max))
-    });
-    for (pieces, name) in [(4, "quarter"), (8, "eighth")] {
-        for piece in 0..pieces {
-            let detail = format!("without the {name} number {}", piece + 1);
-            amax(detail, &|block| part(block, &|i, n| i * pieces / n != piece));
+        Self {
+            problem,
+            maker,
+            view,
+            wrong: wrong.into_iter().filter_map(|at| block(tally.groups[at])).collect(),
+            right: right.filter_map(block).collect(),
+            follow,
+            tried: Vec::new(),
         }
     }
-    let grid = canonical.grid;
-    let (down, across) = grid.count;
-    let neighbour = |block: &Block, dr: isize, dc: isize| {
-        let [r, c] = grid.place(block.group);
-        let (r, c) = (r.checked_add_signed(dr)?, c.checked_add_signed(dc)?);
-        (r < down && c < across).then(|| amaxes[r * across + c])
-    };
-    amax("of the block before".into(), &|block| neighbour(block, 0, -1));
-    amax("of the next block".into(), &|block| neighbour(block, 0, 1));
-    amax("of the block above".into(), &|block| neighbour(block, -1, 0));
-    amax("of the block below".into(), &|block| neighbour(block, 1, 0));
-    amax("of two blocks side by side".into(), &|block| {
-        let c = grid.place(block.group)[1];
-        let other = neighbour(block, 0, if c.is_multiple_of(2) { 1 } else { -1 }).unwrap_or(0.0);
-        Some(block.amax.max(other))
-    });
-    let whole = amaxes.iter().copied().fold(0.0, f32::max);
-    let rows: Vec<f32> = amaxes
-        .chunks(across.max(1))
-        .map(|row| row.iter().copied().fold(0.0, f32::max))
-        .collect();
-    amax("of the tensor".into(), &|_| Some(whole));
-    amax("of the row".into(), &|block| Some(rows[grid.place(block.group)[0]]));
-    all.extend(without_elements(format, blocks));
-    all
-}
 
-/// The largest magnitude without one element, the same in all blocks: without any but the largest it stays.
-fn without_elements(format: &Format, blocks: &[&Block]) -> Vec<Hypothesis> {
-    let mut all: Vec<Hypothesis> = Vec::new();
-    if blocks.iter().any(|block| block.values.len() > LANES) {
-        return all;
+    fn scale(&self) -> Scale {
+        self.problem.format.scaling.expect("there are scales").scale
     }
-    for (at, block) in blocks.iter().enumerate() {
-        let Some(top) = (0..block.values.len()).max_by_key(|i| block.values[*i].abs().to_bits()) else {
-            continue;
-        };
-        let others = block.values.iter().enumerate().filter(|(i, _)| *i != top);
-        let second = bits(&format.scale_of(largest(others.map(|(_, x)| *x)), &block.values, block.global));
-        while all.len() <= top {
-            all.push(Hypothesis {
-                cause: Cause::Amax,
-                detail: format!("without element {} of the block", all.len()),
-                scales: blocks.iter().map(|block| Some(block.want)).collect(),
+
+    fn hold(&mut self, cause: Cause, detail: impl Into<String>, predict: impl Fn(&Self, &Block) -> Option<u32>) {
+        let explains: Vec<bool> = self
+            .wrong
+            .iter()
+            .map(|block| predict(self, block) == Some(block.stored))
+            .collect();
+        if !explains.contains(&true) {
+            return;
+        }
+        let alarm = |block: &&Block| predict(self, block).is_some_and(|scale| scale != block.want);
+        let alarms = self.right.iter().filter(alarm).count() as f64 / self.right.len().max(1) as f64;
+        let detail = detail.into();
+        self.tried.push(Tried {
+            cause,
+            detail,
+            explains,
+            alarms,
+        });
+    }
+
+    /// Scales of another largest magnitude.
+    fn amax(&mut self, detail: impl Into<String>, of: impl Fn(&Self, &Block) -> Option<f32>) {
+        self.hold(Cause::Amax, detail, |scales, block| {
+            let amax = of(scales, block)?;
+            let scale = scales.maker.scale_of(scales.problem, block.group, amax, &block.values);
+            Some(scales.view.as_stored(scale))
+        });
+    }
+
+    fn of_part(&mut self, detail: impl Into<String>, keep: impl Fn(usize, usize) -> bool) {
+        self.amax(detail, |_, block| {
+            let n = block.values.len();
+            let kept = block.values.iter().enumerate().filter(|(i, _)| keep(*i, n));
+            (n > 0).then(|| largest(kept.map(|(_, x)| *x)))
+        });
+    }
+
+    fn try_all(&mut self) {
+        self.steps();
+        self.rules();
+        self.parts();
+        self.neighbours();
+        self.others();
+        self.without_elements();
+        self.recodes();
+        self.limits();
+    }
+
+    fn steps(&mut self) {
+        if self.problem.scale_bytes() == 1 {
+            for (detail, step) in [("one code below", -1), ("one code above", 1)] {
+                self.hold(Cause::ScaleRounding, detail, |_, block| {
+                    block.want.checked_add_signed(step)
+                });
+            }
+        } else {
+            for (detail, ulps) in [("up to 8 ulps below", -8i32..0), ("up to 8 ulps above", 1..9)] {
+                self.hold(Cause::ScaleRounding, detail, |_, block| {
+                    let apart = block.stored.wrapping_sub(block.want) as i32;
+                    Some(if ulps.contains(&apart) {
+                        block.stored
+                    } else {
+                        block.want
+                    })
+                });
+            }
+            self.hold(Cause::ScaleRounding, "up to 8 ulps off", |_, block| {
+                let near = block.stored.abs_diff(block.want) <= 8;
+                Some(if near { block.stored } else { block.want })
             });
         }
-        all[top].scales[at] = Some(second);
     }
-    all
-}
 
-/// Counts by cause and detail, and the first example of each.
-#[derive(Default)]
-pub struct Findings(pub Vec<Finding>);
-
-impl Findings {
-    pub fn add(&mut self, cause: Cause, detail: &str, example: impl FnOnce() -> Example) {
-        match self
-            .0
-            .iter_mut()
-            .find(|finding| finding.cause == cause && finding.detail == detail)
-        {
-            Some(finding) => finding.count += 1,
-            None => self.0.push(Finding {
-                cause,
-                detail: detail.into(),
-                count: 1,
-                of: 0,
-                unit: "",
-                example: Some(example()),
-            }),
+    fn rules(&mut self) {
+        let own = self.maker.format;
+        for other in own.by_rules().into_iter().skip(1) {
+            let Some(scaling) = other.scaling else { continue };
+            let globals = match (scaling.scale, self.scale()) {
+                (Scale::E4m3(rule), Scale::E4m3(own)) if rule.stored != own.stored => {
+                    let amax = |global: &f32| other.global_of(amax_of(own.stored, *global)).unwrap_or(1.0);
+                    self.maker.globals.iter().map(amax).collect()
+                }
+                _ => self.maker.globals.clone(),
+            };
+            let maker = Maker {
+                format: other,
+                globals,
+                input: self.maker.input,
+            };
+            let detail = format!("as rule {} has it", scaling.scale.rule().0);
+            self.hold(Cause::ScaleRounding, detail, |scales, block| {
+                Some(scales.view.as_stored(maker.scale(scales.problem, block.group)?))
+            });
         }
-    }
-}
-
-/// The largest magnitude; NaN beats all.
-fn largest(values: impl Iterator<Item = f32>) -> f32 {
-    f32::from_bits(values.map(|x| x.abs().to_bits()).max().unwrap_or(0))
-}
-
-fn bits(bytes: &[u8]) -> u32 {
-    match *bytes {
-        [byte] => byte.into(),
-        [a, b, c, d] => {
-            let bits = u32::from_le_bytes([a, b, c, d]);
-            if f32::from_bits(bits).is_nan() {
-                0x7fc0_0000
-            } else {
-                bits
+        if let Scale::E4m3(_) = self.scale() {
+            for (detail, up) in [
+                ("rounded down, not to nearest", false),
+                ("rounded up, not to nearest", true),
+            ] {
+                self.hold(Cause::ScaleRounding, detail, |scales, block| {
+                    let exact = scales.exact(block)?;
+                    let value = |code: u32| f64::from(scales.problem.value(code));
+                    let below = (0..0x7f).rev().find(|code| value(*code) <= exact).unwrap_or(0);
+                    Some(if up && value(below) < exact {
+                        (below + 1).min(0x7e)
+                    } else {
+                        below
+                    })
+                });
             }
         }
-        _ => 0,
+    }
+
+    /// The scale of an NVFP4 block before it is rounded.
+    fn exact(&self, block: &Block) -> Option<f64> {
+        let Scale::E4m3(rule) = self.scale() else { return None };
+        let amax = f64::from(self.problem.amax[block.group]);
+        let global = self.maker.global(self.problem, block.group);
+        let own = if self.maker.globals.is_empty() {
+            2688.0
+        } else {
+            f64::from(amax_of(rule.stored, global))
+        };
+        Some(amax / 6.0 * 2688.0 / own).filter(|exact| exact.is_finite())
+    }
+
+    fn others(&mut self) {
+        // One factor of all largest magnitudes: found on the blocks that differ.
+        let ratio = |block: &Block| {
+            let (stored, want) = (self.problem.value(block.stored), self.problem.value(block.want));
+            Some(f64::from(stored) / f64::from(want)).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
+        };
+        let mut ratios: Vec<f64> = self.wrong.iter().filter_map(ratio).collect();
+        ratios.sort_by(f64::total_cmp);
+        if let Some(&middle) = ratios.get(ratios.len() / 2) {
+            let steps = if self.problem.scale_bytes() == 4 { 0..1 } else { -24..25 };
+            let mut factors: Vec<f64> = steps
+                .map(|step| middle * f64::from(step).mul_add(1.0 / 48.0, 0.0).exp2())
+                .collect();
+            factors.extend([0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.05, 1.1, 1.2, 1.25, 1.5, 2.0]);
+            for factor in factors.into_iter().filter(|factor| (factor - 1.0).abs() > 1e-3) {
+                let detail = format!("times a factor of about {factor:.3} (clipped or with headroom)");
+                self.amax(detail, |scales, block| {
+                    Some((f64::from(scales.problem.amax[block.group]) * factor) as f32)
+                });
+            }
+        }
+        let power = |bits: u32| bits & 0x7f80_0000;
+        self.amax("rounded up to a power of two", |scales, block| {
+            Some(f32::from_bits(power(
+                scales.problem.amax[block.group].to_bits() + 0x7f_ffff,
+            )))
+        });
+        self.amax("rounded down to a power of two", |scales, block| {
+            Some(f32::from_bits(power(scales.problem.amax[block.group].to_bits())))
+        });
+    }
+
+    /// The largest magnitude without one element, the same in all blocks.
+    fn without_elements(&mut self) {
+        let size = self.wrong.iter().map(|block| block.values.len()).max().unwrap_or(0);
+        if size > LANES {
+            return;
+        }
+        for lane in 0..size {
+            self.of_part(format!("without element {lane} of the block"), move |i, _| i != lane);
+        }
+    }
+
+    fn recodes(&mut self) {
+        let (view, problem) = (self.view, self.problem);
+        for recode in &view.storage.scale_recodes {
+            self.hold(recode.cause, format!("scales are {}", recode.name), |_, block| {
+                let made = (recode.apply)(block.want);
+                // As near as the change can be computed.
+                Some(if made != block.stored && recode.explains(block.want, block.stored) {
+                    block.stored
+                } else {
+                    made
+                })
+            });
+        }
+        let mut values: Vec<u32> = self.wrong.iter().map(|block| block.stored).collect();
+        values.sort_unstable();
+        if let Some(&common) = values.get(values.len() / 2) {
+            let shown = show(&self.scale(), common);
+            self.hold(
+                Cause::Missing,
+                format!("all scales are {shown}: never written, or written over"),
+                |_, _| Some(common),
+            );
+            self.hold(
+                Cause::ScaleRounding,
+                format!("blocks of zeros have the scale {shown}"),
+                |_, block| {
+                    let zero = problem.amax[block.group] == 0.0;
+                    Some(if zero { common } else { block.want })
+                },
+            );
+        }
+    }
+
+    fn limits(&mut self) {
+        let stored = || {
+            self.wrong
+                .iter()
+                .chain(&self.right)
+                .map(|block| self.problem.value(block.stored))
+        };
+        let finite = || stored().filter(|value| value.is_finite());
+        let (least, most) = (finite().fold(f32::INFINITY, f32::min), finite().fold(0.0, f32::max));
+        let problem = self.problem;
+        let value = |bits: u32| problem.value(bits);
+        let clamp = |block: &Block, limit: f32, below: bool| {
+            let beyond = if below {
+                value(block.want) < limit
+            } else {
+                value(block.want) > limit
+            };
+            let at = value(block.stored) == limit;
+            if beyond {
+                if at { block.stored } else { u32::MAX }
+            } else {
+                block.want
+            }
+        };
+        self.hold(
+            Cause::Saturation,
+            format!("of scales: none is below {least:e}"),
+            |_, block| Some(clamp(block, least, true)),
+        );
+        self.hold(
+            Cause::Saturation,
+            format!("of scales: none is above {most:e}"),
+            |_, block| Some(clamp(block, most, false)),
+        );
+        let highest = match self.scale() {
+            Scale::E8m0(_) => 254,
+            Scale::E4m3(_) => 0x7e,
+            // Not the type's: any scale may be as large.
+            Scale::F32(_) | Scale::Half(..) | Scale::Affine(_) => u32::MAX,
+        };
+        self.hold(Cause::Saturation, "of scales: the largest code or NaN", |_, block| {
+            let special = block.want == highest || value(block.stored).is_nan() || value(block.want).is_nan();
+            Some(if special { block.stored } else { block.want })
+        });
+    }
+
+    /// What is seen of scales that nothing explains.
+    fn evidence(&self, open: &[usize], tally: &Tally) -> (Cause, String) {
+        let blocks: Vec<&Block> = open.iter().map(|index| &self.wrong[*index]).collect();
+        if self.is_permutation(tally) {
+            return (
+                Cause::Layout,
+                "the right scales at other places, in an order that has no name here".into(),
+            );
+        }
+        let ratio = |block: &&Block| self.problem.value(block.stored) / self.problem.value(block.want);
+        let mut ratios: Vec<f32> = blocks.iter().map(ratio).filter(|ratio| !ratio.is_nan()).collect();
+        ratios.sort_by(f32::total_cmp);
+        let range = match (ratios.first(), ratios.last()) {
+            (Some(a), Some(b)) => format!("they are {a:.3} to {b:.3} times the expected ones"),
+            _ => "they are no numbers".into(),
+        };
+        let with = match self.follow {
+            true => "the codes were made with the stored scales",
+            false => "the codes were not made with the stored scales",
+        };
+        (Cause::Unknown, format!("scales no cause explains: {range}; {with}"))
+    }
+
+    /// Whether all stored scales are the expected ones at other places.
+    fn is_permutation(&self, tally: &Tally) -> bool {
+        if tally.groups.len() < 16 {
+            return false;
+        }
+        let pairs = tally.groups.iter().filter_map(|group| {
+            let want = self.view.as_stored(self.maker.scale(self.problem, *group)?);
+            Some((want, self.view.scale(self.problem, *group)?))
+        });
+        let (mut want, mut stored): (Vec<u32>, Vec<u32>) = pairs.unzip();
+        want.sort_unstable();
+        stored.sort_unstable();
+        let mut kinds = want.clone();
+        kinds.dedup();
+        want == stored && kinds.len() > 2
+    }
+
+    fn example(&self, block: &Block) -> Example {
+        let scale = self.scale();
+        Example {
+            place: self.problem.grid.place(block.group).to_vec(),
+            source: block.values.iter().take(16).copied().collect(),
+            stored: show(&scale, block.stored),
+            expected: show(&scale, block.want),
+        }
     }
 }
 
-fn value(scale: &Scale, bits: u32) -> f32 {
-    scale.value(&bits.to_le_bytes()[..scale.bytes()])
-}
-
-fn show(scale: &Scale, bits: u32) -> String {
-    let value = value(scale, bits);
+/// A scale as a person reads it.
+pub fn show(scale: &Scale, bits: u32) -> String {
+    let value = scale.value(&bits.to_le_bytes()[..scale.bytes()]);
     match scale.bytes() {
         1 => format!("{bits:#04x} ({value:e})"),
         _ => format!("{bits:#010x} ({value:e})"),

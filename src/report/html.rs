@@ -7,7 +7,9 @@ use super::figures::{self, Section};
 use super::overview::{Column, Row};
 use super::recipes::Group;
 use super::verdicts::{Check, Outcome, Tally};
+use crate::gate::Status;
 use crate::sweep::experiment::Experiment;
+use crate::sweep::invocation::quoted;
 
 #[derive(Template)]
 #[template(path = "report.html")]
@@ -19,8 +21,10 @@ struct Page<'a> {
     tally: Tally,
     smallest: Option<String>,
     setting: String,
-    failed: &'a [Check<'a>],
-    passed: &'a [Check<'a>],
+    failed: Vec<&'a Check<'a>>,
+    unjudged: Vec<&'a Check<'a>>,
+    passed: Vec<&'a Check<'a>>,
+    unselected: Option<String>,
     columns: &'a [Column],
     groups: Vec<(&'static str, Vec<&'a Row<'a>>)>,
     sections: Vec<Section>,
@@ -47,7 +51,6 @@ pub fn html(run: &Summarized) -> String {
             .filter(|row| row.candidate.group == group)
             .collect::<Vec<_>>()
     };
-    let (failed, passed) = run.checks.split_at(run.tally.fail);
     let mut groups: Vec<(&str, Vec<&Row>)> = groups.map(|(title, group)| (title, rows(group))).into();
     groups.retain(|group| !group.1.is_empty());
     if let [(title, _)] = &mut groups[..] {
@@ -59,13 +62,15 @@ pub fn html(run: &Summarized) -> String {
         tone: match run.tally.outcome() {
             Outcome::Pass => "pass",
             Outcome::Fail => "fail",
-            Outcome::Incomplete | Outcome::NotJudged => "open",
+            Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => "open",
         },
-        tally: run.tally,
+        tally: run.tally.clone(),
         smallest: run.smallest(),
         setting: run.setting(),
-        failed,
-        passed,
+        failed: run.checks_of(&[Status::Fail]),
+        unjudged: run.checks_of(&[Status::NotJudged, Status::NotForDevice]),
+        passed: run.checks_of(&[Status::Pass]),
+        unselected: run.unselected(),
         columns: &run.overview.columns,
         groups,
         sections: figures::sections(run),
@@ -84,16 +89,5 @@ fn command(run: &Summarized) -> String {
         Some(commit) => format!("git checkout {}\n", quoted(commit.trim_end_matches('+'))),
         None => String::new(),
     };
-    let file = quoted(&format!("{}.toml", manifest.experiment.name));
-    format!("{checkout}ulplab sweep {file} --seed {}", manifest.experiment.seed)
-}
-
-/// A word for a shell.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.into()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+    checkout + &manifest.invocation.command(manifest.experiment.seed)
 }

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::Summarized;
 use super::recipes::{Gate, Group};
 use super::verdicts::Check;
+use super::{Summarized, failures};
+use crate::gate::Status;
 
-/// One suite, one test case for each verdict; a recipe that no gate binds is skipped, a missing cell is an error.
+/// One suite, one test case for each verdict; what was not judged and a recipe that no gate binds are skipped, a missing cell
+/// is an error.
 pub fn junit(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let mut suite = TestSuite::new(clean(&manifest.experiment.name));
@@ -51,17 +53,24 @@ fn judged(check: &Check) -> TestCase {
         ("statistic", check.statistic.clone()),
         ("reference's own", check.reference.clone()),
     ];
-    let status = if verdict.pass {
-        TestCaseStatus::success()
-    } else {
-        let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-        let lines = numbers
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}\n"))
-            .collect::<String>();
-        status.set_type("gate").set_message(clean(&verdict.message));
-        status.set_description(clean(&format!("{lines}why: {}", rule.why)));
-        status
+    let status = match verdict.status {
+        Status::Pass => TestCaseStatus::success(),
+        Status::NotJudged | Status::NotForDevice => {
+            let mut status = TestCaseStatus::skipped();
+            status.set_message(clean(&format!("{}: {}", check.label(), verdict.message)));
+            status
+        }
+        Status::Fail => {
+            let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+            let lines = numbers
+                .iter()
+                .map(|(name, value)| format!("{name}: {value}\n"))
+                .collect::<String>();
+            status.set_type("gate").set_message(clean(&verdict.message));
+            let wrong = failures::text(&verdict.failures);
+            status.set_description(clean(&format!("{lines}why: {}\n{wrong}", rule.why)));
+            status
+        }
     };
     let mut case = TestCase::new(
         clean(&format!("{}: {} {}", check.rule, check.statistic, rule.require)),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::Summarized;
+use super::cases;
 use super::chart::escape;
 use super::figures::{Figure, Section, Size};
 use super::index::{Index, Quantity};
@@ -109,25 +110,51 @@ pub fn columns() -> Vec<Column> {
 
 /// The table of all timed cases.
 pub fn sections(run: &Summarized) -> Vec<Section> {
-    vec![Section {
-        id: "times",
-        title: "Times",
-        intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
+    vec![
+        cases_section(run.run),
+        Section {
+            id: "times",
+            title: "Times",
+            intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
                 back to back, graph as one of many launches in a graph, rotated the same on other memory each time, none of it in \
                 that cache. Shares are of the copy bandwidth of the same run, \
                 by the bytes that must move. Kernels are timed only where nothing was wrong with them. What a program claims is \
                 its own figure. A peer is the fastest of other people's code timed on the case on the same kind of card, and × \
                 peer how many times as fast as it the kernel is, cold.",
+            figures: vec![Figure {
+                markup: markup(run.run),
+                caption: run
+                    .run
+                    .manifest
+                    .ceilings
+                    .map_or(String::new(), |ceilings| format!("In this run: {ceilings}.")),
+                size: Size::Whole,
+            }],
+        },
+    ]
+}
+
+/// The table of all cases.
+fn cases_section(run: &Run) -> Section {
+    let rows = cases::rows(run);
+    let heads = cases::HEADS.map(String::from);
+    let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells().into()).collect();
+    let wrong = rows.iter().filter(|row| !row.right).count();
+    Section {
+        id: "cases",
+        title: "Cases",
+        intro: "Each kernel on each case, what is wrong first: elements or bytes that are not what they must be, in the output where \
+                they are most; the largest error over its bound; the cold time, or what a program claims.",
         figures: vec![Figure {
-            markup: markup(run.run),
-            caption: run
-                .run
-                .manifest
-                .ceilings
-                .map_or(String::new(), |ceilings| format!("In this run: {ceilings}.")),
+            markup: if rows.is_empty() {
+                String::new()
+            } else {
+                rows_markup(&heads, &cells)
+            },
+            caption: format!("{wrong} of {} are wrong.", rows.len()),
             size: Size::Whole,
         }],
-    }]
+    }
 }
 
 /// What a row of times says besides the cold time: head and metric.
@@ -207,14 +234,18 @@ fn markup(run: &Run) -> String {
     if rows.is_empty() {
         return String::new();
     }
+    let heads: Vec<String> = heads.into_iter().map(String::from).collect();
+    rows_markup(&heads, &rows)
+}
+
+fn rows_markup(heads: &[String], rows: &[Vec<String>]) -> String {
     let of = |tag: &str, cells: &[String]| -> String {
         let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escape(cell));
         cells.iter().map(cell).collect()
     };
-    let heads: Vec<String> = heads.into_iter().map(String::from).collect();
     let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>", of("td", row))).collect();
     format!(
         "<div class=\"wide\"><table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table></div>",
-        of("th", &heads)
+        of("th", heads)
     )
 }

@@ -1,7 +1,8 @@
 //! `report.md`, made for `$GITHUB_STEP_SUMMARY`.
 
-use super::Summarized;
 use super::verdicts::Check;
+use super::{Summarized, cases, failures};
+use crate::gate::Status;
 
 /// GitHub drops a step summary above this whole, so the report must stay below.
 pub const LIMIT: usize = 1 << 20;
@@ -22,9 +23,25 @@ pub fn markdown(run: &Summarized) -> String {
     if let Some(smallest) = run.smallest() {
         text += &format!("\n{}.\n", escape(&smallest));
     }
-    let (failed, passed): (Vec<_>, Vec<_>) = run.checks.iter().partition(|check| !check.verdict.pass);
+    let (failed, passed) = (run.checks_of(&[Status::Fail]), run.checks_of(&[Status::Pass]));
+    let unjudged = run.checks_of(&[Status::NotJudged, Status::NotForDevice]);
     checks(&mut text, "Failed checks", &failed, LIMIT / 2);
+    wrong(&mut text, &failed, LIMIT / 8 * 5);
+    let rows = unjudged.iter().map(|check| {
+        let verdict = check.verdict;
+        row([verdict.recipe.as_str(), &check.rule, check.label(), &verdict.message].into_iter())
+    });
+    table(
+        &mut text,
+        "Checks that were not judged",
+        &["recipe", "rule", "", "why"],
+        rows,
+        LIMIT / 16 * 11,
+    );
     overview(&mut text, run, LIMIT / 4 * 3);
+    let cases = cases::rows(run.run);
+    let rows = cases.iter().map(|line| row(line.cells().iter().map(String::as_str)));
+    table(&mut text, "Cases", &cases::HEADS, rows, LIMIT / 16 * 13);
     checks(&mut text, "Passed checks", &passed, LIMIT / 8 * 7);
     let facts = run.facts();
     let rows = facts.iter().map(|(name, value)| row([*name, value].into_iter()));
@@ -45,16 +62,37 @@ fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
     ];
     let rows = checks.iter().map(|check| {
         let rule = &check.verdict.rule;
-        let judged = [
-            check.verdict.recipe.as_str(),
-            &check.rule,
-            &check.statistic,
-            &rule.require,
-        ];
+        let name = match rule.control {
+            true => format!("{} (a control)", check.rule),
+            false => check.rule.clone(),
+        };
+        let statistic = format!("{}{}", check.statistic, check.over);
+        let judged = [check.verdict.recipe.as_str(), &name, &statistic, &rule.require];
         let found = [check.measured.as_str(), &check.layer, &check.reference, &rule.why];
         row(judged.into_iter().chain(found))
     });
     table(text, title, &titles, rows, limit);
+}
+
+/// What makes checks fail.
+fn wrong(text: &mut String, checks: &[&Check], limit: usize) {
+    let mut rows = Vec::new();
+    for check in checks {
+        let (recipe, found) = (check.verdict.recipe.as_str(), &check.verdict.failures);
+        let lines = failures::lines(found).into_iter();
+        rows.extend(lines.map(|line| row([recipe, line.window, line.message, line.why].into_iter())));
+        let more = failures::more(found);
+        if !more.is_empty() {
+            rows.push(row([recipe, "", &more, ""].into_iter()));
+        }
+    }
+    let titles = [
+        "recipe",
+        "window or case",
+        "what is wrong",
+        "why the bound is what it is",
+    ];
+    table(text, "What is wrong", &titles, rows.into_iter(), limit);
 }
 
 fn overview(text: &mut String, run: &Summarized, limit: usize) {
@@ -67,9 +105,13 @@ fn overview(text: &mut String, run: &Summarized, limit: usize) {
     let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
     let rows = run.overview.rows.iter().map(|line| {
         let cells = line.cells.iter().map(|cell| cell.as_deref().unwrap_or("—"));
-        row(std::iter::once(line.candidate.name).chain(cells).chain([line.gate()]))
+        let gate = line.gate();
+        row(std::iter::once(line.candidate.name).chain(cells).chain([gate.as_str()]))
     });
     table(text, "Recipes, by error", &titles, rows, limit);
+    if let Some(unselected) = run.unselected() {
+        *text += &format!("\n{unselected}.\n");
+    }
 }
 
 /// Appends a table, as far as `text` stays below `limit` bytes.

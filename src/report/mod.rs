@@ -1,6 +1,8 @@
 //! Reports: each a pure function of a run, all from the same numbers.
 
+mod cases;
 pub mod chart;
+mod failures;
 mod figures;
 mod findings;
 mod html;
@@ -17,11 +19,13 @@ mod swap_ffn;
 mod terminal;
 mod verdicts;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use crate::atomic::write_text;
+use crate::gate::Status;
 use crate::sweep::experiment::Kind;
-use crate::sweep::run::Run;
+use crate::sweep::run::{Manifest, Run};
 use crate::{Error, Result};
 
 use index::Index;
@@ -105,7 +109,7 @@ pub fn terminal(run: &Run, width: usize, colour: bool) -> String {
 
 /// The counts every report shows; `tally(run).line()` is the verdict line.
 pub fn tally(run: &Run) -> Tally {
-    with(run, |run| run.tally)
+    with(run, |run| run.tally.clone())
 }
 
 /// A run and what all reports derive from it.
@@ -133,14 +137,20 @@ fn with<T>(run: &Run, show: impl FnOnce(&Summarized) -> T) -> T {
 
 impl Summarized<'_> {
     /// The answer in a sentence: the smallest format that passes, and of equally small ones the one with the least
-    /// error.
+    /// error. Nothing is claimed of a run in which anything was left out or not judged.
     fn smallest(&self) -> Option<String> {
         let models = self.run.manifest.experiment.kind == Kind::Model;
+        let judged = matches!(self.tally.outcome(), Outcome::Pass | Outcome::Fail)
+            && self.tally.not_judged == 0
+            && self.run.manifest.left_out.is_empty();
+        if !judged {
+            return None;
+        }
         let passing = self
             .candidates
             .iter()
             .filter(|_| models)
-            .filter(|c| c.group == Group::Plain && c.gate == Gate::Pass);
+            .filter(|c| c.group == Group::Plain && matches!(c.gate, Gate::Pass(_)));
         let sized = passing.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate.name)));
         // Candidates are sorted by error, and the first of equals is kept.
         let (bytes, name) = sized.min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -148,6 +158,60 @@ impl Summarized<'_> {
             "The smallest format that passes: {name}, {} bytes a vector",
             number::tenths(bytes)
         ))
+    }
+
+    /// Recipes that have no row, in a line: those that were not selected.
+    fn unselected(&self) -> Option<String> {
+        let Manifest {
+            cells,
+            recipes,
+            experiment,
+            ..
+        } = &self.run.manifest;
+        let selected: HashSet<&str> = cells.iter().filter_map(|id| id.split('/').next()).collect();
+        let count = recipes
+            .iter()
+            .filter(|recipe| !selected.contains(recipe.name.as_str()))
+            .count();
+        let noun = match experiment.kind {
+            Kind::Kernels => "variant",
+            _ => "recipe",
+        };
+        let verb = if count == 1 { "was" } else { "were" };
+        (count > 0).then(|| format!("{} {verb} not selected", verdicts::plural(count, noun)))
+    }
+
+    fn checks_of(&self, statuses: &[Status]) -> Vec<&Check<'_>> {
+        let listed = self
+            .checks
+            .iter()
+            .filter(|check| statuses.contains(&check.verdict.status));
+        listed.collect()
+    }
+
+    /// What was not judged, a line for each reason: recipes and reason.
+    fn unjudged(&self) -> Vec<(String, &str)> {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for check in self
+            .checks
+            .iter()
+            .filter(|check| check.verdict.status == Status::NotJudged)
+        {
+            let (recipe, why) = (check.verdict.recipe.as_str(), check.verdict.message.as_str());
+            match reasons.iter_mut().find(|(other, _)| *other == why) {
+                Some((_, recipes)) if recipes.contains(&recipe) => {}
+                Some((_, recipes)) => recipes.push(recipe),
+                None => reasons.push((why, vec![recipe])),
+            }
+        }
+        let named = |recipes: Vec<&str>| match &recipes[..] {
+            [first, second, _, rest @ ..] => format!("{first}, {second} and {} more", 1 + rest.len()),
+            few => few.join(", "),
+        };
+        reasons
+            .into_iter()
+            .map(|(why, recipes)| (named(recipes), why))
+            .collect()
     }
 
     /// What was measured on, in a line.
@@ -190,6 +254,7 @@ impl Summarized<'_> {
             ("started", manifest.started_at.clone()),
             ("took", format!("{:.0} s", manifest.seconds)),
         ]);
+        facts.extend(manifest.invocation.mutant.clone().map(|fault| ("planted fault", fault)));
         facts.extend(
             manifest
                 .data

@@ -42,17 +42,26 @@ pub fn signed(x: f64) -> String {
     }
 }
 
-/// `value ±half`, `half` being the farther end of the interval; the value alone where there is no interval.
+/// `value ±half`, `half` being the farther end of the interval; the value alone if the interval has no width, and `value ±—`
+/// if there is none, as over one window.
 pub fn interval(mean: f64, low: f64, high: f64) -> String {
-    let half = (mean - low).abs().max((high - mean).abs());
+    let half = half_width(mean, low, high);
     let sign = if mean < 0.0 { '-' } else { '+' };
     if mean.is_nan() {
         not_finite(mean)
     } else if half == 0.0 {
         format!("{sign}{}", significant(mean.abs(), 2))
+    } else if half.is_nan() {
+        format!("{sign}{} ±—", significant(mean.abs(), 2))
     } else {
         format!("{sign}{} ±{}", significant(mean.abs(), 2), significant(half, 2))
     }
+}
+
+/// From the mean to the farther end; NaN if either end is.
+fn half_width(mean: f64, low: f64, high: f64) -> f64 {
+    let (below, above) = ((mean - low).abs(), (high - mean).abs());
+    if below.is_nan() || above <= below { below } else { above }
 }
 
 /// Decibels, of which a tenth is a difference of one per cent in the error; and exponents.
@@ -66,11 +75,12 @@ pub fn decibels(x: f64) -> String {
 
 /// A value of the metric called `metric` with the farther end of its interval, if it has one: `31.52 ±0.05`.
 pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String {
-    let half = (mean - low).abs().max((high - mean).abs());
+    let half = half_width(mean, low, high);
     let show = Show::of(metric);
     match show {
         Show::Signed => interval(mean, low, high),
         _ if half == 0.0 || !mean.is_finite() => shown(show, mean),
+        _ if half.is_nan() => format!("{} ±—", shown(show, mean)),
         // The interval is never shown narrower than it is.
         Show::Decibels | Show::DecibelsAbove | Show::Exponent => {
             format!("{} ±{:.2}", shown(show, mean), (half * 100.0).ceil() / 100.0)
@@ -213,6 +223,15 @@ mod tests {
             of_metric("of another version", 0.012345),
         ];
         assert_eq!(written, ["12.3", "0.988", "123456", ">0.9999", "5.12", "0.0123"]);
+    }
+
+    #[test]
+    fn where_there_is_no_interval_none_is_shown() {
+        assert_eq!(interval(0.00213, f64::NAN, f64::NAN), "+0.0021 ±—");
+        assert_eq!(interval(0.00213, 0.002, f64::NAN), "+0.0021 ±—");
+        assert_eq!(interval(0.00213, 0.00213, 0.00213), "+0.0021");
+        assert_eq!(of_metric_within("sqnr", 31.524, f64::NAN, f64::NAN), "31.52 ±—");
+        assert_eq!(of_metric_within("recall", 0.9781, f64::NAN, f64::NAN), "0.978 ±—");
     }
 
     #[test]

@@ -215,13 +215,26 @@ pub fn sort_key(experiment: &Experiment, index: &Index, recipe: &str) -> Option<
 }
 
 impl Row<'_> {
-    /// What the gates say of the recipe.
-    pub fn gate(&self) -> &'static str {
+    /// What the gates say of the recipe, and which gates.
+    pub fn gate(&self) -> String {
         match (self.candidate.gate, self.candidate.group) {
-            (Gate::Pass, _) => "PASS",
-            (Gate::Fail, _) => "FAIL",
-            (Gate::Unbound, Group::Reference) => "",
-            (Gate::Unbound, _) => "—",
+            (Gate::Pass(rules), _) => format!("PASS {rules}"),
+            (Gate::Fail(rules), _) => format!("FAIL {rules}"),
+            (Gate::NotJudged { judged: 0, .. }, _) => "not judged".into(),
+            (Gate::NotJudged { judged, all }, _) => format!("{judged} of {all} judged"),
+            (Gate::Control, _) => "control holds".into(),
+            (Gate::Unbound, Group::Reference) => String::new(),
+            (Gate::Unbound, _) => "—".into(),
+        }
+    }
+
+    /// Class of the gate's colours; empty where the gate has none.
+    pub fn tone(&self) -> &'static str {
+        match self.candidate.gate {
+            Gate::Pass(_) => "pass",
+            Gate::Fail(_) => "fail",
+            Gate::NotJudged { .. } => "open",
+            Gate::Control | Gate::Unbound => "",
         }
     }
 }

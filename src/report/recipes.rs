@@ -1,7 +1,10 @@
 //! The recipes of a run as reports see them: sorted, grouped, and with what the gates say.
 
+use std::collections::HashSet;
+
 use super::index::Index;
 use super::overview;
+use crate::gate::Verdict;
 use crate::sweep::experiment::{Kind, Recipe};
 use crate::sweep::run::{RecipeInfo, Run};
 
@@ -24,11 +27,33 @@ pub enum Group {
 
 /// What the gates say of one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    Pass,
-    Fail,
+pub enum Gate<'a> {
+    /// All rules that bind it hold; controls are not counted.
+    Pass(Rules<'a>),
+    /// These rules fail.
+    Fail(Rules<'a>),
+    /// None fails, and only so many of all are judged.
+    NotJudged { judged: usize, all: usize },
+    /// Only controls bind it, and they hold: it is seen to be as bad as it is.
+    Control,
     /// No rule binds the recipe.
     Unbound,
+}
+
+/// Some rules: how many, and the metric of the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules<'a> {
+    pub count: usize,
+    pub metric: &'a str,
+}
+
+impl std::fmt::Display for Rules<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.count {
+            1 => f.write_str(self.metric),
+            count => write!(f, "{count} gates"),
+        }
+    }
 }
 
 /// A recipe of the run.
@@ -37,7 +62,7 @@ pub struct Candidate<'a> {
     pub name: &'a str,
     pub doc: &'a str,
     pub group: Group,
-    pub gate: Gate,
+    pub gate: Gate<'a>,
     pub bytes_per_vector: Option<f64>,
     /// For a noise control the recipe it controls, for a narrowed recipe the plain one of the same format.
     pub origin: Option<&'a str>,
@@ -45,7 +70,7 @@ pub struct Candidate<'a> {
     pub slot: usize,
 }
 
-/// All recipes: the reference first, then by error, NaN and not measured last.
+/// The recipes that were measured: the reference first, then by error, NaN last.
 pub fn candidates<'a>(run: &'a Run, index: &Index) -> Vec<Candidate<'a>> {
     let mut candidates: Vec<Candidate> = names(run).into_iter().map(|name| candidate(run, name)).collect();
     let plain = candidates
@@ -62,20 +87,14 @@ pub fn candidates<'a>(run: &'a Run, index: &Index) -> Vec<Candidate<'a>> {
     candidates
 }
 
-/// Names in the manifest's order, then what was measured besides.
+/// Names of the recipes that were measured, in the manifest's order, the reference last.
 fn names(run: &Run) -> Vec<&str> {
-    let mut names: Vec<&str> = run.manifest.recipes.iter().map(|recipe| recipe.name.as_str()).collect();
-    let measured = run
-        .summaries
-        .iter()
-        .map(|s| &s.recipe)
-        .chain(run.verdicts.iter().map(|v| &v.recipe));
-    for name in measured {
-        if !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
+    let measured: HashSet<&str> = run.summaries.iter().map(|summary| summary.recipe.as_str()).collect();
+    let names = run.manifest.recipes.iter().map(|recipe| recipe.name.as_str());
     names
+        .chain([REFERENCE])
+        .filter(|name| measured.contains(name))
+        .collect()
 }
 
 fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {
@@ -108,12 +127,24 @@ fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {
     }
 }
 
-fn gate(run: &Run, name: &str) -> Gate {
-    let mut verdicts = run.verdicts.iter().filter(|verdict| verdict.recipe == name);
-    match verdicts.next() {
-        None => Gate::Unbound,
-        Some(first) if first.pass && verdicts.all(|verdict| verdict.pass) => Gate::Pass,
-        Some(_) => Gate::Fail,
+fn gate<'a>(run: &'a Run, name: &str) -> Gate<'a> {
+    let verdicts: Vec<&Verdict> = run.verdicts.iter().filter(|verdict| verdict.recipe == name).collect();
+    let rules = |counts: &dyn Fn(&Verdict) -> bool| {
+        let mut found = verdicts.iter().filter(|verdict| counts(verdict));
+        let metric = &found.next()?.rule.metric;
+        let count = 1 + found.count();
+        Some(Rules { count, metric })
+    };
+    let judged = verdicts.iter().filter(|verdict| verdict.passes()).count();
+    if verdicts.is_empty() {
+        Gate::Unbound
+    } else if let Some(failed) = rules(&Verdict::fails) {
+        Gate::Fail(failed)
+    } else if judged < verdicts.len() {
+        let all = verdicts.len();
+        Gate::NotJudged { judged, all }
+    } else {
+        rules(&|verdict| !verdict.rule.control).map_or(Gate::Control, Gate::Pass)
     }
 }
 

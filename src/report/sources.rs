@@ -169,9 +169,9 @@ pub fn recall_sections(run: &Summarized) -> Vec<Section> {
 /// A recipe's point; its marks say what the gates do.
 fn point(candidate: &Candidate, cost: f64, error: f64, detail: String) -> Point {
     let mark = match candidate.gate {
-        Gate::Pass => Mark::Filled,
-        Gate::Fail => Mark::Cross,
-        Gate::Unbound => Mark::Hollow,
+        Gate::Pass(_) => Mark::Filled,
+        Gate::Fail(_) => Mark::Cross,
+        Gate::NotJudged { .. } | Gate::Control | Gate::Unbound => Mark::Hollow,
     };
     Point {
         name: candidate.name.into(),

@@ -2,12 +2,18 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::Summarized;
 use super::overview::{Column, Overview};
 use super::verdicts::Outcome;
+use super::{Summarized, cases, failures};
+use crate::gate::Failures;
 
 /// Failed checks written out below the table; the other reports have them all.
 const FAILURES: usize = 10;
+/// Reasons written out below the table for which something was not judged.
+const UNJUDGED: usize = 5;
+/// Kernels that fail and are shown case by case, and lines of each.
+const KERNELS: usize = 3;
+const CASES: usize = 24;
 /// A name longer than this is cut.
 const NAME: usize = 24;
 const GAP: &str = "  ";
@@ -26,14 +32,18 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     for line in table(&run.overview, width).lines() {
         let line = line.trim_end();
         // The gate is the last column, and comfy-table would count colour codes as characters.
-        lines.push(match (line.strip_suffix("PASS"), line.strip_suffix("FAIL")) {
-            (Some(head), _) => head.to_owned() + &paint("PASS", 32),
-            (_, Some(head)) => head.to_owned() + &paint("FAIL", 31),
+        lines.push(match line.rsplit_once(GAP) {
+            Some((head, gate)) if gate.starts_with("PASS") => format!("{head}{GAP}{}", paint(gate, 32)),
+            Some((head, gate)) if gate.starts_with("FAIL") => format!("{head}{GAP}{}", paint(gate, 31)),
             _ => line.into(),
         });
     }
+    lines.extend(
+        run.unselected()
+            .map(|unselected| clip(&format!("… {unselected}"), width)),
+    );
     lines.push(String::new());
-    let failures: Vec<_> = run.checks.iter().filter(|check| !check.verdict.pass).collect();
+    let failures: Vec<_> = run.checks.iter().filter(|check| check.verdict.fails()).collect();
     for check in failures.iter().take(FAILURES) {
         let text = format!("{}: {}", check.verdict.recipe, check.verdict.message);
         lines.push(format!(
@@ -41,19 +51,66 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             paint("FAIL", 31),
             clip(&text, width.saturating_sub(5))
         ));
+        lines.extend(reasons(&check.verdict.failures, width));
     }
     if failures.len() > FAILURES {
         lines.push(format!("… and {} more failed checks", failures.len() - FAILURES));
+    }
+    let rows = cases::rows(run.run);
+    let mut kernels: Vec<&str> = failures.iter().map(|check| check.verdict.recipe.as_str()).collect();
+    kernels.dedup();
+    for kernel in kernels.into_iter().filter(|_| !rows.is_empty()).take(KERNELS) {
+        lines.push(String::new());
+        lines.push(clip(&format!("{kernel}, case by case"), width));
+        let table = cases::table(&rows, kernel);
+        lines.extend(table.iter().take(CASES).map(|line| clip(line, width)));
+        if table.len() > CASES {
+            lines.push(format!("… and {} more cases", table.len() - CASES));
+        }
+        lines.push(String::new());
+    }
+    let unjudged = run.unjudged();
+    for (recipes, why) in unjudged.iter().take(UNJUDGED) {
+        let text = clip(&format!("{recipes}: {why}"), width.saturating_sub(11));
+        lines.push(format!("{} {text}", paint("NOT JUDGED", 33)));
+    }
+    if unjudged.len() > UNJUDGED {
+        lines.push(format!("… and more for {} other reasons", unjudged.len() - UNJUDGED));
     }
     lines.extend(run.smallest().map(|smallest| clip(&smallest, width)));
     let outcome = run.tally.outcome();
     let code = match outcome {
         Outcome::Pass => 32,
         Outcome::Fail => 31,
-        Outcome::Incomplete | Outcome::NotJudged => 33,
+        Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => 33,
     };
     lines.push(format!("{}: {}", paint(outcome.name(), code), run.tally.counts()));
     lines.join("\n") + "\n"
+}
+
+/// What makes a check fail, in lines that fit.
+fn reasons(failures: &Failures, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in failures::text(failures).lines() {
+        let deeper = if line.starts_with(' ') { 2 } else { 0 };
+        lines.extend(wrapped(line.trim_start(), width, 5 + deeper));
+    }
+    lines
+}
+
+/// Words in lines of at most `width` characters that begin with so many spaces. What fits no line is cut.
+fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(" ".repeat(indent) + word),
+        }
+    }
+    lines.iter().map(|line| clip(line, width)).collect()
 }
 
 /// The table with as many columns as fit.

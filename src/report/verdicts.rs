@@ -2,55 +2,57 @@
 
 use std::collections::HashSet;
 
+use super::failures::{self, Line};
 use super::index::{self, Index, Quantity};
 use super::number;
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
-use crate::gate::Verdict;
+pub use crate::gate::Outcome;
+use crate::gate::{Status, Verdict};
 use crate::sweep::experiment::{Rule, Statistic};
 use crate::sweep::run::Run;
 
-/// What a run comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Pass,
-    Fail,
-    /// Cells are missing, so that nothing can be said of the whole.
-    Incomplete,
-    /// No rule binds any recipe.
-    NotJudged,
-}
-
-impl Outcome {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "PASS",
-            Self::Fail => "FAIL",
-            Self::Incomplete => "INCOMPLETE",
-            Self::NotJudged => "NOT JUDGED",
-        }
-    }
-}
-
 /// Counts of verdicts; a verdict is one rule judged on one recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
+    outcome: Outcome,
+    /// Controls left aside.
     pub pass: usize,
     pub fail: usize,
-    /// Recipes that no rule binds, the reference left aside.
+    /// Controls that hold.
+    pub controls: usize,
+    pub not_judged: usize,
+    /// Recipes that are for another device.
+    pub elsewhere: usize,
+    /// Recipes that were measured and that no rule binds, the reference left aside.
     pub unbound: usize,
-    /// Planned cells without a record.
+    /// Selected cells without a record.
     pub missing: usize,
     pub complete: bool,
+    /// Which cells were selected, in words; empty if all were.
+    pub selection: String,
 }
 
 impl Tally {
     pub fn new(run: &Run, candidates: &[Candidate]) -> Self {
         let measured: HashSet<&str> = run.records.iter().map(|record| record.cell.as_str()).collect();
-        let fail = run.verdicts.iter().filter(|verdict| !verdict.pass).count();
+        let count = |status, control: Option<bool>| {
+            let counts = |verdict: &&Verdict| {
+                verdict.status == status && control.is_none_or(|control| verdict.rule.control == control)
+            };
+            run.verdicts.iter().filter(counts).count()
+        };
+        let elsewhere = run
+            .verdicts
+            .iter()
+            .filter(|verdict| verdict.status == Status::NotForDevice);
         let unbound = |c: &&Candidate| c.gate == Gate::Unbound && c.group != Group::Reference;
         Self {
-            pass: run.verdicts.len() - fail,
-            fail,
+            outcome: run.outcome(),
+            pass: count(Status::Pass, Some(false)),
+            fail: count(Status::Fail, None),
+            controls: count(Status::Pass, Some(true)),
+            not_judged: count(Status::NotJudged, None),
+            elsewhere: elsewhere.map(|verdict| &verdict.recipe).collect::<HashSet<_>>().len(),
             unbound: candidates.iter().filter(unbound).count(),
             missing: run
                 .manifest
@@ -59,25 +61,34 @@ impl Tally {
                 .filter(|cell| !measured.contains(cell.as_str()))
                 .count(),
             complete: run.manifest.complete,
+            selection: selection(run),
         }
     }
 
     pub fn outcome(&self) -> Outcome {
-        match self {
-            Self { complete: false, .. } => Outcome::Incomplete,
-            Self { fail: 1.., .. } => Outcome::Fail,
-            Self { pass: 0, .. } => Outcome::NotJudged,
-            _ => Outcome::Pass,
-        }
+        self.outcome
     }
 
     /// The counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
     pub fn counts(&self) -> String {
-        let plural = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
         let verb = if self.pass == 1 { "passes" } else { "pass" };
         let mut text = format!("{} {verb}, {} fail", plural(self.pass, "check"), self.fail);
+        if self.not_judged > 0 {
+            text += &format!(", {} not judged", self.not_judged);
+        }
+        if self.controls > 0 {
+            let verb = if self.controls == 1 { "holds" } else { "hold" };
+            text += &format!("; {} {verb}", plural(self.controls, "control"));
+        }
         if self.unbound > 0 {
             text += &format!("; no gate binds {}", plural(self.unbound, "recipe"));
+        }
+        if self.elsewhere > 0 {
+            let verb = if self.elsewhere == 1 { "is" } else { "are" };
+            text += &format!("; {} {verb} not for this device", plural(self.elsewhere, "recipe"));
+        }
+        if !self.selection.is_empty() {
+            text += &format!("; {}", self.selection);
         }
         if !self.complete {
             text += &format!("; {} missing", plural(self.missing, "cell"));
@@ -91,6 +102,24 @@ impl Tally {
     }
 }
 
+pub fn plural(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Which cells were selected: `2 of 9 cells selected by --only bf16/**`.
+fn selection(run: &Run) -> String {
+    let manifest = &run.manifest;
+    let (cells, left_out) = (manifest.cells.len(), manifest.left_out.len());
+    let by = match manifest.invocation.selection() {
+        options if options.is_empty() => "run".into(),
+        options => format!("selected by {options}"),
+    };
+    match left_out {
+        0 => String::new(),
+        _ => format!("{cells} of {} cells {by}", cells + left_out),
+    }
+}
+
 /// A verdict in words.
 pub struct Check<'a> {
     pub verdict: &'a Verdict,
@@ -98,6 +127,8 @@ pub struct Check<'a> {
     pub rule: String,
     /// Over windows, and over layers where there are any.
     pub statistic: String,
+    /// How many windows an interval is over; empty for other statistics.
+    pub over: String,
     pub measured: String,
     /// Layer of the measured value.
     pub layer: String,
@@ -105,17 +136,52 @@ pub struct Check<'a> {
     pub reference: String,
 }
 
-/// All verdicts, failures first, else in the order they were judged.
+impl Check<'_> {
+    /// What became of it, in a word or two.
+    pub fn label(&self) -> &'static str {
+        match self.verdict.status {
+            Status::Pass if self.verdict.rule.control => "control holds",
+            Status::Pass => "PASS",
+            Status::Fail => "FAIL",
+            Status::NotJudged => "not judged",
+            Status::NotForDevice => "not for this device",
+        }
+    }
+
+    /// What makes it fail.
+    pub fn wrong(&self) -> Vec<Line<'_>> {
+        failures::lines(&self.verdict.failures)
+    }
+
+    /// How many cells fail besides; empty if none does.
+    pub fn more(&self) -> String {
+        failures::more(&self.verdict.failures)
+    }
+}
+
+/// All verdicts, failures first and then what was not judged, else in the order they were judged.
 pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     let mut verdicts: Vec<&Verdict> = run.verdicts.iter().collect();
-    verdicts.sort_by_key(|verdict| verdict.pass);
+    verdicts.sort_by_key(|verdict| match verdict.status {
+        Status::Fail => 0,
+        Status::NotJudged => 1,
+        Status::NotForDevice => 2,
+        Status::Pass => 3,
+    });
     let check = |verdict: &'a Verdict| {
         let rule = &verdict.rule;
         Check {
             verdict,
             rule: format!("{} at {}, {}", rule.metric, rule.at, rule.phase),
             statistic: statistic(rule),
-            measured: number::of_metric(&rule.metric, verdict.value),
+            over: match rule.statistic.is_interval() && verdict.windows > 0 {
+                true => format!(", {} windows", verdict.windows),
+                false => String::new(),
+            },
+            measured: match verdict.windows {
+                0 => "—".into(),
+                _ => number::of_metric(&rule.metric, verdict.value),
+            },
             layer: verdict.layer.map_or("—".into(), |layer| layer.to_string()),
             reference: reference(index, rule).map_or("—".into(), |value| number::of_metric(&rule.metric, value)),
         }

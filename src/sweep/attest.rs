@@ -7,16 +7,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{TIME, above};
+use super::kernels::TIME;
 use super::mutants::Fate;
 use super::run::Run;
 use crate::atomic::write_atomic;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
+use crate::gate::{Status, Verdict};
 use crate::kernels;
 use crate::metrics::{BOUND_RATIO, VIOLATIONS};
 use crate::record::Record;
+use crate::shipped;
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
@@ -115,16 +117,19 @@ impl Attestation {
             if !cells.into_iter().all(|cell| run.manifest.cells.contains(&cell)) {
                 continue;
             }
-            let failed = run
+            let prefix = format!("{}.", source.op);
+            let holds = |verdict: &&Verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice);
+            let mut verdicts = run
                 .verdicts
                 .iter()
-                .any(|verdict| !verdict.pass && verdict.recipe.starts_with(&format!("{}.", source.op)));
+                .filter(|verdict| verdict.recipe.starts_with(&prefix));
+            let judged = verdicts.all(|verdict| holds(&verdict));
             let kernel = |variant: &str| format!("{}.{variant}", source.op);
             // Whatever the gates bind: a kernel in which a check found something is not verified.
             let of_op = |record: &&Record| record.recipe.split_once('.').is_some_and(|(op, _)| op == source.op);
             let mut records = run.records.iter().filter(of_op);
             let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);
-            if failed || wrong {
+            if !judged || wrong {
                 continue;
             }
             let variants = source.header.variants.iter();
@@ -312,9 +317,10 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
     found
 }
 
-/// Folder of what was verified: `experiments/results` here or in a folder above.
+/// Folder of what was verified.
 fn results() -> Result<PathBuf> {
-    above("experiments/results")?.ok_or_else(|| Error::Setup("no folder experiments/results here or above".into()))
+    const RESULTS: &str = "experiments/results";
+    shipped::find(RESULTS).ok_or_else(|| Error::Setup(format!("no folder {RESULTS} is found; give --attested DIR")))
 }
 
 /// `ulplab gate --attested`: the kernels in the tree against what was verified.
@@ -332,7 +338,7 @@ pub fn hold(sources: &[Source], json: bool) -> Result<Exit> {
     let findings = changed(sources, &attestations);
     if json {
         for finding in &findings {
-            println!("{}", serde_json::json!({"type": "attestation", "what": finding}));
+            outln!("{}", serde_json::json!({"type": "attestation", "what": finding}));
         }
         return Ok(if findings.is_empty() {
             Exit::Pass
@@ -347,14 +353,14 @@ fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)], findings: 
     if sources.is_empty() {
         return Err(Error::NothingSelected("there are no kernels".into()));
     }
-    findings.iter().for_each(|finding| println!("FAIL {finding}"));
+    findings.iter().for_each(|finding| outln!("FAIL {finding}"));
     let files: Vec<String> = attestations
         .iter()
         .map(|(file, _)| file.display().to_string())
         .collect();
     let verdict = if findings.is_empty() { "PASS" } else { "FAIL" };
     let good = sources.len().saturating_sub(findings.len());
-    println!(
+    outln!(
         "{verdict}: {good} of {} files of kernels are as they were verified, by {}",
         sources.len(),
         files.join(", ")

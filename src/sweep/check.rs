@@ -1,6 +1,7 @@
 //! What can be told wrong of an experiment before any data is read.
 
 use super::experiment::{Experiment, Kind, Recipe, Window};
+use super::operations;
 use super::plan::REFERENCE;
 use super::recurrence::CHECKPOINT;
 use super::source::Origin;
@@ -10,6 +11,8 @@ const MOST_DRAWS: usize = 1 << 20;
 const MOST_NUMBERS: usize = 1 << 32;
 const MOST_HEADS: usize = 1024;
 const MOST_TOKENS: usize = 4096;
+
+const NO_PHASES: &str = "phases is missing: expected phases = [\"local\", \"cumulative\"], or one of the two";
 
 /// The offending text, and what is wrong with it.
 type Wrong = (String, String);
@@ -26,7 +29,11 @@ impl Experiment {
             return wrong("tokens", message);
         }
         if self.recipes.is_empty() {
-            return wrong("recipe", "no recipe is given");
+            let (key, given) = match self.kind {
+                Kind::Kernels => ("kernels", "kernels = [\"PATTERN\", …] or [[command]]"),
+                _ => ("recipe", "[[recipe]]"),
+            };
+            return wrong(key, format!("there is nothing to try: expected {given}"));
         }
         if let Some(name) = repeated(self.windows.iter().map(Window::name)) {
             return wrong(&name, format!("window '{name}' is given twice"));
@@ -48,9 +55,6 @@ impl Experiment {
         if let Some(name) = repeated(recipes.cloned().chain([REFERENCE.to_string()])) {
             return wrong(&name, format!("recipe name '{name}' is taken"));
         }
-        if self.kind != Kind::Kernels && !self.commands.is_empty() {
-            return wrong("command", "programs are for kind = \"kernels\"");
-        }
         match self.kind {
             Kind::Model => self.check_model()?,
             Kind::RoundTrip | Kind::Recall => self.check_sources()?,
@@ -68,49 +72,41 @@ impl Experiment {
     }
 
     fn check_model(&self) -> Result<(), Wrong> {
-        for (what, missing) in [
-            ("model", self.model.is_none()),
-            ("phases", self.phases.is_empty()),
-            ("window", self.windows.is_empty()),
-        ] {
-            if missing {
-                return wrong(what, format!("no {what} is given"));
-            }
+        if self.model.is_none() {
+            let message = "model is missing: expected a name that `ulplab list datasets` has, or a folder";
+            return wrong("model", message);
         }
-        if self.draws > 0 || !self.sources.is_empty() {
-            return wrong(
-                "source",
-                "draws and sources are for kind = \"round_trip\", \"recall\", \"recurrence\" or \"swap_ffn\"",
-            );
+        if self.phases.is_empty() {
+            return wrong("phases", NO_PHASES);
+        }
+        if self.windows.is_empty() {
+            let message = "[[window]] is missing: expected text = \"NAME\" and offset = BYTE, once or several times";
+            return wrong("window", message);
         }
         Ok(())
     }
 
     fn check_kernels(&self) -> Result<(), Wrong> {
-        if self.model.is_none() || self.windows.is_empty() {
+        operations::check_cases(self)?;
+        let reads = operations::reading_sites(self)?;
+        if !reads.is_empty() && (self.model.is_none() || self.windows.is_empty()) {
             return wrong(
                 "model",
-                "kernels are tried on what passes in a model that reads a window of text; both are needed",
-            );
-        }
-        if let Some(command) = self.commands.iter().find(|command| command.run.is_empty()) {
-            let name = command.recipe();
-            return wrong(
-                &command.name,
-                format!("command '{name}': run is empty, expected a program"),
+                "some cases are what passes in a model that reads a window of text; both are needed, or `cases` without these",
             );
         }
         Ok(())
     }
 
     fn check_sources(&self) -> Result<(), Wrong> {
-        match (self.kind, self.phases.is_empty()) {
-            (Kind::SwapFfn, true) => return wrong("phases", "no phases is given"),
-            (Kind::SwapFfn, false) | (_, true) => {}
-            (_, false) => return wrong("phases", "only a model has phases"),
+        if self.kind == Kind::SwapFfn && self.phases.is_empty() {
+            return wrong("phases", NO_PHASES);
         }
         if self.sources.is_empty() {
-            return wrong("source", "no source is given");
+            return wrong(
+                "source",
+                "[[source]] is missing: expected name = \"NAME\" and from = ORIGIN, once or several times",
+            );
         }
         if let Some(name) = repeated(self.sources.iter().map(|source| source.name.clone())) {
             return wrong(&name, format!("source '{name}' is given twice"));
@@ -156,8 +152,17 @@ impl Experiment {
                 "recipes of a recall name sites of a model, and no model is given",
             );
         }
-        if (self.draws > 0 && !drawn) || (!self.windows.is_empty() && !sites) {
-            return wrong("draws", "draws and windows need a source each that they are of");
+        if (self.draws > 0 || self.shape != [0, 0]) && !drawn {
+            return wrong("draws", "draws and shape are of drawn sources, and there is none");
+        }
+        if !self.windows.is_empty() && !sites {
+            return wrong(
+                "window",
+                "windows of text are read by sources at sites of a model, and there is none",
+            );
+        }
+        if self.kind == Kind::RoundTrip && self.model.is_some() && !sites {
+            return wrong("model", "a model is run for sources at its sites, and there is none");
         }
         Ok(())
     }
@@ -228,6 +233,19 @@ impl Experiment {
         if directed && self.kind != Kind::Recurrence {
             let message = format!("recipe '{name}': 'direction' is for kind = \"recurrence\"");
             return wrong("direction", message);
+        }
+        if recipe.noise && noise {
+            let message = format!("recipe '{name}': 'noise' is for 'round', and 'score_noise' is noise already");
+            return wrong(name, message);
+        }
+        if !kernels && !recipe.dtype.is_f32() {
+            let message =
+                format!("recipe '{name}': 'dtype' is the type that 'kernels' read and write, and there are none");
+            return wrong(name, message);
+        }
+        if recipe.against.is_some() && self.kind != Kind::RoundTrip {
+            let message = format!("recipe '{name}': 'against' is for kind = \"round_trip\"");
+            return wrong("against", message);
         }
         if let Some(size) = recipe.score_noise.filter(|size| !(size.is_finite() && *size >= 0.0)) {
             return wrong(name, format!("recipe '{name}': score_noise = {size} is not a size"));

@@ -1,28 +1,32 @@
 //! `ulplab sweep`: plan, run, gate and report in one go.
 
+use std::collections::{BTreeMap, HashSet};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::deepseek_v4::{Config, Model};
 
+pub use super::args::{OnDevice, SweepArgs};
 use super::attest;
+use super::capsules::Capsules;
 use super::commands;
 use super::compile::Compile;
 use super::execute::{Bench, Text};
-use super::experiment::{Experiment, Kind};
+use super::experiment::{Experiment, Kind, Recipe};
 use super::folder::Folder;
 use super::judge;
 use super::kernels;
+use super::limits::{available, check_cells, check_size};
 use super::load::Source;
 use super::mutants::{self, Fate};
+use super::operations;
 use super::peers::Peers;
-use super::plan::{Cell, Partition, plan, select};
+use super::plan::{Cell, plan, select};
 use super::ready::Ready;
-use super::run::{Manifest, RecipeInfo};
-use super::store;
+use super::run::{self, Hindrance, Manifest, RecipeInfo};
+use super::session::Begun;
+use super::{runs, signal, store};
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -30,78 +34,6 @@ use crate::error::{Error, Exit, Result};
 use crate::kernels::Data;
 use crate::record::Record;
 use crate::report;
-
-/// Set by the signal handler; running cells are finished, no new one is begun.
-static STOP: AtomicBool = AtomicBool::new(false);
-
-/// Run an experiment: plan, measure, gate, report.
-#[derive(Debug, Default, clap::Args)]
-pub struct SweepArgs {
-    /// The experiment file.
-    pub experiment: PathBuf,
-    /// Override a key of the experiment, e.g. --set tokens=128.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub overrides: Vec<String>,
-    /// Only cells whose id (recipe/phase/window) matches.
-    #[arg(long, value_name = "GLOB")]
-    pub only: Vec<String>,
-    /// No cells whose id matches.
-    #[arg(long, value_name = "GLOB")]
-    pub skip: Vec<String>,
-    /// Seed of every random draw; the experiment's own if not given.
-    #[arg(long)]
-    pub seed: Option<u64>,
-    /// Folder of the run [default: runs/<name>/<time>].
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Go on with an unfinished run: the one in --out, or the newest of this experiment.
-    #[arg(long)]
-    pub resume: bool,
-    /// Run only every N-th cell from the M-th on; the partitions share one --out.
-    #[arg(long, value_name = "slice:M/N")]
-    pub partition: Option<Partition>,
-    /// Print the cells of the plan, one per line, and run none.
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print verdicts as JSON Lines on stdout in place of the table.
-    #[arg(long)]
-    pub json: bool,
-    /// No progress bar.
-    #[arg(long)]
-    pub no_progress: bool,
-    /// Of kernels: run them on a GPU, or only compile them and hold them against their attestations. Without a GPU `cuda`
-    /// does the latter too.
-    #[arg(long, value_enum, default_value = "cuda")]
-    pub device: OnDevice,
-    /// Of kernels: only cases whose time is taken, and a table of the times.
-    #[arg(long)]
-    pub timed: bool,
-    /// Of kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
-    #[arg(long, value_name = "OP.MUTANT")]
-    pub mutant: Option<String>,
-    /// Of kernels: then plant every fault and tell which check notices it; exit code 100 if one goes unnoticed. Without a
-    /// GPU, only compile them.
-    #[arg(long, conflicts_with = "mutant")]
-    pub mutants: bool,
-    /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
-    #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
-    pub attest: Option<PathBuf>,
-    /// Of kernels: set times of other people's code on the same cases beside, as experiments/peers/kernels.py writes them.
-    #[arg(long, value_name = "FILE")]
-    pub peers: Option<PathBuf>,
-    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
-    #[arg(long, value_name = "DIR")]
-    pub datasets: Option<PathBuf>,
-}
-
-/// Where kernels are run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum OnDevice {
-    #[default]
-    Cuda,
-    /// Nowhere.
-    Compile,
-}
 
 /// Everything decided before the first cell runs.
 struct Prepared {
@@ -119,10 +51,11 @@ struct Prepared {
 }
 
 pub fn run(args: &SweepArgs) -> Result<Exit> {
+    signal::handle()?;
     let mut prepared = prepare(args)?;
     if args.dry_run {
         for cell in &prepared.cells {
-            println!("{}", cell.id);
+            outln!("{}", cell.id);
         }
         return Ok(Exit::Pass);
     }
@@ -132,28 +65,12 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         (Kind::Kernels, OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
         _ => None,
     };
-    let mut compiled = Exit::Pass;
     let device = match device.transpose() {
         Ok(device) => device,
         Err(why) => {
-            let only = args.device == OnDevice::Compile;
-            let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
-            if only || !prepared.cells.iter().all(program) {
-                let compile = Compile {
-                    sources: &prepared.sources,
-                    cells: &prepared.cells,
-                    faults: args.mutants,
-                    json: args.json,
-                };
-                compiled = compile.run(&why)?;
+            if let Some(exit) = compile(args, &mut prepared, &why)? {
+                return Ok(exit);
             }
-            // Programs may do without a GPU.
-            let cells = prepared.cells.iter().filter(|cell| program(cell) && !only);
-            prepared.cells = cells.cloned().collect();
-            if prepared.cells.is_empty() {
-                return Ok(compiled);
-            }
-            prepared.manifest.cells = prepared.cells.iter().map(|cell| cell.id.clone()).collect();
             None
         }
     };
@@ -162,42 +79,98 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     }
     if let Some(device) = &device {
         prepared.manifest.device = device.describe();
+        prepared.manifest.hindered = kernels::for_others(&prepared.experiment, &prepared.sources, device);
         prepared.manifest.ceilings = Some(Stopwatch::new(device)?.ceilings()?);
         prepared
             .peers
             .as_ref()
             .map_or(Ok(()), |peers| peers.check_device(&device.name))?;
     }
-    let (folder, mut manifest) = folder(args, &prepared)?;
-    let started = Instant::now();
-    let before = manifest.seconds;
-    let outcome = execute(args, &prepared, device.as_ref(), &folder);
-    manifest.seconds = before + started.elapsed().as_secs_f64();
-    manifest.complete = prepared.cells.iter().all(|cell| folder.has(&cell.id));
-    folder.write_manifest(&manifest)?;
+    let (folder, manifest) = enter(args, prepared.manifest)?;
+    prepared.manifest = manifest;
+    let session = Begun::now();
+    let outcome = signal::while_running(|| execute(args, &prepared, device.as_ref(), &folder, &session));
+    let partition = args.partition.map(|partition| partition.to_string());
+    let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
     let fates = outcome?;
-    let run = judge::finish(&folder, manifest, args.json)?;
+    written?;
+    // Read again: this process's session, and those of others, count by now.
+    let (folder, manifest) = Folder::open(&folder.path)?;
+    let records = match (args.partition, folder.records(&manifest)) {
+        // Its own work is done; what others have yet to do is no failure of this one.
+        (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
+            errln!("{partition} is done, and nothing is judged yet: {why}");
+            let unnoticed = mutants::print(&fates);
+            return Ok(if unnoticed { Exit::GateFailed } else { Exit::Pass });
+        }
+        (_, records) => records?,
+    };
+    let run = judge::derive(&folder, manifest, records)?;
+    judge::finish(&folder, &run, args.json)?;
     if args.timed && !args.json {
-        print!("\n{}", report::times(&run));
+        out!("\n{}", report::times(&run));
     }
     let unnoticed = mutants::print(&fates);
     if let (Some(results), Some(device)) = (&args.attest, &device) {
         let machine = attest::Machine::new(device)?;
         let attestation = attest::Attestation::of(&run, &prepared.sources, &machine, &fates);
-        println!("{}", attestation.write(results)?.display());
+        outln!("{}", attestation.write(results)?.display());
     }
-    Ok(match judge::exit(&run) {
-        Exit::Pass if unnoticed => Exit::GateFailed,
-        Exit::Pass => compiled,
-        exit => exit,
+    Ok(match run.outcome() {
+        _ if unnoticed => Exit::GateFailed,
+        outcome if args.bench && !run.records.is_empty() => outcome.exit_of_bench(),
+        outcome => outcome.exit(),
     })
+}
+
+/// Compiles kernels for want of a device. Programs may do without one: the exit code is there if nothing else is to be run.
+fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Option<Exit>> {
+    let asked = args.device == OnDevice::Compile;
+    let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
+    if asked || !prepared.cells.iter().all(program) {
+        let compile = Compile {
+            sources: &prepared.sources,
+            cells: &prepared.cells,
+            faults: args.mutants,
+            json: args.json,
+        };
+        let attested = compile.run(why)?;
+        if asked {
+            return Ok(Some(attested));
+        }
+    }
+    let (programs, variants): (Vec<Cell>, Vec<Cell>) = prepared.cells.drain(..).partition(program);
+    if programs.is_empty() {
+        outln!(
+            "NOT RUN: kernels were compiled, and none of {} cells was run: {why}",
+            variants.len()
+        );
+        return Ok(Some(Exit::NotJudged));
+    }
+    for cell in variants {
+        let why = Hindrance::Missing(format!("it was compiled and not run: {why}"));
+        prepared.manifest.hindered.insert(cell.recipe, why);
+    }
+    prepared.manifest.keep(&programs);
+    prepared.cells = programs;
+    Ok(None)
 }
 
 fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let source = Source::read(&args.experiment)?;
     let mut experiment = source.parse(&args.overrides)?;
     experiment.seed = args.seed.unwrap_or(experiment.seed);
+    let rules = args.rules.as_deref().map(Source::read).transpose()?;
+    if let Some(rules) = &rules {
+        experiment.gates = rules.gates()?;
+    }
     let mut sources = Vec::new();
+    let foreign = args
+        .of_kernels()
+        .find(|(_, given)| *given && experiment.kind != Kind::Kernels);
+    if let Some((option, _)) = foreign {
+        return Err(Error::Usage(format!("{option} is for kernels only")));
+    }
     if experiment.kind == Kind::Kernels {
         sources = KernelFile::read_all(&kernels::folder()?)?;
         kernels::fill(&mut experiment, &sources).map_err(|(place, message)| source.error_at(&place, message))?;
@@ -208,6 +181,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     experiment
         .check()
         .map_err(|(place, message)| source.error_at(&place, message))?;
+    check_cells(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
 
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = experiment
@@ -217,26 +191,31 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         .transpose()?;
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
     let config = checkpoint.as_ref().map(|checkpoint| &checkpoint.config);
+    check_size(
+        &experiment,
+        config,
+        rayon::current_num_threads(),
+        args.max_memory.or_else(available),
+    )
+    .map_err(|(place, message)| source.error_at(&place, message))?;
     let ready = Ready::resolve(&experiment, config).map_err(|(place, message)| source.error_at(&place, message))?;
     let ids = experiment.windows.iter().map(|window| {
         let text = datasets.text(&window.text, window.offset, experiment.tokens)?;
         Ok(text.into_iter().map(u32::from).collect())
     });
     let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
-    judge::check(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+    let gates = rules.as_ref().unwrap_or(&source);
+    judge::check(&experiment).map_err(|(place, message)| gates.error_at(&place, message))?;
 
-    if experiment.kind != Kind::Kernels && (args.peers.is_some() || args.timed) {
-        let option = if args.timed { "--timed" } else { "--peers" };
-        return Err(Error::Usage(format!("{option} is for kernels only")));
-    }
-    let mut planned = plan(&experiment);
+    let mut selectable = plan(&experiment);
     if args.timed {
-        let timed = kernels::timed();
-        planned.retain(|cell| timed.contains(&format!("{}/{}", cell.kernel().0, experiment.cases[cell.window])));
+        let timed = operations::timed(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
     }
-    let cells = select(planned, &args.only, &args.skip)?;
+    let cells = select(selectable, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
-    let manifest = manifest(args, &experiment, &datasets, config, &cells, &ready, peers.as_ref())?;
+    let mut manifest = manifest(args, &experiment, &datasets, config, &sources, &ready, peers.as_ref())?;
+    manifest.keep(&cells);
     Ok(Prepared {
         experiment,
         folder,
@@ -254,7 +233,7 @@ fn manifest(
     experiment: &Experiment,
     datasets: &Datasets,
     config: Option<&Config>,
-    cells: &[Cell],
+    sources: &[KernelFile],
     ready: &Ready,
     peers: Option<&Peers>,
 ) -> Result<Manifest> {
@@ -266,17 +245,22 @@ fn manifest(
         data.extend(datasets.verify(name)?);
     }
     // A run of kernels is gone on with only if they and what judges them are as they were.
-    if experiment.kernels_stand_in() || experiment.kind == Kind::Kernels {
-        for source in KernelFile::read_all(&kernels::folder()?)? {
-            data.push((source.path.display().to_string(), source.digest().to_hex().to_string()));
-            let judgement = crate::kernels::find(&source.op).map(crate::kernels::digest);
-            data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
-        }
+    let mut standing_in = Vec::new();
+    if experiment.kernels_stand_in() {
+        standing_in = KernelFile::read_all(&kernels::folder()?)?;
     }
+    let op = |recipe: &Recipe| recipe.name.split_once('.').map(|(op, _)| op.to_string());
+    let ops: HashSet<String> = experiment.recipes.iter().filter_map(op).collect();
+    let measured = sources.iter().filter(|source| ops.contains(&source.op));
+    for source in standing_in.iter().chain(measured) {
+        let name = format!("kernels/{}.cu", source.op);
+        data.push((name, source.digest().to_hex().to_string()));
+        let judgement = crate::kernels::find(&source.op).map(crate::kernels::digest);
+        data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
+    }
+    data.extend(operations::files(experiment)?);
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
     let commit = commit(&args.experiment);
-    let identity = serde_json::to_vec(&(env!("CARGO_PKG_VERSION"), &commit, experiment, &data))
-        .map_err(|error| Error::Usage(format!("the experiment cannot be written as JSON: {error}")))?;
     let recipes = experiment
         .recipes
         .iter()
@@ -299,13 +283,16 @@ fn manifest(
         version: env!("CARGO_PKG_VERSION").into(),
         commit,
         experiment: experiment.clone(),
-        fingerprint: blake3::hash(&identity).to_hex().to_string(),
+        invocation: args.invocation(),
+        fingerprint: String::new(),
         data,
         device: "cpu".into(),
         threads: rayon::current_num_threads(),
-        started_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        started_at: run::now(),
         seconds: 0.0,
-        cells: cells.iter().map(|cell| cell.id.clone()).collect(),
+        cells: Vec::new(),
+        left_out: Vec::new(),
+        hindered: BTreeMap::new(),
         recipes,
         peers: peers.map(Peers::names).unwrap_or_default(),
         ceilings: None,
@@ -321,7 +308,7 @@ fn commit(experiment: &Path) -> Option<String> {
         .unwrap_or(Path::new("."));
     let git = |args: &[&str]| {
         let output = std::process::Command::new("git")
-            .arg("-C")
+            .args(["--no-optional-locks", "-C"])
             .arg(folder)
             .args(args)
             .output()
@@ -336,79 +323,59 @@ fn commit(experiment: &Path) -> Option<String> {
     Some(if changed.is_empty() { head } else { head + "+" })
 }
 
-/// The run's folder, new or resumed, with its manifest on disk.
-fn folder(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
-    let home = Path::new("runs").join(&prepared.experiment.name);
-    let shared = args.partition.is_some() && args.out.as_ref().is_some_and(|out| out.join("run.json").is_file());
-    if args.resume || shared {
-        let path = match &args.out {
-            Some(out) => out.clone(),
-            None => newest(&home)?,
-        };
-        let (folder, manifest) = Folder::open(&path)?;
-        if manifest.fingerprint != prepared.manifest.fingerprint || manifest.cells != prepared.manifest.cells {
-            let message =
-                "holds a run of another experiment, seed, data, selection or commit; it cannot be gone on with";
-            return Err(Error::Usage(format!("{}: {message}", path.display())));
-        }
-        return Ok((folder, manifest));
-    }
+/// The run's folder, new, resumed or shared, with its manifest on disk.
+fn enter(args: &SweepArgs, mut manifest: Manifest) -> Result<(Folder, Manifest)> {
+    manifest.fingerprint = manifest.identity();
+    let home = runs::of(&manifest.experiment.name);
     let path = match &args.out {
         Some(out) => out.clone(),
-        None => unused(&home.join(prepared.manifest.started_at.replace(':', ""))),
+        None if args.resume => runs::newest(&home)?,
+        None => runs::unused(&home.join(manifest.started_at.replace(':', ""))),
     };
-    let folder = Folder::create(&path)?;
-    folder.write_manifest(&prepared.manifest)?;
-    Ok((folder, prepared.manifest.clone()))
+    if args.resume && !path.exists() {
+        return Err(Error::Usage(format!("{}: no run to resume", path.display())));
+    }
+    Folder::enter(&path, &manifest, args.resume || args.partition.is_some())
 }
 
-/// The path itself, or the first of `path-2`, `path-3` … that is not taken: two runs may start in the same second.
-fn unused(path: &Path) -> PathBuf {
-    let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", path.display())));
-    std::iter::once(path.to_path_buf())
-        .chain(numbered)
-        .find(|path| !path.exists())
-        .unwrap_or_default()
-}
-
-/// Runs are named by their time, so the newest is the last.
-fn newest(home: &Path) -> Result<PathBuf> {
-    let nothing = || Error::Usage(format!("{}: no run to resume", home.display()));
-    let entries = std::fs::read_dir(home).map_err(|_| nothing())?;
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.join("run.json").is_file())
-        .max()
-        .ok_or_else(nothing)
-}
-
-fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folder: &Folder) -> Result<Vec<Fate>> {
+fn execute(
+    args: &SweepArgs,
+    prepared: &Prepared,
+    device: Option<&Device>,
+    folder: &Folder,
+    session: &Begun,
+) -> Result<Vec<Fate>> {
     let share: Vec<&Cell> = match args.partition {
         Some(partition) => partition.of(&prepared.cells).collect(),
         None => prepared.cells.iter().collect(),
     };
-    let pending: Vec<&Cell> = share.iter().copied().filter(|cell| !folder.has(&cell.id)).collect();
+    let mut pending = Vec::new();
+    for &cell in &share {
+        if !folder.finished(&cell.id)? {
+            pending.push(cell);
+        }
+    }
     if pending.is_empty() && !args.mutants {
         return Ok(Vec::new());
     }
-    // A second signal ends the process at once; cells are written whole or not at all, so nothing is lost by it.
-    let handler = ctrlc::set_handler(|| {
-        if STOP.swap(true, Ordering::Relaxed) {
-            std::process::exit(Exit::Interrupted as i32);
-        }
-    });
-    handler.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))?;
-
     let bar = progress(args, share.len(), pending.len());
     let experiment = &prepared.experiment;
     let kernel = experiment.kind == Kind::Kernels;
-    let reads = |cell: &&Cell| kernel || cell.window >= experiment.draws;
+    let of_sites = match kernel {
+        true => operations::reading_sites(experiment).map_err(|(_, why)| Error::Usage(why))?,
+        false => HashSet::new(),
+    };
+    let reads = |cell: &&Cell| match kernel {
+        true => of_sites.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])),
+        false => cell.window >= experiment.draws,
+    };
     let model = match &prepared.folder {
         Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
         _ => None,
     };
     let done = |cell: &Cell, records: Vec<Record>| {
         folder.write_cell(cell, &records)?;
+        session.finished();
         bar.inc(1);
         Ok(())
     };
@@ -416,10 +383,15 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
         experiment,
         ready: &prepared.ready,
         load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
-        stop: &STOP,
+        stop: &signal::STOP,
         done: &done,
     };
     if kernel {
+        let keep = args.keep_failed.as_ref().map(|folder| Capsules {
+            folder: folder.clone(),
+            experiment: args.experiment.clone(),
+            seed: experiment.seed,
+        });
         let text = model
             .as_ref()
             .zip(prepared.ids.first())
@@ -432,7 +404,8 @@ fn execute(args: &SweepArgs, prepared: &Prepared, device: Option<&Device>, folde
             experiment,
             data: &Data::new(experiment.seed, &sites),
             done: &done,
-            stop: &STOP,
+            stop: &signal::STOP,
+            keep: keep.as_ref(),
         };
         let program = |cell: &&Cell| commands::is_of(&experiment.commands, cell);
         let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);

@@ -1,12 +1,15 @@
 //! Programs on the cases of an operation, on whatever they run on themselves.
 
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
 use super::experiment::Command;
 use super::kernels::{Cells, of_op, records, time, unknown};
 use super::plan::Cell;
-use crate::backend::cuda::guards::failures;
+use crate::backend::checks::failures;
 use crate::backend::program::Program;
 use crate::error::{Error, Result};
-use crate::kernels::{self, Case, Problem};
+use crate::kernels::{Case, Problem};
 use crate::metrics::US_CLAIMED;
 use crate::record::Record;
 
@@ -15,39 +18,50 @@ pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
     commands.iter().any(|command| command.recipe() == cell.recipe)
 }
 
-/// Runs the cells of programs.
+/// Runs the cells of programs, operation by operation: its programs are tried on a case one after the other, and those that
+/// stay alive do so until all cases are done.
 pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
+    let mut ops: Vec<&str> = Vec::new();
     for command in &all.experiment.commands {
-        let recipe = command.recipe();
-        let here: Vec<&Cell> = of_op(&command.op, cells)
-            .into_iter()
-            .filter(|cell| cell.recipe == recipe)
-            .collect();
-        let op = kernels::find(&command.op).map_err(Error::Usage)?;
+        if !ops.contains(&command.op.as_str()) {
+            ops.push(&command.op);
+        }
+    }
+    for op in ops {
+        let commands = all.experiment.commands.iter().filter(|command| command.op == op);
+        let started = commands.map(|command| {
+            let program = Program::new(op, &command.run, command.mode, command.timeout, all.stop);
+            (command.recipe(), (command, program))
+        });
+        let programs: HashMap<String, (&Command, Program)> = started.collect();
+        let here: Vec<&Cell> = of_op(op, cells);
         all.each(op, &here, |cell, case, problem| {
-            cell_of(all, command, cell, case, problem)
+            cell_of(all, &programs[&cell.recipe], cell, case, problem)
         })?;
     }
     Ok(())
 }
 
 /// A program that fails fails its cell; the others are run all the same.
-fn cell_of(all: &Cells, command: &Command, cell: &Cell, case: &Case, problem: &Problem) -> Result<Vec<Record>> {
-    let program = Program {
-        op: &command.op,
-        run: &command.run,
-    };
-    let (checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
+fn cell_of(
+    all: &Cells,
+    (command, program): &(&Command, Program),
+    cell: &Cell,
+    case: &Case,
+    problem: &Problem,
+) -> Result<Vec<Record>> {
+    let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
         Ok(ran) => ran,
         // Ctrl-C ends the program too: that says nothing of it.
-        Err(_) if all.stop.load(std::sync::atomic::Ordering::Relaxed) => return Err(Error::Interrupted),
+        Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(why) => {
-            eprintln!("{}: {why}", cell.id);
-            return Ok(vec![unknown(cell, case, "program")]);
+            errln!("{}: {why}", cell.id);
+            return Ok(vec![unknown(cell, case, "program", &why)]);
         }
     };
+    checked.measured.extend(problem.judge(&checked.outputs));
+    all.keep_failed(cell, case, problem, &checked)?;
     let mut measured = checked.measured;
-    measured.extend((problem.judge)(&checked.outputs));
     let right = failures(&measured).next().is_none();
     measured.extend(us.filter(|_| right).map(|us| time(&US_CLAIMED, us)));
     Ok(records(cell, case, measured))

@@ -43,7 +43,7 @@ impl Compile<'_> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
         if !self.json {
-            println!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
+            outln!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
         }
         let cells: Vec<&Cell> = self.cells.iter().collect();
         let selected = self
@@ -67,8 +67,8 @@ impl Compile<'_> {
         self.print(&rows);
         for (what, cases) in &findings {
             match self.json {
-                true => println!("{}", json!({"type": "finding", "what": what, "cases": cases})),
-                false => println!("FAIL {what}{}", shown(cases)),
+                true => outln!("{}", json!({"type": "finding", "what": what, "cases": cases})),
+                false => outln!("FAIL {what}{}", shown(cases)),
             }
         }
         if !findings.is_empty() {
@@ -130,7 +130,7 @@ impl Compile<'_> {
         if self.json {
             for (source, arch, name, entry) in rows {
                 let file = source.path.display().to_string();
-                println!(
+                outln!(
                     "{}",
                     json!({"type": "kernel", "file": file, "arch": arch, "entry": name, "compiled": entry})
                 );
@@ -158,7 +158,7 @@ impl Compile<'_> {
                     .chain([threads]),
             );
         }
-        println!("{table}");
+        outln!("{table}");
     }
 }
 

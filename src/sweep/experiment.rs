@@ -1,9 +1,13 @@
 //! The experiment file: one TOML per question.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::operations::{OwnCase, OwnOp};
 use super::source::Source;
+use crate::backend::program::{Mode, TIMEOUT};
 use crate::formats::Direction;
 use crate::kernels::call::Type;
 use crate::record::Phase;
@@ -18,7 +22,7 @@ pub struct Experiment {
     pub question: String,
     #[serde(default)]
     pub kind: Kind,
-    /// Name of a checkpoint in `datasets/manifest.toml`, or a folder with `config.json` and safetensors.
+    /// Name of a checkpoint in `datasets/manifest.toml`, or the path of a folder with `config.json` and safetensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens in each window of text.
@@ -47,9 +51,18 @@ pub struct Experiment {
     /// Of kernels: programs that are variants too.
     #[serde(default, rename = "command", skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<Command>,
-    /// Of kernels: names of the cases, found by the operations themselves.
+    /// Of kernels: operations of the user's.
+    #[serde(default, rename = "op", skip_serializing_if = "Vec::is_empty")]
+    pub ops: Vec<OwnOp>,
+    /// Of kernels: cases of the user's.
+    #[serde(default, rename = "case", skip_serializing_if = "Vec::is_empty")]
+    pub own_cases: Vec<OwnCase>,
+    /// Of kernels: patterns of the cases to try them on; all of the operations, if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
+    /// Of a stored run of kernels: names of these cases. No experiment file says them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub case_names: Vec<String>,
     #[serde(default, rename = "recipe")]
     pub recipes: Vec<Recipe>,
     #[serde(default, rename = "gate")]
@@ -79,15 +92,25 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// Name of a text in `datasets/manifest.toml`.
+    /// Name of a text in `datasets/manifest.toml`, or the path of a text file.
     pub text: String,
     /// First byte.
+    #[serde(default)]
     pub offset: usize,
 }
 
 impl Window {
+    /// `alice@4096`. A path is named by its file without the extension; what is no letter, digit, `_` or `-` becomes `_`.
     pub fn name(&self) -> String {
-        format!("{}@{}", self.text, self.offset)
+        let stem = Path::new(&self.text).file_stem().unwrap_or_default().to_string_lossy();
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || "_-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        };
+        format!("{}@{}", stem.chars().map(plain).collect::<String>(), self.offset)
     }
 }
 
@@ -185,11 +208,23 @@ pub struct Command {
     pub name: String,
     /// What is special about it, in a line.
     pub doc: String,
-    /// The program and its first arguments; the paths of the two files come behind them.
+    /// The program and its first arguments; in mode `once` the paths of the two files come behind them.
     pub run: Vec<String>,
+    #[serde(default)]
+    pub mode: Mode,
+    /// Seconds that it may take for one run of a case, before it is killed.
+    #[serde(default = "timeout")]
+    pub timeout: f64,
+    /// Patterns of the cases to try it on, in the place of the experiment's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cases: Vec<String>,
     /// Why two runs may differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nondeterministic: Option<String>,
+}
+
+fn timeout() -> f64 {
+    TIMEOUT
 }
 
 impl Command {
@@ -259,6 +294,10 @@ pub struct Rule {
     pub require: String,
     /// Patterns of the recipes it binds.
     pub recipes: Vec<String>,
+    /// The rule holds only if the measurement can fail: it demands that what is known to be bad is seen to be bad. A recipe
+    /// that passes it passes nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub control: bool,
     /// Why this bound.
     pub why: String,
 }
@@ -280,7 +319,7 @@ impl Experiment {
     /// Names of all windows in the order they are worked on: draws, then texts; of kernels the cases.
     pub fn window_names(&self) -> Vec<String> {
         if self.kind == Kind::Kernels {
-            return self.cases.clone();
+            return self.case_names.clone();
         }
         let draws = (1..=self.draws).map(|draw| format!("draw-{draw}"));
         draws.chain(self.windows.iter().map(Window::name)).collect()

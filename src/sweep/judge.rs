@@ -1,6 +1,7 @@
 //! From the cells of a run to its verdicts and reports.
 
-use std::io::{IsTerminal, Write};
+use std::collections::HashMap;
+use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -12,30 +13,25 @@ use super::folder::Folder;
 use super::load::Source;
 use super::plan::REFERENCE;
 use super::recurrence;
-use super::run::{Manifest, Run};
+use super::run::{Hindrance, Manifest, Run};
 use super::source::Origin;
 use super::store;
 use super::summary::summarize;
 use super::swap_ffn;
 use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
-use crate::gate::judge;
+use crate::gate::{Binding, Unmeasured, explain, judge};
 use crate::metrics::{Bound, METRICS};
-use crate::pattern::matches;
+use crate::output;
+use crate::pattern::{matches, matches_nothing};
 use crate::record::{Phase, Record};
 use crate::report;
 
 /// Finds what is wrong with the rules of an experiment before anything is run: `(offending text, message)`.
 pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
-    let recipes = || {
-        experiment
-            .recipes
-            .iter()
-            .map(|recipe| recipe.name.as_str())
-            .chain([REFERENCE])
-    };
     let sites = sites(experiment);
     for rule in &experiment.gates {
+        let recipes = || measured_in(experiment, rule.phase);
         let metrics = || METRICS.iter().map(|metric| metric.name);
         if !metrics().any(|name| name == rule.metric) {
             let hint = did_you_mean(&rule.metric, metrics());
@@ -47,6 +43,13 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
         Bound::from_str(&rule.require).map_err(|message| (rule.require.clone(), format!("gate: {message}")))?;
         if !experiment.phases().contains(&rule.phase) {
             let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
+            return Err((rule.metric.clone(), message));
+        }
+        if rule.recipes.is_empty() {
+            let message = format!(
+                "gate on {}: recipes = [] binds no recipe; expected patterns of names",
+                rule.metric
+            );
             return Err((rule.metric.clone(), message));
         }
         if let Some(pattern) = rule
@@ -63,13 +66,36 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
         let name = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
         if !rule.at.contains("**") && !sites.iter().any(|site| matches(&name, site)) {
             let names = sites.iter().map(String::as_str);
-            return Err((
-                rule.at.clone(),
-                format!("gate: {}", matches_nothing("site", &rule.at, names)),
-            ));
+            let message = checkpoint_missing(experiment, &rule.at)
+                .unwrap_or_else(|| format!("gate: {}", matches_nothing("site", &rule.at, names)));
+            return Err((rule.at.clone(), message));
         }
     }
     Ok(())
+}
+
+/// Names of the recipes that have cells in a phase.
+fn measured_in(experiment: &Experiment, phase: Phase) -> impl Iterator<Item = &str> {
+    let own = experiment.kind == Kind::Model && phase == Phase::Cumulative;
+    let recipes = experiment.recipes.iter().map(|recipe| recipe.name.as_str());
+    recipes.chain(own.then_some(REFERENCE))
+}
+
+/// The error text for a gate at a step or token that the experiment does not reach, as when its shape was made smaller.
+fn checkpoint_missing(experiment: &Experiment, at: &str) -> Option<String> {
+    let unit = match experiment.kind {
+        Kind::Recurrence => "steps",
+        Kind::SwapFfn => "tokens",
+        _ => return None,
+    };
+    let needed: usize = at.rsplit_once('.')?.1.parse().ok()?;
+    let [rows, reached] = experiment.shape;
+    (needed > reached).then(|| {
+        format!(
+            "gate at '{at}' needs {needed} {unit}, and shape = [{rows}, {reached}] has {reached}: give a larger shape, or \
+             other gates with --rules FILE or --set 'gate=[…]'"
+        )
+    })
 }
 
 /// Where a rule may look, layers as layer 0.
@@ -98,31 +124,26 @@ fn sites(experiment: &Experiment) -> Vec<String> {
     }
 }
 
-/// Judges a complete run, writes all reports into its folder and prints the table; [`exit`] is the verdict.
-pub fn finish(folder: &Folder, manifest: Manifest, json: bool) -> Result<Run> {
-    let run = load(folder, manifest)?;
-    store::write_run(&run, &folder.path)?;
-    report::write_all(&run, &folder.path)?;
-    print(&run, folder, json)?;
-    Ok(run)
+/// Writes all reports of a run into its folder and prints the table; [`exit`] is the verdict.
+pub fn finish(folder: &Folder, run: &Run, json: bool) -> Result<()> {
+    store::write_run(run, &folder.path)?;
+    report::write_all(run, &folder.path)?;
+    print(run, folder, json)
 }
 
-/// Reads the cells of a run and derives everything from them. A run with missing cells is an error.
+/// Reads the cells of a run and derives everything from them. A run with missing or damaged cells is an error.
 pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
-    let missing: Vec<&String> = manifest.cells.iter().filter(|id| !folder.has(id)).collect();
-    if let Some(first) = missing.first() {
-        let (missing, all, path) = (missing.len(), manifest.cells.len(), folder.path.display());
-        return Err(Error::Incomplete(format!(
-            "{path}: {missing} of {all} cells are missing, the first is '{first}'"
-        )));
-    }
-    let mut records = Vec::new();
-    for id in &manifest.cells {
-        records.extend(folder.read_cell(id)?);
-    }
+    let records = folder.records(&manifest)?;
+    derive(folder, manifest, records)
+}
+
+/// What follows from the records of all cells.
+pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> Result<Run> {
+    manifest.complete = true;
     let summaries = summarize(&records);
-    let verdicts =
-        judge(&bind(&manifest, &records), &summaries).map_err(|message| Error::data(&folder.path, message))?;
+    let mut verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
+    verdicts.iter_mut().for_each(|verdict| verdict.locate(&records));
+    explain(&mut verdicts, &records);
     Ok(Run {
         manifest,
         records,
@@ -131,30 +152,51 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
     })
 }
 
-/// Each rule with the recipes it binds. A run of selected cells (`--only`) may leave a rule without any: it is dropped. So
-/// it may be that a kernel takes none of the cases: it is not judged.
-fn bind<'a>(manifest: &'a Manifest, records: &[Record]) -> Vec<(&'a Rule, Vec<&'a str>)> {
-    let recipes = || {
-        manifest
-            .recipes
-            .iter()
-            .map(|recipe| recipe.name.as_str())
-            .chain([REFERENCE])
+/// Each rule with each of the recipes that it binds in the experiment, whether their cells were selected or not.
+fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
+    let (run, left_out) = (counts(&manifest.cells), counts(&manifest.left_out));
+    let binding = |rule: &'m Rule, recipe: &'m str| {
+        let cells = (recipe, rule.phase.name());
+        let [run, left_out] = [&run, &left_out].map(|counts| counts.get(&cells).copied().unwrap_or(0));
+        let unmeasured = match manifest.hindered.get(recipe) {
+            Some(Hindrance::OtherDevice(why)) => Unmeasured::NotForDevice(why.clone()),
+            Some(Hindrance::Missing(why)) => Unmeasured::NotJudged(why.clone()),
+            None if run == 0 => Unmeasured::NotJudged("none of its cells was selected".into()),
+            None if manifest.experiment.kind == Kind::Kernels => {
+                Unmeasured::NotJudged(format!("it takes none of {run} cases"))
+            }
+            None if left_out > 0 => Unmeasured::NotJudged(format!(
+                "nothing was measured there in {run} of {} cells, and the others were not selected",
+                run + left_out
+            )),
+            None => Unmeasured::Mistake,
+        };
+        Binding {
+            rule,
+            recipe,
+            planned: run + left_out,
+            left_out,
+            unmeasured,
+        }
     };
-    let ran = |recipe: &str, phase: Phase| {
-        let prefix = format!("{recipe}/{phase}/");
-        let took = manifest.experiment.kind != Kind::Kernels || records.iter().any(|record| record.recipe == recipe);
-        took && manifest.cells.iter().any(|id| id.starts_with(&prefix))
+    let of_rule = |rule: &'m Rule| {
+        let recipes = measured_in(&manifest.experiment, rule.phase);
+        let bound = recipes.filter(|recipe| rule.recipes.iter().any(|pattern| matches(pattern, recipe)));
+        bound.map(|recipe| binding(rule, recipe)).collect::<Vec<_>>()
     };
-    let bound = |rule: &Rule| {
-        recipes()
-            .filter(|name| rule.recipes.iter().any(|pattern| matches(pattern, name)) && ran(name, rule.phase))
-            .collect()
-    };
-    let rules = manifest.experiment.gates.iter().map(|rule| (rule, bound(rule)));
-    rules
-        .filter(|(_, recipes): &(_, Vec<&str>)| !recipes.is_empty())
-        .collect()
+    manifest.experiment.gates.iter().flat_map(of_rule).collect()
+}
+
+/// How many cells each recipe has in each phase.
+fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
+    let mut counts = HashMap::new();
+    for id in cells {
+        let mut parts = id.splitn(3, '/');
+        if let (Some(recipe), Some(phase)) = (parts.next(), parts.next()) {
+            *counts.entry((recipe, phase)).or_insert(0) += 1;
+        }
+    }
+    counts
 }
 
 /// Judge a stored run again, by its own gates or by those of an experiment file; or hold the kernels in the tree against
@@ -168,7 +210,7 @@ pub struct GateArgs {
     /// [default: experiments/results].
     #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["run", "rules", "json"])]
     pub attested: Option<Option<PathBuf>>,
-    /// Take the gates from this experiment file in place of the run's own.
+    /// Take the gates from this file in place of the run's own: an experiment, or [[gate]] alone.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Print verdicts as JSON Lines on stdout in place of the table.
@@ -183,15 +225,12 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     let (folder, mut manifest) = Folder::open(run)?;
     if let Some(file) = &args.rules {
         let source = Source::read(file)?;
-        manifest.experiment.gates = source.parse(&[])?.gates;
+        manifest.experiment.gates = source.gates()?;
         check(&manifest.experiment).map_err(|(place, message)| source.error_at(&place, message))?;
     }
     let run = load(&folder, manifest)?;
-    if run.verdicts.is_empty() {
-        return Err(Error::NothingSelected("no gate binds any recipe of the run".into()));
-    }
     print(&run, &folder, args.json)?;
-    Ok(exit(&run))
+    Ok(run.outcome().exit())
 }
 
 /// Write the reports of a stored run again and print its table.
@@ -216,35 +255,24 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
             let page = report::findings(&run, &text).map_err(|message| Error::config(template, message))?;
             write_text(output, &page)?;
         }
-        _ => drop(finish(&folder, manifest, false)?),
+        _ => finish(&folder, &load(&folder, manifest)?, false)?,
     }
     Ok(Exit::Pass)
 }
 
-/// The verdict of a run.
-pub fn exit(run: &Run) -> Exit {
-    if run.verdicts.iter().all(|verdict| verdict.pass) {
-        Exit::Pass
-    } else {
-        Exit::GateFailed
-    }
-}
-
 /// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report.
 fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     let written = if json {
         run.verdicts.iter().try_for_each(|verdict| {
             serde_json::to_writer(&mut out, verdict)?;
             writeln!(out)
         })
     } else {
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let width = comfy_table::Table::new().width().map_or(120, usize::from);
         let page = folder.path.join("report.html");
         let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
         // The text ends with the verdict and its counts.
-        let text = report::terminal(run, width, colour);
+        let text = report::terminal(run, output::width(), output::colour());
         writeln!(
             out,
             "{}; {cells} cells in {seconds:.1} s; {}",
@@ -253,9 +281,4 @@ fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
         )
     };
     written.map_err(Error::io("stdout", "write"))
-}
-
-/// The error text for a pattern that matches nothing among `names`.
-fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    format!("'{pattern}' matches no {what}{}", did_you_mean(pattern, names))
 }

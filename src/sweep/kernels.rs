@@ -1,37 +1,46 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
-use std::collections::HashSet;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::capsules::Capsules;
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
+use super::operations::{self, Operation};
 use super::peers::Peers;
 use super::plan::Cell;
 use super::round_trip::{Sample, recorded};
+use super::run::Hindrance;
 use super::source::{Origin, Source};
+use crate::backend::checks::failures;
 use crate::backend::cuda::device::Module;
-use crate::backend::cuda::guards::failures;
+use crate::backend::cuda::guards::Checked;
 use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
 use crate::error::{Error, Result, did_you_mean};
 use crate::kernels::judge::Measured;
-use crate::kernels::{self, Case, Data, Op, Problem, Rows};
+use crate::kernels::{Case, Data, Op, Problem, Rows};
 use crate::metrics::{self, Metric};
-use crate::pattern::matches;
-use crate::record::{Phase, Record};
+use crate::pattern::{matches, matches_nothing};
+use crate::record::{Failure, Phase, Record};
+use crate::shipped;
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
 
-/// Folder of the kernels: $ULPLAB_KERNELS, or `kernels/` here or in a folder above.
+/// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
+const MARK: &str = "kernels/common.cuh";
+
+/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`shipped::places`].
 pub fn folder() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("ULPLAB_KERNELS") {
         return Ok(folder.into());
     }
-    above("kernels")?.ok_or_else(|| Error::Setup("no folder kernels/ here or above; set ULPLAB_KERNELS".into()))
+    let mark = shipped::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
+    Ok(mark.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
 /// The file of an operation's kernels.
@@ -39,45 +48,61 @@ pub fn file(op: &dyn Op) -> Result<KernelFile> {
     KernelFile::read(&folder()?.join(format!("{}.cu", op.name())))
 }
 
-/// The folder of that name here, or in the nearest folder above that has one.
-pub fn above(name: &str) -> Result<Option<PathBuf>> {
-    let here = std::env::current_dir().map_err(Error::io(".", "read"))?;
-    let mut folders = here.ancestors().map(|folder| folder.join(name));
-    Ok(folders.find(|folder| folder.is_dir()))
-}
-
 /// Puts the variants that the experiment names and its programs in the place of recipes, and the cases of their operations
 /// in that of windows.
 pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result::Result<(), (String, String)> {
+    operations::check_definitions(experiment)?;
     let variants = sources.iter().flat_map(|source| {
         let variants = source.header.variants.iter();
-        variants.map(|variant| (&source.op, format!("{}.{}", source.op, variant.name), &variant.doc))
+        variants.map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc))
     });
-    let named = variants.filter(|(_, name, _)| experiment.kernels.iter().any(|pattern| matches(pattern, name)));
-    let named: Vec<_> = named.collect();
+    let all: Vec<_> = variants.collect();
+    let chosen = |name: &str| experiment.kernels.iter().any(|pattern| matches(pattern, name));
+    let named: Vec<_> = all.iter().filter(|(name, _)| chosen(name)).cloned().collect();
     let unmatched = experiment
         .kernels
         .iter()
-        .find(|pattern| !named.iter().any(|(_, name, _)| matches(pattern, name)));
+        .find(|pattern| !named.iter().any(|(name, _)| matches(pattern, name)));
     if let Some(pattern) = unmatched {
-        return Err((pattern.clone(), format!("'{pattern}' matches no kernel")));
+        let names = all.iter().map(|(name, _)| name.as_str());
+        return Err((pattern.clone(), matches_nothing("kernel", pattern, names)));
     }
     let commands = experiment
         .commands
         .iter()
-        .map(|command| (&command.op, command.recipe(), &command.doc));
-    for (op, name, doc) in named.into_iter().chain(commands) {
-        let found = kernels::find(op).map_err(|why| (op.clone(), format!("'{name}': {why}")))?;
-        let fresh = found.cases().into_iter().map(|case| case.name);
-        let fresh: Vec<String> = fresh.filter(|name| !experiment.cases.contains(name)).collect();
-        experiment.cases.extend(fresh);
-        experiment.recipes.push(Recipe {
+        .map(|command| (command.recipe(), &command.doc));
+    let mut names = Vec::new();
+    let mut recipes = Vec::new();
+    for (name, doc) in named.into_iter().chain(commands) {
+        let cases = operations::cases_of(experiment, &name)?
+            .into_iter()
+            .map(|case| case.name);
+        names.extend(cases.filter(|name| !names.contains(name)).collect::<Vec<_>>());
+        recipes.push(Recipe {
             name,
             doc: doc.clone(),
             ..Recipe::default()
         });
     }
+    experiment.case_names = names;
+    experiment.recipes.extend(recipes);
     Ok(())
+}
+
+/// The variants that are for another device than this one, and why.
+pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
+    let named = |(source, variant): (&KernelFile, &Variant)| {
+        let name = format!("{}.{}", source.op, variant.name);
+        let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
+        let why = format!("it is for {arch}, and this device is {}", device.arch);
+        let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
+        tried.then_some((name, Hindrance::OtherDevice(why)))
+    };
+    let of = |source| {
+        let source: &KernelFile = source;
+        source.header.variants.iter().map(move |variant| (source, variant))
+    };
+    sources.iter().flat_map(of).filter_map(named).collect()
 }
 
 /// Whether there is a fault of that name, `op.mutant`.
@@ -96,48 +121,34 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     )))
 }
 
-/// Names of the cases of the operation that a recipe is of.
-pub fn cases_of(recipe: &str) -> HashSet<String> {
-    let op = recipe.split_once('.').map_or(recipe, |(op, _)| op);
-    let cases = kernels::find(op).map_or_else(|_| Vec::new(), Op::cases);
-    cases.into_iter().map(|case| case.name).collect()
-}
-
-/// All cases whose time is taken, as `op/case`.
-pub fn timed() -> HashSet<String> {
-    let timed = |op: &&'static dyn Op| {
-        let name = op.name();
-        let cases = op.cases().into_iter().filter(|case| case.timed);
-        cases.map(move |case| format!("{name}/{}", case.name))
-    };
-    kernels::OPS.iter().flat_map(timed).collect()
-}
-
 /// Cells of kernels, whatever runs them, and what their problems are made of.
 pub struct Cells<'a> {
     pub experiment: &'a Experiment,
     pub data: &'a Data<'a>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
+    /// Where what fails is kept.
+    pub keep: Option<&'a Capsules>,
 }
 
 impl Cells<'_> {
     /// Runs those of an operation case by case: the inputs of a case are made once.
     pub fn each(
         &self,
-        op: &dyn Op,
+        op: &str,
         cells: &[&Cell],
         run: impl Fn(&Cell, &Case, &Problem) -> Result<Vec<Record>>,
     ) -> Result<()> {
-        for case in op.cases() {
-            let named = |cell: &&Cell| self.experiment.cases[cell.window] == case.name;
+        let operation = Operation::find(self.experiment, op).map_err(Error::Usage)?;
+        for case in operation.cases().map_err(|(_, why)| Error::Usage(why))? {
+            let named = |cell: &&Cell| self.experiment.case_names[cell.window] == case.name;
             let here: Vec<&Cell> = cells.iter().copied().filter(named).collect();
             if here.is_empty() {
                 continue;
             }
-            let problem = op.problem(&case, self.data);
+            let problem = operation.problem(&case, self.data, self.stop)?;
             if let Err(why) = &problem {
-                eprintln!("{} case {}: {why}", op.name(), case.name);
+                errln!("{op} case {}: {why}", case.name);
             }
             for cell in here {
                 if self.stop.load(Ordering::Relaxed) {
@@ -145,12 +156,22 @@ impl Cells<'_> {
                 }
                 let records = match &problem {
                     Ok(problem) => run(cell, &case, problem)?,
-                    Err(_) => vec![unknown(cell, &case, "inputs")],
+                    Err(why) => vec![unknown(cell, &case, "inputs", why)],
                 };
                 (self.done)(cell, records)?;
             }
         }
         Ok(())
+    }
+
+    /// Keeps what a cell left, if anything is wrong with it and that is asked for.
+    pub fn keep_failed(&self, cell: &Cell, case: &Case, problem: &Problem, checked: &Checked) -> Result<()> {
+        match self.keep {
+            Some(capsules) if failures(&checked.measured).next().is_some() => {
+                capsules.keep(cell, case, problem, checked)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -184,16 +205,15 @@ impl Bench<'_> {
             }
             let cubin = self.toolkit.compile(source, &self.device.arch, &self.defines(source))?;
             let module = Module::load(&cubin.bytes)?;
-            let op = kernels::find(&source.op).map_err(Error::Usage)?;
-            self.cells.each(op, &here, |cell, case, problem| {
+            self.cells.each(&source.op, &here, |cell, case, problem| {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
                 let records = self.cell(cell, variant, &module, case, problem, &watch);
                 // A launch that is refused leaves the device as it was; one that went astray does not.
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
-                    eprintln!("{why}");
-                    Ok(vec![unknown(cell, case, "launch")])
+                    errln!("{why}");
+                    Ok(vec![unknown(cell, case, "launch", &why.to_string())])
                 })
             })?;
         }
@@ -220,7 +240,9 @@ impl Bench<'_> {
             return Ok(Vec::new());
         };
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
-        let mut measured = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        let checked = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        self.cells.keep_failed(cell, case, problem, &checked)?;
+        let mut measured = checked.measured;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             let times = self.timed(&running, problem, plan.products, watch).map_err(place)?;
             let cold = times.iter().find(|time| time.metric == &metrics::US_COLD);
@@ -280,7 +302,8 @@ impl Bench<'_> {
             return Ok(None);
         };
         let running = Running::new(self.device, module, case, problem, &plan)?;
-        running.judged(variant.nondeterministic.is_none()).map(Some)
+        let checked = running.judged(variant.nondeterministic.is_none())?;
+        Ok(Some(checked.measured))
     }
 
     /// Whether a variant is for this device.
@@ -296,11 +319,16 @@ impl Bench<'_> {
     }
 }
 
-/// Of a cell that could not be run, for what was amiss: no gate passes a NaN.
-pub fn unknown(cell: &Cell, case: &Case, site: &str) -> Record {
+/// What is recorded of a cell that could not be run, and why it could not: no gate passes a NaN.
+pub fn unknown(cell: &Cell, case: &Case, site: &str, why: &str) -> Record {
+    let message = why.to_string();
     Record {
         site: site.into(),
         metric: metrics::VIOLATIONS.name.into(),
+        failure: Some(Box::new(Failure {
+            message,
+            ..Failure::default()
+        })),
         ..Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name)
     }
 }
@@ -313,6 +341,7 @@ pub fn time(metric: &'static Metric, value: f64) -> Measured {
         value,
         n: 1,
         worst: None,
+        failure: None,
     }
 }
 
@@ -325,7 +354,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
         value: measured.value,
         n: measured.n,
         worst: measured.worst,
-        failure: None,
+        failure: measured.failure,
         ..blank.clone()
     };
     measured.into_iter().map(record).collect()

@@ -40,11 +40,20 @@ fn zero(n: &u64) -> bool {
 
 /// Writes records in their order.
 pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
-    let same = |a: &Record, b: &Record| {
-        let who = |r: &Record| (r.layer, r.n, r.nonfinite_want, r.nonfinite_got);
-        who(a) == who(b) && a.site == b.site && a.cell == b.cell
-    };
-    for group in records.chunk_by(same) {
+    let who = |r: &Record| (r.layer, r.n, r.nonfinite_want, r.nonfinite_got);
+    let mut rest = records;
+    while let Some(first) = rest.first() {
+        // A metric that comes twice begins a new line, since a line has one value of each.
+        let mut metrics = Map::new();
+        let joins = |record: &&Record| {
+            let same = who(record) == who(first) && record.site == first.site && record.cell == first.cell;
+            same && !metrics.contains_key(&record.metric) && {
+                metrics.insert(record.metric.clone(), to_json(record.value));
+                true
+            }
+        };
+        let group;
+        (group, rest) = rest.split_at(rest.iter().take_while(joins).count());
         let Record {
             cell,
             recipe,
@@ -56,11 +65,7 @@ pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
             nonfinite_want,
             nonfinite_got,
             ..
-        } = group[0].clone();
-        let metrics = group
-            .iter()
-            .map(|record| (record.metric.clone(), to_json(record.value)))
-            .collect();
+        } = first.clone();
         let worst = group.iter().find_map(|record| record.worst.clone());
         let failures = group
             .iter()
@@ -156,11 +161,15 @@ mod tests {
                 layer: None,
                 ..record("sqnr", -0.0, None)
             },
+            Record {
+                layer: None,
+                ..record("sqnr", 2.0, None)
+            },
         ];
         let mut text = Vec::new();
         write(&records, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert_eq!(text.lines().count(), 2);
+        assert_eq!(text.lines().count(), 3);
         assert_eq!(read(&text).unwrap(), records);
 
         let mut text = Vec::new();

@@ -1,46 +1,81 @@
 //! Reading an experiment file: every mistake in it is named with file, line, and the nearest valid name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::experiment::Experiment;
+use serde::Deserialize;
+
+use super::experiment::{Experiment, Rule};
 use crate::dataset::{explain, parse_toml};
 use crate::error::{Error, Result};
+use crate::shipped;
+
+/// A file of gates alone.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    #[serde(rename = "gate")]
+    gates: Vec<Rule>,
+}
 
 /// An experiment with the text it came from, so that later errors can point into it.
-pub struct Source<'a> {
-    pub file: &'a Path,
+pub struct Source {
+    pub file: PathBuf,
     pub text: String,
 }
 
-impl<'a> Source<'a> {
-    pub fn read(file: &'a Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+impl Source {
+    /// Reads the file; a bare name such as `kv_cache` means the experiment of that name that comes with ulplab, unless there
+    /// is a file called so.
+    pub fn read(file: &Path) -> Result<Self> {
+        let bare = file.components().count() == 1 && file.extension().is_none() && !file.exists();
+        let known = bare.then(|| shipped::find(&format!("experiments/{}.toml", file.display())));
+        let file = known.flatten().unwrap_or_else(|| file.to_path_buf());
+        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
         Ok(Self { file, text })
     }
 
     /// Parses the file, then applies `key=value` overrides (dotted keys, values in TOML, bare words taken as strings).
     pub fn parse(&self, overrides: &[String]) -> Result<Experiment> {
-        let experiment: Experiment = parse_toml(self.file, &self.text)?;
-        if overrides.is_empty() {
-            return Ok(experiment);
+        let mut experiment: Experiment = parse_toml(&self.file, &self.text)?;
+        if !overrides.is_empty() {
+            let mut table: toml::Table = parse_toml(&self.file, &self.text)?;
+            for item in overrides {
+                set(&mut table, item)?;
+            }
+            experiment = table
+                .try_into()
+                .map_err(|error: toml::de::Error| Error::Usage(format!("--set: {}", explain(&error))))?;
         }
-        let mut table: toml::Table = parse_toml(self.file, &self.text)?;
-        for item in overrides {
-            set(&mut table, item)?;
+        experiment
+            .check_keys()
+            .map_err(|(key, message)| self.error_at(&key, message))?;
+        Ok(experiment)
+    }
+
+    /// The gates of an experiment, or of a file that has `[[gate]]` and nothing else.
+    pub fn gates(&self) -> Result<Vec<Rule>> {
+        let table: toml::Table = parse_toml(&self.file, &self.text)?;
+        let gates = match table.contains_key("name") {
+            true => self.parse(&[])?.gates,
+            false => parse_toml::<Rules>(&self.file, &self.text)?.gates,
+        };
+        match gates.is_empty() {
+            true => Err(Error::config(&self.file, "the file has no [[gate]]")),
+            false => Ok(gates),
         }
-        table
-            .try_into()
-            .map_err(|error: toml::de::Error| Error::Usage(format!("--set: {}", explain(&error))))
     }
 
     /// An error about the place where `needle` (a pattern, a name) stands in the file.
     pub fn error_at(&self, needle: &str, message: impl AsRef<str>) -> Error {
         let quoted = format!("\"{needle}\"");
-        let here = |line: &str| line.contains(&quoted) || line.split(['=', ' ']).next() == Some(needle);
+        let header = format!("[[{needle}]]");
+        let here = |line: &str| {
+            line.contains(&quoted) || line.split(['=', ' ']).next() == Some(needle) || line.trim_end() == header
+        };
         let line = self.text.lines().position(here);
         let message = message.as_ref();
         Error::config(
-            self.file,
+            &self.file,
             match line {
                 Some(line) => format!("line {}: {message}", line + 1),
                 None => message.to_string(),

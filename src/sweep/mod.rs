@@ -1,6 +1,8 @@
 //! Experiment files, and running them.
 
+pub mod args;
 pub mod attest;
+pub mod capsules;
 pub mod check;
 pub mod command;
 pub mod commands;
@@ -8,11 +10,15 @@ mod compile;
 pub mod execute;
 pub mod experiment;
 pub mod folder;
+pub mod invocation;
 pub mod judge;
 pub mod kernels;
+pub mod keys;
+pub mod limits;
 pub mod lines;
 pub mod load;
 pub mod mutants;
+pub mod operations;
 pub mod peers;
 pub mod plan;
 pub mod probe;
@@ -21,6 +27,10 @@ pub mod recall;
 pub mod recurrence;
 pub mod round_trip;
 pub mod run;
+pub mod runs;
+pub mod seal;
+pub mod session;
+pub mod signal;
 pub mod source;
 pub mod stand_in;
 pub mod store;

@@ -2,8 +2,8 @@
 
 use super::kernels::{Bench, of_op};
 use super::plan::Cell;
+use crate::backend::checks::failures;
 use crate::backend::cuda::device::Module;
-use crate::backend::cuda::guards::failures;
 use crate::backend::cuda::{Mutant, Source};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Inputs};
@@ -29,11 +29,11 @@ pub fn print(fates: &[Fate]) -> bool {
     for fate in fates {
         let name = format!("{} {}", fate.kernel, fate.mutant);
         let end = fate.killed.as_deref().unwrap_or("UNNOTICED");
-        println!("{name:width$}  {}: {end}", fate.doc);
+        outln!("{name:width$}  {}: {end}", fate.doc);
     }
     let unnoticed = fates.iter().filter(|fate| fate.killed.is_none()).count();
     if !fates.is_empty() {
-        println!(
+        outln!(
             "{} of {} planted faults are noticed",
             fates.len() - unnoticed,
             fates.len()

@@ -1,10 +1,10 @@
 //! The cells of an experiment.
 
 use crate::error::{Error, Result};
-use crate::pattern::{matches, selects};
+use crate::pattern::{self, selects};
 use crate::record::Phase;
 use crate::sweep::experiment::{Experiment, Kind};
-use crate::sweep::kernels::cases_of;
+use crate::sweep::operations::names_of;
 
 /// Name of the built-in recipe that measures the reference's own error: f32 against f64.
 pub const REFERENCE: &str = "reference";
@@ -50,7 +50,7 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
     let kernels = experiment.kind == Kind::Kernels;
     let each = each
         .into_iter()
-        .map(|(recipe, phase)| (recipe, phase, kernels.then(|| cases_of(recipe))));
+        .map(|(recipe, phase)| (recipe, phase, kernels.then(|| names_of(experiment, recipe))));
     let each: Vec<_> = each.collect();
     let mut cells = Vec::new();
     for (window, name) in experiment.window_names().into_iter().enumerate() {
@@ -65,14 +65,8 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
 
 /// Keeps the cells whose id matches one of `only` (all, if empty) and none of `skip`.
 pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<Cell>> {
-    for pattern in only.iter().chain(skip) {
-        if !cells.iter().any(|cell| matches(pattern, &cell.id)) {
-            let example = cells.first().map(|cell| cell.id.as_str()).unwrap_or_default();
-            return Err(Error::NothingSelected(format!(
-                "'{pattern}' matches no cell; cells are named like '{example}'"
-            )));
-        }
-    }
+    let names: Vec<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
+    pattern::check("cell", &[only, skip], &names)?;
     let kept: Vec<Cell> = cells.into_iter().filter(|cell| selects(only, skip, &cell.id)).collect();
     if kept.is_empty() {
         return Err(Error::NothingSelected("--only and --skip leave no cell".into()));
@@ -98,6 +92,12 @@ impl std::str::FromStr for Partition {
             (1 <= m && m <= n).then_some(Self { m, n })
         };
         parse().ok_or_else(|| format!("'{text}' is not a partition: expected slice:M/N with 1 <= M <= N"))
+    }
+}
+
+impl std::fmt::Display for Partition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "slice:{}/{}", self.m, self.n)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::metrics::{self, Evidence, Gain, Logits, Metric, Pair, Threshold};
 use crate::record::{Phase, Record, Worst};
 
 /// Tensor sites whose values are compared, besides the logits.
-const COMPARED: [&str; 4] = [
+pub const COMPARED: [&str; 4] = [
     "attention.kv.window",
     "attention.kv.compressed",
     "attention.output",

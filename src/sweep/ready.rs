@@ -13,9 +13,8 @@ use super::recurrence::Method;
 use super::source::{Origin, Source};
 use super::swap_ffn;
 use crate::backend::rounding::Rounding;
-use crate::error::did_you_mean;
 use crate::formats::{Codec, codec};
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 
 /// What each recipe of an experiment does, by its name.
 #[derive(Default)]
@@ -116,10 +115,7 @@ fn sites(at: &str, kind: Kind, config: &Config) -> Result<Vec<(&'static str, usi
     found.dedup();
     if found.is_empty() {
         let names: Vec<String> = places.iter().map(Site::to_string).collect();
-        let hint = did_you_mean(at, names.iter().map(String::as_str));
-        return Err(format!(
-            "'{at}' matches no site that an experiment of this kind reads{hint}"
-        ));
+        return Err(matches_nothing("site", at, names.iter().map(String::as_str)));
     }
     Ok(found)
 }

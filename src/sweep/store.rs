@@ -15,6 +15,7 @@ use super::lines;
 use super::run::{Manifest, Run};
 use super::summary::Summary;
 use crate::atomic::write_atomic;
+use crate::gate::Status;
 use crate::record::{Failure, Phase, Record, Worst};
 use crate::{Error, Result};
 
@@ -23,7 +24,7 @@ pub const SUMMARY: &str = "summary.parquet";
 pub const JSONL: &str = "records.jsonl";
 
 /// Version of the files' layout, the `schema` of a [`Manifest`].
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Writes the three files of a run to `folder` (made if missing) and tells their paths.
 pub fn write_run(run: &Run, folder: &Path) -> Result<Vec<PathBuf>> {
@@ -311,18 +312,21 @@ enum Line<'a> {
         summaries: usize,
         pass: usize,
         fail: usize,
+        /// Rules that were not judged on a recipe.
+        not_judged: usize,
         complete: bool,
     },
 }
 
 /// The manifest, then all measurements, then a line of counts: a file without that last line was cut off.
 pub fn write_jsonl(run: &Run, path: &Path) -> Result<()> {
-    let pass = run.verdicts.iter().filter(|verdict| verdict.pass).count();
+    let count = |status| run.verdicts.iter().filter(|verdict| verdict.status == status).count();
     let end = Line::Summary {
         records: run.records.len(),
         summaries: run.summaries.len(),
-        pass,
-        fail: run.verdicts.len() - pass,
+        pass: count(Status::Pass),
+        fail: count(Status::Fail),
+        not_judged: count(Status::NotJudged) + count(Status::NotForDevice),
         complete: run.manifest.complete,
     };
     write_atomic(path, |writer| {

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{Phase, Record};
 
+/// Windows that an interval needs at least: one says nothing of how they differ.
+pub const LEAST_WINDOWS: u32 = 2;
+
 /// Resamples of a bootstrap.
 const RESAMPLES: usize = 2000;
 
@@ -23,7 +26,9 @@ pub struct Summary {
     pub mean: f64,
     pub min: f64,
     pub max: f64,
-    /// 95 % percentile-bootstrap interval of the mean over windows; equal to `mean` for one window.
+    /// 95 % percentile-bootstrap interval of the mean over windows; NaN if there are fewer than [`LEAST_WINDOWS`]. With few
+    /// windows it is narrower than its name: of normal values it holds the mean in 49 % of runs with 2 windows (it is their
+    /// range), 74 % with 3, 80 % with 4, 86 % with 8, 92 % with 16. Equal values have an interval of no width.
     pub ci_low: f64,
     pub ci_high: f64,
 }
@@ -109,6 +114,9 @@ fn statistics(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
         if mean.is_nan() { mean } else { mean.clamp(min, max) }
     };
     let all = mean(values.iter().sum());
+    if (values.len() as u64) < u64::from(LEAST_WINDOWS) {
+        return [all, min, max, f64::NAN, f64::NAN];
+    }
     if min == max {
         return [all; 5];
     }

@@ -1,8 +1,9 @@
-//! Named tensors from `.safetensors` and `.npy` files, whoever wrote them.
+//! Named tensors from `.safetensors` and `.npy` files and folders of shards, whoever wrote them.
 //!
 //! A file is checked as a whole when it is opened: afterwards every tensor has its bytes, in row-major order and little
 //! endian. Errors name the file, the tensor, what was found and what was expected.
 
+pub(crate) mod folder;
 mod npy;
 mod safetensors;
 mod values;
@@ -14,16 +15,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ::safetensors::Dtype;
+use folder::Shards;
 use memmap2::Mmap;
 pub use write::{Slot, Writer, write_safetensors};
 
 use crate::error::{Error, Result};
 
-/// A file of tensors.
+/// A file of tensors, or a folder of such files.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
-    bytes: Bytes,
+    /// The files: the shards of a folder.
+    files: Vec<PathBuf>,
+    /// One for each file.
+    bytes: Vec<Bytes>,
     entries: Vec<Entry>,
     /// Where the names are among the entries: checkpoints have tens of thousands.
     index: HashMap<String, usize>,
@@ -61,6 +66,8 @@ struct Entry {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
+    /// Which of the files it is in.
+    shard: usize,
     range: Range<usize>,
 }
 
@@ -87,14 +94,20 @@ enum Format {
 }
 
 impl TensorFile {
-    /// Opens a file and checks its header. The data is mapped into memory, not read; the file must not change meanwhile.
+    /// Opens a file, or a folder of safetensors shards (`model.safetensors`, what `model.safetensors.index.json` names, or
+    /// all `*.safetensors`), and checks the headers. The data is mapped into memory, not read; the files must not change
+    /// meanwhile.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let format = format(path)?;
-        let file = File::open(path).map_err(Error::io(path, "open"))?;
-        if !file.metadata().map_err(Error::io(path, "read"))?.is_file() {
-            return Err(Error::data(path, "not a file"));
+        if path.is_dir() {
+            return Self::folder(path);
         }
+        let format = format(path)?;
+        // Before it is opened: a pipe would keep the program waiting.
+        if !std::fs::metadata(path).map_err(Error::io(path, "open"))?.is_file() {
+            return Err(Error::data(path, "is neither a file nor a folder"));
+        }
+        let file = File::open(path).map_err(Error::io(path, "open"))?;
         // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost
         // pages ends the program with SIGBUS; there is no undefined behaviour to be had from a file that stays.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
@@ -104,6 +117,49 @@ impl TensorFile {
     /// The same from bytes in memory; `path` stands in messages, and its extension tells the format.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
         Self::parse(path.as_ref(), format(path.as_ref())?, Bytes::Owned(bytes))
+    }
+
+    fn folder(path: &Path) -> Result<Self> {
+        let Shards { files, index } = Shards::of(path)?;
+        let mut all = Self {
+            path: path.into(),
+            files: Vec::new(),
+            bytes: Vec::new(),
+            entries: Vec::new(),
+            index: HashMap::new(),
+            metadata: Metadata::new(),
+        };
+        for file in &files {
+            all.add(Self::open(file)?)?;
+        }
+        if let Some(index) = index {
+            index.agrees(|name| all.index.get(name).map(|at| &all.files[all.entries[*at].shard]))?;
+        }
+        Ok(all)
+    }
+
+    /// Adds a shard.
+    fn add(&mut self, shard: Self) -> Result<()> {
+        let wrong = |why: String| Error::data(&shard.path, why);
+        for mut entry in shard.entries {
+            entry.shard = self.bytes.len();
+            if let Some(at) = self.index.insert(entry.name.clone(), self.entries.len()) {
+                let other = self.files[self.entries[at].shard].display();
+                return Err(wrong(format!("tensor '{}' is in {other} too", entry.name)));
+            }
+            self.entries.push(entry);
+        }
+        for (key, value) in shard.metadata {
+            let kept = self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
+            if key == crate::packed::KEY && *kept != value {
+                return Err(wrong(format!(
+                    "metadata '{key}' differs from that of the shards before it"
+                )));
+            }
+        }
+        self.bytes.extend(shard.bytes);
+        self.files.push(shard.path);
+        Ok(())
     }
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
@@ -121,15 +177,22 @@ impl TensorFile {
         let index = entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at));
         Ok(Self {
             path: path.into(),
-            bytes,
+            files: vec![path.into()],
+            bytes: vec![bytes],
             index: index.collect(),
             entries,
             metadata,
         })
     }
 
+    /// The file, or the folder of its shards.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The files that are mapped.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// All tensors, in the order of their data in the file.
@@ -151,7 +214,7 @@ impl TensorFile {
             name: &entry.name,
             dtype: entry.dtype,
             shape: &entry.shape,
-            bytes: &self.bytes.as_ref()[entry.range.clone()],
+            bytes: &self.bytes[entry.shard].as_ref()[entry.range.clone()],
         }
     }
 }

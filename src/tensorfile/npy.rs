@@ -69,6 +69,7 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>)
             name: name.into(),
             dtype,
             shape,
+            shard: 0,
             range,
         },
         rewritten,

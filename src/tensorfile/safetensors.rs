@@ -104,6 +104,7 @@ fn entry(name: String, info: TensorInfo) -> Result<Entry, String> {
         name,
         dtype: info.dtype,
         shape: info.shape,
+        shard: 0,
         range: begin..end,
     })
 }

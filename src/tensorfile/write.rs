@@ -20,7 +20,7 @@ pub struct Slot {
     pub shape: Vec<usize>,
 }
 
-/// Takes the tensors of a file in any order.
+/// Takes the tensors of a file in any order, whole or part by part.
 pub struct Writer<'a> {
     out: &'a mut BufWriter<File>,
     /// First byte and length of each tensor.
@@ -31,14 +31,23 @@ impl Writer<'_> {
     /// # Panics
     /// When no slot has that name, or one of another size: the header is written by then.
     pub fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        assert_eq!(bytes.len(), self.places[name].1, "bytes of tensor '{name}'");
+        self.put_part(name, 0, bytes)
+    }
+
+    /// Writes the bytes of a tensor from byte `at` of it on.
+    ///
+    /// # Panics
+    /// When no slot has that name, or it ends before.
+    pub fn put_part(&mut self, name: &str, at: usize, bytes: &[u8]) -> io::Result<()> {
         let (start, len) = self.places[name];
-        assert_eq!(bytes.len(), len, "bytes of tensor '{name}'");
-        self.out.seek(SeekFrom::Start(start))?;
+        assert!(at + bytes.len() <= len, "bytes of tensor '{name}'");
+        self.out.seek(SeekFrom::Start(start + at as u64))?;
         self.out.write_all(bytes)
     }
 }
 
-/// Writes a file whole or not at all; `fill` must put every slot. Wide types come first, so that all are aligned.
+/// Writes a file whole or not at all; `fill` must put every byte of every slot. Wide types come first, so that all are aligned.
 pub fn write_safetensors(
     path: &Path,
     mut slots: Vec<Slot>,

@@ -101,7 +101,7 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
     }
     match args.json {
         true => json::print(&all)?,
-        false => print!("{}", terminal::text(&all)),
+        false => out!("{}", terminal::text(&all)),
     }
     Ok(Exit::Pass)
 }

@@ -144,7 +144,10 @@ fn mistakes_name_their_place() {
             &["line", "shape = [2, 6]", "a power of two"],
         ),
         (["shape = [2, 4]", "shape = [0, 4]"], &["shape = [sequences, tokens]"]),
-        (["phases = [\"local\", \"cumulative\"]", ""], &["no phases is given"]),
+        (
+            ["phases = [\"local\", \"cumulative\"]", ""],
+            &["phases is missing", "[\"local\", \"cumulative\"]"],
+        ),
         (["d_ff = 96", "d_ff = 0"], &["source 'plain'", "swap_ffn: d_ff is 0"]),
         (["n_events = 4", "n_events = 0"], &["source 'plain'", "n_events is 0"]),
         (

@@ -25,7 +25,7 @@ fn equal_files_pass() {
     assert_eq!(out.matches("PASS").count(), 4, "{out}");
     let last = out.lines().last().unwrap();
     assert!(
-        last.starts_with("PASS: 3 tensors pass, 0 fail, no gates, ") && last.ends_with(" s"),
+        last.starts_with("PASS: 3 tensors passed, 0 failed, no gates, ") && last.ends_with(" s"),
         "{last}"
     );
     assert!(!out.contains('\x1b'), "no colour");
@@ -46,7 +46,7 @@ fn a_gain_error_passes_a_gate_on_cosine_and_fails_one_on_diff() {
         out.lines()
             .last()
             .unwrap()
-            .starts_with("FAIL: 1 tensors pass, 2 fail, 4 gate results, "),
+            .starts_with("FAIL: 1 tensor passed, 2 failed, 4 gate results, "),
         "{out}"
     );
 }

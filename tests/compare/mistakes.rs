@@ -47,8 +47,8 @@ fn gates() {
         (">=0.9", "no metric ''"),
         ("cosine<=0.9", "of cosine, higher is better: demand >="),
         ("logits:diff>=0.9", "of diff, lower is better: demand <="),
-        ("logit:diff<=1", "no tensor matches 'logit'; did you mean 'logits'?"),
-        ("kv.*:diff<=1", "no tensor matches 'kv.*'"),
+        ("logit:diff<=1", "'logit' matches no tensor; did you mean 'logits'?"),
+        ("kv.*:diff<=1", "'kv.*' matches no tensor; tensors are named like 'ids'"),
         (
             "ids:diff<=1",
             "applies to nothing: the tensors it matches are empty, or integers or booleans, which must be equal",
@@ -89,14 +89,11 @@ fn nothing_to_compare() {
     bench.args.allow_unmatched = true;
     assert_eq!(
         bench.error(),
-        (
-            Exit::NothingSelected,
-            "nothing selected: no tensor is in both files".into()
-        )
+        (Exit::NotJudged, "nothing selected: no tensor is in both files".into())
     );
     let mut bench = Bench::new(&[("a", f32s(&[1], &[1.0]))], &[("a", f32s(&[1], &[1.0]))]);
     bench.args.only = vec!["b".into()];
-    assert_eq!(bench.error().0, Exit::NothingSelected);
+    assert_eq!(bench.error().0, Exit::NotJudged);
 }
 
 #[test]
@@ -130,7 +127,10 @@ fn files() {
     let folder = bench.path().join("folder.npy");
     std::fs::create_dir(&folder).unwrap();
     bench.args.got = folder;
-    usage(&bench, "folder.npy: not a file");
+    usage(
+        &bench,
+        "folder.npy: no model.safetensors, model.safetensors.index.json or other *.safetensors in this folder",
+    );
     bench.args.got = bench.write("empty.safetensors", b"");
     usage(
         &bench,

@@ -167,7 +167,27 @@ fn a_checkpoint_that_lacks_tensors_tells_them_all() {
 fn a_bad_configuration_is_told() {
     let (json, tensors) = small();
     fails(open("{", &tensors), &["config.json", "line 1"]);
-    fails(open("{}", &tensors), &["config.json", "missing field"]);
+    fails(
+        open("{}", &tensors),
+        &["config.json", "model_type is missing", "'deepseek_v4'"],
+    );
+    fails(open("[]", &tensors), &["config.json", "expected an object"]);
+    fails(
+        open(r#"{"model_type": 3}"#, &tensors),
+        &["config.json", "model_type is 3"],
+    );
+    fails(
+        open(r#"{"model_type": "deepseek_v4"}"#, &tensors),
+        &["config.json", "missing field"],
+    );
+    // Other models are named, whatever keys they have or lack.
+    for (model_type, architecture) in [("llama", "LlamaForCausalLM"), ("qwen3", "Qwen3ForCausalLM")] {
+        let other = format!(
+            r#"{{"model_type": "{model_type}", "architectures": ["{architecture}"], "layer_types": ["full_attention"]}}"#
+        );
+        let found = format!("model_type is '{model_type}' ({architecture})");
+        fails(open(&other, &tensors), &["config.json", &found, "'deepseek_v4'"]);
+    }
     let mut wrong = json.clone();
     wrong["num_hidden_layers"] = 3.into();
     fails(open(&wrong.to_string(), &tensors), &["config.json", "3"]);

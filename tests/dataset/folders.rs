@@ -50,7 +50,7 @@ fn a_missing_shard_is_told() {
     index(folder.path(), &[("a", FIRST), ("b", SECOND)]);
     fails(
         Tensors::open(folder.path()),
-        &["index.json", SECOND, "with 1 tensors is missing"],
+        &["index.json", SECOND, "with 1 tensor is missing"],
     );
 }
 

@@ -1,6 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use ulplab::dataset::{Kind, Manifest, find_root_from};
+use ulplab::shipped::places_from;
+use ulplab::sweep::experiment::Window;
 
 use crate::fails;
 
@@ -162,25 +164,58 @@ fn the_root_is_searched_in_order() {
     let deep = folder.path().join("a/b/c");
     let executable = folder.path().join("bin/ulplab");
     let elsewhere = folder.path();
+    let (share, checkout) = (make("share/ulplab/datasets"), make("source/datasets"));
+    let source = folder.path().join("source");
     let find = find_root_from;
-    assert_eq!(
-        find(Some(&flag), Some(&variable), &deep, Some(&executable)).unwrap(),
-        flag
-    );
-    assert_eq!(find(None, Some(&variable), &deep, Some(&executable)).unwrap(), variable);
-    assert_eq!(find(None, None, &deep, Some(&executable)).unwrap(), above);
-    assert_eq!(find(None, None, elsewhere, Some(&executable)).unwrap(), beside);
+    let all = places_from(&deep, Some(&executable), Some(&source));
+    assert_eq!(find(Some(&flag), Some(&variable), &all).unwrap(), flag);
+    assert_eq!(find(None, Some(&variable), &all).unwrap(), variable);
+    assert_eq!(find(None, None, &all).unwrap(), above);
+    let installed = places_from(elsewhere, Some(&executable), Some(&source));
+    assert_eq!(find(None, None, &installed).unwrap(), beside);
+    std::fs::remove_dir_all(&beside).unwrap();
+    assert_eq!(find(None, None, &installed).unwrap(), share);
+    std::fs::remove_dir_all(&share).unwrap();
+    assert_eq!(find(None, None, &installed).unwrap(), checkout);
+    let nowhere = places_from(elsewhere, None, None);
     let datasets = elsewhere.join("datasets").display().to_string();
     fails(
-        find(None, None, elsewhere, None),
+        find(None, None, &nowhere),
         &["--datasets", "ULPLAB_DATASETS", &datasets],
     );
     fails(
-        find(Some(elsewhere), Some(&variable), &deep, None),
+        find(Some(elsewhere), Some(&variable), &all),
         &["--datasets names this folder"],
     );
     fails(
-        find(None, Some(elsewhere), &deep, None),
+        find(None, Some(elsewhere), &all),
         &["ULPLAB_DATASETS names this folder"],
+    );
+}
+
+#[test]
+fn a_path_of_ones_own_is_a_text() {
+    let folder = folder(|text| text);
+    let manifest = Manifest::load(folder.path()).unwrap();
+    let mine = folder.path().join("my notes.v2.txt");
+    std::fs::write(&mine, "violets are blue\n").unwrap();
+    let path = mine.to_str().unwrap();
+    assert_eq!(manifest.text(path, 8, 3).unwrap(), b"are");
+    assert_eq!(
+        manifest.verify(path).unwrap(),
+        [(
+            path.to_string(),
+            blake3::hash(b"violets are blue\n").to_hex().to_string()
+        )]
+    );
+    let window = Window {
+        text: path.into(),
+        offset: 8,
+    };
+    assert_eq!(window.name(), "my_notes_v2@8");
+    fails(manifest.text(path, 8, 100), &["my notes.v2.txt", "8 + 100", "has 17"]);
+    fails(
+        manifest.text("folder/none.txt", 0, 1),
+        &["no data set 'folder/none.txt'", "no file or folder of that path"],
     );
 }

@@ -59,6 +59,19 @@ fn bytes_per_row_are_the_bytes_of_a_page() {
     assert_eq!(of("nvfp4_token", 512), 292.0);
     assert_eq!(of("int8_token", 512), 516.0);
     assert_eq!(of("mxfp4", 128), 68.0);
+    assert_eq!(
+        of("kivi2_g32", 512),
+        128.0 + 16.0 * 4.0,
+        "codes, and a scale and a minimum of f16 per 32"
+    );
+    assert_eq!(of("kivi2_key_g32", 512), 128.0 + 512.0 * 4.0 / 32.0);
+    assert_eq!(
+        of("awq4_g128", 512),
+        256.0 + 4.0 * 3.0,
+        "codes, and a scale of f16 and a byte per 128"
+    );
+    assert_eq!(of("gptq3_g128", 512), 192.0 + 4.0 * 3.0);
+    assert_eq!(of("nf4", 512), 256.0 + 8.0 * 4.0);
 }
 
 #[test]
@@ -96,8 +109,10 @@ fn zeros_stay_zeros() {
         let mut x = vec![0.0; 2 * cols];
         // A rotation multiplies zeros by signs.
         let rotates = codec.format().is_some_and(|format| format.rotation.is_some());
+        // The code of 0 is another in a table, and where a range always holds 0.
+        let elsewhere = ["nf4", "gptq4_g128", "gptq3_g128"].contains(&codec.name().as_str());
         assert!(
-            rotates || codec.encode(&x, cols).part("data").iter().all(|byte| *byte == 0),
+            rotates || elsewhere || codec.encode(&x, cols).part("data").iter().all(|byte| *byte == 0),
             "codes of {}",
             codec.name()
         );
@@ -135,7 +150,7 @@ fn an_infinity_does_not_look_like_a_number() {
             "e4m3" => assert_eq!(x[3], -448.0),
             "e5m2" => assert_eq!(x[3], -57344.0),
             "bf16" | "f16" | "v4_bf16" => assert_eq!(x[3], f32::NEG_INFINITY),
-            "fp8_channel" => assert!(x[3].is_nan() && x[cols + 3].is_nan()),
+            "fp8_channel" | "kivi2_key_g32" | "kivi4_key_g32" => assert!(x[3].is_nan() && x[cols + 3].is_nan()),
             name => assert!(x[3].is_nan() && x[2].is_nan(), "{name}"),
         }
     }
@@ -163,6 +178,11 @@ fn a_nan_stays_in_its_group() {
     assert_eq!(reach("mxfp8", 72), (104, 32));
     assert_eq!(reach("e4m3/b64:f32", 48), (48, 48));
     assert_eq!(reach("v4_fp8", 512), (512, 64));
+    assert_eq!(reach("kivi4_g32", 512), (544, 32));
+    assert_eq!(reach("kivi2_key_g32", 512), (40, 3));
+    assert_eq!(reach("awq4_g128", 512), (512, 128));
+    assert_eq!(reach("e2m1/b32:bf16", 512), (544, 32));
+    assert_eq!(reach("uint3/b32:f16(hqq)", 512), (544, 32));
 }
 
 /// Rows are rounded one by one, except where all share a scale.

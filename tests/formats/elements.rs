@@ -1,8 +1,8 @@
 //! Casts of single numbers.
 
 use ulplab::formats::{
-    BF16, CONVENTIONS, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, FloatCast, INT4, INT8, MXINT8, Repr,
-    UE4M3, convention, element,
+    BF16, CONVENTIONS, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, FloatCast, INT2, INT3, INT4, INT8,
+    MXINT8, Repr, UE4M3, convention, element,
 };
 
 use crate::oracle::{Fixture, Random, table};
@@ -31,7 +31,9 @@ fn every_code_survives_decode_and_encode() {
             } else if value.is_infinite() && element.name == "e5m2" {
                 assert_eq!(again & 0x7f, 0x7b, "infinities saturate");
                 assert_eq!(cast("nosat", element).encode(value), code);
-            } else if matches!(element.repr, Repr::Integer(_)) && code == 1 << (element.bits - 1) {
+            } else if matches!(element.repr, Repr::Integer(integer) if integer.is_signed())
+                && code == 1 << (element.bits - 1)
+            {
                 assert_eq!(again, code + 1, "the most negative code is never written");
             } else {
                 assert_eq!(again, code, "{} {value}", element.name);
@@ -118,6 +120,7 @@ fn conventions_differ_where_they_say() {
         ("modelopt", 0, 0, 8),
         ("modelopt_mxfp4", 8, 8, 8),
         ("deepgemm", 0, 0, 0),
+        ("microxcaling", 0, 0, 8),
     ] {
         let got = [0.0, -0.0, -0.1].map(|x| of(library, &E2M1, x));
         assert_eq!(got, [zero, negative_zero, tiny], "{library}");
@@ -157,7 +160,9 @@ fn conventions_are_known_by_name_and_apply_to_their_elements() {
 /// Of any two neighbouring values: their midpoint goes to the even code, what is nearer to one goes to it.
 #[test]
 fn midpoints_go_to_the_even_code_and_the_rest_to_the_nearest() {
-    for element in [&BF16, &F16, &E4M3, &E5M2, &E3M2, &E2M3, &E2M1, &INT8, &INT4, &MXINT8] {
+    for element in [
+        &BF16, &F16, &E4M3, &E5M2, &E3M2, &E2M3, &E2M1, &INT8, &INT4, &INT3, &INT2, &MXINT8,
+    ] {
         let last = match element.repr {
             Repr::Float(FloatCast { float, .. }) => float.max as u16,
             _ => (1 << (element.bits - 1)) - 1,
@@ -289,6 +294,13 @@ fn elements_know_their_largest_value_and_nan() {
         ("e2m1", 6.0, false),
         ("int8", 127.0, false),
         ("int4", 7.0, false),
+        ("int3", 3.0, false),
+        ("int2", 1.0, false),
+        ("uint8", 255.0, false),
+        ("uint4", 15.0, false),
+        ("uint3", 7.0, false),
+        ("uint2", 3.0, false),
+        ("nf4", 1.0, false),
         ("mxint8", 127.0 / 64.0, false),
         ("ue4m3", 448.0, true),
         ("e8m0", f32::from_bits(0x7f00_0000), true),

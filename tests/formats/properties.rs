@@ -70,6 +70,11 @@ proptest! {
     fn negation_passes_through(x in vec(number(-14, 14), 512)) {
         let negated: Vec<f32> = x.iter().map(|x| -x).collect();
         for (codec, cols) in all() {
+            // A table or codes from a minimum on are not symmetric.
+            let element = codec.format().map(|format| format.element);
+            if element.is_some_and(|element| element.needs_zero_point() || element.name == "nf4") {
+                continue;
+            }
             let (mut plus, mut minus) = (x.clone(), negated.clone());
             codec.round(&mut plus, cols);
             codec.round(&mut minus, cols);

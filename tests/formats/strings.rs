@@ -1,6 +1,8 @@
 //! Format strings, names and their errors.
 
-use ulplab::formats::{F32_RULES, FORMATS, Format, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS, codec};
+use ulplab::formats::{
+    AFFINE_RULES, F32_RULES, FORMATS, Format, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS, codec,
+};
 
 /// Every string the grammar admits with these parts.
 fn strings() -> Vec<String> {
@@ -16,11 +18,15 @@ fn strings() -> Vec<String> {
         "int8",
         "int4",
         "mxint8",
+        "int2",
+        "nf4",
+        "lut(-1,-0.25,0.5,1)",
+        "mxint8(microxcaling_floor)",
         "e2m1(deepgemm)",
         "e4m3(ml_dtypes)",
         "rht32/e5m2",
     ] {
-        for group in ["b2", "b64", "b65536", "b2x2", "b128x128", "token", "t"] {
+        for group in ["b4", "b64", "b65536", "b2x4", "b128x128", "token", "t"] {
             strings.extend(
                 POWER_RULES
                     .iter()
@@ -31,6 +37,18 @@ fn strings() -> Vec<String> {
                     .iter()
                     .map(|rule| format!("{element}/{group}:f32({})", rule.name)),
             );
+            for half in ["f16", "bf16"] {
+                let rules = HALF_RULES.iter();
+                strings.extend(rules.map(|rule| format!("{element}/{group}:{half}({})", rule.name)));
+            }
+        }
+    }
+    for element in ["uint2", "uint3", "uint4", "uint8"] {
+        for group in ["b8", "b32x1", "b3x1", "b2x16", "channel", "token", "t"] {
+            for kind in ["f32", "f16", "bf16"] {
+                let rules = AFFINE_RULES.iter();
+                strings.extend(rules.map(|rule| format!("{element}/{group}:{kind}({})", rule.name)));
+            }
         }
     }
     strings.extend(
@@ -55,7 +73,7 @@ fn what_is_printed_parses_back() {
         let format: Format = text.parse().unwrap();
         let name = format.to_string();
         assert_eq!(name.parse::<Format>().unwrap(), format, "{text}");
-        let default = text.replace("(rceil)", "").replace("(div)", "");
+        let default = text.replace("(rceil)", "").replace("(div)", "").replace("(minmax)", "");
         let default = match text.matches(':').count() {
             1 => default.replace("e4m3(flashinfer)", "e4m3"),
             _ => default.replace("e4m3(te)", "e4m3"),
@@ -101,6 +119,12 @@ fn errors_name_the_wrong_part_and_the_nearest_name() {
     let cases = [
         ("v4_fb8", "unknown format 'v4_fb8'; did you mean 'v4_fp8'?"),
         ("nvpf4", "unknown format 'nvpf4'; did you mean 'nvfp4'?"),
+        ("MXFP8", "unknown format 'MXFP8'; did you mean 'mxfp8'?"),
+        (
+            "fp8",
+            "unknown format 'fp8'; without scales it is 'e4m3' here; did you mean 'fp8_b64', 'fp8_b128', 'fp8_b128_f32', \
+             'fp8_b128x128', 'fp8_channel', 'fp8_token' or 'fp8_tensor'?",
+        ),
         ("", "unknown format ''"),
         ("quaternion", "unknown format 'quaternion'"),
         (
@@ -131,7 +155,7 @@ fn errors_name_the_wrong_part_and_the_nearest_name() {
         ),
         (
             "e4m3/b32:e8m1",
-            "unknown scale 'e8m1'; scales are e8m0, f32, e4m3; did you mean 'e8m0'?",
+            "unknown scale 'e8m1'; scales are e8m0, f32, f16, bf16, e4m3; did you mean 'e8m0'?",
         ),
         (
             "e4m3/b32:e8m0(flor)",
@@ -162,6 +186,39 @@ fn errors_name_the_wrong_part_and_the_nearest_name() {
         (
             "e2m1/b16:e4m3/t:f32/t:f32",
             "'t:f32' is a third level of scales; there are at most two",
+        ),
+        (
+            "uint4/b32:e8m0",
+            "'uint4' has no negative codes, so it needs scales with zero points, f32, f16 or bf16, not 'b32:e8m0'",
+        ),
+        (
+            "uint4/b32:f16(kiwi)",
+            "unknown rule 'kiwi' for f16 scales with zero points; rules are minmax, kivi, awq, gptq, hqq; did you mean 'kivi'?",
+        ),
+        (
+            "e2m1/b32:f16(kivi)",
+            "unknown rule 'kivi' for f16 scales; rules are div, up",
+        ),
+        ("e2m1/b32x1:f16", "a block of 1 codes of 4 bits is not whole bytes"),
+        ("uint3/b12:f16", "a block of 12 codes of 3 bits is not whole bytes"),
+        ("lut(1,2,3)/b32:f32", "a table has 4, 8, 16 or 256 values, not 3"),
+        (
+            "lut(1,2,2,3)/b32:f32",
+            "the values of a table ascend, but 2 comes before 2",
+        ),
+        (
+            "lut(-0,0,1,2)/b32:f32",
+            "the values of a table ascend, but 0 comes before 0",
+        ),
+        ("lut(1,2,x,3)/b32:f32", "'x' in a table is no number of f32"),
+        ("lut(1,2,inf,nan)/b32:f32", "'inf' in a table is no number of f32"),
+        (
+            "lut(0,1e-40,2e-40,3e-40)/b32:f32",
+            "the largest magnitude of a table is 2^-100 to 2^100, not 3e-40",
+        ),
+        (
+            "lut(1,2,3,4)",
+            "'lut(1,2,3,4)' has no NaN, so it needs a scale that has one",
         ),
         ("e2m1/b3:f32", "a block of 3 codes of 4 bits is not whole bytes"),
         (
@@ -208,6 +265,11 @@ fn rows_that_do_not_fit_are_refused_by_name() {
             "e2m1/token:f32",
             7,
             "format 'e2m1/token:f32': 7 channels of 4 bits are not whole bytes",
+        ),
+        (
+            "uint3/b32:f16",
+            36,
+            "format 'uint3/b32:f16': 36 channels of 3 bits are not whole bytes",
         ),
         ("bf16", 0, "format 'bf16': a row has no channels"),
         ("v4_fp8", 576, "record 'v4_fp8' holds 512 channels, not 576"),

@@ -42,11 +42,7 @@ fn an_unknown_name_is_told_the_nearest() {
 
 #[test]
 fn bounds_print_as_they_parse_and_nan_meets_none() {
-    for (text, better, number) in [
-        (">= 0.999", Better::Higher, 0.999),
-        ("<= 0.001", Better::Lower, 1e-3),
-        (">= inf", Better::Higher, f64::INFINITY),
-    ] {
+    for (text, better, number) in [(">= 0.999", Better::Higher, 0.999), ("<= 0.001", Better::Lower, 1e-3)] {
         let bound: Bound = text.parse().unwrap();
         assert_eq!(bound, Bound { better, value: number });
         assert_eq!(bound.to_string(), text);
@@ -55,7 +51,9 @@ fn bounds_print_as_they_parse_and_nan_meets_none() {
     assert_eq!("<=1e-3".parse::<Bound>(), "  <=  1e-3 ".parse());
     let at_least: Bound = ">=1".parse().unwrap();
     assert!(at_least.admits(1.5) && !at_least.admits(0.5));
-    for bad in ["", "0.9", "> 0.9", "== 1", ">= ", ">= x", "<= nan"] {
+    for bad in [
+        "", "0.9", "> 0.9", "== 1", ">= ", ">= x", "<= nan", ">= inf", "<= -inf", "<= 1e400",
+    ] {
         assert!(bad.parse::<Bound>().is_err(), "{bad}");
     }
 }

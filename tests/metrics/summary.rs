@@ -43,11 +43,22 @@ fn statistics_of_one_group() {
 }
 
 #[test]
-fn one_window_or_equal_windows_have_no_spread() {
-    for values in [&[0.1][..], &[0.1; 3], &[f64::INFINITY; 4]] {
+fn equal_windows_have_no_spread() {
+    for values in [&[0.1; 2][..], &[0.1; 3], &[f64::INFINITY; 4]] {
         let s = one(values);
         assert_eq!([s.mean, s.min, s.max, s.ci_low, s.ci_high], [values[0]; 5]);
     }
+}
+
+/// Nothing is known of how windows differ from one alone.
+#[test]
+fn one_window_has_no_interval() {
+    let s = one(&[0.1]);
+    assert_eq!([s.mean, s.min, s.max], [0.1; 3]);
+    assert!(s.ci_low.is_nan() && s.ci_high.is_nan());
+    // That of two is their range.
+    let s = one(&[0.1, 0.3]);
+    assert_eq!((s.ci_low, s.ci_high), (0.1, 0.3));
 }
 
 #[test]

@@ -208,3 +208,38 @@ fn all_reports_are_written() {
     );
     assert!(paths.iter().all(|path| path.is_file()));
 }
+
+/// The page that documents the files names their columns, all of them and no others.
+#[test]
+fn every_column_is_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = store::write_run(&synthetic::small(), folder.path()).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/records.md")).unwrap();
+    let (before, summary) = page.split_once("## summary.parquet").unwrap();
+    let (_, records) = before.split_once("## records.parquet").unwrap();
+    let named = |text: &str| -> Vec<String> {
+        let rows = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+        rows.flat_map(|names| {
+            names
+                .split('`')
+                .filter(|name| !name.trim_matches([',', ' ']).is_empty())
+        })
+        .map(String::from)
+        .collect()
+    };
+    let columns = |path: &Path| -> Vec<String> {
+        let file = fs::File::open(path).unwrap();
+        let frame = polars_io::SerReader::finish(
+            <polars_io::prelude::ParquetReader<_> as polars_io::SerReader<_>>::new(file),
+        )
+        .unwrap();
+        frame.get_column_names().iter().map(ToString::to_string).collect()
+    };
+    let found = columns(&paths[0]);
+    assert_eq!(named(records), found);
+    let shared = ["recipe", "phase", "layer", "site", "metric"].map(String::from);
+    let expected = [&found[..5], &shared, &named(summary)].concat();
+    assert_eq!(expected, columns(&paths[1]));
+}

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use ulplab::formats::Direction;
-use ulplab::gate::Verdict;
+use ulplab::gate::{Failures, Status, Verdict};
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::sweep::experiment::{Experiment, Recipe, Role, Round, Rule, Segment, Statistic, Window};
+use ulplab::sweep::invocation::Invocation;
 use ulplab::sweep::run::{Manifest, RecipeInfo, Run};
 use ulplab::sweep::summary::Summary;
 
@@ -174,10 +175,14 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
     };
     Run {
         manifest: Manifest {
-            schema: 1,
+            schema: 2,
             version: "0.1.0".into(),
             commit: Some("4f2a9c1d7e8b".into()),
             experiment,
+            invocation: Invocation {
+                experiment: "experiments/kv-small.toml".into(),
+                ..Invocation::default()
+            },
             fingerprint: "b3f1d0c2a4e59687".repeat(4),
             data: vec![
                 ("dsv4-mini/model.safetensors".into(), "a1".repeat(32)),
@@ -188,6 +193,8 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             started_at: "2026-01-02T03:04:05Z".into(),
             seconds: 1834.6,
             cells,
+            left_out: Vec::new(),
+            hindered: BTreeMap::new(),
             recipes: specs.iter().map(info).collect(),
             peers: BTreeMap::new(),
             ceilings: None,
@@ -235,6 +242,7 @@ fn rules() -> Vec<Rule> {
         statistic,
         require: require.into(),
         recipes: vec!["*".into()],
+        control: false,
         why: why.into(),
     };
     vec![
@@ -264,21 +272,28 @@ fn judge(rule: &Rule, recipe: &str, summaries: &[Summary]) -> Verdict {
     let bound: f64 = rule.require[3..].parse().expect("a number");
     let values = matching
         .filter(|s| s.phase == rule.phase)
-        .map(|s| (if at_least { s.min } else { s.ci_high }, s.layer));
+        .map(|s| (if at_least { s.min } else { s.ci_high }, s.layer, s.windows));
     let worse = |a: f64, b: f64| b.is_nan() || (!a.is_nan() && if at_least { b < a } else { b > a });
-    let (value, layer) = values
+    let (value, layer, windows) = values
         .reduce(|a, b| if worse(a.0, b.0) { b } else { a })
         .expect("a value");
     Verdict {
         rule: rule.clone(),
         recipe: recipe.into(),
-        pass: if at_least { value >= bound } else { value <= bound },
+        status: match if at_least { value >= bound } else { value <= bound } {
+            true => Status::Pass,
+            false => Status::Fail,
+        },
         value,
+        site: Some(site.into()),
         layer,
+        window: None,
+        windows,
         message: format!(
             "{} at {} is {value:.6}, required {}",
             rule.metric, rule.at, rule.require
         ),
+        failures: Failures::default(),
     }
 }
 

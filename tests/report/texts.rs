@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use quick_junit::{NonSuccessKind, TestCaseStatus};
+use ulplab::gate::{Status, Verdict};
 use ulplab::report::{self, Outcome, REPORTS};
 use ulplab::sweep::run::Run;
 
@@ -34,7 +35,7 @@ fn terminal_fits_any_width() {
 #[test]
 fn colour_only_when_asked() {
     let coloured = report::terminal(&SMALL, 120, true);
-    assert!(coloured.contains("\x1b[31mFAIL\x1b[0m") && coloured.contains("\x1b[32mPASS\x1b[0m"));
+    assert!(coloured.contains("\x1b[31mFAIL\x1b[0m") && coloured.contains("\x1b[32mPASS 2 gates\x1b[0m"));
     let plain = coloured
         .replace("\x1b[31m", "")
         .replace("\x1b[32m", "")
@@ -65,13 +66,13 @@ fn markdown_stays_below_the_limit_of_a_step_summary() {
     let verdict = run
         .verdicts
         .iter()
-        .find(|verdict| !verdict.pass)
+        .find(|verdict| verdict.fails())
         .expect("a failure")
         .clone();
     for n in 0..20_000 {
         let mut verdict = verdict.clone();
         verdict.rule.why = "because <of> ".repeat(40) + &n.to_string();
-        verdict.pass = n % 2 == 0;
+        verdict.status = if n % 2 == 0 { Status::Pass } else { Status::Fail };
         run.verdicts.push(verdict);
     }
     run.manifest.data = (0..5000).map(|n| (format!("file {n}"), "ab".repeat(32))).collect();
@@ -84,7 +85,7 @@ fn markdown_stays_below_the_limit_of_a_step_summary() {
         text.contains("### Recipes"),
         "the overview is there whatever the checks"
     );
-    let failures = run.verdicts.iter().filter(|verdict| !verdict.pass).count();
+    let failures = run.verdicts.iter().filter(|verdict| verdict.fails()).count();
     assert!(text.contains(&format!("{failures} fail")) && text.contains(&format!("of these {failures} rows")));
 }
 
@@ -127,7 +128,7 @@ fn junit_parses_whatever_the_names() {
 #[test]
 fn an_incomplete_run_passes_nowhere() {
     let mut run = SMALL.clone();
-    run.verdicts.retain(|verdict| verdict.pass);
+    run.verdicts.retain(Verdict::passes);
     assert_eq!(report::tally(&run).outcome(), Outcome::Pass);
     let cell = run.manifest.cells[0].clone();
     run.records.retain(|record| record.cell != cell);

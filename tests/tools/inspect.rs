@@ -169,3 +169,85 @@ fn underflow_is_of_what_is_cast() {
         (&json!(15), &json!(0))
     );
 }
+
+/// Many tensors: counts, and the worst first.
+#[test]
+fn many_tensors_are_summed_up_and_ranked() {
+    let bench = Bench::new();
+    let names: Vec<String> = (0..12).map(|i| format!("layers.{i}.w")).collect();
+    let tensors: Vec<_> = (0..12)
+        .map(|i| {
+            // One value far above the others of its block costs them more, the further it is.
+            let mut x = values(64);
+            x[3] = 1.5f32 * 2f32.powi(i as i32);
+            if i == 5 {
+                x[40] = f32::NAN;
+            }
+            if i == 7 {
+                x[32..].fill(0.0);
+            }
+            (names[i].as_str(), f32s(&[2, 32], &x))
+        })
+        .collect();
+    bench.write("in.safetensors", &tensors);
+    bench.works("quantize in.safetensors --format mxfp4 -o q.safetensors");
+    let done = bench.works("inspect q.safetensors --source in.safetensors");
+    for words in [
+        "12 tensors, 768 elements, 408 bytes of codes and scales",
+        "e2m1/b32:e8m0",
+        ": 12 tensors",
+        "  1 that decode to NaN in part, ",
+        " with saturated codes, 1 with blocks of zeros",
+        "Worst first, by SQNR:",
+        "… and 2 more: --top N or --all",
+    ] {
+        assert!(done.out.contains(words), "'{words}' is not in:\n{}", done.out);
+    }
+    let lines: Vec<&str> = done.out.lines().filter(|line| line.starts_with("  layers.")).collect();
+    assert_eq!(lines.len(), 10);
+    assert!(
+        lines[0].contains("layers.5.w") && lines[0].contains("NaN 50.000 %"),
+        "{}",
+        lines[0]
+    );
+    // Each after the first is at most as bad as the one before it.
+    let sqnr = |line: &&&str| {
+        let (_, rest) = line.split_once("SQNR ").unwrap();
+        rest.split(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let ranked: Vec<f64> = lines[1..].iter().map(|line| sqnr(&line)).collect();
+    assert!(ranked.is_sorted(), "{ranked:?}");
+    let lines = |flags: &str| {
+        let done = bench.works(&format!("inspect q.safetensors {flags}"));
+        done.out.lines().filter(|line| line.starts_with("  layers.")).count()
+    };
+    assert_eq!((lines("--top 3"), lines("--all")), (3, 12));
+    assert!(
+        bench
+            .works("inspect q.safetensors")
+            .out
+            .contains("by the shares of NaN")
+    );
+    assert_eq!(bench.json("inspect q.safetensors --json").len(), 12);
+}
+
+/// Under a scale that is NaN no code is saturated.
+#[test]
+fn nan_is_not_called_saturation() {
+    let bench = Bench::new();
+    let mut x = values(128);
+    x[0] = f32::NAN;
+    bench.write("in.safetensors", &[("x", f32s(&[2, 64], &x))]);
+    let record = &bench.json("inspect in.safetensors --format nvfp4 --json")[0];
+    for (key, value) in [
+        ("decoded_nonfinite", 128),
+        ("saturated", 0),
+        ("zeros", 0),
+        ("nonfinite", 1),
+    ] {
+        assert_eq!(record[key], value, "{key}");
+    }
+    let done = bench.works("inspect in.safetensors --format nvfp4");
+    assert!(done.out.contains("decodes to NaN 128 (100.000 %)"), "{}", done.out);
+    assert!(done.out.contains("saturated      0 (0.000 %)"), "{}", done.out);
+}

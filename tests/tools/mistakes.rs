@@ -50,8 +50,20 @@ fn of_the_command_line() {
         (2, "--format nvfp4", &["in.safetensors", "'k'", "33 channels", "--skip"]),
         (
             4,
-            "--format nvfp4 --only v",
-            &["no tensor of in.safetensors can be quantized"],
+            "--format nvfp4 --only weight",
+            &["'weight' matches no tensor; tensors are named like 'k'"],
+        ),
+        (
+            4,
+            "--format nvfp4 --skip kk",
+            &["'kk' matches no tensor; did you mean 'k'?"],
+        ),
+        (2, "--format MXFP8", &["did you mean 'mxfp8'?"]),
+        (2, "--format mxfp8 --rule vLLM", &["did you mean 'vllm'?"]),
+        (
+            2,
+            "--format fp8",
+            &["without scales it is 'e4m3' here", "'fp8_b128x128'"],
         ),
     ] {
         bench.fails(
@@ -240,9 +252,9 @@ fn of_metadata() {
         ("[4,64]", "[4,96]", &["'w.data'", "expected [4, 96]"]),
         ("blocked_128x4", "blocked_128x5", &["'w'", "unknown layout"]),
         (
-            "version\\\":1",
             "version\\\":2",
-            &["metadata 'ulplab'", "version 2, expected 1"],
+            "version\\\":3",
+            &["metadata 'ulplab'", "version 3, expected 2"],
         ),
         ("tensors", "tensorz", &["metadata 'ulplab'", "tensors"]),
     ] {
@@ -288,6 +300,15 @@ fn of_sizes() {
         words,
     );
     assert!(!bench.exists("out.safetensors"));
+    // Matrices without elements may be many.
+    let parts = [
+        ("w", raw(Dtype::U8, &[1 << 40, 0, 16], &[])),
+        ("w_scale", raw(Dtype::U8, &[1 << 40, 0, 1], &[])),
+    ];
+    bench.write("many.safetensors", &parts);
+    bench.works("dequantize many.safetensors --format mxfp4 -o out.safetensors");
+    bench.works("inspect many.safetensors --format mxfp4");
+    std::fs::remove_file(bench.0.path().join("out.safetensors")).unwrap();
     empty(1 << 50);
     bench.works("dequantize empty.safetensors --format mxfp4 -o out.safetensors");
     assert_eq!(bench.open("out.safetensors").get("w").unwrap().shape, [0, 1 << 51]);

@@ -37,6 +37,10 @@ fn what_comes_back_is_what_the_codec_rounds_to() {
         "e2m3/b32:e8m0(floor)",
         "e2m1(deepgemm)/b16:e4m3(vllm)/token:f32",
         "int8/channel:f32",
+        "uint4/channel:f16",
+        "uint8/t:f32(gptq)",
+        "e4m3/b32:bf16(up)",
+        "lut(-1,-0.25,0.5,1)/b16:f16",
     ];
     for format in FORMATS.iter().map(|named| named.name).chain(extra) {
         bench.works(&format!("quantize in.safetensors --format {format} -o q.safetensors"));
@@ -44,7 +48,10 @@ fn what_comes_back_is_what_the_codec_rounds_to() {
         let back = bench.open("back.safetensors");
         for tensor in source.tensors() {
             let mut want = tensor.to_f32().unwrap();
-            codec(format).unwrap().round(&mut want, *tensor.shape.last().unwrap());
+            let matrix = tensor.shape.iter().rev().take(2).product();
+            for matrix in want.chunks_mut(matrix) {
+                codec(format).unwrap().round(matrix, *tensor.shape.last().unwrap());
+            }
             let got = back.get(tensor.name).unwrap();
             assert_eq!((got.shape, got.dtype), (tensor.shape, Dtype::F32), "{format}");
             same(&format!("{format} {}", tensor.name), &got.to_f32().unwrap(), &want);
@@ -123,7 +130,8 @@ fn names_types_and_shapes_of_the_parts() {
     for (name, dtype, shape) in [
         ("experts.w.data", Dtype::U8, vec![2, 3, 64]),
         ("experts.w.scale", Dtype::F8_E4M3, vec![2, 3, 8]),
-        ("experts.w.global", Dtype::F32, vec![1]),
+        ("experts.w.global", Dtype::F32, vec![2]),
+        ("matrix.global", Dtype::F32, vec![1]),
         ("matrix.data", Dtype::U8, vec![20, 32]),
         ("norm", Dtype::F32, vec![256]),
         ("ids", Dtype::I64, vec![3]),
@@ -163,11 +171,15 @@ fn calibration_and_patterns() {
     assert_eq!(file.get("matrix.data").unwrap().bytes, want.part("data"));
 }
 
-/// A NaN or an infinity makes its block NaN, and under a global scale the tensor; the other blocks stay.
+/// A NaN or an infinity makes its block NaN, and under a global scale the tensor; the other blocks stay. Both are counted.
 #[test]
 fn nan_and_infinity_do_not_vanish() {
     let bench = Bench::new();
-    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+    for (bad, what) in [
+        (f32::NAN, "1 NaN"),
+        (f32::INFINITY, "1 infinite"),
+        (f32::NEG_INFINITY, "1 infinite"),
+    ] {
         let mut x = values(128);
         x[40] = bad;
         bench.write("in.safetensors", &[("x", f32s(&[2, 64], &x))]);
@@ -177,13 +189,85 @@ fn nan_and_infinity_do_not_vanish() {
             ("nvfp4", 0..128),
             ("nvfp4_token", 0..64),
         ] {
-            bench.works(&format!("quantize in.safetensors --format {format} -o q.safetensors"));
-            bench.works("dequantize q.safetensors -o back.safetensors");
+            let command = format!("quantize in.safetensors --format {format} -o q.safetensors");
+            if lost.len() == 128 {
+                let words = &[
+                    what,
+                    "the first at [0, 40]",
+                    "all 128 elements NaN",
+                    "--allow-nonfinite",
+                ];
+                bench.fails(2, &command, words);
+            }
+            let done = bench.works(&format!("{command} --allow-nonfinite"));
+            let words = format!(
+                "x: {what}, the first at [0, 40]; {} of 128 elements come back",
+                lost.len()
+            );
+            assert!(done.err.contains(&words), "{}", done.err);
+            let manifest: serde_json::Value =
+                serde_json::from_str(&bench.open("q.safetensors").metadata()["ulplab"]).unwrap();
+            let counts = &manifest["tensors"]["x"]["nonfinite"];
+            assert_eq!(counts["nan"].as_u64().unwrap() + counts["inf"].as_u64().unwrap(), 1);
+            assert_eq!(counts["first"], serde_json::json!([0, 40]));
+            let done = bench.works("dequantize q.safetensors -o back.safetensors");
+            let words = format!("x: {} NaN, the first at [0, {}]", lost.len(), lost.start);
+            assert!(done.err.contains(&words), "{}", done.err);
+            let record = &bench.json("inspect q.safetensors --json")[0];
+            assert_eq!(record["decoded_nonfinite"], lost.len());
+            assert!(
+                record["saturated"].as_u64().unwrap() <= 128 - lost.len() as u64,
+                "{record}"
+            );
             for (index, y) in floats(&bench, "back.safetensors", "x").into_iter().enumerate() {
                 assert_eq!(y.is_nan(), lost.contains(&index), "{format} {bad} {index}: {y}");
             }
         }
     }
+}
+
+/// A file whose zero points are missing, of another type or too few is refused by name.
+#[test]
+fn zero_points_must_be_there() {
+    let bench = Bench::new();
+    bench.write("in.safetensors", &[("x", f32s(&[2, 64], &values(128)))]);
+    bench.works("quantize in.safetensors --format awq4_g128 -o q.safetensors");
+    let file = bench.open("q.safetensors");
+    assert_eq!(file.get("x.zero").unwrap().shape, [2, 1]);
+    let (codes, scale) = (file.get("x.data").unwrap().bytes, file.get("x.scale").unwrap().bytes);
+    let part = |dtype, shape: &[usize], bytes: &[u8]| raw(dtype, shape, bytes);
+    for (zero, want) in [
+        (None, "tensor 'x.data' has no zero points beside it"),
+        (
+            Some(part(Dtype::F16, &[2, 1], &[0; 4])),
+            "tensor 'x.zero': type F16, expected U8 for zero points",
+        ),
+        (
+            Some(part(Dtype::U8, &[1, 1], &[0])),
+            "tensor 'x.zero': shape [1, 1], expected [2, 1]: 2 zero points",
+        ),
+    ] {
+        let mut tensors = vec![
+            ("x.data", part(Dtype::U8, &[2, 32], codes)),
+            ("x.scale", part(Dtype::F16, &[2, 1], scale)),
+        ];
+        tensors.extend(zero.map(|zero| ("x.zero", zero)));
+        bench.write("cut.safetensors", &tensors);
+        bench.fails(
+            2,
+            "dequantize cut.safetensors --format awq4_g128 -o back.safetensors",
+            &[want],
+        );
+    }
+    // And a format that has none does not drop them.
+    let dropped = "tensor 'x.zero': format 'int4/b128:f16' has no zero points";
+    bench.fails(
+        2,
+        "dequantize q.safetensors --format int4/b128:f16 -o back.safetensors",
+        &[dropped],
+    );
+    let unknown = "--parity has no causes for formats with zero points, like 'uint4/b128:f16(awq)'";
+    bench.fails(2, "compare in.safetensors q.safetensors --parity", &[unknown]);
 }
 
 /// Files of others: names by their endings or by flags, types by what torch can save.

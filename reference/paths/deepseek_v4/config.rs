@@ -74,6 +74,9 @@ pub struct Config {
     pub rope_parameters: RopeByLayer,
     pub layer_types: Vec<LayerType>,
     pub mlp_layer_types: Vec<RouterType>,
+    /// Tokens that the model was made for, if the file says.
+    #[serde(default)]
+    pub max_position_embeddings: Option<usize>,
 }
 
 impl Config {
@@ -152,7 +155,7 @@ impl Config {
         Ok(())
     }
 
-    fn rate(&self, layer: LayerType) -> Option<usize> {
+    pub fn rate(&self, layer: LayerType) -> Option<usize> {
         let name = match layer {
             LayerType::Sliding => return None,
             LayerType::Sparse => "compressed_sparse_attention",

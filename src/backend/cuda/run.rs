@@ -1,11 +1,12 @@
 //! A variant run on a problem, with everything that shows it writing where or what it should not.
 
 use super::device::{Argument, Device, Function, Memory, Module};
-use super::guards::{self, GUARD, GUARD_BYTE, Guarded, failures};
+use super::guards::{self, Checked, GUARD, Guarded};
 use super::matmul::{Matmul, Operands};
 use super::plan::{Plan, Step, Work};
 use super::sequence::Turn;
 use super::time::{Replay, Spread, Stopwatch, Times};
+use crate::backend::checks::{Band, GUARD_BYTE, failures};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Measured;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
@@ -165,18 +166,23 @@ impl<'a> Running<'a> {
         watch.replayed(&works)
     }
 
-    /// All that the checks and the judgement of its outputs say.
-    pub fn judged(&self, deterministic: bool) -> Result<Vec<Measured>> {
+    /// What it leaves, and all that the checks and the judgements of its outputs say.
+    pub fn judged(&self, deterministic: bool) -> Result<Checked> {
         guards::judged(self, deterministic)
     }
 
     /// An error where they find anything wrong.
     pub fn right(&self, name: &str, deterministic: bool) -> Result<()> {
-        match failures(&self.judged(deterministic)?).next() {
+        let checked = self.judged(deterministic)?;
+        let said = |wrong: &Measured| match &wrong.failure {
+            Some(failure) => failure.message.clone(),
+            None => format!("{} violations in '{}'", wrong.value, wrong.output),
+        };
+        match failures(&checked.measured).next().map(said) {
             None => Ok(()),
-            Some(failure) => Err(Error::Usage(format!(
-                "{name} is wrong on case '{}': {} violations in '{}'; what is wrong is not timed",
-                self.case.name, failure.value, failure.output
+            Some(said) => Err(Error::Usage(format!(
+                "{name} is wrong on case '{}': {said}; what is wrong is not timed",
+                self.case.name
             ))),
         }
     }
@@ -217,10 +223,21 @@ impl Guarded for Running<'_> {
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
 
-    fn bands(&self) -> Result<Vec<Vec<u8>>> {
-        let all = self.set.buffers.iter().chain(&self.set.scratch);
-        let both = all.flat_map(|memory| [(memory, 0), (memory, memory.len - GUARD)]);
-        both.map(|(memory, at)| self.device.read(memory, at, GUARD)).collect()
+    fn bands(&self) -> Result<Vec<Band>> {
+        let buffers = self.problem.buffers.iter().map(|buffer| buffer.name);
+        let names = buffers.chain(self.plan.scratch.iter().map(|(name, ..)| name.as_str()));
+        let mut bands = Vec::new();
+        for (name, memory) in names.zip(self.set.buffers.iter().chain(&self.set.scratch)) {
+            for behind in [false, true] {
+                let at = if behind { memory.len - GUARD } else { 0 };
+                bands.push(Band {
+                    of: name.into(),
+                    behind,
+                    bytes: self.device.read(memory, at, GUARD)?,
+                });
+            }
+        }
+        Ok(bands)
     }
 
     fn read(&self, buffer: &Buffer) -> Result<Vec<u8>> {

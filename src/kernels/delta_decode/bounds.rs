@@ -2,10 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::super::judge::{Measured, bf16_error, over};
+use super::super::judge::bf16_error;
 use super::Step;
-use crate::metrics::{BOUND_RATIO, VIOLATIONS, unravel};
-use crate::record::Worst;
 
 /// Half an ulp of f32, relative.
 const UNIT: f64 = 1.0 / (1 << 24) as f64;
@@ -18,6 +16,7 @@ const LOST: f64 = 1.0 / (1u128 << 126) as f64;
 
 /// What errors come of.
 pub(super) struct Bounds {
+    step: Step,
     /// Of every value head of every token, its decays α and their relative errors: one of each, or K.
     decays: Vec<[f64; 2]>,
     /// k normalised, `[B, H, K]`.
@@ -29,7 +28,8 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    pub fn new(step: &Step) -> Result<Self, String> {
+    pub fn new(owned: Step) -> Result<Self, String> {
+        let step = &owned;
         let [q, k, g, beta] = step.prepared()?;
         let sizes = step.sizes;
         let (heads, values) = (sizes.heads, sizes.value_heads());
@@ -67,27 +67,16 @@ impl Bounds {
             k: k.data,
             written,
             o,
+            step: owned,
         })
     }
 
-    /// How far number `at` of the pool, which should be `want`, is from it over how far it may be; a number that no token
-    /// has must have the same bits. NaN must meet NaN.
-    fn ratio(&self, step: &Step, at: usize, want: f64, found: &[u8]) -> f64 {
-        let got = number(found, step.size, at);
+    /// Of number `at` of the pool, which should be `want`; below 0 if no token has it, since then its bits must stay.
+    pub fn state(&self, at: usize, want: f64) -> f64 {
+        let step = &self.step;
         let Some((head, [key, value])) = step.place(at) else {
-            let bytes = at * step.size..(at + 1) * step.size;
-            return if found[bytes.clone()] == step.state[bytes] {
-                0.0
-            } else {
-                f64::INFINITY
-            };
+            return -1.0;
         };
-        if want.is_nan() && got.is_nan() || want == got {
-            return 0.0;
-        }
-        if !want.is_finite() || !got.is_finite() {
-            return f64::INFINITY;
-        }
         let sizes = step.sizes;
         let values = sizes.value_heads();
         let [decay, relative] = self.decays[head * sizes.gates + key % sizes.gates];
@@ -97,40 +86,7 @@ impl Bounds {
         let decayed = before * (decay * (relative + UNIT) + LEAST);
         let written = self.k[key_head * sizes.key + key].abs() * self.written[head * sizes.value + value];
         let error = 1.01 * (decayed + written + UNIT * want.abs() + LEAST);
-        over(
-            (got - want).abs(),
-            if step.size == 4 { error } else { bf16_error(want, error) },
-        )
-    }
-
-    /// What [`within`](super::super::judge::within) says first of the pool that was found. Of hundreds of millions of numbers
-    /// no more is asked.
-    pub fn judge(&self, step: &Step, want: &[f64], found: &[u8]) -> Vec<Measured> {
-        let found_at = |at: usize| {
-            let ratio = self.ratio(step, at, want[at], found);
-            (u64::from(ratio > 1.0), ratio, at)
-        };
-        let (beyond, ratio, at) = (0..want.len()).into_par_iter().map(found_at).reduce(
-            || (0, 0.0, usize::MAX),
-            |a, b| {
-                let (_, ratio, at) = if b.1 > a.1 || (b.1 == a.1 && b.2 < a.2) { b } else { a };
-                (a.0 + b.0, ratio, at)
-            },
-        );
-        let [rows, cols] = step.stored();
-        let worst = (at < want.len()).then(|| Worst {
-            index: unravel(at, &[step.users.len(), step.sizes.value_heads(), rows, cols]),
-            want: want[at],
-            got: number(found, step.size, at),
-        });
-        let measured = |metric, value| Measured {
-            output: "state",
-            metric,
-            value,
-            n: want.len() as u64,
-            worst: worst.clone(),
-        };
-        vec![measured(&VIOLATIONS, beyond as f64), measured(&BOUND_RATIO, ratio)]
+        if step.size == 4 { error } else { bf16_error(want, error) }
     }
 
     /// Of number `at` of o, which should be `want`.

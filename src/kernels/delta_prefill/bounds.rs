@@ -1,58 +1,12 @@
-//! How far off outputs may be: f32 arithmetic by a bound for each element, products in bf16 by one for each group of them.
-
-use rayon::prelude::*;
+//! How far off f32 arithmetic may be.
 
 use super::Prefill;
 use crate::kernels::Case;
-use crate::kernels::judge::{Measured, within};
-
-/// Elements that are not finite where they must be, and all of a group whose error in root mean square, relative to what is
-/// wanted, is beyond `bar` (`violations`); the largest such error over the bar (`bound_ratio`), and the usual metrics. A
-/// group of zeros must be zeros. `groups` is what is added to the squares of what is wanted of each, and which a row, of the
-/// last dimension, is in.
-pub fn within_rms(
-    output: &'static str,
-    want: &[f64],
-    got: &[f64],
-    groups: (Vec<f64>, impl Fn(usize) -> usize + Sync),
-    bar: f64,
-    shape: &[usize],
-) -> Vec<Measured> {
-    assert_eq!(want.len(), got.len(), "elements of '{output}'");
-    let (cols, (added, group)) = (shape[shape.len() - 1], groups);
-    let of_row = |(want, got): (&[f64], &[f64])| {
-        let pairs = want.iter().zip(got);
-        pairs.fold([0.0; 2], |[wanted, error], (want, got)| {
-            [wanted + want * want, error + (got - want) * (got - want)]
-        })
-    };
-    let rows: Vec<[f64; 2]> = want.par_chunks(cols).zip(got.par_chunks(cols)).map(of_row).collect();
-    let mut sums: Vec<[f64; 2]> = added.into_iter().map(|added| [added, 0.0]).collect();
-    for (row, of_row) in rows.iter().enumerate() {
-        let sums = &mut sums[group(row)];
-        sums[0] += of_row[0];
-        sums[1] += of_row[1];
-    }
-    // NaN counts as beyond: nothing may be wanted that is not finite.
-    let ratio = |[want, error]: &[f64; 2]| match error / want {
-        _ if *error == 0.0 => 0.0,
-        ratio if ratio.is_nan() => f64::INFINITY,
-        ratio => ratio.sqrt() / bar,
-    };
-    let ratios: Vec<f64> = sums.iter().map(ratio).collect();
-    within(
-        output,
-        want,
-        got,
-        |at| (got[at] - want[at]).abs() / ratios[group(at / cols)],
-        shape,
-    )
-}
 
 /// Half an ulp of f32, relative.
 const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
-/// How far off f32 arithmetic may be: of every element of o, and of the columns `[N, HV, V]` of the final states.
+/// Bounds of every element of o, and of the columns `[N, HV, V]` of the final states.
 ///
 /// A step multiplies a column s of the state by exp(g) ≤ 1 and by 1 − β k kᵀ, both of which make no vector longer, and so no
 /// error that is there, and adds β v k. With m ≥ |s| kept along, sums of K products, here and in the two norms, and a

@@ -9,128 +9,225 @@
 
 use rayon::prelude::*;
 
-use super::Measured;
-use crate::formats::{Format, Single};
+use super::failure::{Elements, Said};
+use super::values::{self, POISON_BYTE};
+use super::{Bound, Judge, Measured, Rule};
+use crate::formats::Single;
 use crate::metrics::VIOLATIONS;
-use crate::record::Worst;
 
-/// What a kernel stored of `[rows, cols]` in blocks of a row.
-#[derive(Clone, Copy)]
-pub struct Stored<'a> {
-    pub format: &'a Format,
+/// What was stored, and of which numbers.
+struct Stored<'a> {
+    single: Single,
     /// Elements of a block.
-    pub width: usize,
-    pub cols: usize,
-    /// The f32 above the block scales; not read where there is none.
-    pub above: f32,
-    pub data: &'a [u8],
-    pub scale: &'a [u8],
+    width: usize,
+    cols: usize,
+    want: &'a [f64],
+    bound: &'a Bound,
+    data: &'a [u8],
+    scale: &'a [u8],
 }
 
-/// Scales and codes that no numbers within `bound` of `want` have: `violations` of each output. A NaN must be one.
-///
-/// # Panics
-/// When the format has no scales, or the bytes are not of `want.len()` elements.
-pub fn admissible(stored: Stored, want: &[f64], bound: impl Fn(usize) -> f64 + Sync) -> Vec<Measured> {
-    let Stored { width, cols, .. } = stored;
-    let single = Single::new(stored.format, stored.above).expect("a format with scales");
-    let across = cols.div_ceil(width);
-    let rows = want.len() / cols;
-    let bits = 8 * stored.data.len() / want.len().max(1);
-    assert_eq!(stored.data.len() * 8, want.len() * bits, "bytes of codes");
-    assert_eq!(
-        stored.scale.len(),
-        rows * across * single.scale_bytes(),
-        "bytes of scales"
-    );
-    let found = (0..rows * across)
-        .into_par_iter()
-        .map(|block| {
-            let first = block / across * cols + block % across * width;
-            let elements = first..(first + width).min((block / across + 1) * cols);
-            judge_block(&single, &stored, block, elements, want, &bound)
-        })
-        .reduce(Found::default, Found::and);
-    let measured = |output, count: u64, n: usize, worst: Option<(usize, u32, u32)>, cols| Measured {
-        output,
-        metric: &VIOLATIONS,
-        value: count as f64,
-        n: n as u64,
-        worst: worst.map(|(at, want, got)| Worst {
-            index: crate::metrics::unravel(at, &[rows, cols]),
-            want: want.into(),
-            got: got.into(),
-        }),
-    };
-    vec![
-        measured("data", found.codes, want.len(), found.code, cols),
-        measured("scale", found.scales, rows * across, found.scale, across),
-    ]
+/// How wrong a code or scale is: not, the neighbour of an admissible one, or by more.
+#[derive(Clone, Copy, PartialEq)]
+enum Wrong {
+    Not,
+    Next,
+    More,
 }
 
-/// How many are inadmissible, and where the first is, with what was nearest to be expected and what was found.
-#[derive(Default)]
-struct Found {
-    codes: u64,
-    scales: u64,
-    code: Option<(usize, u32, u32)>,
-    scale: Option<(usize, u32, u32)>,
+/// Codes or scales of which some are wrong.
+struct Codes<'a> {
+    output: &'static str,
+    shape: [usize; 2],
+    wrong: Vec<Wrong>,
+    /// Code, and whether it is what was there before.
+    found: &'a (dyn Fn(usize) -> (u32, bool) + Sync),
+    /// The admissible ones, first and last, and what they are of.
+    wanted: &'a dyn Fn(usize) -> ([u32; 2], String),
 }
 
-impl Found {
-    fn and(self, later: Self) -> Self {
-        let first = |a: Option<(usize, u32, u32)>, b: Option<(usize, u32, u32)>| a.into_iter().chain(b).min();
-        Self {
-            codes: self.codes + later.codes,
-            scales: self.scales + later.scales,
-            code: first(self.code, later.code),
-            scale: first(self.scale, later.scale),
-        }
-    }
-}
-
-fn judge_block(
-    single: &Single,
-    stored: &Stored,
-    block: usize,
-    elements: std::ops::Range<usize>,
-    want: &[f64],
-    bound: &(impl Fn(usize) -> f64 + Sync),
-) -> Found {
-    let mut found = Found::default();
-    let interval = |at: usize| (down(want[at] - bound(at)), up(want[at] + bound(at)));
-    let (mut least, mut most) = (0f32, 0f32);
-    for at in elements.clone() {
-        let (low, high) = interval(at);
-        let magnitude = if low <= 0.0 && high >= 0.0 {
-            0.0
-        } else {
-            low.abs().min(high.abs())
+impl Judge {
+    /// Scales and codes that no numbers within the bound have: `violations` of each output. A NaN must be one.
+    pub(super) fn admissible_of(&self, data: &[u8], scale: &[u8]) -> Vec<Measured> {
+        let Rule::Admissible {
+            format,
+            width,
+            above,
+            want,
+            bound,
+        } = &self.rule
+        else {
+            unreachable!("asked of this rule only");
         };
-        least = larger(least, magnitude);
-        most = larger(most, larger(low.abs(), high.abs()));
+        let stored = Stored {
+            single: Single::new(format, *above).expect("a format with scales"),
+            width: *width,
+            cols: self.cols(),
+            want,
+            bound,
+            data,
+            scale,
+        };
+        let (across, size) = (stored.cols.div_ceil(*width), stored.single.scale_bytes());
+        let shape = [want.len() / stored.cols, across];
+        let bits = 8 * data.len() / want.len().max(1);
+        assert_eq!(data.len() * 8, want.len() * bits, "bytes of codes");
+        assert_eq!(scale.len(), shape[0] * across * size, "bytes of scales");
+
+        let (mut codes, mut scales) = (vec![Wrong::Not; want.len()], vec![Wrong::Not; shape[0] * across]);
+        let rows = codes.par_chunks_mut(stored.cols).zip(scales.par_chunks_mut(across));
+        rows.enumerate().for_each(|(row, (codes, scales))| {
+            let blocks = codes.chunks_mut(*width).zip(scales);
+            for (block, (codes, scale)) in blocks.enumerate() {
+                stored.judge(row * across + block, codes, scale);
+            }
+        });
+        let codes = Codes {
+            output: "data",
+            shape: [shape[0], stored.cols],
+            wrong: codes,
+            found: &|at| {
+                let poison = data[at * bits / 8] == POISON_BYTE;
+                (stored.single.code_at(data, at), poison)
+            },
+            wanted: &|at| {
+                let block = at / stored.cols * across + at % stored.cols / width;
+                let of = format!(
+                    "of {} ± {} under the scale {:#x} that is stored",
+                    values::plain(want[at]),
+                    values::short(bound(at, want[at])),
+                    stored.scale_at(block)
+                );
+                (stored.codes(at, stored.factor(block)), of)
+            },
+        };
+        let scales = Codes {
+            output: "scale",
+            shape,
+            wrong: scales,
+            found: &|at| {
+                let bytes = &scale[at * size..][..size];
+                (stored.scale_at(at), bytes.iter().all(|byte| *byte == POISON_BYTE))
+            },
+            wanted: &|at| {
+                let [least, most] = stored.magnitudes(at);
+                let scales = [least, most].map(|amax| stored.single.scale(amax));
+                let of = format!(
+                    "of a largest magnitude of {} to {}",
+                    values::plain(least.into()),
+                    values::plain(most.into())
+                );
+                (scales, of)
+            },
+        };
+        vec![self.said_of(codes), self.said_of(scales)]
     }
-    let size = single.scale_bytes();
-    let mut bytes = [0; 4];
-    bytes[..size].copy_from_slice(&stored.scale[block * size..][..size]);
-    let scale = u32::from_le_bytes(bytes);
-    let scales = (single.scale(least), single.scale(most));
-    if scale < scales.0 || scale > scales.1 {
-        found.scales = 1;
-        found.scale = Some((block, scales.0, scale));
+
+    fn said_of(&self, codes: Codes) -> Measured {
+        let Codes { wrong, found, .. } = &codes;
+        let judge = Self {
+            rows: self.rows.clone(),
+            ..Self::finite(codes.output, self.dtype, &codes.shape, self.why.clone())
+        };
+        let right = judge.measured(&VIOLATIONS, 0.0);
+        let bad = |at: usize| wrong[at] != Wrong::Not;
+        let Some(first) = (0..wrong.len()).find(|at| bad(*at)) else {
+            return right;
+        };
+        let elements = Elements {
+            judge: &judge,
+            count: (0..wrong.len()).into_par_iter().filter(|at| bad(*at)).count(),
+            bad: &bad,
+            kinds: &|at| {
+                let (code, poison) = found(at);
+                values::code_kinds(poison, code == 0, wrong[at] == Wrong::Next)
+            },
+        };
+        let ([low, high], of) = (codes.wanted)(first);
+        let got = found(first).0;
+        let wanted = match low == high {
+            true => format!("{low:#x}"),
+            false => format!("{low:#x} to {high:#x}"),
+        };
+        let said = Said {
+            at: first,
+            want: low.into(),
+            got: got.into(),
+            bound: None,
+            text: format!("want {wanted}, {of}; got {got:#x} (the first)"),
+        };
+        elements.failed(right, said)
     }
-    let factor = single.factor(scale, most);
-    for at in elements {
-        let (low, high) = interval(at);
-        let code = single.code_at(stored.data, at);
-        let codes = (single.code(low, factor), single.code(high, factor));
-        let rank = single.rank(code);
-        if rank < single.rank(codes.0) || rank > single.rank(codes.1) {
-            found.codes += 1;
-            found.code = found.code.or(Some((at, codes.0, code)));
+}
+
+impl Stored<'_> {
+    /// The least and the greatest f32 that the bound leaves open.
+    fn interval(&self, at: usize) -> [f32; 2] {
+        let (want, bound) = (self.want[at], (self.bound)(at, self.want[at]));
+        [down(want - bound), up(want + bound)]
+    }
+
+    /// Elements of a block.
+    fn elements(&self, block: usize) -> std::ops::Range<usize> {
+        let across = self.cols.div_ceil(self.width);
+        let first = block / across * self.cols + block % across * self.width;
+        first..(first + self.width).min((block / across + 1) * self.cols)
+    }
+
+    /// The least and the greatest largest magnitude of a block.
+    fn magnitudes(&self, block: usize) -> [f32; 2] {
+        let of = |at: usize| {
+            let [low, high] = self.interval(at);
+            let least = if low <= 0.0 && high >= 0.0 {
+                0.0
+            } else {
+                low.abs().min(high.abs())
+            };
+            [least, larger(low.abs(), high.abs())]
+        };
+        let all = self.elements(block).map(of);
+        all.fold([0.0; 2], |[least, most], [low, high]| {
+            [larger(least, low), larger(most, high)]
+        })
+    }
+
+    /// The scale that is stored.
+    fn scale_at(&self, block: usize) -> u32 {
+        let size = self.single.scale_bytes();
+        let mut bytes = [0; 4];
+        bytes[..size].copy_from_slice(&self.scale[block * size..][..size]);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// What elements are multiplied or divided by under it.
+    fn factor(&self, block: usize) -> f32 {
+        self.single.factor(self.scale_at(block), self.magnitudes(block)[1])
+    }
+
+    /// Codes of the ends of an element's interval.
+    fn codes(&self, at: usize, factor: f32) -> [u32; 2] {
+        self.interval(at).map(|x| self.single.code(x, factor))
+    }
+
+    fn judge(&self, block: usize, codes: &mut [Wrong], scale: &mut Wrong) {
+        let [least, most] = self.magnitudes(block);
+        let stored = self.scale_at(block);
+        *scale = wrong(stored.into(), [least, most].map(|amax| self.single.scale(amax).into()));
+        let factor = self.single.factor(stored, most);
+        for (at, wrong_code) in self.elements(block).zip(codes) {
+            let rank = |code: u32| i64::from(self.single.rank(code));
+            let ends = self.codes(at, factor).map(rank);
+            *wrong_code = wrong(rank(self.single.code_at(self.data, at)), ends);
         }
     }
-    found
+}
+
+fn wrong(found: i64, [low, high]: [i64; 2]) -> Wrong {
+    match (low - found).max(found - high) {
+        ..=0 => Wrong::Not,
+        1 => Wrong::Next,
+        _ => Wrong::More,
+    }
 }
 
 /// The larger of two magnitudes; NaN beats all.
@@ -156,7 +253,16 @@ fn up(x: f64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::{GlobalScale, codec};
+    use crate::formats::{Codec, Encoded, GlobalScale, codec};
+    use crate::kernels::Outputs;
+
+    /// What is said of stored numbers, judged by others and a bound.
+    fn said(codec: &dyn Codec, width: usize, above: f32, encoded: &Encoded, x: &[f32], bound: f64) -> Vec<Measured> {
+        let want: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let stored = ["data", "scale"].map(|part| (part, encoded.part(part).to_vec()));
+        let format = *codec.format().unwrap();
+        Judge::admissible((format, width, above), 32, want, move |_, _| bound, "").of(&Outputs(stored.into()))
+    }
 
     /// Inadmissible codes and scales of the bytes of `x + error`, judged by `x` and a bound.
     fn judge(name: &str, x: &[f32], error: impl Fn(usize) -> f32, bound: f64) -> (f64, f64) {
@@ -164,16 +270,8 @@ mod tests {
         let format = codec.format().unwrap();
         let off: Vec<f32> = x.iter().enumerate().map(|(at, x)| x + error(at)).collect();
         let encoded = format.encode(&off, 32, GlobalScale::Stored(&[4.0]));
-        let stored = Stored {
-            format,
-            width: if name == "nvfp4" { 16 } else { 32 },
-            cols: 32,
-            above: 4.0,
-            data: encoded.part("data"),
-            scale: encoded.part("scale"),
-        };
-        let want: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        let found = admissible(stored, &want, |_| bound);
+        let width = if name == "nvfp4" { 16 } else { 32 };
+        let found = said(&*codec, width, 4.0, &encoded, x, bound);
         (found[0].value, found[1].value)
     }
 
@@ -208,16 +306,7 @@ mod tests {
         // The bytes of a number where NaN is wanted.
         let codec = codec("mxfp8").unwrap();
         let encoded = codec.encode(&without, 32);
-        let stored = Stored {
-            format: codec.format().unwrap(),
-            width: 32,
-            cols: 32,
-            above: 1.0,
-            data: encoded.part("data"),
-            scale: encoded.part("scale"),
-        };
-        let want: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        let found = admissible(stored, &want, |_| 1e-6);
+        let found = said(&*codec, 32, 1.0, &encoded, &x, 1e-6);
         assert!(found[0].value >= 1.0 && found[1].value == 1.0, "{found:?}");
     }
 }

@@ -89,9 +89,8 @@ pub(super) struct Followed {
     pub x_variance: Vec<f32>,
     pub state: State<f32>,
     pub ram_variance: Vec<f32>,
-    /// Decisions that may not be, and how many there are.
-    pub wrong: u64,
-    pub decided: u64,
+    /// Codes of the decisions of every event: those that were taken, or the reference's where they may not be so.
+    pub decisions: Vec<u8>,
 }
 
 impl Follower {
@@ -169,8 +168,7 @@ impl Follower {
             x_variance,
             state,
             ram_variance,
-            wrong: 0,
-            decided: 0,
+            decisions: Vec::new(),
         })
     }
 
@@ -187,8 +185,8 @@ impl Follower {
             let maps = followed.state.map.clone();
             let Followed { x, state, .. } = &mut followed;
             let decisions = self.model().exchange(x, state, event, &mut forced)?;
-            followed.wrong += self.wrong(&before, &followed.x_variance, &decisions.logits, &forced.codes);
-            followed.decided += rows.len() as u64;
+            let admitted = self.admitted(&before, &followed.x_variance, &decisions.logits, &forced.codes);
+            followed.decisions.extend(admitted);
             let Followed {
                 x_variance,
                 ram_variance,
@@ -279,8 +277,8 @@ impl Follower {
         }
     }
 
-    /// Decisions other than the reference's, where its logits leave no doubt.
-    fn wrong(&self, x: &Tensor<f32>, variance: &[f32], logits: &Tensor<f32>, codes: &[u8]) -> u64 {
+    /// The decisions that were taken, or the reference's where its logits leave no doubt that they are others.
+    fn admitted(&self, x: &Tensor<f32>, variance: &[f32], logits: &Tensor<f32>, codes: &[u8]) -> Vec<u8> {
         let token = &self.token;
         let width = x.cols();
         let Router { folded, sizes } = &Router::new(token);
@@ -307,10 +305,13 @@ impl Follower {
             let l = |i: usize| f64::from(logits.row(row)[i]);
             let bank = 1 + usize::from(code & 3);
             let gate = (l(0) > 0.0) != (*code > 3) && l(0).abs() > open[0];
-            let better = (1..=BANKS).any(|other| l(other) - l(bank) > open[other] + open[bank]);
-            gate || better
+            let clear = |other: usize| l(other) - l(bank) - open[other] - open[bank];
+            let better = (1..=BANKS).filter(|other| clear(*other) > 0.0);
+            let better = better.max_by(|a, b| clear(*a).total_cmp(&clear(*b)));
+            let bank = better.map_or(code & 3, |better| better as u8 - 1);
+            (if gate { !code & 4 } else { code & 4 }) | bank
         };
-        codes.par_iter().enumerate().filter(|pair| row(*pair)).count() as u64
+        codes.par_iter().enumerate().map(row).collect()
     }
 }
 

@@ -3,25 +3,39 @@
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{BANKS, Collapse, State, decode};
 use reference::{Numerics, Site, Tensor};
+use safetensors::Dtype;
 
 use super::follow::{BF16, Follower, UNIT};
 use crate::kernels::Outputs;
 use crate::kernels::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
-use crate::kernels::judge::{Measured, equal, within};
-use crate::metrics::VIOLATIONS;
+use crate::kernels::judge::{Judge, Part};
 
 /// Deviations that numbers and rows may be off.
 const NUMBERS: f64 = 8.0;
 const ROWS: f64 = 2.0;
 
+const WHY_CODES: &str = "a decision is gate · 4 + bank, 7 at most";
+const WHY_DECISIONS: &str = "6 deviations of the rounding that was carried to the logits, and 2 (D + 80) units of 2^-24 of what \
+                             they are sums of: outside of that the reference decides";
+const WHY_NUMBERS: &str = "8 deviations of the rounding of operands, carried on as if errors were independent, for a number, 2 for \
+                           a row in root mean square";
+const WHY_FINITE: &str = "no input is infinite or NaN";
+const WHY_EXACT: &str = "without a step of the FFN nothing is rounded but what goes into banks: every bit is defined";
+const WHY_KEPT: &str = "it is not written in this case";
+const WHY_MAPS: &str = "maps are what comes of the decisions";
+const WHY_BANKS: &str = "banks that no decision names stay as they were";
+const WHY_DELTA: &str = "8 deviations of the rounding of three sums, of the kernel's own x";
+
 impl Follower {
-    pub fn judge(&self, outputs: &Outputs) -> Vec<Measured> {
+    /// What outputs must be if its decisions are taken for given.
+    pub fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let token = &self.token;
         let (rows, width) = (token.rows(), token.config.d_model);
         let codes = outputs.get("decisions");
         if codes.iter().any(|code| *code > 7) {
             let most: Vec<u8> = codes.iter().map(|code| *code.min(&7)).collect();
-            return vec![equal("decisions", &most, codes, &[token.events, rows], 1)];
+            let shape = [token.events, rows];
+            return vec![Judge::equal("decisions", Dtype::U8, &shape, most, WHY_CODES).on(codes.to_vec())];
         }
         if token.config.k_ffn == 0 && !token.begin && !token.end {
             return self.exactly(outputs);
@@ -30,59 +44,46 @@ impl Follower {
             Ok(followed) => followed,
             Err(why) => unreachable!("the reference refuses: {why}"),
         };
-        let got_x = floats(outputs.get("x"), 4);
-        let mut all = vec![Measured {
-            output: "decisions",
-            metric: &VIOLATIONS,
-            value: followed.wrong as f64,
-            n: followed.decided,
-            worst: None,
-        }];
         let own_rows = self.rows();
-        let gather = |values: &[f64], len: usize| -> Vec<f64> {
-            own_rows
-                .iter()
-                .flat_map(|row| &values[row * len..][..len])
-                .copied()
-                .collect()
+        let x = outputs.get("x");
+        let own_codes: Vec<u8> = codes
+            .chunks_exact(rows)
+            .flat_map(|codes| own_rows.iter().map(|row| codes[*row]))
+            .collect();
+        let shape = [token.events, own_rows.len()];
+        let decisions = Judge::equal("decisions", Dtype::U8, &shape, followed.decisions, WHY_DECISIONS);
+        let gather = |bytes: &[u8], len: usize| -> Vec<u8> {
+            let of = |row: &usize| &bytes[row * len..][..len];
+            own_rows.iter().flat_map(of).copied().collect()
         };
-        all.extend(near(
-            "x",
-            &followed.x,
-            &followed.x_variance,
-            &gather(&got_x, width),
-            0.0,
-        ));
-        let ram = floats(outputs.get("ram"), 2);
-        let ram = gather(&ram, BANKS * width);
+        let own_x = gather(x, 4 * width);
+        let near_x = near("x", &followed.x, followed.x_variance, &floats(&own_x, 4), 0.0);
+        let own_ram = gather(outputs.get("ram"), 2 * BANKS * width);
+        let own_banks = own_rows
+            .iter()
+            .flat_map(|row| (0..BANKS).map(move |bank| row * BANKS + bank));
         // A number that errs may be rounded the other way.
-        let state = &followed.state.ram;
-        let banks = Tensor::new([own_rows.len() * BANKS, width], state.data.clone());
-        all.extend(near("ram", &banks, &followed.ram_variance, &ram, 2.0 * BF16));
+        let ram = Tensor::new([own_rows.len() * BANKS, width], followed.state.ram.data);
+        let near_ram = near("ram", &ram, followed.ram_variance, &floats(&own_ram, 2), 2.0 * BF16);
+        let mut all = vec![
+            decisions.on(own_codes),
+            near_x.of_rows(own_rows.clone()).on(own_x),
+            near_ram.of_rows(own_banks.collect()).on(own_ram),
+        ];
         all.extend(self.maps(outputs));
-        match token.end {
-            true => all.extend(self.delta(&got_x, &floats(outputs.get("delta"), 4))),
-            false => all.push(same(
-                "delta",
-                &f32_bytes(&token.delta.data),
-                outputs,
-                &token.delta.shape,
-                4,
-            )),
-        }
-        let finite = got_x.iter().filter(|x| !x.is_finite()).count();
-        all.push(Measured {
-            output: "x",
-            metric: &VIOLATIONS,
-            value: finite as f64,
-            n: got_x.len() as u64,
-            worst: None,
+        all.push(match token.end {
+            true => self.delta(&floats(x, 4)).on(outputs.get("delta").to_vec()),
+            false => {
+                let before = f32_bytes(&token.delta.data);
+                same("delta", Dtype::F32, before, outputs, &token.delta.shape, WHY_KEPT)
+            }
         });
+        all.push(Judge::finite("x", Dtype::F32, &[rows, width], WHY_FINITE).on(x.to_vec()));
         all
     }
 
     /// Without any step of the FFN all is what the reference says, bit for bit.
-    fn exactly(&self, outputs: &Outputs) -> Vec<Measured> {
+    fn exactly(&self, outputs: &Outputs) -> Vec<Part> {
         let token = &self.token;
         let mut state = State {
             ram: token.ram.clone(),
@@ -97,17 +98,20 @@ impl Follower {
             let decisions = decisions.unwrap_or_else(|why| unreachable!("the reference refuses: {why}"));
             codes.extend((0..token.rows()).map(|row| decisions.code(row)));
         }
+        let delta = f32_bytes(&token.delta.data);
+        let (x_bytes, ram) = (f32_bytes(&x.data), bf16_bytes(&state.ram.data));
+        let (maps, decisions) = ([token.rows()], [token.events, token.rows()]);
         vec![
-            same("decisions", &codes, outputs, &[token.events, token.rows()], 1),
-            same("x", &f32_bytes(&x.data), outputs, &x.shape, 4),
-            same("ram", &bf16_bytes(&state.ram.data), outputs, &state.ram.shape, 2),
-            same("map", &state.map, outputs, &[token.rows()], 1),
-            same("delta", &f32_bytes(&token.delta.data), outputs, &token.delta.shape, 4),
+            same("decisions", Dtype::U8, codes, outputs, &decisions, WHY_EXACT),
+            same("x", Dtype::F32, x_bytes, outputs, &x.shape, WHY_EXACT),
+            same("ram", Dtype::BF16, ram, outputs, &state.ram.shape, WHY_EXACT),
+            same("map", Dtype::U8, state.map, outputs, &maps, WHY_EXACT),
+            same("delta", Dtype::F32, delta, outputs, &token.delta.shape, WHY_KEPT),
         ]
     }
 
     /// Maps are what comes of the decisions, and banks that none of them names are as they were.
-    fn maps(&self, outputs: &Outputs) -> [Measured; 2] {
+    fn maps(&self, outputs: &Outputs) -> [Part; 2] {
         let token = &self.token;
         let (codes, width) = (outputs.get("decisions"), token.config.d_model);
         let mut maps = token.map.clone();
@@ -134,10 +138,12 @@ impl Follower {
                 .collect()
         };
         let (want, got) = (kept(&before), kept(outputs.get("ram")));
-        let banks = want.len() / (2 * width);
+        let flags = left.as_flattened().iter().enumerate();
+        let banks: Vec<usize> = flags.filter(|(_, left)| **left).map(|(bank, _)| bank).collect();
+        let ram = Judge::equal("ram", Dtype::BF16, &[banks.len(), width], want, WHY_BANKS);
         [
-            same("map", &maps, outputs, &[token.rows()], 1),
-            equal("ram", &want, &got, &[banks, width], 2),
+            same("map", Dtype::U8, maps, outputs, &[token.rows()], WHY_MAPS),
+            ram.of_rows(banks).on(got),
         ]
     }
 
@@ -145,7 +151,7 @@ impl Follower {
     ///
     /// Each of n roundings of a sum errs by no more than a unit of the sum of magnitudes: they make a variance of n / 3 units
     /// squared, which the next sums carry on; silu makes no more than 1.1 of what its argument errs by, and a few units.
-    fn delta(&self, x: &[f64], got: &[f64]) -> Vec<Measured> {
+    fn delta(&self, x: &[f64]) -> Judge {
         let token = &self.token;
         let (cores, width) = (token.config.core_count, token.config.d_model);
         let Collapse { basis, decoder } = &token.collapse;
@@ -188,8 +194,8 @@ impl Follower {
             }
         }
         let values: Vec<f64> = want.iter().map(|[value, _]| *value).collect();
-        let bound = |at: usize| NUMBERS * want[at][1].sqrt() + 1e-37;
-        within("delta", &values, got, bound, &token.delta.shape)
+        let bound = move |at: usize, _| NUMBERS * want[at][1].sqrt() + 1e-37;
+        Judge::within("delta", Dtype::F32, &token.delta.shape, values, bound, WHY_DELTA)
     }
 }
 
@@ -204,19 +210,22 @@ impl Numerics<f32> for Rounded {
     }
 }
 
-fn same(output: &'static str, want: &[u8], outputs: &Outputs, shape: &[usize], size: usize) -> Measured {
-    equal(output, want, outputs.get(output), shape, size)
+fn same(
+    output: &'static str,
+    dtype: Dtype,
+    want: Vec<u8>,
+    outputs: &Outputs,
+    shape: &[usize],
+    why: &'static str,
+) -> Part {
+    Judge::equal(output, dtype, shape, want, why).on(outputs.get(output).to_vec())
 }
 
 /// Numbers and rows within so many of their deviations, and what f32 rounds. Where there is a variance, `also` is to be
 /// added, relative.
-fn near(output: &'static str, want: &Tensor<f32>, variance: &[f32], got: &[f64], also: f64) -> Vec<Measured> {
+fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64], also: f64) -> Judge {
     let width = want.cols();
     let values: Vec<f64> = want.data.iter().map(|x| f64::from(*x)).collect();
-    let open = |at: usize| match variance[at] {
-        0.0 => 0.0,
-        some => also * values[at].abs() + NUMBERS * f64::from(some).sqrt() + 1e-6 * values[at].abs(),
-    };
     let rows = values.par_chunks(width).zip(got.par_chunks(width)).enumerate();
     let ratios: Vec<f64> = rows
         .map(|(row, (want, got))| {
@@ -226,10 +235,13 @@ fn near(output: &'static str, want: &Tensor<f32>, variance: &[f32], got: &[f64],
             error.sqrt() / (ROWS * most.sqrt() + (1e-5 + also) * size.sqrt())
         })
         .collect();
-    let bound = |at: usize| match ratios[at / width] {
+    let errors: Vec<f64> = values.iter().zip(got).map(|(want, got)| (got - want).abs()).collect();
+    let bound = move |at: usize, want: f64| match (ratios[at / width], variance[at]) {
         // All of a row that is too far off as a whole.
-        ratio if ratio > 1.0 => (got[at] - values[at]).abs() / ratio,
-        _ => open(at),
+        (ratio, _) if ratio > 1.0 => errors[at] / ratio,
+        (_, 0.0) => 0.0,
+        (_, some) => also * want.abs() + NUMBERS * f64::from(some).sqrt() + 1e-6 * want.abs(),
     };
-    within(output, &values, got, bound, &want.shape)
+    let dtype = if output == "ram" { Dtype::BF16 } else { Dtype::F32 };
+    Judge::within(output, dtype, &want.shape, values, bound, WHY_NUMBERS)
 }

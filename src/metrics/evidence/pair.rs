@@ -110,6 +110,46 @@ impl Pair {
         }
     }
 
+    /// The pair of both tensors, one after the other; ULP distances are not kept.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        let scale = self.scale.max(later.scale);
+        // Sums of squares in the scale of both: a ratio of powers of two rounds nothing.
+        let (here, there) = ((self.scale / scale).powi(2), (later.scale / scale).powi(2));
+        let moved = later.worst.map(|worst| Worst {
+            index: worst.index + self.n as usize,
+            ..worst
+        });
+        // The first place where the sides are not finite alike counts, and a NaN above all numbers.
+        let first = match (self.same_nonfinite, later.same_nonfinite) {
+            (false, _) => true,
+            (true, false) => false,
+            _ => self.max_abs.is_nan() || later.max_abs <= self.max_abs,
+        };
+        let max_abs = match self.max_abs.is_nan() || later.max_abs.is_nan() {
+            true => f64::NAN,
+            false => self.max_abs.max(later.max_abs),
+        };
+        Self {
+            n: self.n + later.n,
+            nonfinite_want: self.nonfinite_want + later.nonfinite_want,
+            nonfinite_got: self.nonfinite_got + later.nonfinite_got,
+            same_nonfinite: self.same_nonfinite && later.same_nonfinite,
+            xx: self.xx * here + later.xx * there,
+            yy: self.yy * here + later.yy * there,
+            xy: self.xy * here + later.xy * there,
+            ee: self.ee * here + later.ee * there,
+            max_abs,
+            worst: if first {
+                self.worst.or(moved)
+            } else {
+                moved.or(self.worst)
+            },
+            scale,
+            ulps: None,
+        }
+    }
+
     /// Adds the ULP distances, which need a selection and are therefore computed only on request.
     pub fn with_ulps<T: Bits>(self, want: &[T], got: &[T]) -> Self {
         self.with_ulps_of_codes(T::WIDTH, want.iter().map(|x| x.code()), got.iter().map(|y| y.code()))

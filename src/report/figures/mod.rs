@@ -81,7 +81,7 @@ fn of_model(run: &Summarized) -> Vec<Section> {
             title: "What a byte buys",
             intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
                     better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
-                    marks pass all gates that bind them, crosses fail one, hollow marks are bound by none.",
+                    marks pass all gates that bind them, crosses fail one, hollow marks are bound by none or not judged.",
             figures: vec![
                 front(run, "Residual streams after the last layer", CUMULATIVE_ERROR),
                 front(run, "Logits", KL),
@@ -187,8 +187,10 @@ fn front(run: &Summarized, title: &str, quantity: Quantity) -> Figure {
     let point = |candidate: &Candidate| {
         let (cost, error) = (candidate.bytes_per_vector?, final_value(run, candidate.name, quantity)?);
         let (mark, verdict) = match candidate.gate {
-            Gate::Pass => (Mark::Filled, "passes its gates"),
-            Gate::Fail => (Mark::Cross, "fails a gate"),
+            Gate::Pass(_) => (Mark::Filled, "passes its gates"),
+            Gate::Fail(_) => (Mark::Cross, "fails a gate"),
+            Gate::NotJudged { .. } => (Mark::Hollow, "not judged"),
+            Gate::Control => (Mark::Hollow, "a control"),
             Gate::Unbound => (Mark::Hollow, "no gate binds it"),
         };
         Some(Point {

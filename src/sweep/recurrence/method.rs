@@ -15,7 +15,7 @@ use super::inputs::Piece;
 use crate::backend::prefill::{PREFILLS, Prefill, prefill};
 use crate::error::did_you_mean;
 use crate::formats::{Codec, Direction, codec};
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::sweep::experiment::{Form, Recipe, Round};
 use crate::sweep::source::{Origin, Source};
 
@@ -201,9 +201,8 @@ impl Rounded {
             all.extend(places.into_iter().map(|(place, _)| place));
         }
         if !all.iter().any(|place| matches(&round.at, place)) {
-            let hint = did_you_mean(&round.at, all.iter().map(String::as_str));
-            let form = name(form);
-            return Err(at(format!("'{}' is nothing that form '{form}' rounds{hint}", round.at)));
+            let what = format!("place of form '{}'", name(form));
+            return Err(at(matches_nothing(&what, &round.at, all.iter().map(String::as_str))));
         }
         if !round.direction.is_nearest() {
             let directed = match codec.format() {

@@ -19,7 +19,7 @@ use inputs::{Inputs, Piece};
 /// Steps of the first checkpoint; each next one has twice as many. The output is compared over as many steps before each.
 pub const CHECKPOINT: usize = 64;
 /// Steps whose inputs are in memory at a time.
-const PIECE: usize = 4096;
+pub const PIECE: usize = 4096;
 
 /// What is compared, as it is named behind the source.
 const COMPARED: [&str; 2] = ["output", "state"];

@@ -7,10 +7,9 @@ use reference::{Choice, Numerics, Site, SiteKind, Tensor};
 
 use super::candidate::Own;
 use crate::backend::cuda::runner::Worker;
-use crate::error::did_you_mean;
 use crate::formats::{Codec, codec};
 use crate::kernels::call::Runner;
-use crate::pattern::matches;
+use crate::pattern::{matches, matches_nothing};
 use crate::sweep::experiment::{self, DecidesOn, Recipe, Round, Router};
 use crate::sweep::source::{Origin, Source};
 use crate::sweep::stand_in::chosen;
@@ -161,8 +160,8 @@ fn resolve(round: &Round, sources: &[Source]) -> Result<(String, Arc<dyn Codec>)
     let codec = codec(&round.format).map_err(|message| (round.format.clone(), message))?;
     let tensors = || SITES.iter().filter(|site| site.kind == SiteKind::Tensor);
     if !tensors().any(|site| matches(&round.at, site.name)) {
-        let hint = did_you_mean(&round.at, tensors().map(|site| site.name));
-        return Err(at(format!("'{}' matches no tensor site of Swap-FFN{hint}", round.at)));
+        let names = tensors().map(|site| site.name);
+        return Err(at(matches_nothing("tensor site of Swap-FFN", &round.at, names)));
     }
     for source in sources {
         let Origin::SwapFfn(sizes) = &source.from else { continue };

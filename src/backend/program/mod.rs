@@ -1,0 +1,201 @@
+//! A program in any language as a variant of an operation: it reads a problem from one file and writes what it computes to
+//! another.
+
+mod process;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use process::{Limits, Refused, Server, run_once};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::backend::checks::rerun;
+use crate::backend::cuda::guards::Checked;
+use crate::error::did_you_mean;
+use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
+use crate::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// It is started for every run, with the paths of its inputs and of its outputs behind its arguments.
+    #[default]
+    Once,
+    /// It is started once, and reads the paths of each run from its stdin.
+    Serve,
+}
+
+/// Seconds that a program may take for one run, if nothing else is said.
+pub const TIMEOUT: f64 = 300.0;
+
+/// A program, and the process that serves if it is one that stays alive.
+pub struct Program<'a> {
+    op: &'a str,
+    run: &'a [String],
+    mode: Mode,
+    limits: Limits<'a>,
+    server: RefCell<Option<Server>>,
+}
+
+impl<'a> Program<'a> {
+    /// `timeout` is in seconds; a program is killed as soon as `stop` turns true.
+    pub fn new(op: &'a str, run: &'a [String], mode: Mode, timeout: f64, stop: &'a AtomicBool) -> Self {
+        let timeout = Duration::from_secs_f64(timeout);
+        Self {
+            op,
+            run,
+            mode,
+            limits: Limits { timeout, stop },
+            server: RefCell::new(None),
+        }
+    }
+
+    /// What it leaves of a problem, and the microseconds it says that took; twice, where both must be the same. The error
+    /// says what went wrong, with the end of its stderr.
+    pub fn check(&self, case: &Case, problem: &Problem, deterministic: bool) -> Result<(Checked, Option<f64>), String> {
+        let runs = self.runs(case, problem, if deterministic { 2 } else { 1 })?;
+        let mut runs = runs.into_iter();
+        let (outputs, us) = runs.next().expect("it ran");
+        let measured = runs.map(|(second, _)| rerun(problem, &outputs, &second)).collect();
+        Ok((Checked { outputs, measured }, us))
+    }
+
+    /// What it leaves of a problem.
+    pub fn outputs(&self, case: &Case, problem: &Problem) -> Result<Outputs, String> {
+        let runs = self.runs(case, problem, 1)?;
+        Ok(runs.into_iter().next().expect("it ran").0)
+    }
+
+    /// What each of so many runs leaves, and the microseconds it says that took.
+    fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<(Outputs, Option<f64>)>, String> {
+        let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
+        let inputs = folder.path().join("inputs.safetensors");
+        write_inputs(&inputs, self.op, case, problem).map_err(|error| error.to_string())?;
+        let outputs = folder.path().join("outputs.safetensors");
+        let run = |_| {
+            // What an earlier run left must not pass for what this one leaves.
+            if outputs.exists() {
+                std::fs::remove_file(&outputs).map_err(|error| format!("{}: {error}", outputs.display()))?;
+            }
+            self.once(&inputs, &outputs, problem)
+                .map_err(|why| format!("'{}' {why}", self.run.join(" ")))
+        };
+        (0..count).map(run).collect()
+    }
+
+    fn once(&self, inputs: &Path, outputs: &Path, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
+        let stderr = match self.mode {
+            Mode::Once => run_once(self.run, [inputs, outputs], self.limits)?,
+            Mode::Serve => self.ask(inputs, outputs)?,
+        };
+        let left = || {
+            let bytes = match std::fs::read(outputs) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err("no outputs.safetensors".to_string()),
+                bytes => bytes.map_err(|error| format!("outputs.safetensors, which cannot be read: {error}")),
+            };
+            let file = TensorFile::from_bytes(outputs, bytes?);
+            read(&file.map_err(|error| format!("no safetensors: {error}"))?, problem)
+        };
+        left().map_err(|what| format!("left {what}; {stderr}"))
+    }
+
+    /// Has the process answer that serves, which is started if there is none; the end of its stderr.
+    fn ask(&self, inputs: &Path, outputs: &Path) -> Result<String, String> {
+        let mut server = self.server.borrow_mut();
+        let serving = match &mut *server {
+            Some(serving) => serving,
+            none => none.insert(Server::start(self.run)?),
+        };
+        match serving.ask([inputs, outputs], self.limits) {
+            Ok(stderr) => Ok(stderr),
+            Err(Refused::Answered(why)) => Err(why),
+            Err(Refused::Gone(why)) => {
+                *server = None;
+                Err(why)
+            }
+        }
+    }
+}
+
+/// Writes the inputs of a problem as a program reads them; sizes, keys and scalars in the metadata, and what is to be written.
+pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> crate::error::Result<()> {
+    let given: Vec<&Buffer> = problem
+        .buffers
+        .iter()
+        .filter(|buffer| buffer.role != Role::Out)
+        .collect();
+    let slot = |buffer: &&Buffer| Slot {
+        name: buffer.name.into(),
+        dtype: buffer.dtype,
+        shape: buffer.shape.clone(),
+    };
+    let metadata = metadata(op, case, problem);
+    write_safetensors(file, given.iter().map(slot).collect(), &metadata, |writer| {
+        given
+            .iter()
+            .try_for_each(|buffer| writer.put(buffer.name, &buffer.bytes))
+    })
+}
+
+/// What a program finds beside its inputs: operation, case and outputs, and sizes, keys and scalars, each under its name.
+pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
+    let wanted =
+        written(problem).map(|buffer| json!({"name": buffer.name, "dtype": buffer.dtype, "shape": buffer.shape}));
+    let wanted = serde_json::Value::from_iter(wanted).to_string();
+    let whole = [("op", op.to_string()), ("case", case.name.clone()), ("outputs", wanted)];
+    let dims = case.dims.iter().map(|(name, size)| (*name, size.to_string()));
+    let scalars = problem.scalars.iter().map(|(name, scalar)| {
+        let text = match scalar {
+            Scalar::I32(value) => value.to_string(),
+            Scalar::I64(value) => value.to_string(),
+            Scalar::F32(value) => value.to_string(),
+        };
+        (*name, text)
+    });
+    let all = whole
+        .into_iter()
+        .chain(dims)
+        .chain(case.keys.iter().cloned())
+        .chain(scalars);
+    all.map(|(name, text)| (name.to_string(), text)).collect()
+}
+
+/// What a kernel of the problem writes.
+fn written(problem: &Problem) -> impl Iterator<Item = &Buffer> {
+    problem.buffers.iter().filter(|buffer| buffer.role != Role::In)
+}
+
+/// The outputs of a problem, and nothing else.
+fn read(file: &TensorFile, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
+    let names = || written(problem).map(|buffer| buffer.name);
+    if let Some(other) = file.tensors().find(|tensor| !names().any(|name| name == tensor.name)) {
+        return Err(format!(
+            "'{}', which is no output{}",
+            other.name,
+            did_you_mean(other.name, names())
+        ));
+    }
+    let outputs = written(problem).map(|buffer| {
+        let name = buffer.name;
+        let found = file.get(name).ok_or_else(|| format!("no output '{name}'"))?;
+        if (found.dtype, found.shape) != (buffer.dtype, &buffer.shape[..]) {
+            let (dtype, shape) = (found.dtype, found.shape);
+            return Err(format!(
+                "'{name}' as {dtype} {shape:?}, expected {} {:?}",
+                buffer.dtype, buffer.shape
+            ));
+        }
+        Ok((name, found.bytes.to_vec()))
+    });
+    let outputs = outputs.collect::<Result<_, String>>()?;
+    let us = file.metadata().get("us").map(|text| match text.parse::<f64>() {
+        Ok(us) if us.is_finite() && us > 0.0 => Ok(us),
+        _ => Err(format!("us = '{text}' in the metadata, expected microseconds above 0")),
+    });
+    Ok((Outputs(outputs), us.transpose()?))
+}

@@ -1,0 +1,338 @@
+//! Programs of other people's as processes: each at the head of a group of its own, which is killed as a whole when it takes
+//! too long, when the run is interrupted, and when it is no longer needed.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use serde_json::json;
+
+/// Lines of a program's stderr that are shown when it fails.
+const TAIL: usize = 20;
+/// Bytes of stderr that are kept, and bytes of a line on stdout.
+const KEPT: usize = 1 << 16;
+/// Lines on stdout that are no answer and are shown when none comes.
+const STRAY: usize = 3;
+/// Lines of stdout that may wait to be looked at.
+const WAITING: usize = 1024;
+/// How often a clock and the signal handler are asked while a program is waited for.
+const POLL: Duration = Duration::from_millis(10);
+/// How long a program may take to end after its last output, before it is killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// When a program is given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits<'a> {
+    pub timeout: Duration,
+    /// Turns true when the run is interrupted.
+    pub stop: &'a AtomicBool,
+}
+
+/// A time by which a program must have ended or answered.
+struct Deadline<'a> {
+    limits: Limits<'a>,
+    began: Instant,
+}
+
+impl<'a> Deadline<'a> {
+    fn new(limits: Limits<'a>) -> Self {
+        let began = Instant::now();
+        Self { limits, began }
+    }
+
+    /// What is wrong, if the program must not be waited for any longer.
+    fn check(&self) -> Result<(), String> {
+        if self.limits.stop.load(Ordering::Relaxed) {
+            return Err("was interrupted".into());
+        }
+        if self.began.elapsed() >= self.limits.timeout {
+            let seconds = self.limits.timeout.as_secs_f64();
+            return Err(format!("took longer than its timeout of {seconds} s and was killed"));
+        }
+        Ok(())
+    }
+}
+
+/// A running program, and the end of what it writes to stderr.
+struct Process {
+    child: Child,
+    stderr: Tail,
+    /// Its id may be another process's from then on.
+    killed: bool,
+}
+
+impl Process {
+    fn start(run: &[String], more: &[&Path], [stdin, stdout]: [Stdio; 2]) -> Result<Self, String> {
+        let [program, arguments @ ..] = run else {
+            return Err("no program is given".into());
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).args(more).process_group(0);
+        command.stdin(stdin).stdout(stdout).stderr(Stdio::piped());
+        let child = command.spawn();
+        let mut child = child.map_err(|error| format!("cannot be started: {error}"))?;
+        let stderr = Tail::of(child.stderr.take().expect("stderr is piped"));
+        Ok(Self {
+            child,
+            stderr,
+            killed: false,
+        })
+    }
+
+    /// Waits until the program ends by itself; what it has started is killed then.
+    fn wait(&mut self, deadline: &Deadline) -> Result<ExitStatus, String> {
+        loop {
+            let ended = self.child.try_wait();
+            if let Some(status) = ended.map_err(|error| format!("cannot be waited for: {error}"))? {
+                self.kill();
+                return Ok(status);
+            }
+            deadline.check()?;
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Kills the whole group. A group that is gone already is no error.
+    fn kill(&mut self) {
+        if std::mem::replace(&mut self.killed, true) {
+            return;
+        }
+        let group = Pid::from_raw(self.child.id().cast_signed());
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs a program to its end, with two paths behind its arguments: the end of its stderr, or what went wrong.
+pub fn run_once(run: &[String], paths: [&Path; 2], limits: Limits) -> Result<String, String> {
+    let mut process = Process::start(run, &paths, [Stdio::null(), Stdio::null()])?;
+    let outcome = process.wait(&Deadline::new(limits));
+    let wrong = match outcome {
+        Ok(status) if status.success() => return Ok(process.stderr.shown()),
+        Ok(status) => format!("ended with {status}"),
+        Err(why) => why,
+    };
+    process.kill();
+    Err(format!("{wrong}; {}", process.stderr.shown()))
+}
+
+/// A program that stays alive: it answers on stdout what it is asked on stdin, a line of JSON each.
+pub struct Server {
+    process: Process,
+    /// `None` once it is told to end.
+    requests: Option<ChildStdin>,
+    lines: Receiver<String>,
+    answered: usize,
+}
+
+/// What it may answer.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Failed { error: String },
+    Done { ok: bool },
+}
+
+/// Why a request was not met.
+pub enum Refused {
+    /// The program says so itself, and can be asked again.
+    Answered(String),
+    /// The program is gone, or cannot be trusted any longer.
+    Gone(String),
+}
+
+impl Server {
+    pub fn start(run: &[String]) -> Result<Self, String> {
+        let mut process = Process::start(run, &[], [Stdio::piped(), Stdio::piped()])?;
+        let requests = process.child.stdin.take();
+        let stdout = process.child.stdout.take().expect("stdout is piped");
+        let (send, lines) = sync_channel(WAITING);
+        std::thread::spawn(move || read_lines(stdout, &send));
+        Ok(Self {
+            process,
+            requests,
+            lines,
+            answered: 0,
+        })
+    }
+
+    /// Asks for the outputs of a file of inputs, and waits for the answer: the end of what it wrote to stderr meanwhile.
+    pub fn ask(&mut self, [inputs, outputs]: [&Path; 2], limits: Limits) -> Result<String, Refused> {
+        let deadline = Deadline::new(limits);
+        let early = self.lines.try_iter().find(|line| answer(line).is_some());
+        if let Some(line) = early {
+            let wrong = format!("wrote {} before it was asked", quoted(&line));
+            return Err(self.gone(wrong, &[]));
+        }
+        self.process.stderr.clear();
+        let request = json!({"inputs": inputs.to_string_lossy(), "outputs": outputs.to_string_lossy()});
+        let pipe = self.requests.as_mut().expect("the program is not told to end");
+        if writeln!(pipe, "{request}").and_then(|()| pipe.flush()).is_err() {
+            return Err(self.ended(&[]));
+        }
+        let mut stray = Vec::new();
+        loop {
+            match self.lines.recv_timeout(POLL) {
+                Ok(line) => match answer(&line) {
+                    Some(Answer::Done { ok: true }) => {
+                        self.answered += 1;
+                        return Ok(self.process.stderr.so_far());
+                    }
+                    Some(Answer::Done { ok: false }) => {
+                        let wrong = format!(
+                            "answered {}, expected {{\"ok\": true}} or {{\"error\": \"…\"}}",
+                            quoted(&line)
+                        );
+                        return Err(Refused::Answered(wrong));
+                    }
+                    Some(Answer::Failed { error }) => {
+                        return Err(Refused::Answered(format!("answered with the error: {}", plain(&error))));
+                    }
+                    None => {
+                        stray.push(line);
+                        stray.drain(..stray.len().saturating_sub(STRAY));
+                    }
+                },
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended(&stray)),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Err(why) = deadline.check() {
+                return Err(self.gone(why, &stray));
+            }
+        }
+    }
+
+    /// It closed its stdout.
+    fn ended(&mut self, stray: &[String]) -> Refused {
+        let never = AtomicBool::new(false);
+        let grace = Limits {
+            timeout: GRACE,
+            stop: &never,
+        };
+        let wrong = match self.process.wait(&Deadline::new(grace)) {
+            Ok(status) => format!("ended with {status} without an answer, after {} answers", self.answered),
+            Err(_) => "closed its stdout without an answer".into(),
+        };
+        self.gone(wrong, stray)
+    }
+
+    fn gone(&mut self, wrong: String, stray: &[String]) -> Refused {
+        self.process.kill();
+        let said = stray.iter().map(|line| quoted(line)).collect::<Vec<_>>().join(", ");
+        let said = match said.is_empty() {
+            true => String::new(),
+            false => format!("; its stdout held {said}, which is no answer"),
+        };
+        Refused::Gone(format!("{wrong}{said}; {}", self.process.stderr.shown()))
+    }
+}
+
+impl Drop for Server {
+    /// The end of its stdin tells the program to end, for which it is given a moment.
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        let never = AtomicBool::new(false);
+        let grace = Limits {
+            timeout: GRACE,
+            stop: &never,
+        };
+        let _ = self.process.wait(&Deadline::new(grace));
+    }
+}
+
+fn answer(line: &str) -> Option<Answer> {
+    serde_json::from_str(line).ok()
+}
+
+/// Sends every line until the stream or the receiver ends. Lines are cut at [`KEPT`] bytes.
+fn read_lines(stdout: ChildStdout, send: &SyncSender<String>) {
+    let mut stdout = BufReader::new(stdout);
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut stdout).take(KEPT as u64).read_until(b'\n', &mut line);
+        if !matches!(read, Ok(1..)) {
+            return;
+        }
+        let text = String::from_utf8_lossy(&line);
+        if !text.trim().is_empty() && send.send(text.trim().to_string()).is_err() {
+            return;
+        }
+    }
+}
+
+/// The last that a program wrote to stderr.
+struct Tail {
+    text: Arc<Mutex<VecDeque<u8>>>,
+    /// Disconnected when the stream has ended.
+    ended: Receiver<()>,
+}
+
+impl Tail {
+    fn of(mut stderr: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(VecDeque::new()));
+        let (send, ended) = sync_channel(0);
+        let kept = Arc::clone(&text);
+        std::thread::spawn(move || {
+            let _ends_with_the_thread = send;
+            let mut bytes = [0; 4096];
+            while let Ok(read @ 1..) = stderr.read(&mut bytes) {
+                let mut kept = lock(&kept);
+                kept.extend(&bytes[..read]);
+                let over = kept.len().saturating_sub(KEPT);
+                kept.drain(..over);
+            }
+        });
+        Self { text, ended }
+    }
+
+    fn clear(&self) {
+        lock(&self.text).clear();
+    }
+
+    /// Its last lines, as the end of an error message. The stream of a program that was killed ends at once, unless
+    /// something that left its group holds it open.
+    fn shown(&self) -> String {
+        let _ = self.ended.recv_timeout(GRACE);
+        self.so_far()
+    }
+
+    /// The same without waiting for the end of the stream.
+    fn so_far(&self) -> String {
+        let bytes: Vec<u8> = lock(&self.text).iter().copied().collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<String> = text.lines().map(plain).collect();
+        match lines[lines.len().saturating_sub(TAIL)..].join("\n  ") {
+            none if none.is_empty() => "it wrote nothing to stderr".into(),
+            tail => format!("its stderr ends:\n  {tail}"),
+        }
+    }
+}
+
+fn lock(text: &Mutex<VecDeque<u8>>) -> MutexGuard<'_, VecDeque<u8>> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Without what a terminal would obey.
+fn plain(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// The beginning of a line, in quotation marks.
+fn quoted(line: &str) -> String {
+    format!("'{}'", plain(&line.chars().take(80).collect::<String>()))
+}

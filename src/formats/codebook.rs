@@ -1,0 +1,164 @@
+//! Codebooks: elements whose codes are places in a table of values.
+
+use std::sync::Mutex;
+
+use super::element::{Cast, Element, Repr};
+
+/// Values in ascending order; a code is the place of its value.
+///
+/// A number becomes the value nearest to it. The border of two neighbours is their midpoint rounded to f32, and a number on it
+/// becomes the smaller value, as in bitsandbytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Codebook {
+    values: &'static [f32],
+    /// One for each value but the first.
+    borders: &'static [f32],
+}
+
+/// How many values a table may have: all codes of 2, 3, 4 or 8 bits, so that every code is a value.
+const LENGTHS: [usize; 4] = [4, 8, 16, 256];
+
+/// The 16 values of NF4, in bitsandbytes 0.50 `functional.get_4bit_type`.
+const NF4_TABLE: [f32; 16] = [
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
+];
+
+pub(super) const NF4_VALUES: Codebook = Codebook {
+    values: &NF4_TABLE,
+    borders: &borders::<16, 15>(&NF4_TABLE),
+};
+
+/// The midpoints of neighbours.
+const fn borders<const N: usize, const BORDERS: usize>(values: &[f32; N]) -> [f32; BORDERS] {
+    let mut borders = [0.0; BORDERS];
+    let mut i = 0;
+    while i < BORDERS {
+        borders[i] = (values[i] + values[i + 1]) / 2.0;
+        i += 1;
+    }
+    borders
+}
+
+impl Codebook {
+    /// The values, ascending.
+    pub fn values(&self) -> &'static [f32] {
+        self.values
+    }
+
+    /// The largest magnitude.
+    pub(super) fn max(&self) -> f32 {
+        self.values.iter().fold(0.0, |max: f32, value| max.max(value.abs()))
+    }
+
+    /// The same table with its length known to the compiler, for loops that vectorise.
+    pub(super) fn sized<const N: usize>(&self) -> Option<Table<N>> {
+        let values: [f32; N] = self.values.try_into().ok()?;
+        // One border more than there are, which no number exceeds.
+        let mut borders = [f32::INFINITY; N];
+        borders[..N - 1].copy_from_slice(self.borders);
+        Some(Table { values, borders })
+    }
+}
+
+impl Cast for Codebook {
+    /// A NaN becomes the first value.
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        self.borders.partition_point(|border| x > *border) as u32
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        self.values[code as usize & (self.values.len() - 1)]
+    }
+}
+
+/// A [`Codebook`] of `N` values.
+#[derive(Clone, Copy)]
+pub(super) struct Table<const N: usize> {
+    values: [f32; N],
+    borders: [f32; N],
+}
+
+impl<const N: usize> Cast for Table<N> {
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        self.borders.iter().map(|border| u32::from(x > *border)).sum()
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        self.values[code as usize % N]
+    }
+}
+
+/// The element of a table written out as numbers with commas between them, named `lut(…)`. The same table is the same element.
+pub(super) fn element(numbers: &str) -> Result<&'static Element, String> {
+    // Elements are static; a table lives as long as the program, once for each that is asked for.
+    static ELEMENTS: Mutex<Vec<&'static Element>> = Mutex::new(Vec::new());
+    let values = values(numbers)?;
+    let name = values.iter().map(f32::to_string).collect::<Vec<_>>().join(",");
+    let name = format!("lut({name})");
+    let mut elements = ELEMENTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(element) = elements.iter().find(|element| element.name == name) {
+        return Ok(element);
+    }
+    let borders: Vec<f32> = values.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).collect();
+    let element: &'static Element = Box::leak(Box::new(Element {
+        name: name.leak(),
+        doc: "table of values; a number becomes the nearest, on a midpoint the smaller",
+        bits: values.len().ilog2(),
+        repr: Repr::Codebook(Codebook {
+            values: values.leak(),
+            borders: borders.leak(),
+        }),
+    }));
+    elements.push(element);
+    Ok(element)
+}
+
+/// The numbers of a table, if they can be one.
+fn values(numbers: &str) -> Result<Vec<f32>, String> {
+    let parse = |text: &str| {
+        let value = text.trim().parse().ok().filter(|value: &f32| value.is_finite());
+        // −0 and 0 are one value.
+        value
+            .map(|value| value + 0.0)
+            .ok_or_else(|| format!("'{text}' in a table is no number of f32"))
+    };
+    let values = numbers.split(',').map(parse).collect::<Result<Vec<f32>, _>>()?;
+    if !LENGTHS.contains(&values.len()) {
+        let found = values.len();
+        return Err(format!("a table has 4, 8, 16 or 256 values, not {found}"));
+    }
+    if let Some(pair) = values.windows(2).find(|pair| pair[0] >= pair[1]) {
+        let [first, second] = [pair[0], pair[1]];
+        return Err(format!(
+            "the values of a table ascend, but {first} comes before {second}"
+        ));
+    }
+    let max = values.iter().fold(0.0, |max: f32, value| max.max(value.abs()));
+    // Midpoints and 1/max are to be normal numbers too.
+    if (2f32.powi(-100)..=2f32.powi(100)).contains(&max) {
+        Ok(values)
+    } else {
+        Err(format!(
+            "the largest magnitude of a table is 2^-100 to 2^100, not {max:e}"
+        ))
+    }
+}

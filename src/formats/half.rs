@@ -1,0 +1,75 @@
+//! Scales and zero points of 16 bits.
+
+use safetensors::Dtype;
+
+use super::element::{BF16_CAST, Cast, F16_CAST};
+use super::minifloat::Added;
+
+/// A float of 16 bits that scales are stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    F16,
+    Bf16,
+}
+
+const F16_ADDED: Added = Added::new(F16_CAST).unwrap();
+
+impl Half {
+    /// Its name in format strings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    pub(super) const fn dtype(self) -> Dtype {
+        match self {
+            Self::F16 => Dtype::F16,
+            Self::Bf16 => Dtype::BF16,
+        }
+    }
+
+    /// The nearest value, ties to even; what is too large becomes infinity.
+    #[inline(always)]
+    pub(super) fn nearest(self, x: f32) -> f32 {
+        match self {
+            Self::F16 => F16_CAST.decode(F16_ADDED.encode(x)),
+            Self::Bf16 => BF16_CAST.decode(BF16_CAST.encode(x)),
+        }
+    }
+
+    /// The smallest value that is not below `x`, a magnitude or NaN.
+    pub(super) fn up(self, x: f32) -> f32 {
+        let nearest = self.nearest(x);
+        // Magnitudes sort by their codes.
+        if nearest < x {
+            self.value(self.bits(nearest) + 1)
+        } else {
+            nearest
+        }
+    }
+
+    /// The bytes of a value that it has, little-endian.
+    #[inline(always)]
+    pub(super) fn bytes(self, value: f32) -> [u8; 2] {
+        self.bits(value).to_le_bytes()
+    }
+
+    #[inline(always)]
+    fn bits(self, value: f32) -> u16 {
+        (match self {
+            Self::F16 => F16_ADDED.encode(value),
+            Self::Bf16 => BF16_CAST.encode(value),
+        }) as u16
+    }
+
+    /// The value of a code.
+    #[inline(always)]
+    pub(super) fn value(self, code: u16) -> f32 {
+        match self {
+            Self::F16 => F16_CAST.decode(u32::from(code)),
+            Self::Bf16 => BF16_CAST.decode(u32::from(code)),
+        }
+    }
+}

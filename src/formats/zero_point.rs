@@ -1,0 +1,353 @@
+//! Scales with zero points: how the smallest and the largest value of a block become what codes from 0 on are stored against.
+//!
+//! A rule is a row of a table. `R` is the rounding of a step to the type of the scale, as a library computes whose tensors
+//! have that type; the f32 operations before it are correctly rounded, so that PyTorch on CPU and GPU does the same. `n` is the
+//! largest code. A NaN or an infinity in a block makes its scale NaN, and so does a scale or a zero point too large for its
+//! type: all values of the block are NaN.
+
+use safetensors::Dtype;
+
+use super::half::Half;
+
+/// What is stored beside the scale `s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroPoint {
+    /// The value `m` of code 0, of the type of the scale: values are `c·s + m`.
+    Minimum,
+    /// The code `z` of the value 0, a whole number in a byte: values are `(c − z)·s`.
+    Code,
+    /// The code `z` of the value 0, which need not be whole, of the type of the scale: values are `(c − z)·s`.
+    FractionalCode,
+}
+
+/// How scale and zero point are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// `s = (hi − lo)/n`, `m = lo`.
+    Range,
+    /// `s = max(hi − lo, 1e-5)/n`, `z = −round(lo/s)` within the codes.
+    Awq,
+    /// The range is widened to hold 0; of zeros alone it is −1 … 1. `s = (hi − lo)/n`, `z = round(−lo/s)`.
+    Gptq,
+    /// `e = n/(hi − lo)`, 1 where the range is at most 1e-4, and at most 2e4; `s = 1/e`, `z = −lo·e`.
+    Hqq,
+}
+
+/// A rule for scales with zero points.
+#[derive(Debug, PartialEq)]
+pub struct AffineRule {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub zero: ZeroPoint,
+    pub fit: Fit,
+    /// Every step to scale, zero point and code is rounded to the type of the scale, the elements first of all. Otherwise
+    /// steps are f32.
+    pub narrow_encoding: bool,
+    /// Every step from code to value is rounded to the type of the scale.
+    pub narrow_decoding: bool,
+}
+
+/// Rules for scales with zero points; the first is the default.
+pub const AFFINE_RULES: &[&AffineRule] = &[&MINMAX, &KIVI, &AWQ, &GPTQ, &HQQ];
+
+pub static MINMAX: AffineRule = AffineRule {
+    name: "minmax",
+    doc: "s = (hi − lo)/n, m = lo, both then of the scale's type; codes round((x − m)/s), values c·s + m; steps in f32",
+    zero: ZeroPoint::Minimum,
+    fit: Fit::Range,
+    narrow_encoding: false,
+    narrow_decoding: false,
+};
+pub static KIVI: AffineRule = AffineRule {
+    name: "kivi",
+    doc: "m = lo, s = R(R(hi − m)/n), codes round(R(R(x − m)/s)), values R(R(c·s) + m) (KIVI 876b4d2 quant/new_pack.py; equal \
+          values have s = 0 and codes 0, where KIVI casts 0/0)",
+    zero: ZeroPoint::Minimum,
+    fit: Fit::Range,
+    narrow_encoding: true,
+    narrow_decoding: true,
+};
+pub static AWQ: AffineRule = AffineRule {
+    name: "awq",
+    doc: "s = R(max(R(hi − lo), R(1e-5))/n), z = −round(R(lo/s)) in 0 … n, codes round(R(x/s)) + z, values R((c − z)·s) (AutoAWQ \
+          0.2.9 pseudo_quantize_tensor); where all values of a block have one sign they are cut at n·s",
+    zero: ZeroPoint::Code,
+    fit: Fit::Awq,
+    narrow_encoding: true,
+    narrow_decoding: true,
+};
+pub static GPTQ: AffineRule = AffineRule {
+    name: "gptq",
+    doc: "range widened to hold 0, −1 … 1 for zeros; s = (hi − lo)/n, z = round(−lo/s), codes round(x/s) + z by the f32 s; \
+          s then of its type, values R((c − z)·s) (GPTQModel 7.7 Quantizer.find_params without search; no error feedback)",
+    zero: ZeroPoint::Code,
+    fit: Fit::Gptq,
+    narrow_encoding: false,
+    narrow_decoding: true,
+};
+pub static HQQ: AffineRule = AffineRule {
+    name: "hqq",
+    doc: "e = min(n/(hi − lo), 2e4), 1 where hi − lo ≤ 1e-4; z = −lo·e, codes round(x·e + z) by the f32 e and z; s = 1/e and z \
+          then of their type, values R(R(c − z)·s) (HQQ 0.2.8 Quantizer.quantize with optimize=False, round_zero=False)",
+    zero: ZeroPoint::FractionalCode,
+    fit: Fit::Hqq,
+    narrow_encoding: false,
+    narrow_decoding: true,
+};
+
+/// A scale and the zero point beside it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Affine {
+    /// The type of the scale, and of a zero point that is no byte; f32 where there is none.
+    pub half: Option<Half>,
+    pub rule: &'static AffineRule,
+}
+
+/// What a block is stored against.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fitted {
+    /// As they are stored.
+    pub scale: f32,
+    pub zero: f32,
+    /// What codes are made with: the scale, or for [`Fit::Hqq`] its inverse, and the zero point.
+    pub factor: f32,
+    pub shift: f32,
+}
+
+impl Affine {
+    /// Name of the scale's type in format strings.
+    pub const fn kind(&self) -> &'static str {
+        match self.half {
+            None => "f32",
+            Some(half) => half.name(),
+        }
+    }
+
+    /// Bytes of a scale.
+    pub const fn bytes(&self) -> usize {
+        if self.half.is_none() { 4 } else { 2 }
+    }
+
+    pub(super) fn dtype(&self) -> Dtype {
+        self.half.map_or(Dtype::F32, Half::dtype)
+    }
+
+    /// The type of the zero points.
+    pub(super) fn zero_dtype(&self) -> Dtype {
+        match self.rule.zero {
+            ZeroPoint::Code => Dtype::U8,
+            ZeroPoint::Minimum | ZeroPoint::FractionalCode => self.dtype(),
+        }
+    }
+
+    /// Bytes of a zero point.
+    pub fn zero_bytes(&self) -> usize {
+        self.zero_dtype().bitsize() / 8
+    }
+
+    /// A number as the type of the scale has it.
+    #[inline(always)]
+    fn stored(&self, x: f32) -> f32 {
+        self.half.map_or(x, |half| half.nearest(x))
+    }
+
+    /// Scale and zero point of a block with values from `lo` to `hi`, both finite, and codes up to `top`.
+    pub(super) fn fit(&self, lo: f32, hi: f32, top: f32) -> Fitted {
+        let step = |x: f32| if self.rule.narrow_encoding { self.stored(x) } else { x };
+        // Of −0 and +0, which are equal, a minimum may be either: here both count as +0.
+        let (lo, hi) = (step(lo) + 0.0, step(hi) + 0.0);
+        let fitted = match self.rule.fit {
+            Fit::Range => {
+                let (scale, zero) = (self.stored(step(hi - lo) / top), self.stored(lo));
+                Fitted {
+                    scale,
+                    zero,
+                    factor: scale,
+                    shift: zero,
+                }
+            }
+            Fit::Awq => {
+                let scale = step(step(hi - lo).max(step(1e-5)) / top);
+                let zero = (-step(lo / scale).round_ties_even()).clamp(0.0, top) + 0.0;
+                Fitted {
+                    scale: self.stored(scale),
+                    zero,
+                    factor: scale,
+                    shift: zero,
+                }
+            }
+            Fit::Gptq => {
+                let (lo, hi) = match (lo.min(0.0), hi.max(0.0)) {
+                    (0.0, 0.0) => (-1.0, 1.0),
+                    range => range,
+                };
+                let scale = (hi - lo) / top;
+                let zero = (-lo / scale).round_ties_even().clamp(0.0, top) + 0.0;
+                Fitted {
+                    scale: self.stored(scale),
+                    zero,
+                    factor: scale,
+                    shift: zero,
+                }
+            }
+            Fit::Hqq => {
+                let range = hi - lo;
+                let factor = if range <= 1e-4 { 1.0 } else { (top / range).min(2e4) };
+                // Not −0 for a minimum of 0.
+                let shift = 0.0 - lo * factor;
+                Fitted {
+                    scale: self.stored(1.0 / factor),
+                    zero: self.stored(shift),
+                    factor,
+                    shift,
+                }
+            }
+        };
+        if fitted.scale.is_finite() && fitted.zero.is_finite() {
+            fitted
+        } else {
+            self.nan()
+        }
+    }
+
+    /// Of a block that holds a NaN or an infinity, or what its types cannot.
+    pub(super) fn nan(&self) -> Fitted {
+        Fitted {
+            scale: f32::NAN,
+            zero: 0.0,
+            factor: f32::NAN,
+            shift: 0.0,
+        }
+    }
+
+    /// What is rounded to codes, of blocks of `width` elements, the last of which may be short.
+    #[inline(always)]
+    pub(super) fn forward(&self, x: &[f32], width: usize, factors: &[f32], shifts: &[f32], out: &mut [f32]) {
+        match self.half.filter(|_| self.rule.narrow_encoding) {
+            None => self.forward_by(|x| x, x, width, factors, shifts, out),
+            Some(Half::F16) => self.forward_by(|x| Half::F16.nearest(x), x, width, factors, shifts, out),
+            Some(Half::Bf16) => self.forward_by(|x| Half::Bf16.nearest(x), x, width, factors, shifts, out),
+        }
+    }
+
+    #[inline(always)]
+    fn forward_by(
+        &self,
+        r: impl Fn(f32) -> f32 + Copy,
+        x: &[f32],
+        width: usize,
+        factors: &[f32],
+        shifts: &[f32],
+        out: &mut [f32],
+    ) {
+        match self.rule.zero {
+            ZeroPoint::Minimum => each(|x, s, m| r(r(r(x) - m) / s), x, width, factors, shifts, out),
+            ZeroPoint::Code => each(
+                |x, s, z| r(r(x) / s).round_ties_even() + z,
+                x,
+                width,
+                factors,
+                shifts,
+                out,
+            ),
+            ZeroPoint::FractionalCode => each(|x, e, z| x * e + z, x, width, factors, shifts, out),
+        }
+    }
+
+    /// The values of codes, given as numbers.
+    #[inline(always)]
+    pub(super) fn back(&self, codes: &[f32], width: usize, scales: &[f32], zeros: &[f32], out: &mut [f32]) {
+        match self.half.filter(|_| self.rule.narrow_decoding) {
+            None => self.back_by(|x| x, codes, width, scales, zeros, out),
+            Some(Half::F16) => self.back_by(|x| Half::F16.nearest(x), codes, width, scales, zeros, out),
+            Some(Half::Bf16) => self.back_by(|x| Half::Bf16.nearest(x), codes, width, scales, zeros, out),
+        }
+    }
+
+    #[inline(always)]
+    fn back_by(
+        &self,
+        r: impl Fn(f32) -> f32 + Copy,
+        codes: &[f32],
+        width: usize,
+        scales: &[f32],
+        zeros: &[f32],
+        out: &mut [f32],
+    ) {
+        match self.rule.zero {
+            ZeroPoint::Minimum => each(|c, s, m| r(r(c * s) + m), codes, width, scales, zeros, out),
+            ZeroPoint::Code | ZeroPoint::FractionalCode => {
+                each(|c, s, z| r(r(c - z) * s), codes, width, scales, zeros, out);
+            }
+        }
+    }
+
+    /// Stores the scales and zero points of blocks.
+    pub(super) fn write(&self, fitted: &[Fitted], scales: &mut [u8], zeros: &mut [u8]) {
+        let numbers = |value: f32, bytes: &mut [u8]| match self.half {
+            None => bytes.copy_from_slice(&value.to_le_bytes()),
+            Some(half) => bytes.copy_from_slice(&half.bytes(value)),
+        };
+        let places = scales
+            .chunks_exact_mut(self.bytes())
+            .zip(zeros.chunks_exact_mut(self.zero_bytes()));
+        for (Fitted { scale, zero, .. }, (scales, zeros)) in fitted.iter().zip(places) {
+            numbers(*scale, scales);
+            match self.rule.zero {
+                ZeroPoint::Code => zeros[0] = *zero as u8,
+                ZeroPoint::Minimum | ZeroPoint::FractionalCode => numbers(*zero, zeros),
+            }
+        }
+    }
+
+    /// The stored scales as numbers.
+    pub(super) fn read_scales(&self, stored: &[u8], out: &mut [f32]) {
+        match self.half {
+            None => {
+                let bytes = stored.as_chunks().0.iter();
+                bytes
+                    .zip(out)
+                    .for_each(|(bytes, out)| *out = f32::from_le_bytes(*bytes));
+            }
+            Some(half) => {
+                let bytes = stored.as_chunks().0.iter();
+                bytes
+                    .zip(out)
+                    .for_each(|(bytes, out)| *out = half.value(u16::from_le_bytes(*bytes)));
+            }
+        }
+    }
+
+    /// The stored zero points as numbers.
+    pub(super) fn read_zeros(&self, stored: &[u8], out: &mut [f32]) {
+        match self.rule.zero {
+            ZeroPoint::Code => stored.iter().zip(out).for_each(|(code, out)| *out = f32::from(*code)),
+            ZeroPoint::Minimum | ZeroPoint::FractionalCode => self.read_scales(stored, out),
+        }
+    }
+}
+
+/// Applies an operation to elements with the two numbers of their block.
+#[inline(always)]
+fn each(
+    operation: impl Fn(f32, f32, f32) -> f32 + Copy,
+    x: &[f32],
+    width: usize,
+    factors: &[f32],
+    shifts: &[f32],
+    out: &mut [f32],
+) {
+    let blocks = factors.iter().zip(shifts);
+    // Blocks down a column: neighbours have numbers of their own.
+    if width == 1 {
+        for ((x, out), (factor, shift)) in x.iter().zip(out).zip(blocks) {
+            *out = operation(*x, *factor, *shift);
+        }
+        return;
+    }
+    for ((x, out), (factor, shift)) in x.chunks(width).zip(out.chunks_mut(width)).zip(blocks) {
+        for (x, out) in x.iter().zip(out) {
+            *out = operation(*x, *factor, *shift);
+        }
+    }
+}

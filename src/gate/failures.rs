@@ -1,0 +1,137 @@
+//! What makes a rule fail: the measurements that it does not admit, worst first.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Verdict;
+use crate::metrics::{Bound, MAX_ABS};
+use crate::pattern::matches;
+use crate::record::{Failure, Record, place};
+
+/// Cells that are shown of a rule that fails, and measurements of each.
+const CELLS: usize = 5;
+const OF_CELL: usize = 3;
+
+/// Measurements that a rule does not admit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Failures {
+    /// Of the worst cells, cell by cell.
+    pub worst: Vec<Failed>,
+    /// How many cells there are in all that have any.
+    pub cells: usize,
+}
+
+/// A measurement that a rule does not admit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failed {
+    pub cell: String,
+    /// The window; of kernels, the case.
+    pub window: String,
+    pub layer: Option<u32>,
+    pub site: String,
+    #[serde(with = "crate::record::nullable")]
+    pub value: f64,
+    #[serde(flatten)]
+    pub failure: Failure,
+}
+
+impl Failures {
+    /// How many cells there are besides those that are shown.
+    pub fn more(&self) -> usize {
+        let mut shown: Vec<&str> = self.worst.iter().map(|failed| failed.cell.as_str()).collect();
+        shown.dedup();
+        self.cells - shown.len()
+    }
+}
+
+/// Says of every rule that does not hold which measurements it does not admit.
+pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
+    for verdict in verdicts {
+        if let Ok(bound) = Bound::from_str(&verdict.rule.require)
+            && verdict.fails()
+        {
+            verdict.failures = failures(verdict, bound, records);
+        }
+    }
+}
+
+fn failures(verdict: &Verdict, bound: Bound, records: &[Record]) -> Failures {
+    let rule = &verdict.rule;
+    let mut wrong: Vec<&Record> = records
+        .iter()
+        .filter(|record| record.recipe == verdict.recipe && record.phase == rule.phase)
+        .filter(|record| record.metric == rule.metric && !bound.admits(record.value))
+        .filter(|record| matches(&rule.at, &place(record.layer, &record.site)))
+        .collect();
+    wrong.sort_by(|a, b| bound.worse(b.value, a.value).cmp(&bound.worse(a.value, b.value)));
+    let mut cells: Vec<&str> = Vec::new();
+    for record in &wrong {
+        if !cells.contains(&record.cell.as_str()) {
+            cells.push(&record.cell);
+        }
+    }
+    let of_cell = |cell: &&str| {
+        let here = wrong.iter().filter(move |record| record.cell == *cell);
+        here.take(OF_CELL)
+            .map(|record| failed(record, &rule.require, records))
+            .collect::<Vec<_>>()
+    };
+    Failures {
+        worst: cells.iter().take(CELLS).flat_map(of_cell).collect(),
+        cells: cells.len(),
+    }
+}
+
+fn failed(record: &Record, require: &str, records: &[Record]) -> Failed {
+    let failure = record.failure.as_deref().cloned();
+    Failed {
+        cell: record.cell.clone(),
+        window: record.window.clone(),
+        layer: record.layer,
+        site: record.site.clone(),
+        value: record.value,
+        failure: failure.unwrap_or_else(|| of_metric(record, require, records)),
+    }
+}
+
+/// What is said of a metric, with the element that is furthest off, where that was measured.
+fn of_metric(record: &Record, require: &str, records: &[Record]) -> Failure {
+    let same = |other: &&Record| {
+        other.cell == record.cell
+            && other.layer == record.layer
+            && other.site == record.site
+            && other.metric == MAX_ABS.name
+    };
+    let of_site = || records.iter().find(same).and_then(|other| other.worst.clone());
+    let worst = record.worst.clone().or_else(of_site);
+    let mut message = format!(
+        "{}: {} is {}, required {require}",
+        place(record.layer, &record.site),
+        record.metric,
+        digits(record.value)
+    );
+    if let Some(worst) = &worst {
+        let index: Vec<String> = worst.index.iter().map(u64::to_string).collect();
+        message += &format!(
+            "; furthest off is [{}]: want {}, got {}",
+            index.join(","),
+            digits(worst.want),
+            digits(worst.got)
+        );
+    }
+    Failure {
+        message,
+        worst,
+        ..Failure::default()
+    }
+}
+
+fn digits(x: f64) -> String {
+    match x {
+        x if x == 0.0 || (1e-4..1e7).contains(&x.abs()) => {
+            format!("{x:.6}").trim_end_matches('0').trim_end_matches('.').into()
+        }
+        x => format!("{x:.3e}"),
+    }
+}

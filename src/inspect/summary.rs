@@ -1,0 +1,94 @@
+//! Many tensors on a screen: counts of all, and a line for each of the worst.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::Shown;
+use super::output::{metrics, percent};
+use crate::error::counted;
+
+/// The whole text; `top` tensors get a line.
+pub fn text(all: &[Shown], top: usize) -> String {
+    let sum = |of: fn(&Shown) -> u64| all.iter().map(of).sum::<u64>();
+    let having = |of: fn(&Shown) -> u64| all.iter().filter(|shown| of(shown) > 0).count();
+    let mut text = format!(
+        "{}, {} elements, {} bytes of codes and scales\n",
+        counted(all.len(), "tensor"),
+        sum(|shown| shown.stats.elements),
+        sum(|shown| shown.stats.bytes),
+    );
+    let mut formats: BTreeMap<String, usize> = BTreeMap::new();
+    for shown in all {
+        *formats.entry(shown.format.to_string()).or_default() += 1;
+    }
+    for (format, count) in formats {
+        let _ = writeln!(text, "  {format}: {}", counted(count, "tensor"));
+    }
+    let _ = writeln!(
+        text,
+        "  {} that decode to NaN in part, {} with saturated codes, {} with blocks of zeros",
+        having(|shown| shown.stats.nonfinite),
+        having(|shown| shown.stats.saturated),
+        having(|shown| shown.stats.zero_blocks),
+    );
+    let known = all.iter().all(|shown| shown.stats.against.is_some());
+    let measure = if known {
+        "SQNR"
+    } else {
+        "the shares of NaN, of saturated codes and of zero codes"
+    };
+    let _ = writeln!(text, "\nWorst first, by {measure}:");
+    let mut ranked: Vec<&Shown> = all.iter().collect();
+    ranked.sort_by(|a, b| badness(b).partial_cmp(&badness(a)).unwrap_or(std::cmp::Ordering::Equal));
+    let shown = &ranked[..top.min(all.len())];
+    let width = shown.iter().map(|shown| shown.name.chars().count()).max().unwrap_or(0);
+    shown.iter().for_each(|shown| line(&mut text, shown, width));
+    let rest = all.len() - shown.len();
+    if rest > 0 {
+        let _ = writeln!(text, "  … and {rest} more: --top N or --all shows them");
+    }
+    text.push_str("\n--only NAME shows a tensor with its histograms.\n");
+    text
+}
+
+fn line(text: &mut String, shown: &Shown, width: usize) {
+    let Shown {
+        name,
+        format,
+        shape,
+        stats,
+    } = shown;
+    let _ = write!(text, "  {name:width$}  {format}  {shape:?}");
+    if stats.against.is_some() {
+        let _ = write!(text, "  SQNR {:.2} dB", sqnr(shown));
+    }
+    let counts = [
+        ("NaN", stats.nonfinite, stats.elements),
+        ("saturated", stats.saturated, stats.elements),
+        ("zero codes", stats.zeros, stats.elements),
+        ("zero blocks", stats.zero_blocks, stats.blocks),
+    ];
+    for (what, count, of) in counts.into_iter().filter(|(_, count, _)| *count > 0) {
+        let _ = write!(text, "  {what} {:.3} %", percent(count, of));
+    }
+    text.push('\n');
+}
+
+/// In dB; NaN where an element is not finite, and where it is not known.
+fn sqnr(shown: &Shown) -> f64 {
+    let mut all = metrics(&shown.stats);
+    all.find(|(metric, _)| metric.name == "sqnr")
+        .map_or(f64::NAN, |(_, value)| value)
+}
+
+/// More is worse; the first that differs counts.
+fn badness(shown: &Shown) -> [f64; 4] {
+    let stats = &shown.stats;
+    let share = |count| percent(count, stats.elements);
+    let loss = match (&stats.against, sqnr(shown)) {
+        (None, _) => 0.0,
+        (Some(_), sqnr) if sqnr.is_nan() => f64::INFINITY,
+        (Some(_), sqnr) => -sqnr,
+    };
+    [loss, share(stats.nonfinite), share(stats.saturated), share(stats.zeros)]
+}

@@ -1,0 +1,89 @@
+//! Judgements as tensors and sentences, for people who debug a kernel elsewhere.
+
+use std::borrow::Cow;
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::{Judge, Rule};
+
+/// An array for a file.
+pub struct Tensor<'a> {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub bytes: Cow<'a, [u8]>,
+}
+
+impl Tensor<'_> {
+    /// Rows, of the last dimension, from `first` up to `end`.
+    pub fn rows(&self, first: usize, end: usize) -> Self {
+        let cols = self.shape.last().copied().unwrap_or(1);
+        let row = cols * self.dtype.bitsize() / 8;
+        Self {
+            name: self.name.clone(),
+            dtype: self.dtype,
+            shape: vec![end - first, cols],
+            bytes: Cow::Owned(self.bytes[first * row..end * row].to_vec()),
+        }
+    }
+
+    /// How many there are.
+    pub fn row_count(&self) -> usize {
+        self.shape.iter().product::<usize>() / self.shape.last().copied().unwrap_or(1).max(1)
+    }
+}
+
+fn f64_bytes(values: &[f64]) -> Vec<u8> {
+    values.par_iter().flat_map_iter(|x| x.to_le_bytes()).collect()
+}
+
+impl Judge {
+    /// What is wanted, as the output has it where bits are compared and else as f64; `None` where that depends on what is
+    /// found. What codes are judged by are the numbers that they stand for.
+    pub fn wanted(&self) -> Option<Tensor<'_>> {
+        let (dtype, bytes) = match &self.rule {
+            Rule::Equal { want, .. } => (self.dtype, Cow::Borrowed(&want[..])),
+            Rule::Within { want, .. } | Rule::Rms { want, .. } | Rule::Admissible { want, .. } => {
+                (Dtype::F64, Cow::Owned(f64_bytes(want)))
+            }
+            Rule::Finite | Rule::Parts(_) => return None,
+        };
+        Some(Tensor {
+            name: self.output.into(),
+            dtype,
+            shape: self.shape.clone(),
+            bytes,
+        })
+    }
+
+    /// How far off each element may be, as f64; `None` where bits are compared, or where that depends on what is found.
+    pub fn bound(&self) -> Option<Tensor<'_>> {
+        if matches!(self.rule, Rule::Equal { .. }) {
+            return None;
+        }
+        Some(Tensor {
+            name: self.output.into(),
+            dtype: Dtype::F64,
+            shape: self.shape.clone(),
+            bytes: Cow::Owned(f64_bytes(&self.bounds()?)),
+        })
+    }
+
+    /// What makes it right, in words.
+    pub fn how(&self) -> String {
+        match &self.rule {
+            Rule::Equal { any_nan, .. } if any_nan.is_empty() => "bits must be equal".into(),
+            Rule::Equal { .. } => "bits must be equal; a NaN stands for any other".into(),
+            Rule::Within { .. } => "each element must be within its bound".into(),
+            Rule::Rms { bar, .. } => format!(
+                "of each group of rows, the error in root mean square must be at most {bar} times what is wanted"
+            ),
+            Rule::Admissible { format, .. } => {
+                format!("codes and scales of {format} must be such as numbers within their bounds can have")
+            }
+            Rule::Finite => "each element must be finite".into(),
+            Rule::Parts(_) => "what is wanted depends on what is found".into(),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What is printed: the one way to standard output and standard error.
+//!
+//! A reader that goes away (`ulplab list formats | head -1`) ends nothing: what is left to print is dropped, and the command goes
+//! on to its files and its exit code. Control characters from files, names and messages never reach a terminal.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Width if nothing tells it.
+const WIDTH: usize = 120;
+/// The only escape sequences that pass, and only in colour.
+const COLOURS: [&[u8]; 4] = [b"\x1b[31m", b"\x1b[32m", b"\x1b[33m", b"\x1b[0m"];
+const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
+
+/// Set if something could not be printed for another reason than that nobody reads it.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Prints to standard output, as `print!` does.
+macro_rules! out {
+    ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
+}
+
+/// Prints a line to standard output, as `println!` does.
+macro_rules! outln {
+    ($($text:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// Prints a line to standard error, as `eprintln!` does.
+macro_rules! errln {
+    ($($text:tt)*) => { $crate::output::print_error(format_args!($($text)*)) };
+}
+
+/// What [`out!`] and [`outln!`] call.
+pub fn print(text: std::fmt::Arguments) {
+    if stdout().write_fmt(text).is_err() {
+        LOST.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What [`errln!`] calls. There is nobody to tell of an error here.
+pub fn print_error(text: std::fmt::Arguments) {
+    let _ = writeln!(Clean::new(io::stderr().lock(), false), "{text}");
+}
+
+/// Ends printing: an error if something that was printed was lost, as on a full disk.
+pub fn finish() -> Result<()> {
+    let flushed = stdout().flush();
+    if LOST.load(Ordering::Relaxed) {
+        let lost = io::Error::other("not everything could be written");
+        return Err(Error::io("stdout", "write")(lost));
+    }
+    flushed.map_err(Error::io("stdout", "write"))
+}
+
+/// Standard output, for what writes to any writer.
+pub fn stdout() -> impl Write {
+    Clean::new(io::stdout().lock(), colour())
+}
+
+/// Whether standard output is in colour.
+pub fn colour() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// Characters in a line of standard output.
+pub fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok();
+    width_of(comfy_table::Table::new().width(), columns.as_deref())
+}
+
+/// The terminal's width, else that of `$COLUMNS`, else 120. Some terminals say that they have no columns at all.
+pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
+    let columns = columns.and_then(|columns| columns.parse().ok());
+    terminal
+        .map(usize::from)
+        .filter(|width| *width > 0)
+        .or(columns.filter(|width| *width > 0))
+        .unwrap_or(WIDTH)
+}
+
+/// Text without control characters.
+pub fn clean(text: &str) -> String {
+    let mut clean = Clean::new(Vec::new(), false);
+    clean
+        .write_all(text.as_bytes())
+        .expect("writing to memory does not fail");
+    String::from_utf8_lossy(&clean.inner).into_owned()
+}
+
+/// A writer that replaces control characters but line ends and tabs, and takes no offence if nobody reads.
+pub struct Clean<W> {
+    inner: W,
+    colour: bool,
+}
+
+impl<W: Write> Clean<W> {
+    /// With `colour` the sequences of [`COLOURS`] pass.
+    pub fn new(inner: W, colour: bool) -> Self {
+        Self { inner, colour }
+    }
+
+    pub fn into_inner(self) -> W {
+        self.inner
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.inner.write_all(bytes) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        }
+    }
+}
+
+impl<W: Write> Write for Clean<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut rest = bytes;
+        while let Some(at) = rest.iter().enumerate().position(|(at, _)| control(&rest[at..]) > 0) {
+            let (plain, from) = rest.split_at(at);
+            self.put(plain)?;
+            let colour = COLOURS.iter().find(|code| self.colour && from.starts_with(code));
+            match colour {
+                Some(code) => self.put(code)?,
+                None => self.put(REPLACEMENT)?,
+            }
+            rest = &from[colour.map_or(control(from), |code| code.len())..];
+        }
+        self.put(rest)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.inner.flush() {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            flushed => flushed,
+        }
+    }
+}
+
+/// Bytes of the control character that UTF-8 text begins with; 0 if it begins with another.
+fn control(bytes: &[u8]) -> usize {
+    match bytes {
+        [b'\n' | b'\t', ..] => 0,
+        [0..=0x1f | 0x7f, ..] => 1,
+        [0xc2, 0x80..=0x9f, ..] => 2,
+        _ => 0,
+    }
+}

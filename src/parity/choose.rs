@@ -1,0 +1,92 @@
+//! Which of many explanations of the same differences holds.
+
+use super::Cause;
+
+/// The least share of differences that an explanation must explain.
+pub const ENOUGH: f64 = 0.9;
+/// Shares nearer than this are the same.
+const SAME: f64 = 0.004;
+/// Explanations that are named beside the first.
+const OTHERS: usize = 2;
+
+/// An explanation held against a sample of what differs and of what does not.
+pub struct Tried {
+    pub cause: Cause,
+    pub detail: String,
+    /// Whether it predicts what is stored, of everything that differs.
+    pub explains: Vec<bool>,
+    /// How much of what does not differ it predicts to differ, as a share.
+    pub alarms: f64,
+}
+
+/// An explanation that was chosen.
+pub struct Chosen {
+    pub cause: Cause,
+    pub detail: String,
+    /// Explanations of other words that hold as well.
+    pub others: Vec<String>,
+    /// What it explains, by index.
+    pub explained: Vec<usize>,
+}
+
+/// The explanations of what differs, at most two, and what they leave open. Explanations that hold equally are named
+/// together, the one first in the list first.
+pub fn choose(tried: &[Tried], differing: usize) -> (Vec<Chosen>, Vec<usize>) {
+    let all: Vec<usize> = (0..differing).collect();
+    let Some(first) = best(tried, &all, ENOUGH) else {
+        // Two faults at once: only if together they explain what one alone does not.
+        let half = best(tried, &all, 0.4);
+        let two = half.and_then(|first| {
+            let open = rest(&all, &first);
+            let second = best(tried, &open, ENOUGH)?;
+            let open = rest(&open, &second);
+            ((open.len() as f64) < (1.0 - ENOUGH) * 0.5 * differing as f64).then_some((vec![first, second], open))
+        });
+        return two.unwrap_or((Vec::new(), all));
+    };
+    let open = rest(&all, &first);
+    let mut chosen = vec![first];
+    let mut left = open.clone();
+    if let Some(second) = best(tried, &open, ENOUGH).filter(|_| open.len() > 2) {
+        left = rest(&open, &second);
+        chosen.push(second);
+    }
+    (chosen, left)
+}
+
+fn rest(of: &[usize], chosen: &Chosen) -> Vec<usize> {
+    of.iter()
+        .copied()
+        .filter(|index| !chosen.explained.contains(index))
+        .collect()
+}
+
+fn best(tried: &[Tried], open: &[usize], enough: f64) -> Option<Chosen> {
+    let share = |tried: &Tried| {
+        let explained = open.iter().filter(|index| tried.explains[**index]).count();
+        explained as f64 / open.len().max(1) as f64
+    };
+    let worth: Vec<f64> = tried
+        .iter()
+        .map(|tried| match share(tried) {
+            share if share >= enough && !open.is_empty() => share - 0.5 * tried.alarms,
+            _ => f64::NEG_INFINITY,
+        })
+        .collect();
+    let top = worth.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let equal: Vec<&Tried> = worth
+        .iter()
+        .zip(tried)
+        .filter(|(worth, _)| worth.is_finite() && **worth >= top - SAME)
+        .map(|(_, tried)| tried)
+        .collect();
+    let first = *equal.first()?;
+    let others = equal.iter().skip(1).filter(|other| other.cause != first.cause);
+    let explained = open.iter().copied().filter(|index| first.explains[*index]);
+    Some(Chosen {
+        cause: first.cause,
+        detail: first.detail.clone(),
+        others: others.map(|other| other.detail.clone()).take(OTHERS).collect(),
+        explained: explained.collect(),
+    })
+}

@@ -1,0 +1,135 @@
+//! Where something is wrong: rows, columns, every so many of them.
+
+/// How often each row and each column is hit.
+#[derive(Clone, Debug, Default)]
+pub struct Hits {
+    pub rows: Vec<u32>,
+    pub cols: Vec<u32>,
+}
+
+/// Some of so many indices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    All,
+    Range(usize, usize),
+    /// These residues of that modulus.
+    Every(usize, Vec<usize>),
+    /// No pattern.
+    Some(Vec<bool>),
+}
+
+/// Where hits are.
+#[derive(Clone, Debug)]
+pub struct Place {
+    rows: Part,
+    cols: Part,
+    size: (usize, usize),
+}
+
+impl Hits {
+    pub fn new(rows: usize, cols: usize) -> Self {
+        Self {
+            rows: vec![0; rows],
+            cols: vec![0; cols],
+        }
+    }
+
+    pub fn add(&mut self, r: usize, c: usize) {
+        self.rows[r] += 1;
+        self.cols[c] += 1;
+    }
+
+    pub fn merge(mut self, other: &Self) -> Self {
+        self.rows.iter_mut().zip(&other.rows).for_each(|(a, b)| *a += b);
+        self.cols.iter_mut().zip(&other.cols).for_each(|(a, b)| *a += b);
+        self
+    }
+
+    pub fn place(&self) -> Place {
+        let size = (self.rows.len(), self.cols.len());
+        Place {
+            rows: part(&self.rows),
+            cols: part(&self.cols),
+            size,
+        }
+    }
+}
+
+/// A part holds nearly all hits, and nearly all of it is hit.
+fn part(hits: &[u32]) -> Part {
+    let n = hits.len();
+    let hit: Vec<usize> = (0..n).filter(|i| hits[*i] > 0).collect();
+    let (Some(&first), Some(&last)) = (hit.first(), hit.last()) else {
+        return Part::All;
+    };
+    if hit.len() * 10 > n * 7 {
+        return Part::All;
+    }
+    if (last - first + 1) * 6 <= hit.len() * 10 {
+        return Part::Range(first, last);
+    }
+    let moduli = (2..=64)
+        .chain([96, 128, 192, 256, 384, 512, 1024])
+        .filter(|m| m * 2 <= n);
+    for modulus in moduli {
+        let mut residues: Vec<usize> = hit.iter().map(|i| i % modulus).collect();
+        residues.sort_unstable();
+        residues.dedup();
+        let members: usize = residues.iter().map(|residue| (n - residue).div_ceil(modulus)).sum();
+        if residues.len() * 2 <= modulus && residues.len() <= 32 && hit.len() * 10 >= members * 6 {
+            return Part::Every(modulus, residues);
+        }
+    }
+    Part::Some(hits.iter().map(|hits| *hits > 0).collect())
+}
+
+impl Part {
+    fn contains(&self, i: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Range(first, last) => (*first..=*last).contains(&i),
+            Self::Every(modulus, residues) => residues.contains(&(i % modulus)),
+            Self::Some(hit) => hit[i],
+        }
+    }
+
+    fn text(&self, n: usize, unit: &str) -> Option<String> {
+        match self {
+            Self::All => None,
+            Self::Range(a, b) if a == b && b + 1 == n => Some(format!("the last {unit}")),
+            Self::Range(a, b) if a == b => Some(format!("{unit} {a}")),
+            Self::Range(a, b) if b + 1 == n => Some(format!("the last {} {unit}s", b - a + 1)),
+            Self::Range(0, b) => Some(format!("the first {} {unit}s", b + 1)),
+            Self::Range(a, b) => Some(format!("{unit}s {a} to {b}")),
+            Self::Every(modulus, residues) => Some(match &residues[..] {
+                [one] if *modulus == 2 => format!("every second {unit}, from {unit} {one} on"),
+                [one] => format!("every {modulus}th {unit}, from {unit} {one} on"),
+                [a, .., b] if b - a + 1 == residues.len() => format!("{unit}s {a} to {b} of every {modulus}"),
+                many => {
+                    let list: Vec<String> = many.iter().map(ToString::to_string).collect();
+                    format!("{unit}s {} of every {modulus}", list.join(", "))
+                }
+            }),
+            Self::Some(hit) => {
+                let count = hit.iter().filter(|hit| **hit).count();
+                Some(format!("{count} of {n} {unit}s"))
+            }
+        }
+    }
+}
+
+impl Place {
+    pub fn contains(&self, r: usize, c: usize) -> bool {
+        self.rows.contains(r) && self.cols.contains(c)
+    }
+
+    /// In words that follow "in"; none where it is everywhere.
+    pub fn text(&self, row: &str, column: &str) -> Option<String> {
+        let rows = self.rows.text(self.size.0, row).filter(|_| self.size.0 > 1);
+        let cols = self.cols.text(self.size.1, column).filter(|_| self.size.1 > 1);
+        match (rows, cols) {
+            (Some(rows), Some(cols)) => Some(format!("{rows}, {cols}")),
+            (rows, cols) => rows.or(cols),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The command that asked for a run, as far as it decides what is measured and judged.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Options of `ulplab sweep` as they were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Invocation {
+    /// The experiment file.
+    pub experiment: PathBuf,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skip: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub timed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mutant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peers: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datasets: Option<PathBuf>,
+}
+
+impl Invocation {
+    /// What to type into a shell to run the same again with this seed.
+    pub fn command(&self, seed: u64) -> String {
+        let path = |path: &PathBuf| path.display().to_string();
+        let mut words = vec!["ulplab".into(), "sweep".into(), path(&self.experiment)];
+        let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
+        self.set.iter().for_each(|item| option("--set", item.clone()));
+        self.rules.iter().for_each(|file| option("--rules", path(file)));
+        for (name, value) in self.patterns() {
+            option(name, value.clone());
+        }
+        self.mutant.iter().for_each(|mutant| option("--mutant", mutant.clone()));
+        self.peers.iter().for_each(|file| option("--peers", path(file)));
+        self.datasets
+            .iter()
+            .for_each(|folder| option("--datasets", path(folder)));
+        option("--seed", seed.to_string());
+        words.extend(self.timed.then(|| "--timed".to_string()));
+        words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The options that select cells, for a sentence; empty if all cells are selected.
+    pub fn selection(&self) -> String {
+        let patterns = self.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
+        let timed = self.timed.then(|| "--timed".to_string());
+        patterns.chain(timed).collect::<Vec<_>>().join(" ")
+    }
+
+    fn patterns(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let only = self.only.iter().map(|pattern| ("--only", pattern));
+        only.chain(self.skip.iter().map(|pattern| ("--skip", pattern)))
+    }
+}
+
+/// A word for a shell.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}

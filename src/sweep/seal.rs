@@ -1,0 +1,27 @@
+//! Text that ends with its own digest, so that whoever reads it notices a change of any byte.
+
+/// Hexadecimal digits of a blake3.
+const DIGITS: usize = 64;
+
+/// Puts the blake3 of all of `text` behind it, and `close` behind that.
+pub fn seal(text: &mut Vec<u8>, close: &str) {
+    let digest = blake3::hash(text).to_hex();
+    text.extend_from_slice(digest.as_bytes());
+    text.extend_from_slice(close.as_bytes());
+}
+
+/// Whether bytes are what [`seal`] left, none changed, missing or added; the error says what is amiss.
+pub fn check(bytes: &[u8], close: &str) -> Result<(), String> {
+    if bytes.is_empty() {
+        return Err("it is empty".into());
+    }
+    let sealed = bytes.strip_suffix(close.as_bytes());
+    let split = sealed.and_then(|sealed| sealed.split_at_checked(sealed.len().checked_sub(DIGITS)?));
+    let Some((text, digest)) = split else {
+        return Err("its end is not that of a whole file, which is its blake3".into());
+    };
+    if blake3::hash(text).to_hex().as_bytes() != digest {
+        return Err("it is not as it was written: the blake3 at its end is not that of its bytes".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! Which files of a folder hold the tensors of a checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result, counted};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// Problems listed in full before only their number is told.
+const LISTED: usize = 20;
+
+/// The safetensors files of a folder.
+pub struct Shards {
+    pub files: Vec<PathBuf>,
+    pub index: Option<Index>,
+}
+
+/// What `model.safetensors.index.json` says.
+pub struct Index {
+    path: PathBuf,
+    /// File by tensor.
+    files: BTreeMap<String, String>,
+}
+
+/// The index as it is stored; other keys (`metadata`) do not matter here.
+#[derive(Deserialize)]
+struct Stored {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Shards {
+    /// `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` of the
+    /// folder.
+    pub fn of(folder: &Path) -> Result<Self> {
+        let path = folder.join(INDEX);
+        let index = match !folder.join(SINGLE).is_file() && path.is_file() {
+            true => Some(Index::read(path)?),
+            false => None,
+        };
+        let names: Vec<String> = match &index {
+            Some(index) => index
+                .files
+                .values()
+                .cloned()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect(),
+            None => unindexed(folder)?,
+        };
+        let files = names.iter().map(|name| folder.join(name)).collect();
+        Ok(Self { files, index })
+    }
+}
+
+impl Index {
+    /// Reads the index; its files must be there and inside its folder.
+    fn read(path: PathBuf) -> Result<Self> {
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read the index"))?;
+        let Stored { weight_map: files } =
+            serde_json::from_str(&text).map_err(|error| Error::data(&path, error.to_string()))?;
+        let mut problems = Problems::default();
+        for name in files.values().collect::<BTreeSet<_>>() {
+            let mut parts = Path::new(name).components();
+            if !parts.all(|part| matches!(part, Component::Normal(_))) {
+                problems.add(|| format!("shard '{name}' is outside the checkpoint's folder"));
+            } else if !path.with_file_name(name).is_file() {
+                let tensors = files.values().filter(|file| *file == name).count();
+                problems.add(|| format!("shard '{name}' with {} is missing", counted(tensors, "tensor")));
+            }
+        }
+        problems.into_result(&path)?;
+        Ok(Self { path, files })
+    }
+
+    /// Whether every tensor is in the file that the index says; `file` gives the file it is in.
+    pub fn agrees<'a>(&self, file: impl Fn(&str) -> Option<&'a PathBuf>) -> Result<()> {
+        let mut problems = Problems::default();
+        for (name, expected) in &self.files {
+            match file(name) {
+                Some(path) if path.ends_with(expected) => {}
+                Some(path) => problems.add(|| {
+                    format!(
+                        "tensor '{name}' should be in '{expected}', but is in {}",
+                        path.display()
+                    )
+                }),
+                None => problems.add(|| format!("tensor '{name}' should be in '{expected}', but is not there")),
+            }
+        }
+        problems.into_result(&self.path)
+    }
+}
+
+/// Names of the safetensors files of a folder without an index.
+fn unindexed(folder: &Path) -> Result<Vec<String>> {
+    if folder.join(SINGLE).is_file() {
+        return Ok(vec![SINGLE.into()]);
+    }
+    let list = || -> std::io::Result<Vec<String>> {
+        std::fs::read_dir(folder)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    };
+    let mut names = list().map_err(Error::io(folder, "list the folder"))?;
+    names.retain(|name| name.ends_with(".safetensors"));
+    names.sort();
+    if names.is_empty() {
+        return Err(Error::data(
+            folder,
+            format!("no {SINGLE}, {INDEX} or other *.safetensors in this folder"),
+        ));
+    }
+    // model-00001-of-00002.safetensors tells how many there must be.
+    let of = |name: &String| {
+        name.strip_suffix(".safetensors")?
+            .rsplit_once("-of-")?
+            .1
+            .parse::<usize>()
+            .ok()
+    };
+    if let Some(expected) = names.iter().filter_map(of).max()
+        && names.len() != expected
+    {
+        let message = format!("{} of {expected} shards are there: {}", names.len(), names.join(", "));
+        return Err(Error::data(folder, message));
+    }
+    Ok(names)
+}
+
+/// Problems that are reported together.
+#[derive(Default)]
+pub struct Problems {
+    text: String,
+    count: usize,
+}
+
+impl Problems {
+    /// Words the problem only if it is among those listed.
+    pub fn add(&mut self, problem: impl FnOnce() -> String) {
+        if self.count < LISTED {
+            write!(self.text, "\n  {}", problem()).expect("a String takes all");
+        }
+        self.count += 1;
+    }
+
+    /// An error about `file` with all of them, if there is one.
+    pub fn into_result(self, file: &Path) -> Result<()> {
+        let Self { text, count } = self;
+        match count {
+            0 => Ok(()),
+            1 => Err(Error::data(file, text.trim_start())),
+            _ if count <= LISTED => Err(Error::data(file, format!("{count} problems:{text}"))),
+            _ => Err(Error::data(
+                file,
+                format!("{count} problems:{text}\n  … and {} more", count - LISTED),
+            )),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Operations and cases of the user's.
+
+use super::*;
+
+/// Reads and writes safetensors in plain Python; both programs begin with it.
+const FILES: &str = r#"
+import json, math, struct, sys
+
+def read(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    meta = header.pop("__metadata__")
+    kinds = {"F64": "d", "F32": "f", "I32": "i"}
+    tensors = {}
+    for name, tensor in header.items():
+        begin, end = tensor["data_offsets"]
+        kind = kinds[tensor["dtype"]]
+        values = struct.unpack(f"<{(end - begin) // struct.calcsize(kind)}{kind}", data[begin:end])
+        tensors[name] = (tensor["dtype"], tensor["shape"], list(values))
+    return tensors, meta
+
+def write(path, meta, tensors):
+    kinds = {"F64": "d", "F32": "f", "I32": "i"}
+    header, data = {}, b""
+    for output in json.loads(meta["outputs"]):
+        name, dtype, shape = output["name"], output["dtype"], output["shape"]
+        part = struct.pack(f"<{len(tensors[name])}{kinds[dtype]}", *tensors[name])
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+"#;
+
+/// In f64: the sums of rows over the root of their length, and which entry is largest.
+const REFERENCE: &str = r#"
+how, inputs, outputs = sys.argv[1:]
+tensors, meta = read(inputs)
+dtype, (rows, cols), x = tensors["x"]
+assert dtype == "F64" and tensors["shift"][0] == "I32", tensors
+assert (rows, cols) == (int(meta["T"]), int(meta["C"])) and meta["case"], meta
+if how == "broken":
+    sys.exit("no GPU for the reference")
+row = lambda t: x[t * cols : (t + 1) * cols]
+shift = lambda t: tensors["shift"][2][t]
+y = [(math.fsum(row(t)) + shift(t)) * float(meta["scale"]) for t in range(rows)]
+bound = [2**-17 * (math.fsum(map(abs, row(t))) + abs(shift(t))) for t in range(rows)]
+top = [max(range(cols), key=lambda c: row(t)[c]) for t in range(rows)]
+if how == "nan":
+    y[rows - 1] = math.nan
+if how == "negative":
+    bound[0] = -1.0
+outs = {"y": y, "top": top, "y.bound": bound}
+write(outputs, meta, outs)
+"#;
+
+/// In f32, one addition after the other.
+const CANDIDATE: &str = r#"
+how, inputs, outputs = sys.argv[1:]
+tensors, meta = read(inputs)
+f32 = lambda x: struct.unpack("<f", struct.pack("<f", x))[0]
+dtype, (rows, cols), x = tensors["x"]
+assert dtype == "F32", dtype
+y, top = [], []
+for t in range(rows):
+    row, total = x[t * cols : (t + 1) * cols], 0.0
+    for value in row:
+        total = f32(total + value)
+    total = f32(total + tensors["shift"][2][t])
+    y.append(f32(total * float(meta["scale"])))
+    top.append(row.index(max(row)))
+if how == "off":
+    y[1] = f32(y[1] + 0.01)
+if how == "last":
+    top[-1] += 1
+if how == "nan":
+    y[0] = math.nan
+write(outputs, meta, {"y": y, "top": top})
+"#;
+
+const BOUND: &str = "bound = { by_reference = true }";
+
+/// An experiment with an operation `sums`, its reference run in one way and its candidate in another.
+fn own(folder: &Path, reference: &str, candidate: &str) -> String {
+    for (name, text) in [("reference.py", REFERENCE), ("candidate.py", CANDIDATE)] {
+        std::fs::write(folder.join(name), format!("{FILES}{text}")).unwrap();
+    }
+    let home = path(folder);
+    format!(
+        r#"
+name = "own"
+question = "Right?"
+kind = "kernels"
+
+[[op]]
+name = "sums"
+doc = "sums of rows, and where each is largest"
+sizes = ["T", "C"]
+scalars = {{ scale = 0.5 }}
+inputs = [
+    {{ name = "x", dtype = "f32", shape = ["T", "C"] }},
+    {{ name = "shift", dtype = "i32", shape = ["T"], values = {{ integers = [-3, 3] }} }},
+]
+outputs = [
+    {{ name = "y", dtype = "f32", shape = ["T"], {BOUND}, why = "C additions" }},
+    {{ name = "top", dtype = "i32", shape = ["T"], equal = true, why = "an index" }},
+]
+reference = ["python3", "{home}/reference.py", "{reference}"]
+
+[[case]]
+op = "sums"
+name = "small"
+T = 3
+C = 40
+
+[[case]]
+op = "sums"
+name = "edges"
+inputs = "edges"
+T = 5
+C = 33
+scale = 2
+
+[[command]]
+op = "sums"
+name = "candidate"
+doc = "one addition after the other"
+run = ["python3", "{home}/candidate.py", "{candidate}"]
+
+[[gate]]
+metric = "violations"
+at = "**"
+phase = "local"
+statistic = "max"
+require = "<= 0"
+recipes = ["**"]
+why = "each output has a bound"
+"#
+    )
+}
+
+fn sweep(folder: &Path, text: &str) -> Output {
+    run(&["sweep", path(&write(folder, text)), "--out", path(&folder.join("run"))])
+}
+
+/// The violations at a site of a case.
+fn violations(folder: &Path, case: &str, site: &str) -> f64 {
+    let lines = records(&folder.join("run"));
+    let mut all = lines
+        .iter()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let found = all.find(|record| record["window"] == case && record["site"] == site);
+    found.unwrap()["metrics"]["violations"].as_f64().unwrap()
+}
+
+#[test]
+fn a_right_candidate_passes_and_wrong_ones_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = sweep(folder.path(), &own(folder.path(), "right", "right"));
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    for (how, site, count) in [("off", "y", 1.0), ("last", "top", 1.0), ("nan", "y", 1.0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = sweep(folder.path(), &own(folder.path(), "right", how));
+        assert_eq!(code(&output), 100, "{how}: {}{}", stdout(&output), stderr(&output));
+        for case in ["small", "edges"] {
+            assert_eq!(violations(folder.path(), case, site), count, "{how}");
+        }
+    }
+}
+
+/// A bound of the file's binds as the reference's own does.
+#[test]
+fn a_bound_may_be_relative_and_absolute() {
+    for (bound, exit) in [
+        ("relative = 1e-4, absolute = 1e-4", 0),
+        ("relative = 1e-9", 100),
+        ("absolute = 1e-9", 100),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = own(folder.path(), "right", "right").replace(BOUND, &format!("bound = {{ {bound} }}"));
+        let text = text.replace(
+            "shape = [\"T\", \"C\"] }",
+            "shape = [\"T\", \"C\"], values = { uniform = [1, 2] } }",
+        );
+        let output = sweep(folder.path(), &text);
+        assert_eq!(code(&output), exit, "{bound}: {}{}", stdout(&output), stderr(&output));
+    }
+}
+
+/// Nothing is judged by a reference that failed.
+#[test]
+fn a_reference_that_fails_ends_the_run() {
+    for (how, why) in [
+        (
+            "broken",
+            "ended with exit status: 1; its stderr ends:\n  no GPU for the reference",
+        ),
+        ("nan", "the reference left y[2] = NaN of finite inputs"),
+        (
+            "negative",
+            "the reference left y.bound[0] = -1, expected a finite bound >= 0",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = sweep(folder.path(), &own(folder.path(), how, "right"));
+        assert_eq!(code(&output), 101, "{how}: {}{}", stdout(&output), stderr(&output));
+        for word in [why, "the reference failed: case 'small' of 'sums'"] {
+            assert!(
+                stderr(&output).contains(word),
+                "'{word}' is not in: {}",
+                stderr(&output)
+            );
+        }
+    }
+}
+
+/// The example of the documentation, in plain Python.
+#[test]
+fn the_shipped_example_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let output = run(&["sweep", "experiments/own_op.toml", "--out", path(&out)]);
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    let ratios = records(&out)
+        .iter()
+        .filter(|line| line.contains("\"bound_ratio\""))
+        .count();
+    assert_eq!(ratios, 4, "a record for each case");
+}
+
+/// Of a type that the case says, and drawn in every way there is.
+#[test]
+fn types_and_distributions() {
+    for values in [
+        "\"normal\"",
+        "\"edges\"",
+        "{ uniform = [-1, 3] }",
+        "{ log_uniform = [1e-6, 1e3] }",
+        "{ integers = [-8, 8] }",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = own(folder.path(), "right", "right");
+        let text = text.replace(
+            "\"x\", dtype = \"f32\", shape = [\"T\", \"C\"]",
+            &format!("\"x\", shape = [\"T\", \"C\"], values = {values}"),
+        );
+        let text = text
+            .replace("op = \"sums\"\nname", "op = \"sums\"\ndtype = \"f32\"\nname")
+            .replacen("dtype = \"f32\"\nname = \"candidate\"", "name = \"candidate\"", 1);
+        let output = sweep(folder.path(), &text);
+        assert_eq!(code(&output), 0, "{values}: {}{}", stdout(&output), stderr(&output));
+    }
+}
+
+#[test]
+fn mistakes_in_operations() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = own(folder.path(), "right", "right");
+    let cases: &[([&str; 2], &[&str])] = &[
+        (
+            [BOUND, "bound = {}"],
+            &["operation 'sums': output 'y': bound: relative and absolute are 0"],
+        ),
+        ([BOUND, "bound = { absolute = inf }"], &["absolute = inf, expected"]),
+        (
+            [BOUND, "bound = { relative = -0.1 }"],
+            &["relative = -0.1, absolute = 0, expected 0 <= relative < 1"],
+        ),
+        ([BOUND, "bound = { relativ = 0.1 }"], &["did you mean 'relative'?"]),
+        (
+            [
+                "dtype = \"f32\", shape = [\"T\"], bound",
+                "dtype = \"f8_e4m3\", shape = [\"T\"], bound",
+            ],
+            &["output 'y': F8_E4M3 is compared bit by bit only"],
+        ),
+        (
+            [BOUND, "equal = false"],
+            &["output 'y': neither equal nor bound is given"],
+        ),
+        (
+            [BOUND, "equal = true, bound = { relative = 0.1 }"],
+            &["equal and bound are both given"],
+        ),
+        (["why = \"an index\"", "why = \" \""], &["output 'top': why is empty"]),
+        (
+            [
+                "dtype = \"i32\", shape = [\"T\"], equal",
+                "dtype = \"int\", shape = [\"T\"], equal",
+            ],
+            &["dtype = 'int', expected one of f64, f32"],
+        ),
+        (
+            ["integers = [-3, 3]", "integers = [-3, 3000000000]"],
+            &["input 'shift': integers = [-3, 3000000000], expected numbers from -2147483648"],
+        ),
+        (
+            ["values = { integers = [-3, 3] }", "values = \"normal\""],
+            &["values of an integer type are { integers"],
+        ),
+        (["name = \"top\"", "name = \"x\""], &["the name 'x' is taken"]),
+        (
+            ["name = \"sums\"", "name = \"rope\""],
+            &["operation 'rope': there is an operation of that name already"],
+        ),
+        (
+            ["shape = [\"T\"], values", "shape = [\"R\"], values"],
+            &["case 'small' of 'sums': shape of 'shift'", "R"],
+        ),
+        (
+            ["C = 40", "C = 0"],
+            &["case 'small' of 'sums': C = 0, expected 1 to 2147483647"],
+        ),
+        (["C = 40", "C = \"40\""], &["C = '40', expected a whole number"]),
+        (["C = 40", ""], &["size C is missing"]),
+        (
+            ["T = 3\nC = 40", "T = 2000000000\nC = 2000000000"],
+            &["expected at most 4294967296 elements"],
+        ),
+        (
+            ["scale = 2", "sale = 2"],
+            &["case 'edges' of 'sums': unknown key 'sale'; did you mean 'scale'?; it may set T, C, scale"],
+        ),
+        (["scale = 2", "scale = nan"], &["scale = NaN, expected a number"]),
+        (
+            ["name = \"edges\"", "name = \"small\""],
+            &["there is a case of that name already"],
+        ),
+        (
+            ["inputs = \"edges\"", "inputs = \"edge\""],
+            &["inputs = 'edge', expected random or edges"],
+        ),
+        (
+            [
+                "op = \"sums\"\nname = \"candidate\"",
+                "op = \"sum\"\nname = \"candidate\"",
+            ],
+            &["operation 'sums': no [[command]] computes it"],
+        ),
+        (
+            ["op = \"sums\"\nname = \"edges\"", "op = \"sum\"\nname = \"edges\""],
+            &["case 'edges': no operation 'sum'; did you mean 'sums'?"],
+        ),
+        (
+            ["reference = [", "reference = []\n#"],
+            &["operation 'sums': reference is empty"],
+        ),
+        (
+            ["kind = \"kernels\"", "kind = \"kernels\"\ncases = [\"smal\"]"],
+            &["cases: 'smal' matches no case", "did you mean 'small'?"],
+        ),
+    ];
+    for (change, words) in cases {
+        refuses(&text, *change, words);
+    }
+    let none = text.replace("[[case]]", "[[other]]");
+    refuses(&none, ["[[other]]", "[[others]]"], &["unknown field"]);
+}

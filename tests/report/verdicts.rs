@@ -1,0 +1,254 @@
+//! What gates say of a stored run, and what reports show of it: passed, failed, not judged, not for this device.
+
+use std::path::Path;
+
+use ulplab::gate::{Outcome, Status, Verdict};
+use ulplab::record::{Phase, Record};
+use ulplab::report;
+use ulplab::sweep::experiment::{Experiment, Kind, Recipe, Rule, Statistic};
+use ulplab::sweep::folder::Folder;
+use ulplab::sweep::judge::load;
+use ulplab::sweep::plan::Cell;
+use ulplab::sweep::run::{Hindrance, Manifest, RecipeInfo, Run};
+
+use super::synthetic;
+
+/// A run of these variants on two cases: whether each takes the cases, and whether they were selected.
+fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) {
+    let mut manifest = synthetic::small().manifest;
+    let rule = Rule {
+        metric: "violations".into(),
+        at: "**".into(),
+        phase: Phase::Local,
+        statistic: Statistic::Max,
+        require: "<= 0".into(),
+        recipes: vec!["**".into()],
+        control: false,
+        why: "bits".into(),
+    };
+    let recipe = |name: &str| Recipe {
+        name: name.into(),
+        ..Recipe::default()
+    };
+    manifest.experiment = Experiment {
+        kind: Kind::Kernels,
+        case_names: vec!["small".into(), "odd".into()],
+        recipes: variants.iter().map(|(name, ..)| recipe(name)).collect(),
+        gates: vec![rule],
+        ..manifest.experiment
+    };
+    manifest.cells.clear();
+    manifest.recipes.clear();
+    manifest.fingerprint = manifest.identity();
+    let (folder, _) = Folder::enter(&folder.join("run"), &manifest, false).unwrap();
+    for (name, takes, selected) in variants {
+        manifest.recipes.push(RecipeInfo {
+            name: (*name).into(),
+            doc: String::new(),
+            noise: false,
+            bytes_per_vector: None,
+            bytes_per_token: None,
+        });
+        for (window, case) in ["small", "odd"].into_iter().enumerate() {
+            let id = format!("{name}/local/{case}");
+            if !selected {
+                manifest.left_out.push(id);
+                continue;
+            }
+            let record = Record {
+                site: "y".into(),
+                metric: "violations".into(),
+                value: if *name == "op.wrong" { window as f64 } else { 0.0 },
+                n: 4,
+                ..Record::blank(&id, name, Phase::Local, case)
+            };
+            let records = if *takes { vec![record] } else { Vec::new() };
+            let cell = Cell {
+                recipe: (*name).into(),
+                phase: Phase::Local,
+                window,
+                id: id.clone(),
+            };
+            folder.write_cell(&cell, &records).unwrap();
+            manifest.cells.push(id);
+        }
+    }
+    manifest.complete = true;
+    (folder, manifest)
+}
+
+fn of<'a>(run: &'a Run, recipe: &str) -> &'a Verdict {
+    let mut found = run.verdicts.iter().filter(|verdict| verdict.recipe == recipe);
+    let first = found.next().unwrap_or_else(|| panic!("no verdict of {recipe}"));
+    assert!(found.next().is_none(), "{recipe} has one verdict");
+    first
+}
+
+#[test]
+fn no_variant_is_dropped_in_silence() {
+    let temporary = tempfile::tempdir().unwrap();
+    let variants = [
+        ("op.right", true, true),
+        ("op.blackwell", false, true),
+        ("op.picky", false, true),
+    ];
+    let (folder, mut manifest) = stored(temporary.path(), &variants);
+    let why = "it is for sm_100a, and this device is sm_90a";
+    manifest
+        .hindered
+        .insert("op.blackwell".into(), Hindrance::OtherDevice(why.into()));
+    let run = load(&folder, manifest).unwrap();
+    assert_eq!(of(&run, "op.right").status, Status::Pass);
+    assert_eq!(
+        (
+            of(&run, "op.blackwell").status,
+            of(&run, "op.blackwell").message.as_str()
+        ),
+        (Status::NotForDevice, why)
+    );
+    let picky = of(&run, "op.picky");
+    assert_eq!(
+        (picky.status, picky.message.as_str()),
+        (Status::NotJudged, "it takes none of 2 cases")
+    );
+    assert_eq!(run.outcome(), Outcome::PartlyJudged);
+    let text = report::terminal(&run, 120, false);
+    assert!(
+        text.contains("PARTLY JUDGED: 1 check passes, 0 fail, 1 not judged; 1 recipe is not for this device"),
+        "{text}"
+    );
+    assert!(text.contains("NOT JUDGED op.picky: it takes none of 2 cases"), "{text}");
+    for page in [report::html(&run), report::markdown(&run), report::junit(&run)] {
+        assert!(
+            page.contains(why) && page.contains("it takes none of 2 cases"),
+            "{page}"
+        );
+    }
+}
+
+/// What is for another device neither passes nor spoils the run.
+#[test]
+fn variants_for_other_devices_do_not_spoil_a_run() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (folder, mut manifest) = stored(
+        temporary.path(),
+        &[("op.right", true, true), ("op.blackwell", false, true)],
+    );
+    let other = Hindrance::OtherDevice("it is for sm_100a".into());
+    manifest.hindered.insert("op.blackwell".into(), other.clone());
+    let run = load(&folder, manifest).unwrap();
+    assert_eq!(run.outcome(), Outcome::Pass);
+    assert_eq!(
+        report::tally(&run).line(),
+        "PASS: 1 check passes, 0 fail; 1 recipe is not for this device"
+    );
+    let text = report::terminal(&run, 120, false);
+    assert!(!text.lines().any(|line| line.starts_with("op.blackwell")), "{text}");
+
+    // A run of nothing but those judges nothing.
+    let temporary = tempfile::tempdir().unwrap();
+    let (folder, mut manifest) = stored(temporary.path(), &[("op.blackwell", false, true)]);
+    manifest.hindered.insert("op.blackwell".into(), other);
+    assert_eq!(load(&folder, manifest).unwrap().outcome(), Outcome::NotJudged);
+}
+
+#[test]
+fn what_was_compiled_only_is_not_judged() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (folder, mut manifest) = stored(
+        temporary.path(),
+        &[("op.program", true, true), ("op.kernel", true, false)],
+    );
+    let why = "it was compiled and not run: no GPU";
+    manifest
+        .hindered
+        .insert("op.kernel".into(), Hindrance::Missing(why.into()));
+    let run = load(&folder, manifest).unwrap();
+    assert_eq!(
+        (of(&run, "op.kernel").status, of(&run, "op.kernel").message.as_str()),
+        (Status::NotJudged, why)
+    );
+    assert_eq!(run.outcome(), Outcome::PartlyJudged);
+    assert!(
+        report::tally(&run).line().ends_with("; 2 of 4 cells run"),
+        "{}",
+        report::tally(&run).line()
+    );
+}
+
+#[test]
+fn a_failure_counts_before_all_that_was_not_judged() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (folder, manifest) = stored(temporary.path(), &[("op.wrong", true, true), ("op.right", true, false)]);
+    let run = load(&folder, manifest).unwrap();
+    assert_eq!(run.outcome(), Outcome::Fail);
+    let wrong = of(&run, "op.wrong");
+    assert_eq!(
+        (wrong.site.as_deref(), wrong.window.as_deref()),
+        (Some("y"), Some("odd")),
+        "the case that fails is named"
+    );
+    // Of recipes that were not selected there is a line, and no row of dashes.
+    for text in [
+        report::terminal(&run, 120, false),
+        report::html(&run),
+        report::markdown(&run),
+    ] {
+        assert!(text.contains("1 variant was not selected"), "{text}");
+    }
+    let text = report::terminal(&run, 120, false);
+    assert!(
+        text.contains("FAIL violations") && !text.lines().any(|line| line.starts_with("op.right")),
+        "{text}"
+    );
+}
+
+/// In the order in which they count.
+#[test]
+fn outcomes() {
+    let run = synthetic::small();
+    let verdict = |status| Verdict {
+        status,
+        ..run.verdicts[0].clone()
+    };
+    use Status::{Fail, NotForDevice, NotJudged, Pass};
+    for (statuses, complete, whole, expected, exit) in [
+        (&[Pass, Pass][..], true, true, Outcome::Pass, 0),
+        (&[Pass, NotForDevice], true, true, Outcome::Pass, 0),
+        (&[Pass, NotJudged], true, true, Outcome::PartlyJudged, 4),
+        (&[Pass], true, false, Outcome::PartlyJudged, 4),
+        (&[NotJudged], true, true, Outcome::NotJudged, 4),
+        (&[NotForDevice], true, true, Outcome::NotJudged, 4),
+        (&[], true, true, Outcome::NotJudged, 4),
+        (&[Pass, NotJudged], false, false, Outcome::Incomplete, 103),
+        (&[Pass, Fail], false, false, Outcome::Fail, 100),
+        (&[NotJudged, Fail], true, false, Outcome::Fail, 100),
+    ] {
+        let verdicts: Vec<Verdict> = statuses.iter().map(|status| verdict(*status)).collect();
+        let found = Outcome::of(&verdicts, complete, whole);
+        assert_eq!((found, found.exit() as u8), (expected, exit), "{statuses:?}");
+        // A bench is of a part as a rule, and judges no whole.
+        assert_eq!(found.exit_of_bench() as u8, if exit == 4 { 0 } else { exit });
+    }
+}
+
+/// Of equal formats none is called the smallest as long as one of them is not judged.
+#[test]
+fn the_smallest_format_is_claimed_only_if_all_are_judged() {
+    let mut run = synthetic::small();
+    let claims = |run: &Run| report::terminal(run, 120, false).contains("The smallest format that passes");
+    assert!(claims(&run));
+    run.verdicts[0].status = Status::NotJudged;
+    assert!(!claims(&run));
+    let mut run = synthetic::small();
+    run.manifest.left_out.push("bf16/local/zh@0".into());
+    assert!(!claims(&run));
+    // A control that holds is no pass.
+    let mut run = synthetic::small();
+    run.verdicts
+        .iter_mut()
+        .filter(|verdict| verdict.passes())
+        .for_each(|verdict| verdict.rule.control = true);
+    assert!(!claims(&run));
+    assert!(report::terminal(&run, 120, false).contains("control holds"));
+}
