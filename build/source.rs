@@ -1,58 +1,13 @@
 //! Rust source as items with names: what a file defines, where names of a module lead, and which names an item mentions.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use quote::ToTokens;
 
-use super::tokens::{mentions, plain, without_comments};
-
-/// Source files, each read and parsed once.
-#[derive(Clone)]
-pub struct Files {
-    root: PathBuf,
-    parsed: RefCell<HashMap<PathBuf, Rc<syn::File>>>,
-}
-
-impl Files {
-    pub fn new(root: &Path) -> Self {
-        Self {
-            root: root.into(),
-            parsed: RefCell::default(),
-        }
-    }
-
-    /// The same files, one of them with another text.
-    #[cfg(test)]
-    pub fn edited(&self, file: &Path, text: &str) -> Result<Self, String> {
-        let edited = self.clone();
-        let parsed = syn::parse_file(text).map_err(|error| format!("{}: {error}", file.display()))?;
-        edited.parsed.borrow_mut().insert(file.into(), Rc::new(parsed));
-        Ok(edited)
-    }
-
-    fn parsed(&self, file: &Path) -> Result<Rc<syn::File>, String> {
-        if let Some(parsed) = self.parsed.borrow().get(file) {
-            return Ok(parsed.clone());
-        }
-        let wrong = |why: String| format!("{}: {why}", file.display());
-        let text = String::from_utf8(self.bytes(file)?).map_err(|error| wrong(error.to_string()))?;
-        let parsed = Rc::new(syn::parse_file(&text).map_err(|error| wrong(error.to_string()))?);
-        self.parsed.borrow_mut().insert(file.into(), parsed.clone());
-        Ok(parsed)
-    }
-
-    pub fn bytes(&self, file: &Path) -> Result<Vec<u8>, String> {
-        std::fs::read(self.root.join(file)).map_err(|error| format!("{}: {error}", file.display()))
-    }
-
-    fn has(&self, file: &Path) -> bool {
-        self.root.join(file).is_file()
-    }
-}
+use super::files::Files;
 
 /// All modules and items of the crates that were read.
 #[derive(Default)]
@@ -419,4 +374,96 @@ fn is_test(item: &syn::Item) -> bool {
     attributes
         .iter()
         .any(|attribute| plain(attribute.meta.to_token_stream()) == "cfg (test)")
+}
+
+/// Tokens without documentation, and without the commas at the end of lists that come and go with line breaks.
+pub fn without_comments(tokens: TokenStream) -> TokenStream {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut kept: Vec<TokenTree> = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let inner = usize::from(is_punct(tokens.get(at + 1), '!'));
+        let attribute = is_punct(tokens.get(at), '#')
+            .then(|| tokens.get(at + 1 + inner))
+            .flatten();
+        let document = |group: &proc_macro2::Group| {
+            let first = group.stream().into_iter().next();
+            group.delimiter() == Delimiter::Bracket && matches!(first, Some(TokenTree::Ident(word)) if word == "doc")
+        };
+        if matches!(attribute, Some(TokenTree::Group(group)) if document(group)) {
+            at += 2 + inner;
+            continue;
+        }
+        kept.push(match &tokens[at] {
+            TokenTree::Group(group) => TokenTree::Group(proc_macro2::Group::new(
+                group.delimiter(),
+                without_comments(group.stream()),
+            )),
+            other => other.clone(),
+        });
+        at += 1;
+    }
+    if is_punct(kept.last(), ',') {
+        kept.pop();
+    }
+    kept.into_iter().collect()
+}
+
+fn is_punct(token: Option<&TokenTree>, sign: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
+}
+
+/// Tokens as text, the same however they were spaced.
+pub fn plain(tokens: TokenStream) -> String {
+    tokens.to_string()
+}
+
+/// The paths that tokens mention, fields and methods aside: of `use a::{b, c}` both `a::b` and `a::c`. That of a macro which
+/// is called ends in `!`.
+pub fn mentions(tokens: &TokenStream) -> BTreeSet<Vec<String>> {
+    let mut found = BTreeSet::new();
+    scan(tokens.clone(), &[], &mut found);
+    found
+}
+
+fn scan(tokens: TokenStream, before: &[String], found: &mut BTreeSet<Vec<String>>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let colons = |at: usize| is_punct(tokens.get(at), ':') && is_punct(tokens.get(at + 1), ':');
+    let mut at = 0;
+    while at < tokens.len() {
+        match &tokens[at] {
+            TokenTree::Group(group) => {
+                scan(group.stream(), &[], found);
+                at += 1;
+            }
+            TokenTree::Ident(word) => {
+                let after = |sign| at > 0 && is_punct(tokens.get(at - 1), sign);
+                let field = after('.') && !(at > 1 && is_punct(tokens.get(at - 2), '.'));
+                let continued = after(':') && at > 1 && is_punct(tokens.get(at - 2), ':');
+                let fresh = !field && !continued && !after('\'') && (!after('$') || word == "crate");
+                let mut path: Vec<String> = before.to_vec();
+                path.push(word.to_string());
+                at += 1;
+                while colons(at) {
+                    match tokens.get(at + 2) {
+                        Some(TokenTree::Ident(word)) => path.push(word.to_string()),
+                        Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
+                            scan(group.stream(), &path, found);
+                            at += 3;
+                            break;
+                        }
+                        _ => break,
+                    }
+                    at += 3;
+                }
+                if is_punct(tokens.get(at), '!') && matches!(tokens.get(at + 1), Some(TokenTree::Group(_))) {
+                    path.push("!".into());
+                }
+                if fresh {
+                    found.insert(path);
+                }
+            }
+            _ => at += 1,
+        }
+    }
 }

@@ -2,9 +2,9 @@
 
 #[path = "../build"]
 mod build {
+    pub mod files;
     pub mod judgement;
     pub mod source;
-    pub mod tokens;
 }
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
