@@ -146,6 +146,20 @@ impl Check<'_> {
         }
     }
 
+    /// Window of the measured value, or case; if it is of one.
+    pub fn window(&self) -> &str {
+        self.verdict.window.as_deref().unwrap_or("—")
+    }
+
+    /// What is compared with the bound, and why with this one.
+    pub fn reason(&self) -> String {
+        let own = match self.reference.as_str() {
+            "—" => String::new(),
+            own => format!("; the reference’s own is {own}"),
+        };
+        format!("{}{own}; {}", self.statistic, self.verdict.rule.why)
+    }
+
     /// What makes it fail.
     pub fn wrong(&self) -> Vec<Line<'_>> {
         failures::lines(&self.verdict.failures)
