@@ -222,15 +222,6 @@ pub fn site(rule: &Rule) -> &str {
     rule.at.strip_prefix("layers.*.").unwrap_or(&rule.at)
 }
 
-/// The number in a rule's `require`.
-pub fn bound(rule: &Rule) -> Option<f64> {
-    rule.require
-        .trim_start_matches(['<', '>', '=', ' '])
-        .trim()
-        .parse()
-        .ok()
-}
-
 /// The reference's value at the rule's site, mean over windows, worst over layers.
 fn reference(index: &Index, rule: &Rule) -> Option<f64> {
     let mut values = index.means(REFERENCE, Quantity::new(rule.phase, site(rule), &rule.metric));
