@@ -51,7 +51,7 @@ fn charts_draw_the_strictest_gate_that_binds_what_they_show() {
         let section = section(&report::html(run), id);
         let figure = section.split("<figure").nth(1 + at).expect("a figure").to_string();
         assert!(
-            !figure.contains("1e-4"),
+            !figure.contains("= 1e-4"),
             "the reference's gate binds nothing here: {figure}"
         );
         figure
