@@ -104,7 +104,7 @@ fn colour(run: &Run, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) 
     };
     // Candidates are sorted by error, and stay so among equals.
     let mut ranked: Vec<&&Candidate> = all.iter().collect();
-    ranked.sort_by_key(rank);
+    ranked.sort_by_cached_key(rank);
     let chosen: HashSet<&str> = ranked.iter().take(SLOTS).map(|candidate| candidate.name).collect();
     let names: Vec<&str> = names(run).into_iter().filter(|name| chosen.contains(name)).collect();
     for candidate in candidates {
