@@ -49,6 +49,9 @@ impl Heat {
             .collect();
         layers.sort_unstable();
         layers.dedup();
+        if layers.is_empty() {
+            return String::new();
+        }
         let left = 12.0 + self.rows.iter().map(|row| width(&short(&row.name))).fold(0.0, f64::max);
         let wide = (self.width - left) / layers.len() as f64;
         let bottom = TOP + ROW * self.rows.len() as f64;
