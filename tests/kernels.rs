@@ -1,5 +1,10 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
+#[path = "../build"]
+mod build {
+    pub mod judgement;
+    pub mod source;
+}
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
 #[path = "kernels/delta_handover.rs"]
@@ -10,6 +15,8 @@ mod delta_prefill;
 mod diagonal_ssm;
 #[path = "kernels/failures.rs"]
 mod failures;
+#[path = "kernels/judgement.rs"]
+mod judgement;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]

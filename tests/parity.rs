@@ -6,8 +6,12 @@ mod confusion;
 mod faults;
 #[path = "parity/fixtures.rs"]
 mod fixtures;
+#[path = "parity/held_out.rs"]
+mod held_out;
 #[path = "parity/kinds.rs"]
 mod kinds;
+#[path = "parity/looked_at.rs"]
+mod looked_at;
 #[path = "formats/oracle.rs"]
 #[expect(dead_code, reason = "the tests of formats use the rest")]
 mod oracle;

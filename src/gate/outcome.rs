@@ -44,6 +44,14 @@ impl Outcome {
         }
     }
 
+    /// Of a bench, which judges no whole: it fails only by what fails, or was not run to its end.
+    pub fn exit_of_bench(self) -> Exit {
+        match self {
+            Self::Fail | Self::Incomplete => self.exit(),
+            Self::Pass | Self::NotJudged | Self::PartlyJudged => Exit::Pass,
+        }
+    }
+
     pub fn exit(self) -> Exit {
         match self {
             Self::Pass => Exit::Pass,

@@ -29,10 +29,6 @@ impl Op for DeltaDecode {
         "one token of GDN or KDA: norms, gates, and the states of a pool in place"
     }
 
-    fn source(&self) -> &'static str {
-        concat!(include_str!("delta_decode.rs"), include_str!("delta_decode/bounds.rs"))
-    }
-
     fn cases(&self) -> Vec<Case> {
         let kinds = ["gdn", "kda"].into_iter();
         let kinds = kinds.flat_map(|kind| ["kv", "vk"].map(|layout| (kind, layout)));

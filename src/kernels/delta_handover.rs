@@ -25,15 +25,6 @@ impl Op for DeltaHandover {
         "prefill of GDN or KDA from states in [K, V], then a token of decode on its states in [V, K]"
     }
 
-    fn source(&self) -> &'static str {
-        concat!(
-            include_str!("delta_handover.rs"),
-            include_str!("delta_prefill.rs"),
-            include_str!("delta_prefill/bounds.rs"),
-            include_str!("delta_decode.rs"),
-        )
-    }
-
     fn cases(&self) -> Vec<Case> {
         ["gdn", "kda"].into_iter().flat_map(cases).collect()
     }

@@ -34,13 +34,6 @@ impl Op for DeltaPrefill {
         "packed sequences through GDN or KDA, with initial and final states in [K, V] or [V, K]"
     }
 
-    fn source(&self) -> &'static str {
-        concat!(
-            include_str!("delta_prefill.rs"),
-            include_str!("delta_prefill/bounds.rs")
-        )
-    }
-
     fn cases(&self) -> Vec<Case> {
         ["gdn", "kda"].into_iter().flat_map(cases).collect()
     }

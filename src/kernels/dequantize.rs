@@ -18,10 +18,6 @@ impl Op for Dequantize {
         "codes and block scales to rows"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("dequantize.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for blocks in BLOCKS {

@@ -22,10 +22,6 @@ impl Op for DiagonalSsmOp {
         "diagonal state-space model: a scan over the steps of every head"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("diagonal_ssm.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let case = |name: &str, [heads, steps, states]: [i64; 3], inputs, timed| Case {
             name: name.into(),

@@ -33,10 +33,6 @@ impl Op for MhcPre {
         "mHC pre-block of 4 streams: projection, Sinkhorn, mix; and the RMSNorm of what was mixed"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("mhc_pre.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let case = |name: &str, tokens, channels, inputs, timed| Case {
             name: name.into(),

@@ -63,9 +63,6 @@ pub trait Op: Sync {
     /// What it computes, in a line.
     fn doc(&self) -> &'static str;
 
-    /// The text of the file it is in, `include_str!`: who judges is attested too.
-    fn source(&self) -> &'static str;
-
     /// What its variants are tried on.
     fn cases(&self) -> Vec<Case>;
 
@@ -243,19 +240,17 @@ impl Outputs {
     }
 }
 
-/// What operations share in saying what is right.
-const SHARED: &[&str] = &[
-    include_str!("blocks.rs"),
-    include_str!("data.rs"),
-    include_str!("judge/admissible.rs"),
-    include_str!("judge/mod.rs"),
-    include_str!("judge/values.rs"),
-    include_str!("slots.rs"),
-];
+/// Operations and the digests of what judges them, made when this was built.
+const JUDGEMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/judgements.rs"));
 
-/// Stands for everything that says whether an operation's outputs are right.
-pub fn digest(op: &dyn Op) -> blake3::Hash {
-    blake3::hash(([op.source()].iter().chain(SHARED).copied().collect::<String>()).as_bytes())
+/// Stands for everything that says whether an operation's outputs are right: blake3, in hexadecimal, of its cases, expected
+/// outputs and bounds, and of all in this package and `reference` that they come from (`build/judgement.rs`).
+///
+/// # Panics
+/// When the operation is not in [`OPS`], by the name of its module.
+pub fn digest(op: &dyn Op) -> &'static str {
+    let found = JUDGEMENTS.iter().find(|(name, _)| *name == op.name());
+    found.unwrap_or_else(|| panic!("no digest of '{}'", op.name())).1
 }
 
 /// The operation called `name`, or an error that names the nearest.

@@ -20,10 +20,6 @@ impl Op for Quantize {
         "rows to codes and block scales; NVFP4 under a given or its own largest magnitude"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("quantize.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for blocks in BLOCKS {

@@ -23,10 +23,6 @@ impl Op for RecordRead {
         "gather of KV-cache records by slot, dequantized to bf16 or f32"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("record_read.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         RECORDS.iter().flat_map(|record| cases(record)).collect()
     }

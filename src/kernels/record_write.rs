@@ -32,10 +32,6 @@ impl Op for RecordWrite {
         "RMSNorm, RoPE, quantization and scatter of KV vectors into pages of records, in one launch"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("record_write.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         RECORDS.iter().flat_map(|record| cases(record)).collect()
     }

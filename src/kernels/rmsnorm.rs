@@ -18,10 +18,6 @@ impl Op for RmsNorm {
         "rows over their root mean square, times weights"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("rmsnorm.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for dtype in ["bf16", "f32"] {

@@ -16,10 +16,6 @@ impl Op for RmsNormQuantize {
         "rows over their root mean square, times weights, to codes and block scales"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("rmsnorm_quantize.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for blocks in BLOCKS {

@@ -24,10 +24,6 @@ impl Op for Rope {
         "interleaved rotary embedding of the last R of D channels, forward and inverse, in place"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("rope.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let kinds = ["bf16", "f32"].into_iter();
         let kinds = kinds.flat_map(|dtype| ["forward", "inverse"].map(|direction| (dtype, direction)));

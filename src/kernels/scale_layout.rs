@@ -18,10 +18,6 @@ impl Op for ScaleLayout {
         "block scales in tiles of 128 × 4, without groups, with groups of rows (m) and of columns (k)"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("scale_layout.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let mut cases = vec![
             case("plain", [8192, 4096], "one", true),

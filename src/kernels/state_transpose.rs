@@ -17,10 +17,6 @@ impl Op for StateTranspose {
         "states [B, H, K, V] as [B, H, V, K]"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("state_transpose.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         ["f32", "bf16"].into_iter().flat_map(cases).collect()
     }

@@ -43,14 +43,6 @@ impl Op for SwapFfn {
         "a token of Swap-FFN: cores that exchange their vectors with banks of memory and share one FFN"
     }
 
-    fn source(&self) -> &'static str {
-        concat!(
-            include_str!("swap_ffn.rs"),
-            include_str!("swap_ffn/follow.rs"),
-            include_str!("swap_ffn/outcome.rs")
-        )
-    }
-
     fn cases(&self) -> Vec<Case> {
         cases()
     }

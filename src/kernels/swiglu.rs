@@ -19,10 +19,6 @@ impl Op for SwiGlu {
         "the gated activation of an expert's two projections, both clamped"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("swiglu.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for dtype in ["bf16", "f32"] {

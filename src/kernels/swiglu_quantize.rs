@@ -16,10 +16,6 @@ impl Op for SwiGluQuantize {
         "the gated activation of an expert's two projections, both clamped, to codes and block scales"
     }
 
-    fn source(&self) -> &'static str {
-        include_str!("swiglu_quantize.rs")
-    }
-
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for blocks in BLOCKS {

@@ -118,7 +118,7 @@ impl Naming {
                 data: get(data)?,
                 scale: self.scale.as_ref().map(get).transpose()?,
                 global: self.global.as_ref().map(get).transpose()?,
-                zero: None,
+                zero: base.and_then(|base| file.get(&format!("{base}.zero"))),
                 blocked: false,
             };
             let by_names = |convention: &&Convention| {

@@ -185,13 +185,13 @@ impl Maker {
     fn changed(&self, problem: &Problem, mut at: impl Iterator<Item = usize>) -> Option<Vec<f32>> {
         let (rows, cols) = (problem.grid.rows, problem.grid.cols);
         match self.input.map(|input| &input.change) {
-            None => Some(at.map(|at| problem.source.read(at, 1)[0]).collect()),
-            Some(Change::Value(change)) => Some(at.map(|at| change(problem.source.read(at, 1)[0])).collect()),
+            None => Some(at.map(|at| problem.source.at(at)).collect()),
+            Some(Change::Value(change)) => Some(at.map(|at| change(problem.source.at(at))).collect()),
             Some(Change::Place(from)) => {
                 let mut values = Vec::new();
                 at.try_for_each(|at| {
                     let (r, c) = from((at / cols, at % cols), rows, cols)?;
-                    values.push(problem.source.read(r * cols + c, 1)[0]);
+                    values.push(problem.source.at(r * cols + c));
                     Some(())
                 })?;
                 Some(values)
@@ -236,11 +236,6 @@ impl Maker {
         let repr = self.format.repr();
         let y = self.quotients(problem, cell, &x, scale);
         Some(y.into_iter().map(|y| repr.encode(y)).collect())
-    }
-
-    /// The name of the rule, and of the cast if it is not the element's own.
-    pub fn name(&self) -> String {
-        name(&self.format)
     }
 }
 

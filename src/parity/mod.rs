@@ -9,6 +9,7 @@
 mod choose;
 mod codes;
 mod command;
+mod levels;
 mod maker;
 mod order;
 mod output;
@@ -25,11 +26,12 @@ use std::fmt;
 use std::sync::atomic::AtomicUsize;
 
 pub use command::{ParityArgs, run_to};
+use levels::Level;
 use maker::Maker;
 use problem::Problem;
 pub use problem::Source;
 pub use rules::Candidate;
-use search::{Fit, Level, Storage, Way};
+use search::{Fit, Storage, Way};
 use verify::{Tally, View};
 
 use crate::formats::{Encoded, Format};

@@ -217,6 +217,9 @@ pub fn of_codes(problem: &Problem) -> Orders {
                 format!("split: of every {width} elements the first half in high nibbles, the second in low ones");
             orders.add(name, Cause::NibbleOrder, move |r, c| split(r, c) ^ 1);
         }
+        orders.add("with all bytes in reverse order", Cause::Layout, move |r, c| {
+            (rows * cols - 1 - (r * cols + c)) ^ 1
+        });
         if cols % 8 == 0 {
             let awq = |order: [usize; 8]| move |r: usize, c: usize| r * cols + c / 8 * 8 + order[c % 8];
             orders.add(

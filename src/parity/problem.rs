@@ -55,6 +55,14 @@ impl<'a> Source<'a> {
         Self { rotation, ..self }
     }
 
+    /// One value.
+    pub fn at(&self, at: usize) -> f32 {
+        match (self.values, self.rotation) {
+            (Values::Slice(x), None) => x[at],
+            _ => self.read(at, 1)[0],
+        }
+    }
+
     /// So many values from a flat index on, rotated if the format rotates.
     pub fn read(&self, at: usize, len: usize) -> Vec<f32> {
         let size = self.rotation.and_then(|format| format.rotation).unwrap_or(1);
@@ -189,6 +197,7 @@ impl<'a> Problem<'a> {
         let size = self.scale_bytes();
         match *self.stored.scale.get(place.checked_mul(size)?..)?.get(..size)? {
             [byte] => Some(byte.into()),
+            [low, high] => Some(u16::from_le_bytes([low, high]).into()),
             [a, b, c, d] => Some(canonical(u32::from_le_bytes([a, b, c, d]))),
             _ => None,
         }
@@ -201,7 +210,7 @@ impl<'a> Problem<'a> {
             4 => data
                 .get(place / 2)
                 .map(|byte| u16::from(byte >> (4 * (place % 2)) & 0xf)),
-            16 => Some(u16::from_le_bytes([*data.get(2 * place)?, *data.get(2 * place + 1)?])),
+            16 => Some(u16::from_le_bytes(*data.get(place.checked_mul(2)?..)?.first_chunk()?)),
             _ => data.get(place).copied().map(u16::from),
         }
     }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicUsize;
 
+use super::levels::{Level, levels};
 use super::maker::{Maker, name};
 use super::problem::{Problem, Sample};
-use super::search::{Level, levels};
 use super::verify::View;
 use crate::formats::{Format, Scale};
 

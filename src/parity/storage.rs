@@ -1,8 +1,9 @@
 //! What a fit says of how the bytes are stored, and of what they were made.
 
+use super::levels::Level;
 use super::problem::Problem;
 use super::recode::factor_name;
-use super::search::{Fit, Level, Way};
+use super::search::{Fit, Way};
 use super::verify::View;
 use super::{Cause, Finding};
 use crate::formats::Global;

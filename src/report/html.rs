@@ -88,7 +88,7 @@ pub fn html(run: &Summarized) -> String {
     if let [(title, _)] = &mut groups[..] {
         *title = "";
     }
-    let same_rule = |a: &Check, b: &Check| a.verdict.rule == b.verdict.rule && a.statistic == b.statistic;
+    let same_rule = |a: &Check, b: &Check| a.verdict.rule == b.verdict.rule;
     let same_reason = |a: &Check, b: &Check| {
         a.verdict.rule == b.verdict.rule && a.verdict.message == b.verdict.message && a.label() == b.label()
     };

@@ -66,7 +66,8 @@ fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
             true => format!("{} (a control)", check.rule),
             false => check.rule.clone(),
         };
-        let judged = [check.verdict.recipe.as_str(), &name, &check.statistic, &rule.require];
+        let statistic = format!("{}{}", check.statistic, check.over);
+        let judged = [check.verdict.recipe.as_str(), &name, &statistic, &rule.require];
         let found = [check.measured.as_str(), &check.layer, &check.reference, &rule.why];
         row(judged.into_iter().chain(found))
     });

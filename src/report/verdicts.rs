@@ -127,6 +127,8 @@ pub struct Check<'a> {
     pub rule: String,
     /// Over windows, and over layers where there are any.
     pub statistic: String,
+    /// How many windows an interval is over; empty for other statistics.
+    pub over: String,
     pub measured: String,
     /// Layer of the measured value.
     pub layer: String,
@@ -185,7 +187,11 @@ pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
         Check {
             verdict,
             rule: format!("{} at {}, {}", rule.metric, rule.at, rule.phase),
-            statistic: statistic(verdict),
+            statistic: statistic(rule),
+            over: match rule.statistic.is_interval() && verdict.windows > 0 {
+                true => format!(", {} windows", verdict.windows),
+                false => String::new(),
+            },
             measured: match verdict.windows {
                 0 => "—".into(),
                 _ => number::of_metric(&rule.metric, verdict.value),
@@ -197,23 +203,18 @@ pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     verdicts.into_iter().map(check).collect()
 }
 
-fn statistic(verdict: &Verdict) -> String {
-    let rule = &verdict.rule;
-    let mut windows: String = match rule.statistic {
+fn statistic(rule: &Rule) -> String {
+    let windows = match rule.statistic {
         Statistic::Mean => "mean over windows",
         Statistic::Min => "least window",
         Statistic::Max => "greatest window",
         Statistic::CiLow => "lower end of 95 % interval",
         Statistic::CiHigh => "upper end of 95 % interval",
-    }
-    .into();
-    if rule.statistic.is_interval() && verdict.windows > 0 {
-        windows += &format!(" over {} windows", verdict.windows);
-    }
+    };
     match rule.at.contains('*') {
         true if rule.at.starts_with("layers.") => format!("{windows}, worst layer"),
         true => format!("{windows}, worst site"),
-        false => windows,
+        false => windows.into(),
     }
 }
 

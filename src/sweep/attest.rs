@@ -146,7 +146,7 @@ impl Attestation {
                 nvrtc: machine.nvrtc.clone(),
                 flags: FLAGS.iter().map(ToString::to_string).collect(),
                 kernels: source.digest().to_hex().to_string(),
-                judgement: kernels::digest(op).to_hex().to_string(),
+                judgement: kernels::digest(op).to_string(),
                 variants: variants.filter(|(_, shown)| shown.cases > 0).collect(),
                 mutants: planted.collect(),
             };
@@ -249,6 +249,12 @@ pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> V
         };
         findings.push(format!("{}: {what}", source.path.display()));
     }
+    findings
+}
+
+/// What is attested and not in the tree.
+fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
+    let mut findings = Vec::new();
     for (file, attestation) in attestations {
         for op in attestation
             .ops
@@ -276,7 +282,7 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
             FLAGS.join(" ")
         ));
     }
-    let judgement = kernels::find(&source.op).map(|op| kernels::digest(op).to_hex().to_string());
+    let judgement = kernels::find(&source.op).map(|op| kernels::digest(op).to_string());
     if judgement.as_ref() != Ok(&verified.judgement) {
         found.push("its cases, bounds or judgement changed".into());
     }
@@ -321,14 +327,32 @@ fn results() -> Result<PathBuf> {
 pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let sources = Source::read_all(&super::kernels::folder()?)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
-    judge(&sources, &Attestation::read_all(&folder)?)
+    let attestations = Attestation::read_all(&folder)?;
+    let findings = [changed(&sources, &attestations), missing(&sources, &attestations)].concat();
+    judge(&sources, &attestations, &findings)
 }
 
-fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Result<Exit> {
+/// Some files against what was verified; nothing is said of others.
+pub fn hold(sources: &[Source], json: bool) -> Result<Exit> {
+    let attestations = Attestation::read_all(&results()?)?;
+    let findings = changed(sources, &attestations);
+    if json {
+        for finding in &findings {
+            outln!("{}", serde_json::json!({"type": "attestation", "what": finding}));
+        }
+        return Ok(if findings.is_empty() {
+            Exit::Pass
+        } else {
+            Exit::GateFailed
+        });
+    }
+    judge(sources, &attestations, &findings)
+}
+
+fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)], findings: &[String]) -> Result<Exit> {
     if sources.is_empty() {
         return Err(Error::NothingSelected("there are no kernels".into()));
     }
-    let findings = changed(sources, attestations);
     findings.iter().for_each(|finding| outln!("FAIL {finding}"));
     let files: Vec<String> = attestations
         .iter()
@@ -346,26 +370,4 @@ fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Result<
     } else {
         Exit::GateFailed
     })
-}
-
-/// Architectures that kernels are compiled for where there is no GPU: of those they run on, and of those to come.
-const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
-
-/// For want of a GPU: compiles everything, with each fault too where they are asked for, and holds it against what was
-/// verified.
-pub fn without_device(sources: &[Source], why: &Error, faults: impl Fn(&Source) -> bool) -> Result<Exit> {
-    let toolkit = Toolkit::open()?;
-    let (major, minor) = toolkit.version;
-    outln!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
-    for source in sources {
-        for arch in ARCHITECTURES {
-            let cubin = toolkit.compile(source, arch, &[])?;
-            outln!("{} for {arch}: {} bytes", source.path.display(), cubin.bytes.len());
-            for mutant in source.header.mutants.iter().filter(|_| faults(source)) {
-                let cubin = toolkit.compile(source, arch, &[mutant.define()])?;
-                outln!("  with {}: {} bytes", mutant.name, cubin.bytes.len());
-            }
-        }
-    }
-    judge(sources, &Attestation::read_all(&results()?)?)
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::plan::Cell;
 use crate::backend::checks::failures;
-use crate::backend::cuda::run::Checked;
+use crate::backend::cuda::guards::Checked;
 use crate::backend::program::metadata;
 use crate::error::{Error, Result};
 use crate::kernels::judge::{Judge, Rule, Tensor};

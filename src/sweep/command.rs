@@ -11,6 +11,7 @@ pub use super::args::{OnDevice, SweepArgs};
 use super::attest;
 use super::capsules::Capsules;
 use super::commands;
+use super::compile::Compile;
 use super::execute::{Bench, Text};
 use super::experiment::{Experiment, Kind, Recipe};
 use super::folder::Folder;
@@ -30,7 +31,6 @@ use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
-use crate::gate::Outcome;
 use crate::kernels::Data;
 use crate::record::Record;
 use crate::report;
@@ -118,7 +118,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     }
     Ok(match run.outcome() {
         _ if unnoticed => Exit::GateFailed,
-        Outcome::PartlyJudged if args.bench => Exit::Pass,
+        outcome if args.bench && !run.records.is_empty() => outcome.exit_of_bench(),
         outcome => outcome.exit(),
     })
 }
@@ -128,9 +128,13 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
     let asked = args.device == OnDevice::Compile;
     let program = |cell: &Cell| commands::is_of(&prepared.experiment.commands, cell);
     if asked || !prepared.cells.iter().all(program) {
-        let cells: Vec<&Cell> = prepared.cells.iter().collect();
-        let faults = |source: &KernelFile| args.mutants && !kernels::of_op(&source.op, &cells).is_empty();
-        let attested = attest::without_device(&prepared.sources, why, faults)?;
+        let compile = Compile {
+            sources: &prepared.sources,
+            cells: &prepared.cells,
+            faults: args.mutants,
+            json: args.json,
+        };
+        let attested = compile.run(why)?;
         if asked {
             return Ok(Some(attested));
         }
@@ -240,6 +244,7 @@ fn manifest(
     for name in experiment.model.as_deref().into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
+    // A run of kernels is gone on with only if they and what judges them are as they were.
     let mut standing_in = Vec::new();
     if experiment.kernels_stand_in() {
         standing_in = KernelFile::read_all(&kernels::folder()?)?;
@@ -250,6 +255,8 @@ fn manifest(
     for source in standing_in.iter().chain(measured) {
         let name = format!("kernels/{}.cu", source.op);
         data.push((name, source.digest().to_hex().to_string()));
+        let judgement = crate::kernels::find(&source.op).map(crate::kernels::digest);
+        data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
     }
     data.extend(operations::files(experiment)?);
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));

@@ -6,6 +6,7 @@ pub mod capsules;
 pub mod check;
 pub mod command;
 pub mod commands;
+mod compile;
 pub mod execute;
 pub mod experiment;
 pub mod folder;

@@ -1,5 +1,10 @@
 //! Kernels, as far as no GPU is needed.
 
+use ulplab::backend::cuda::Source;
+use ulplab::backend::cuda::toolkit::FLAGS;
+use ulplab::kernels::{digest, find};
+use ulplab::sweep::attest::{Attestation, Shown, Verified};
+
 use super::*;
 
 /// What `sweep experiments/kernels.toml --dry-run --peers` says of a file of peers with this text.
@@ -61,7 +66,40 @@ fn a_fault_must_exist() {
     assert_eq!(sweep("rope.cos_sin_swapped").status.code(), Some(0));
 }
 
-/// A changed kernel, and one nobody verified, are named; on the tree as it is there is nothing to name.
+/// Attestations, as a run on a card writes them, of all files of a folder; every variant ran, every fault was noticed.
+fn attested(kernels: &Path) -> Attestation {
+    let sources = Source::read_all(kernels).unwrap().into_iter();
+    let verified = |source: Source| {
+        let variants = source.header.variants.iter().map(|variant| variant.name.clone());
+        let faults = source.header.mutants.iter().flat_map(|mutant| {
+            let named = source
+                .header
+                .variants
+                .iter()
+                .filter(|variant| mutant.is_of(&variant.name));
+            named.map(|variant| (format!("{} {}", variant.name, mutant.name), "noticed".to_string()))
+        });
+        let verified = Verified {
+            at: "2026-01-01T00:00:00Z".into(),
+            driver: "13.0".into(),
+            arch: "sm_90a".into(),
+            nvrtc: "13.0".into(),
+            flags: FLAGS.iter().map(ToString::to_string).collect(),
+            kernels: source.digest().to_hex().to_string(),
+            judgement: digest(find(&source.op).unwrap()).into(),
+            variants: variants.map(|name| (name, Shown::default())).collect(),
+            mutants: faults.collect(),
+        };
+        (source.op.clone(), verified)
+    };
+    Attestation {
+        device: "NVIDIA card".into(),
+        ops: sources.map(verified).collect(),
+    }
+}
+
+/// A changed kernel, a changed judgement, a variant that was left out and a file nobody verified are named; there is nothing
+/// to name where all is as it was verified.
 #[test]
 fn attestations_name_what_changed() {
     let folder = tempfile::tempdir().unwrap();
@@ -69,10 +107,12 @@ fn attestations_name_what_changed() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
     }
+    let results = tempfile::tempdir().unwrap();
+    let as_verified = attested(folder.path());
     let gate = || {
         let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
         let output = command
-            .args(["gate", "--attested"])
+            .args(["gate", "--attested", path(results.path())])
             .env("ULPLAB_KERNELS", folder.path())
             .output()
             .unwrap();
@@ -81,8 +121,26 @@ fn attestations_name_what_changed() {
             String::from_utf8_lossy(&output.stdout).into_owned(),
         )
     };
+    as_verified.clone().write(results.path()).unwrap();
     let (code, said) = gate();
     assert_eq!(code, Some(0), "{said}");
+
+    let mut other = as_verified.clone();
+    other.ops.get_mut("rope").unwrap().judgement = "0".repeat(64);
+    other.ops.get_mut("delta_prefill").unwrap().variants.remove("chunks");
+    other.write(results.path()).unwrap();
+    let (code, said) = gate();
+    assert_eq!(code, Some(100));
+    assert!(
+        said.contains("rope.cu: its cases, bounds or judgement changed"),
+        "{said}"
+    );
+    assert!(
+        said.contains("delta_prefill.cu: variant 'chunks' was not run"),
+        "{said}"
+    );
+    as_verified.write(results.path()).unwrap();
+
     let file = folder.path().join("rope.cu");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("ec - os", "ec + os")).unwrap();
@@ -99,4 +157,80 @@ fn attestations_name_what_changed() {
         said.contains("rope_new.cu: was never verified") && said.contains("'rope' is attested"),
         "{said}"
     );
+}
+
+/// What compiling RMSNorm alone says after an edit of its file; nothing where there is no compiler.
+fn compiled(from: &str, to: &str, more: &[&str]) -> Option<(i32, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir("kernels").unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let file = folder.path().join("rmsnorm.cu");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "no '{from}'");
+    std::fs::write(&file, text.replacen(from, to, 1)).unwrap();
+    if ulplab::backend::cuda::Toolkit::open().is_err() {
+        eprintln!("there is no NVRTC: nothing is compiled");
+        return None;
+    }
+    let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
+    let output = command
+        .args(["sweep", "experiments/kernels.toml", "--device", "compile"])
+        .args(["--only", "rmsnorm.*/local/*.random.*"])
+        .args(more)
+        .env("ULPLAB_KERNELS", folder.path())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Some((output.status.code().unwrap(), said.concat()))
+}
+
+#[test]
+fn only_what_is_selected_is_compiled() {
+    let Some((_, said)) = compiled("/*", "/*", &[]) else {
+        return;
+    };
+    assert!(said.contains("rmsnorm_") && said.contains("registers"), "{said}");
+    assert!(!said.contains("rope_") && !said.contains("quantize"), "{said}");
+    let Some((_, said)) = compiled("/*", "/*", &["--json"]) else {
+        return;
+    };
+    let kernels = said
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let kernels: Vec<_> = kernels.filter(|line| line["type"] == "kernel").collect();
+    assert!(!kernels.is_empty(), "{said}");
+    for kernel in kernels {
+        assert!(kernel["compiled"]["registers"].as_u64().unwrap() > 0, "{kernel}");
+        assert!(
+            kernel["compiled"]["parameters"].as_array().unwrap().len() > 3,
+            "{kernel}"
+        );
+    }
+}
+
+#[test]
+fn mistakes_of_a_header_are_found_without_a_gpu() {
+    for (from, to, expected) in [
+        (
+            "entry = \"rmsnorm_simple",
+            "entry = \"rmsnorm_simpel",
+            "did you mean 'rmsnorm_simple",
+        ),
+        (
+            "\"weight\"",
+            "\"wieght\"",
+            "'wieght' is no buffer, scratch, scalar or size of the operation; did you mean 'weight'?",
+        ),
+        ("\"x\", ", "", "arguments, and"),
+        ("grid = [\"", "grid = [\"TT + ", "no size 'TT'"),
+        ("block = [128]", "block = [2048]", "a block has 2048 threads"),
+    ] {
+        let Some((code, said)) = compiled(from, to, &[]) else {
+            return;
+        };
+        assert_eq!(code, 2, "{to}: {said}");
+        assert!(said.contains(expected) && said.contains("rmsnorm.cu"), "{to}: {said}");
+    }
 }

@@ -257,7 +257,7 @@ fn verdicts_in_json_say_where_they_are_from() {
     let least = records(&out)
         .iter()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .find(|record| record["metric"] == "cosine" && record["recipe"] == "fp8" && record["value"] == verdict["value"])
+        .find(|record| record["recipe"] == "fp8" && record["metrics"]["cosine"] == verdict["value"])
         .expect("a record of that value");
     assert_eq!(least["window"], window);
 }

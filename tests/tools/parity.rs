@@ -129,26 +129,51 @@ fn a_global_scale_that_is_none() {
     }
 }
 
-/// No cause is made responsible for what it explains by chance.
+/// What is wrong everywhere or in one row is named, and so is where.
 #[test]
 fn codes_that_are_not_of_the_source() {
-    let unknown = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
-        let bench = bench("nvfp4", |encoded| change(part(encoded, "data")));
+    let named = |words: &str, change: &dyn Fn(&mut Encoded)| {
+        let bench = bench("nvfp4", change);
         let done = bench.run(COMMAND);
-        let words = "not te: unknown, codes no cause explains";
-        assert!(done.code == 100 && done.out.contains(words), "{what}: {}", done.out);
+        assert!(done.code == 100 && done.out.contains(words), "{words}: {}", done.out);
     };
-    unknown("negated", &|data| data.iter_mut().for_each(|byte| *byte ^= 0x88));
-    unknown("last row first", &|data| data.reverse());
-    unknown("one row never written", &|data| data[5 * 32..6 * 32].fill(0));
-    unknown("never written", &|data| data.fill(0));
-    let bench = bench("nvfp4", |encoded| {
+    named("not te: sign, codes are negated", &|encoded| {
+        part(encoded, "data").iter_mut().for_each(|byte| *byte ^= 0x88)
+    });
+    named(
+        "not te: layout, codes are with all bytes in reverse order",
+        &|encoded| part(encoded, "data").reverse(),
+    );
+    named("never written, or written over, in row 5", &|encoded| {
+        part(encoded, "data")[5 * 32..6 * 32].fill(0)
+    });
+    named("not te: missing data, all codes are 0x00 (0)", &|encoded| {
+        part(encoded, "data").fill(0)
+    });
+    named("all scales are 0x00 (0e0): never written", &|encoded| {
         part(encoded, "data").fill(0);
         part(encoded, "scale").fill(0);
     });
+}
+
+/// No cause is made responsible for what it explains by chance.
+#[test]
+fn codes_of_nothing_are_unknown() {
+    let bench = bench("nvfp4", |encoded| {
+        let data = part(encoded, "data").iter_mut().enumerate();
+        data.for_each(|(i, byte)| *byte = (i as u32).wrapping_mul(2_654_435_761).rotate_left(11) as u8);
+    });
     let done = bench.run(COMMAND);
-    let words = "not te: division, codes are 0 where the scale is 0";
-    assert!(done.code == 100 && done.out.contains(words), "{}", done.out);
+    assert!(
+        done.code == 100 && done.out.contains("not te: unknown, codes no cause explains"),
+        "{}",
+        done.out
+    );
+    let findings = done
+        .out
+        .lines()
+        .filter(|line| line.contains(" of 8192 codes: ") || line.contains(" scales: "));
+    assert_eq!(findings.count(), 1, "{}", done.out);
 }
 
 /// The kernels of vLLM take an approximate reciprocal: one code off is theirs, if they are who is named.

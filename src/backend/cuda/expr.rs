@@ -26,9 +26,13 @@ const LEVELS: &[&[&str]] = &[
     &["*", "/", "%"],
 ];
 
+/// Parentheses within each other, each of which is a call of the parser.
+const DEEPEST: i32 = 64;
+
 /// The words and signs of a text.
 pub(super) fn tokens(text: &str) -> Result<Vec<String>, String> {
     let mut tokens = Vec::new();
+    let mut depth = 0;
     let mut chars = text.chars().peekable();
     let while_ = |chars: &mut Peekable<Chars>, word: &mut String, keep: fn(char) -> bool| {
         while let Some(next) = chars.next_if(|c| keep(*c)) {
@@ -44,6 +48,14 @@ pub(super) fn tokens(text: &str) -> Result<Vec<String>, String> {
             '<' | '>' | '=' | '!' | '&' | '|' => while_(&mut chars, &mut token, |c| matches!(c, '=' | '&' | '|')),
             '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' => {}
             other => return Err(format!("unexpected '{other}' in '{text}'")),
+        }
+        match first {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth > DEEPEST {
+            return Err(format!("parentheses are nested more than {DEEPEST} deep"));
         }
         tokens.push(token);
     }
@@ -69,16 +81,23 @@ impl Parser<'_> {
     }
 
     fn atom(&mut self) -> Result<i64, String> {
-        let token = self.tokens.next().ok_or("it ends too early")?;
+        let mut token = self.tokens.next().ok_or("it ends too early")?;
+        let mut sign = 1;
+        while token == "-" {
+            sign = -sign;
+            token = self.tokens.next().ok_or("it ends too early")?;
+        }
+        Ok(sign * self.unsigned(token)?)
+    }
+
+    /// A number, a size, a call or what is in parentheses.
+    fn unsigned(&mut self, token: String) -> Result<i64, String> {
         if let Ok(number) = token.parse() {
             return Ok(number);
         }
         if token == "(" {
             let value = self.binary(0)?;
             return self.expect(")").map(|()| value);
-        }
-        if token == "-" {
-            return Ok(-self.atom()?);
         }
         if let "ceil" | "min" | "max" = token.as_str() {
             self.expect("(")?;
@@ -88,7 +107,11 @@ impl Parser<'_> {
             self.expect(")")?;
             return match token.as_str() {
                 "ceil" if b <= 0 => Err(format!("ceil by {b}")),
-                "ceil" => Ok((a + b - 1).div_euclid(b)),
+                "ceil" => {
+                    let above = a.checked_add(b - 1);
+                    let above = above.ok_or_else(|| format!("ceil({a}, {b}) has no value"))?;
+                    Ok(above.div_euclid(b))
+                }
                 "min" => Ok(a.min(b)),
                 _ => Ok(a.max(b)),
             };
@@ -159,9 +182,15 @@ mod tests {
             ("1/0", "no value"),
             ("ceil(1,0)", "ceil by 0"),
             ("3 ? 4", "unexpected '?'"),
+            ("ceil(9223372036854775807, 2)", "has no value"),
         ] {
             let error = eval(text, &sizes).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
+        let nested = |depth: usize| format!("{}1{}", "(".repeat(depth), ")".repeat(depth));
+        assert_eq!(eval(&nested(64), &sizes), Ok(1));
+        let error = eval(&nested(10_000), &sizes).unwrap_err();
+        assert!(error.contains("more than 64 deep"), "{error}");
+        assert_eq!(eval(&format!("{}1", "-".repeat(10_000)), &sizes), Ok(1));
     }
 }

@@ -1,8 +1,10 @@
 //! Kernels in CUDA C++: described by a header, compiled at run time, run between guard bands, timed.
 
 mod cache;
+pub mod cubin;
 pub mod device;
 pub mod expr;
+pub mod guards;
 pub mod header;
 mod like;
 pub mod matmul;

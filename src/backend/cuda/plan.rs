@@ -1,10 +1,13 @@
 //! A variant on a case: its launches with all sizes worked out. Needs no GPU.
 
+use std::cell::RefCell;
+
 use super::device::Shape;
 use super::expr::eval;
 use super::header::{self, Factor, Launch, Number, Variant};
 use super::matmul::Product;
 use super::sequence::{Turn, unroll};
+use crate::error::did_you_mean;
 use crate::kernels::Case;
 
 /// What is put into the stream.
@@ -55,11 +58,22 @@ type Sizes<'a> = &'a dyn Fn(&str) -> Option<i64>;
 impl Plan {
     /// The launches, or none where the variant does not take the case.
     pub fn new(variant: &Variant, case: &Case, sms: i64) -> Result<Option<Self>, String> {
-        let sizes = |name: &str| match name {
-            "sms" => Some(sms),
-            _ => case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size),
+        let unknown = RefCell::new(None);
+        let sizes = |name: &str| {
+            let dim = case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
+            let size = if name == "sms" { Some(sms) } else { dim };
+            if size.is_none() {
+                *unknown.borrow_mut() = Some(name.to_string());
+            }
+            size
         };
-        let wrong = |why: String| format!("variant '{}', case '{}': {why}", variant.name, case.name);
+        let wrong = |why: String| {
+            let known = || case.dims.iter().map(|(dim, _)| *dim).chain(["sms"]);
+            let near = unknown
+                .take()
+                .map_or(String::new(), |name| did_you_mean(&name, known()));
+            format!("variant '{}', case '{}': {why}{near}", variant.name, case.name)
+        };
         for need in &variant.needs {
             if eval(need, &sizes).map_err(wrong)? == 0 {
                 return Ok(None);

@@ -1,19 +1,15 @@
 //! A variant run on a problem, with everything that shows it writing where or what it should not.
 
 use super::device::{Argument, Device, Function, Memory, Module};
+use super::guards::{self, Checked, GUARD, Guarded};
 use super::matmul::{Matmul, Operands};
 use super::plan::{Plan, Step, Work};
 use super::sequence::Turn;
 use super::time::{Replay, Spread, Stopwatch, Times};
-use crate::backend::checks::{self, Band, GUARD_BYTE, failures};
+use crate::backend::checks::{Band, GUARD_BYTE, failures};
 use crate::error::{Error, Result};
-use crate::kernels::judge::{Measured, POISON_BYTE};
+use crate::kernels::judge::Measured;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
-
-/// Bytes before and behind every buffer; a multiple of any alignment a kernel may assume.
-const GUARD: usize = 4096;
-/// What outputs hold before the first and the second run. As numbers they are neither zero nor NaN.
-const POISONS: [u8; 2] = [POISON_BYTE, 0x5a];
 
 /// Most copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;
@@ -52,13 +48,6 @@ struct Turned {
 enum On {
     Arguments(Vec<Argument>),
     Operands(Operands),
-}
-
-/// What a run showed.
-pub struct Checked {
-    pub outputs: Outputs,
-    /// Of guard bands, inputs and the second run: `violations` in bytes.
-    pub measured: Vec<Measured>,
 }
 
 impl<'a> Running<'a> {
@@ -177,24 +166,9 @@ impl<'a> Running<'a> {
         watch.replayed(&works)
     }
 
-    /// Runs twice, poisoned differently, and looks at every byte around and in the buffers.
-    pub fn check(&self, deterministic: bool) -> Result<Checked> {
-        let first = self.outputs()?;
-        let mut measured = vec![self.guards()?, self.inputs()?];
-        if deterministic {
-            measured.push(checks::rerun(self.problem, &first, &self.poisoned(POISONS[1])?));
-        }
-        Ok(Checked {
-            outputs: first,
-            measured,
-        })
-    }
-
-    /// What it leaves, and all that the checks and the judgements say of it.
+    /// What it leaves, and all that the checks and the judgements of its outputs say.
     pub fn judged(&self, deterministic: bool) -> Result<Checked> {
-        let Checked { outputs, mut measured } = self.check(deterministic)?;
-        measured.extend(self.problem.judge(&outputs));
-        Ok(Checked { outputs, measured })
+        guards::judged(self, deterministic)
     }
 
     /// An error where they find anything wrong.
@@ -221,10 +195,16 @@ impl<'a> Running<'a> {
 
     /// What one run leaves in the buffers that it writes.
     pub fn outputs(&self) -> Result<Outputs> {
-        self.poisoned(POISONS[0])
+        guards::outputs(self)
+    }
+}
+
+impl Guarded for Running<'_> {
+    fn problem(&self) -> &Problem {
+        self.problem
     }
 
-    fn poisoned(&self, poison: u8) -> Result<Outputs> {
+    fn run(&self, poison: u8) -> Result<Outputs> {
         let device = self.device;
         for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
             match buffer.role {
@@ -238,18 +218,12 @@ impl<'a> Running<'a> {
         }
         self.prepare(&self.set)?;
         self.launch()?;
-        let written = self
-            .problem
-            .buffers
-            .iter()
-            .zip(&self.set.buffers)
-            .filter(|(buffer, _)| buffer.role != Role::In);
-        let read = |(buffer, memory): (&Buffer, &Memory)| Ok((buffer.name, device.read(memory, GUARD, buffer.size())?));
+        let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
+        let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
 
-    /// Bytes around buffers that changed.
-    fn guards(&self) -> Result<Measured> {
+    fn bands(&self) -> Result<Vec<Band>> {
         let buffers = self.problem.buffers.iter().map(|buffer| buffer.name);
         let names = buffers.chain(self.plan.scratch.iter().map(|(name, ..)| name.as_str()));
         let mut bands = Vec::new();
@@ -263,18 +237,14 @@ impl<'a> Running<'a> {
                 });
             }
         }
-        Ok(checks::guards(&bands))
+        Ok(bands)
     }
 
-    /// Bytes of inputs that changed.
-    fn inputs(&self) -> Result<Measured> {
-        let all = self.problem.buffers.iter().zip(&self.set.buffers);
-        let read = |(buffer, memory)| {
-            let buffer: &Buffer = buffer;
-            Ok((buffer, self.device.read(memory, GUARD, buffer.bytes.len())?))
-        };
-        let inputs = all.filter(|(buffer, _)| buffer.role == Role::In).map(read);
-        Ok(checks::inputs(&inputs.collect::<Result<Vec<_>>>()?))
+    fn read(&self, buffer: &Buffer) -> Result<Vec<u8>> {
+        let mut memories = self.problem.buffers.iter().zip(&self.set.buffers);
+        let memory = memories.find(|(other, _)| other.name == buffer.name);
+        let memory = memory.ok_or_else(|| Error::Usage(format!("'{}' is no buffer of the problem", buffer.name)))?;
+        self.device.read(memory.1, GUARD, buffer.size())
     }
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::backend::checks::rerun;
-use crate::backend::cuda::run::Checked;
+use crate::backend::cuda::guards::Checked;
 use crate::error::did_you_mean;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use crate::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};

@@ -1,0 +1,27 @@
+//! Writes a digest of all that judges each operation's outputs into the program: `src/kernels/judgement.rs` includes it.
+
+mod judgement;
+mod source;
+
+use std::fmt::Write;
+use std::path::Path;
+
+fn main() {
+    for path in ["src", "reference", "build"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    let root = std::env::var("CARGO_MANIFEST_DIR").expect("cargo names the folder of the package");
+    let out = std::env::var("OUT_DIR").expect("cargo names a folder for what is built");
+    let text = match judgement::of_files(&source::Files::new(Path::new(&root))) {
+        Ok(judgements) => {
+            let mut rows = String::new();
+            for (op, judgement) in &judgements {
+                let _ = writeln!(rows, "    ({op:?}, {:?}),", judgement.digest);
+            }
+            format!("&[\n{rows}]\n")
+        }
+        // What does not parse is a mistake that the compiler explains better.
+        Err(why) => format!("compile_error!({:?})\n", format!("the digests of judgement: {why}")),
+    };
+    std::fs::write(Path::new(&out).join("judgements.rs"), text).expect("the folder can be written");
+}
