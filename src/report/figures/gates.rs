@@ -53,7 +53,10 @@ pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line
         rule.require,
         rule.at,
         rule.phase,
-        bound.join(", ")
+        match bound.len() == drawn.len() {
+            true => "all recipes of this chart".into(),
+            false => bound.join(", "),
+        }
     );
     if rule.metric != quantity.metric {
         caption += &format!(

@@ -110,9 +110,9 @@ fn of_model(run: &Summarized) -> Vec<Section> {
         Section {
             id: "heat",
             title: "Where the error arises",
-            intro: "Every recipe in every layer, in the order of the overview: a bright column is a layer that all formats \
-                    hurt, a bright cell a layer that one of them hurts. Both maps have the same colours; rest the pointer \
-                    on a cell to read its value.",
+            intro: "Every recipe in every layer, the least error first: a column that stands out is a layer that all formats \
+                    hurt, a cell that stands out a layer that one of them hurts. Both maps have the same colours; rest the \
+                    pointer on a cell to read its value.",
             figures: heat(run),
         },
         Section {
