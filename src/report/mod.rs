@@ -18,6 +18,7 @@ mod sources;
 mod swap_ffn;
 mod terminal;
 mod verdicts;
+mod worst;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
