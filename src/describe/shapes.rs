@@ -22,7 +22,14 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
         return name.to_string();
     }
     let constant = shapes[0].1[at] as i64;
-    if (shapes.len() > 1 || constant == 1) && fits(&|_| Some(constant)) {
+    if constant == 1 && fits(&|_| Some(constant)) {
+        return constant.to_string();
+    }
+    // Where one size fits, it is meant; where several do, nothing tells which.
+    if let [only] = names.iter().filter(found).collect::<Vec<_>>()[..] {
+        return only.to_string();
+    }
+    if shapes.len() > 1 && fits(&|_| Some(constant)) {
         return constant.to_string();
     }
     if let Some(name) = names.iter().find(found) {

@@ -148,6 +148,20 @@ impl Check<'_> {
         }
     }
 
+    /// Window of the measured value, or case; if it is of one.
+    pub fn window(&self) -> &str {
+        self.verdict.window.as_deref().unwrap_or("—")
+    }
+
+    /// What is compared with the bound, and why with this one.
+    pub fn reason(&self) -> String {
+        let own = match self.reference.as_str() {
+            "—" => String::new(),
+            own => format!("; the reference’s own is {own}"),
+        };
+        format!("{}{own}; {}", self.statistic, self.verdict.rule.why)
+    }
+
     /// What makes it fail.
     pub fn wrong(&self) -> Vec<Line<'_>> {
         failures::lines(&self.verdict.failures)
@@ -207,15 +221,6 @@ fn statistic(rule: &Rule) -> String {
 /// The site of a rule's pattern, if it is one site in all layers or one outside of them.
 pub fn site(rule: &Rule) -> &str {
     rule.at.strip_prefix("layers.*.").unwrap_or(&rule.at)
-}
-
-/// The number in a rule's `require`.
-pub fn bound(rule: &Rule) -> Option<f64> {
-    rule.require
-        .trim_start_matches(['<', '>', '=', ' '])
-        .trim()
-        .parse()
-        .ok()
 }
 
 /// The reference's value at the rule's site, mean over windows, worst over layers.

@@ -234,3 +234,28 @@ fn mistakes_of_a_header_are_found_without_a_gpu() {
         assert!(said.contains(expected) && said.contains("rmsnorm.cu"), "{to}: {said}");
     }
 }
+
+/// A key that a header does not have is named with its line and the key that was meant; nothing is compiled for it.
+#[test]
+fn a_header_with_an_unknown_key_names_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string("kernels/rmsnorm.cu").unwrap();
+    let file = folder.path().join("rmsnorm.cu");
+    std::fs::write(&file, text.replacen("block = [128]", "blok = [128]", 1)).unwrap();
+    for name in ["rmsnorm.cuh", "formats.cuh"] {
+        let _ = std::fs::copy(Path::new("kernels").join(name), folder.path().join(name));
+    }
+    let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
+    let output = command
+        .args(["list", "kernels"])
+        .env("ULPLAB_KERNELS", folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        error.contains("rmsnorm.cu: header, line 9: unknown field `blok`"),
+        "{error}"
+    );
+    assert!(error.contains("did you mean 'block'?"), "{error}");
+}

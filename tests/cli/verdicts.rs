@@ -336,3 +336,44 @@ fn kernels_that_cannot_run_are_not_judged() {
         "{said}"
     );
 }
+
+#[test]
+fn gate_and_report_take_the_newest_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |args: &[&str]| ulplab(args).current_dir(folder.path()).output().expect("ulplab starts");
+    for command in ["gate", "report"] {
+        let output = here(&[command]);
+        assert_eq!(code(&output), 2);
+        assert!(
+            stderr(&output).contains("runs: no run in it; name the folder of a run"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let text = format!("{TRIP}{COSINE}");
+    // Alphabetically the last is first in time.
+    for name in ["zebra", "ant"] {
+        let file = write(folder.path(), &text.replace("\"trip\"", &format!("\"{name}\"")));
+        let output = here(&["sweep", path(&file)]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    for command in ["gate", "report"] {
+        let output = here(&[command]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(
+            said.starts_with("runs/ant/") && said.ends_with(": the newest run\n"),
+            "{said}"
+        );
+        assert!(stdout(&output).contains("runs/ant/"), "{}", stdout(&output));
+    }
+    let file = folder.path().join("runs/zebra/run.json");
+    std::fs::write(&file, "{}").unwrap();
+    let output = here(&["gate"]);
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("runs/zebra/run.json: missing field `started_at`"),
+        "{}",
+        stderr(&output)
+    );
+}
