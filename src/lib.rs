@@ -5,7 +5,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 // A judgement is attested token by token: what judges is not rewritten for its looks until it is verified on a GPU again.
-#![allow(clippy::type_complexity, clippy::manual_is_multiple_of)]
+#![allow(clippy::manual_is_multiple_of)]
 
 #[macro_use]
 pub mod output;
