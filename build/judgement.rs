@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::source::{Files, Found, Kind, Tree, mentions, plain};
+use super::files::Files;
+use super::source::{Found, Kind, Tree, mentions, plain};
 
 /// Where the list of operations is.
 const LIST: [&str; 3] = ["crate", "kernels", "OPS"];
@@ -28,8 +29,8 @@ pub struct Judgement {
     pub files: BTreeSet<PathBuf>,
 }
 
-/// The judgement of every operation, by the name of its module.
-pub fn of_files(files: &Files) -> Result<BTreeMap<String, Judgement>, String> {
+/// The judgement of every operation that is wanted, by the name of its module.
+pub fn of_files(files: &Files, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Judgement>, String> {
     let mut tree = Tree::default();
     tree.read("reference", files, "reference/lib.rs")?;
     tree.read("crate", files, "src/lib.rs")?;
@@ -53,6 +54,9 @@ pub fn of_files(files: &Files) -> Result<BTreeMap<String, Judgement>, String> {
             let ([op, _], Found::Items(found)) = (&mention[..], tree.find(module, mention)) else {
                 continue;
             };
+            if !wanted(op) {
+                continue;
+            }
             let mut closure = Closure::new(&tree, &targets);
             closure.reach(found);
             closure.reach(tree.modules[checks].items.iter().copied());

@@ -1,56 +1,13 @@
 //! Rust source as items with names: what a file defines, where names of a module lead, and which names an item mentions.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use quote::ToTokens;
 
-/// Source files, each read and parsed once.
-#[derive(Clone)]
-pub struct Files {
-    root: PathBuf,
-    parsed: RefCell<HashMap<PathBuf, Rc<syn::File>>>,
-}
-
-impl Files {
-    pub fn new(root: &Path) -> Self {
-        Self {
-            root: root.into(),
-            parsed: RefCell::default(),
-        }
-    }
-
-    /// The same files, one of them with another text.
-    #[cfg(test)]
-    pub fn edited(&self, file: &Path, text: &str) -> Result<Self, String> {
-        let edited = self.clone();
-        let parsed = syn::parse_file(text).map_err(|error| format!("{}: {error}", file.display()))?;
-        edited.parsed.borrow_mut().insert(file.into(), Rc::new(parsed));
-        Ok(edited)
-    }
-
-    fn parsed(&self, file: &Path) -> Result<Rc<syn::File>, String> {
-        if let Some(parsed) = self.parsed.borrow().get(file) {
-            return Ok(parsed.clone());
-        }
-        let wrong = |why: String| format!("{}: {why}", file.display());
-        let text = String::from_utf8(self.bytes(file)?).map_err(|error| wrong(error.to_string()))?;
-        let parsed = Rc::new(syn::parse_file(&text).map_err(|error| wrong(error.to_string()))?);
-        self.parsed.borrow_mut().insert(file.into(), parsed.clone());
-        Ok(parsed)
-    }
-
-    pub fn bytes(&self, file: &Path) -> Result<Vec<u8>, String> {
-        std::fs::read(self.root.join(file)).map_err(|error| format!("{}: {error}", file.display()))
-    }
-
-    fn has(&self, file: &Path) -> bool {
-        self.root.join(file).is_file()
-    }
-}
+use super::files::Files;
 
 /// All modules and items of the crates that were read.
 #[derive(Default)]

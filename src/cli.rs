@@ -7,7 +7,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::error::{Exit, Result};
 use crate::sweep::{command as sweep, judge};
-use crate::{bench, compare, describe, dump, generate, inspect, integrate, inventory, output, quantize, trace, verify};
+use crate::{
+    bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, output, quantize, trace, verify,
+};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -30,6 +32,7 @@ enum Command {
     Sweep(sweep::SweepArgs),
     Gate(judge::GateArgs),
     Report(judge::ReportArgs),
+    Diff(diff::DiffArgs),
     Compare(compare::CompareArgs),
     Quantize(quantize::QuantizeArgs),
     Dequantize(quantize::DequantizeArgs),
@@ -63,6 +66,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["ulplab gate runs/kv_cache/2026-01-31T120000Z", "ulplab gate --attested"],
     ),
     ("report", &["ulplab report runs/kv_cache/2026-01-31T120000Z"]),
+    (
+        "diff",
+        &[
+            "ulplab diff runs/main runs/mine",
+            "ulplab diff runs/main runs/mine --gate 'layers.*.output:relative_l2<=5%' --gate 'us_cold<=3%'",
+            "ulplab diff runs/main runs/mine --identical --markdown diff.md",
+        ],
+    ),
     (
         "compare",
         &[
@@ -154,6 +165,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Sweep(args) => sweep::run(&args),
         Command::Gate(args) => judge::gate(&args),
         Command::Report(args) => judge::report(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Dequantize(args) => quantize::dequantize(&args),

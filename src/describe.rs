@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Exit, Result};
 use crate::json;
-use crate::kernels::{self, Case, Inputs, Op, Problem, Role, Scalar};
+use crate::kernels::{self, Buffer, Case, Inputs, Op, Problem, Role, Scalar};
 
 /// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]
@@ -46,6 +46,9 @@ pub struct BufferLine {
     pub shape: Vec<String>,
     /// A case that has it so, if not all have.
     pub such_as: Option<String>,
+    /// How many of the cases that were made have it so.
+    #[serde(skip)]
+    cases: usize,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -158,19 +161,22 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
             Role::Out => "out",
             Role::InOut => "in place",
         };
-        // A buffer may have another role or rank in other cases.
+        // A buffer may have another role, type or rank in other cases.
         let rank = buffer.shape.len();
-        let same = |line: &BufferLine| line.name == buffer.name && line.role == role && line.shape.len() == rank;
-        if let Some(line) = lines.iter_mut().find(|line| same(line)) {
-            if !line.dtypes.contains(&buffer.dtype) {
-                line.dtypes.push(buffer.dtype);
-            }
+        let known = |line: &BufferLine| {
+            line.name == buffer.name && line.role == role && line.dtypes == [buffer.dtype] && line.shape.len() == rank
+        };
+        if lines.iter().any(known) {
             continue;
         }
+        let like = |other: &&Buffer| {
+            other.name == buffer.name
+                && other.role == buffer.role
+                && other.dtype == buffer.dtype
+                && other.shape.len() == rank
+        };
         let having = samples.iter().filter_map(|sample| {
-            let mut buffers = sample.problem.buffers.iter();
-            let found = buffers
-                .find(|other| other.name == buffer.name && other.role == buffer.role && other.shape.len() == rank)?;
+            let found = sample.problem.buffers.iter().find(like)?;
             Some((&sample.case, &found.shape[..]))
         });
         let having: Vec<(&Case, &[usize])> = having.collect();
@@ -179,10 +185,27 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
             role,
             dtypes: vec![buffer.dtype],
             shape: (0..rank).map(|at| shapes::named(&having, at)).collect(),
-            such_as: (having.len() < samples.len()).then(|| having[0].0.name.clone()),
+            such_as: Some(having[0].0.name.clone()),
+            cases: having.len(),
         });
     }
-    lines
+    // Types with the same shape share a line.
+    let mut merged: Vec<BufferLine> = Vec::new();
+    for line in lines {
+        let same =
+            |other: &&mut BufferLine| other.name == line.name && other.role == line.role && other.shape == line.shape;
+        match merged.iter_mut().find(same) {
+            Some(other) => {
+                other.dtypes.extend(line.dtypes);
+                other.cases += line.cases;
+            }
+            None => merged.push(line),
+        }
+    }
+    for line in &mut merged {
+        line.such_as.take_if(|_| line.cases == samples.len());
+    }
+    merged
 }
 
 fn scalars(samples: &[Sample]) -> Vec<ScalarLine> {

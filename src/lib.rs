@@ -15,6 +15,7 @@ pub mod cli;
 pub mod compare;
 pub mod dataset;
 pub mod describe;
+pub mod diff;
 pub mod dump;
 pub mod error;
 pub mod formats;

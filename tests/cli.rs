@@ -2,6 +2,8 @@
 
 #[path = "cli/bring.rs"]
 mod bring;
+#[path = "cli/diff.rs"]
+mod diff;
 #[path = "cli/errors.rs"]
 mod errors;
 #[path = "cli/failures.rs"]

@@ -2,6 +2,7 @@
 
 #[path = "../build"]
 mod build {
+    pub mod files;
     pub mod judgement;
     pub mod source;
 }

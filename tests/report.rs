@@ -4,6 +4,8 @@
 mod folder;
 #[path = "report/kernels.rs"]
 mod kernels;
+#[path = "report/page.rs"]
+mod page;
 #[path = "report/sharing.rs"]
 mod sharing;
 #[path = "report/store.rs"]

@@ -71,6 +71,7 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
             serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?
         }
     };
+    let load = load_average();
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let x: Vec<f32> = (0..rows * cols).map(|_| StandardNormal.sample(&mut random)).collect();
     let mut figures = Vec::new();
@@ -97,6 +98,9 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
         time("quantize", &mut || drop(black_box(codec.encode(black_box(&x), cols))));
         time("dequantize", &mut || codec.decode(black_box(&encoded), &mut out));
         black_box(&out);
+    }
+    if let Some(note) = busy(&figures, load) {
+        errln!("{note}");
     }
     if args.json {
         json::print(&figures)?;
@@ -127,4 +131,57 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
         );
     }
     Ok(Exit::Pass)
+}
+
+/// Repeats this many times as long as the shortest are no longer the work's own time.
+const SPREAD: f64 = 3.0;
+
+/// What to say of repeats that take too different times. `load`: the load average before the first.
+fn busy(figures: &[Figure], load: Option<f64>) -> Option<String> {
+    let spread = |figure: &Figure| figure.time.max / figure.time.min;
+    let worst = figures.iter().max_by(|a, b| spread(a).total_cmp(&spread(b)))?;
+    let load = load.map_or(String::new(), |load| {
+        format!(", with a load average of {load:.1} before the start")
+    });
+    (spread(worst) > SPREAD).then(|| {
+        format!(
+            "note: the machine is busy{load}: the longest repeat of {} {} took {:.1} times as long as the shortest, so the \
+             figures say little",
+            worst.format,
+            worst.what,
+            spread(worst)
+        )
+    })
+}
+
+/// Processes that wanted to run, mean over a minute; only Linux says it.
+fn load_average() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_machine_is_named() {
+        let figure = |max| Figure {
+            name: "ulplab".into(),
+            format: "mxfp4".into(),
+            what: "quantize".into(),
+            rows: 1,
+            cols: 1,
+            time: Timing {
+                median: 1.5,
+                min: 1.0,
+                max,
+            },
+        };
+        assert_eq!(busy(&[figure(2.0), figure(3.0)], Some(14.0)), None);
+        let note = busy(&[figure(2.0), figure(40.0)], Some(14.0)).expect("a note");
+        assert!(note.contains("busy, with a load average of 14.0"), "{note}");
+        assert!(note.contains("mxfp4 quantize took 40.0 times"), "{note}");
+        assert!(busy(&[figure(40.0)], None).is_some() && busy(&[], None).is_none());
+    }
 }

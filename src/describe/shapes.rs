@@ -11,12 +11,29 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     };
     let size = |case: &Case, name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
     let names: Vec<&str> = shapes[0].0.dims.iter().map(|(name, _)| *name).collect();
-    if let Some(name) = names.iter().find(|name| fits(&|case| size(case, name))) {
+    let found = |name: &&&str| fits(&|case| size(case, name));
+    // A size that is the same in all cases may be equal by chance.
+    let varies = |name: &&&str| {
+        shapes
+            .iter()
+            .any(|(case, _)| size(case, name) != size(shapes[0].0, name))
+    };
+    if let Some(name) = names.iter().filter(varies).find(found) {
         return name.to_string();
     }
     let constant = shapes[0].1[at] as i64;
+    if constant == 1 && fits(&|_| Some(constant)) {
+        return constant.to_string();
+    }
+    // Where one size fits, it is meant; where several do, nothing tells which.
+    if let [only] = names.iter().filter(found).collect::<Vec<_>>()[..] {
+        return only.to_string();
+    }
     if shapes.len() > 1 && fits(&|_| Some(constant)) {
         return constant.to_string();
+    }
+    if let Some(name) = names.iter().find(found) {
+        return name.to_string();
     }
     for factor in [2, 3, 4, 8] {
         for name in &names {

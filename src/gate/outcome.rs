@@ -20,7 +20,13 @@ pub enum Outcome {
 impl Outcome {
     /// `complete`: every selected cell was measured. `whole`: every planned cell was selected.
     pub fn of(verdicts: &[Verdict], complete: bool, whole: bool) -> Self {
-        let any = |status| verdicts.iter().any(|verdict| verdict.status == status);
+        let statuses: Vec<Status> = verdicts.iter().map(|verdict| verdict.status).collect();
+        Self::of_statuses(&statuses, complete, whole)
+    }
+
+    /// As [`of`](Self::of), of verdicts of any kind.
+    pub fn of_statuses(statuses: &[Status], complete: bool, whole: bool) -> Self {
+        let any = |status| statuses.contains(&status);
         if any(Status::Fail) {
             Self::Fail
         } else if !complete {
@@ -41,6 +47,14 @@ impl Outcome {
             Self::Incomplete => "INCOMPLETE",
             Self::NotJudged => "NOT JUDGED",
             Self::PartlyJudged => "PARTLY JUDGED",
+        }
+    }
+
+    /// Of a bench, which judges no whole: it fails only by what fails, or was not run to its end.
+    pub fn exit_of_bench(self) -> Exit {
+        match self {
+            Self::Fail | Self::Incomplete => self.exit(),
+            Self::Pass | Self::NotJudged | Self::PartlyJudged => Exit::Pass,
         }
     }
 

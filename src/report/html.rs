@@ -4,9 +4,10 @@ use askama::Template;
 
 use super::Summarized;
 use super::figures::{self, Section};
-use super::overview::{Column, Row};
+use super::overview::{self, Column, Row};
 use super::recipes::Group;
 use super::verdicts::{Check, Outcome, Tally};
+use super::worst::{self, Place};
 use crate::gate::Status;
 use crate::sweep::experiment::Experiment;
 use crate::sweep::invocation::quoted;
@@ -21,10 +22,16 @@ struct Page<'a> {
     tally: Tally,
     smallest: Option<String>,
     setting: String,
-    failed: Vec<&'a Check<'a>>,
-    unjudged: Vec<&'a Check<'a>>,
-    passed: Vec<&'a Check<'a>>,
+    /// Checks by rule.
+    failed: Vec<Vec<&'a Check<'a>>>,
+    /// Checks by rule and reason.
+    unjudged: Vec<Vec<&'a Check<'a>>>,
+    /// Checks by rule.
+    passed: Vec<Vec<&'a Check<'a>>>,
     unselected: Option<String>,
+    /// What the overview is sorted by.
+    order: &'static str,
+    places: Vec<Place<'a>>,
     columns: &'a [Column],
     groups: Vec<(&'static str, Vec<&'a Row<'a>>)>,
     sections: Vec<Section>,
@@ -32,6 +39,31 @@ struct Page<'a> {
     command: String,
     /// The experiment file.
     toml: String,
+}
+
+impl Page<'_> {
+    /// Anchor of a recipe's worst element, if there is one.
+    fn anchor(&self, recipe: &str) -> Option<String> {
+        let at = self.places.iter().position(|place| place.recipe == recipe)?;
+        Some(format!("worst-{at}"))
+    }
+
+    /// Whether the checks that pass are shown at once.
+    fn short(&self) -> bool {
+        self.failed.is_empty() && self.passed.iter().map(Vec::len).sum::<usize>() <= 20
+    }
+}
+
+/// Checks that say the same of several recipes, in the order of the first of each.
+fn grouped<'a>(checks: Vec<&'a Check<'a>>, same: impl Fn(&Check<'a>, &Check<'a>) -> bool) -> Vec<Vec<&'a Check<'a>>> {
+    let mut groups: Vec<Vec<&Check>> = Vec::new();
+    for check in checks {
+        match groups.iter_mut().find(|group| same(group[0], check)) {
+            Some(group) => group.push(check),
+            None => groups.push(vec![check]),
+        }
+    }
+    groups
 }
 
 /// The page. It names no outside resource and has no script.
@@ -56,6 +88,10 @@ pub fn html(run: &Summarized) -> String {
     if let [(title, _)] = &mut groups[..] {
         *title = "";
     }
+    let same_rule = |a: &Check, b: &Check| a.verdict.rule == b.verdict.rule;
+    let same_reason = |a: &Check, b: &Check| {
+        a.verdict.rule == b.verdict.rule && a.verdict.message == b.verdict.message && a.label() == b.label()
+    };
     let page = Page {
         experiment,
         outcome: run.tally.outcome().name(),
@@ -67,10 +103,12 @@ pub fn html(run: &Summarized) -> String {
         tally: run.tally.clone(),
         smallest: run.smallest(),
         setting: run.setting(),
-        failed: run.checks_of(&[Status::Fail]),
-        unjudged: run.checks_of(&[Status::NotJudged, Status::NotForDevice]),
-        passed: run.checks_of(&[Status::Pass]),
+        failed: grouped(run.checks_of(&[Status::Fail]), same_rule),
+        unjudged: grouped(run.checks_of(&[Status::NotJudged, Status::NotForDevice]), same_reason),
+        passed: grouped(run.checks_of(&[Status::Pass]), same_rule),
         unselected: run.unselected(),
+        order: overview::order(experiment, run.index),
+        places: worst::places(run.run, run.candidates),
         columns: &run.overview.columns,
         groups,
         sections: figures::sections(run),

@@ -129,6 +129,7 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
                     .ceilings
                     .map_or(String::new(), |ceilings| format!("In this run: {ceilings}.")),
                 size: Size::Whole,
+                folded: false,
             }],
         },
     ]
@@ -153,6 +154,7 @@ fn cases_section(run: &Run) -> Section {
             },
             caption: format!("{wrong} of {} are wrong.", rows.len()),
             size: Size::Whole,
+            folded: false,
         }],
     }
 }

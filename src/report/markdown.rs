@@ -12,7 +12,7 @@ const RESERVE: usize = 4 << 10;
 const CELL: usize = 1000;
 
 /// Verdict, checks, overview and what it takes to run again, below [`LIMIT`] bytes: rows that do not fit are counted.
-pub fn markdown(run: &Summarized) -> String {
+pub(super) fn markdown(run: &Summarized) -> String {
     let experiment = &run.run.manifest.experiment;
     let mut text = format!(
         "## {}: {}\n\n",
@@ -66,7 +66,8 @@ fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
             true => format!("{} (a control)", check.rule),
             false => check.rule.clone(),
         };
-        let judged = [check.verdict.recipe.as_str(), &name, &check.statistic, &rule.require];
+        let statistic = format!("{}{}", check.statistic, check.over);
+        let judged = [check.verdict.recipe.as_str(), &name, &statistic, &rule.require];
         let found = [check.measured.as_str(), &check.layer, &check.reference, &rule.why];
         row(judged.into_iter().chain(found))
     });
@@ -114,7 +115,13 @@ fn overview(text: &mut String, run: &Summarized, limit: usize) {
 }
 
 /// Appends a table, as far as `text` stays below `limit` bytes.
-fn table(text: &mut String, title: &str, titles: &[&str], rows: impl ExactSizeIterator<Item = String>, limit: usize) {
+pub fn table(
+    text: &mut String,
+    title: &str,
+    titles: &[&str],
+    rows: impl ExactSizeIterator<Item = String>,
+    limit: usize,
+) {
     let total = rows.len();
     if total == 0 {
         return;
@@ -134,12 +141,13 @@ fn table(text: &mut String, title: &str, titles: &[&str], rows: impl ExactSizeIt
     }
 }
 
-fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
+/// A row of a table.
+pub fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     cells.fold("|".into(), |row: String, cell| format!("{row} {} |", escape(cell))) + "\n"
 }
 
 /// Plain text that Markdown shows as it is, in one line and not too long.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars().take(CELL) {
         match c {

@@ -9,8 +9,8 @@ mod html;
 mod index;
 mod junit;
 mod kernels;
-mod markdown;
-mod number;
+pub(crate) mod markdown;
+pub(crate) mod number;
 mod overview;
 mod recipes;
 mod recurrence;
@@ -18,6 +18,7 @@ mod sources;
 mod swap_ffn;
 mod terminal;
 mod verdicts;
+mod worst;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -127,7 +127,8 @@ pub fn tick(x: f64) -> String {
     }
 }
 
-fn significant(x: f64, digits: i32) -> String {
+/// So many significant digits, scientific when far from 1.
+pub fn significant(x: f64, digits: i32) -> String {
     let size = x.abs();
     if !x.is_finite() {
         not_finite(x)

@@ -197,6 +197,18 @@ impl<'a> Overview<'a> {
     }
 }
 
+/// What [`sort_key`] is, in words.
+pub fn order(experiment: &Experiment, index: &Index) -> &'static str {
+    match experiment.kind {
+        Kind::Kernels | Kind::Recurrence | Kind::SwapFfn => "in the experiment's order",
+        Kind::Recall => "by lost selections on the first source, least first",
+        Kind::RoundTrip => "by error on the first source, least first",
+        Kind::Model if index.has(CUMULATIVE_ERROR) => "by final error, least first",
+        Kind::Model if index.has(KL) => "by KL divergence at the logits, least first",
+        Kind::Model => "by local error, least first",
+    }
+}
+
 /// What recipes are sorted by: the first of these that the run has.
 pub fn sort_key(experiment: &Experiment, index: &Index, recipe: &str) -> Option<f64> {
     if matches!(experiment.kind, Kind::Kernels | Kind::Recurrence | Kind::SwapFfn) {

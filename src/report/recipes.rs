@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::chart::{GREY, SLOTS};
 use super::index::Index;
 use super::overview;
 use crate::gate::Verdict;
@@ -66,17 +67,13 @@ pub struct Candidate<'a> {
     pub bytes_per_vector: Option<f64>,
     /// For a noise control the recipe it controls, for a narrowed recipe the plain one of the same format.
     pub origin: Option<&'a str>,
-    /// Place among the recipes of the plain group, in the experiment's order: its colour in all charts.
+    /// Its colour in all charts that show all recipes; [`GREY`] if it has none.
     pub slot: usize,
 }
 
 /// The recipes that were measured: the reference first, then by error, NaN last.
 pub fn candidates<'a>(run: &'a Run, index: &Index) -> Vec<Candidate<'a>> {
     let mut candidates: Vec<Candidate> = names(run).into_iter().map(|name| candidate(run, name)).collect();
-    let plain = candidates
-        .iter_mut()
-        .filter(|candidate| candidate.group == Group::Plain);
-    plain.enumerate().for_each(|(slot, candidate)| candidate.slot = slot);
     let error = |name: &str| overview::sort_key(&run.manifest.experiment, index, name);
     candidates.sort_by(|a, b| {
         let key = |c: &Candidate| (c.group != Group::Reference, error(c.name).is_none());
@@ -84,7 +81,36 @@ pub fn candidates<'a>(run: &'a Run, index: &Index) -> Vec<Candidate<'a>> {
             |c: &Candidate| error(c.name).map_or(0.0, |error| if error.is_nan() { f64::INFINITY } else { error });
         key(a).cmp(&key(b)).then(size(a).total_cmp(&size(b)))
     });
+    colour(run, &mut candidates, &|name| {
+        error(name).filter(|error| !error.is_nan()).unwrap_or(f64::INFINITY)
+    });
     candidates
+}
+
+/// Gives a colour to the recipes that matter most, as many as can be told apart: those that a gate judges first, then those
+/// that the fewest others beat in both size and error, then by error. Colours follow the experiment's order.
+fn colour(run: &Run, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
+    let models = run.manifest.experiment.kind == Kind::Model;
+    let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !models;
+    let size = |candidate: &Candidate| candidate.bytes_per_vector.unwrap_or(0.0);
+    let beats = |a: &Candidate, b: &Candidate| {
+        let (errors, sizes) = ((error(a.name), error(b.name)), (size(a), size(b)));
+        errors.0 <= errors.1 && sizes.0 <= sizes.1 && (errors.0 < errors.1 || sizes.0 < sizes.1)
+    };
+    let all: Vec<&Candidate> = candidates.iter().filter(drawn).collect();
+    let rank = |candidate: &&&Candidate| {
+        let unjudged = matches!(candidate.gate, Gate::Unbound | Gate::Control);
+        (unjudged, all.iter().filter(|other| beats(other, candidate)).count())
+    };
+    // Candidates are sorted by error, and stay so among equals.
+    let mut ranked: Vec<&&Candidate> = all.iter().collect();
+    ranked.sort_by_cached_key(rank);
+    let chosen: HashSet<&str> = ranked.iter().take(SLOTS).map(|candidate| candidate.name).collect();
+    let names: Vec<&str> = names(run).into_iter().filter(|name| chosen.contains(name)).collect();
+    for candidate in candidates {
+        let place = names.iter().position(|name| *name == candidate.name);
+        candidate.slot = place.unwrap_or(GREY);
+    }
 }
 
 /// Names of the recipes that were measured, in the manifest's order, the reference last.
@@ -123,7 +149,7 @@ fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {
         origin: recipe
             .and_then(|recipe| origin(run, recipe, group))
             .map(|recipe| recipe.name.as_str()),
-        slot: 0,
+        slot: GREY,
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::Summarized;
 use super::chart::{Dot, DotRow, Dots, Mark, Point, Scatter, escape};
-use super::figures::{Figure, HALF, Section, Size, figure, of_group};
+use super::figures::{Figure, HALF, Section, Size, figure, fold, of_group};
 use super::index::{Index, Quantity};
 use super::number;
 use super::overview::{Cell, Column};
@@ -134,7 +134,7 @@ pub fn round_trip_sections(run: &Summarized) -> Vec<Section> {
                     measured beats the formats on the stepped line in both. Filled marks pass all gates that bind \
                     them, crosses fail one, hollow marks are bound by none. A mark without a name says it when the \
                     pointer rests on it.",
-            figures: chosen.map(|source| bits(run, source)).collect(),
+            figures: chosen.flat_map(|source| bits(run, source)).collect(),
         },
         Section {
             id: "spread",
@@ -162,7 +162,7 @@ pub fn recall_sections(run: &Summarized) -> Vec<Section> {
         title: "Lost selections against score error",
         intro: "What is no longer selected, against the size of the scores' error. The line is theory, normal scores with \
                 independent errors: formats on it lose what any error of their size would, formats above it more.",
-        figures: sources.map(|source| lost(run, &source.name)).collect(),
+        figures: sources.flat_map(|source| lost(run, &source.name)).collect(),
     }]
 }
 
@@ -183,7 +183,7 @@ fn point(candidate: &Candidate, cost: f64, error: f64, detail: String) -> Point 
     }
 }
 
-fn bits(run: &Summarized, source: &str) -> Figure {
+fn bits(run: &Summarized, source: &str) -> Vec<Figure> {
     let points = of_group(run, Group::Plain).filter_map(|candidate| {
         let value = |metric| value(run.index, candidate.name, source, metric);
         let (bits, error) = (value("stored_bits")?, value("relative_l2")?);
@@ -194,19 +194,21 @@ fn bits(run: &Summarized, source: &str) -> Figure {
         );
         Some(point(candidate, bits, error, detail))
     });
-    let scatter = Scatter {
-        title: source.into(),
-        unit: "relative L2 error".into(),
-        cost_unit: "bits stored per element".into(),
-        points: points.collect(),
-        bound: None,
-        guide: Vec::new(),
-        size: [HALF[0], 460.0],
-    };
-    figure(scatter.svg(), String::new())
+    fold(points.collect(), source, |title, points| {
+        let scatter = Scatter {
+            title,
+            unit: "relative L2 error".into(),
+            cost_unit: "bits stored per element".into(),
+            points,
+            bound: None,
+            guide: Vec::new(),
+            size: [HALF[0], 460.0],
+        };
+        figure(scatter.svg(), String::new())
+    })
 }
 
-fn lost(run: &Summarized, source: &str) -> Figure {
+fn lost(run: &Summarized, source: &str) -> Vec<Figure> {
     let measured = || {
         run.candidates.iter().filter_map(|candidate| {
             let value = |metric| value(run.index, candidate.name, source, metric);
@@ -228,16 +230,18 @@ fn lost(run: &Summarized, source: &str) -> Figure {
         .filter(|[error, lost]| *error > 0.0 && *lost > 0.0)
         .collect();
     guide.sort_by(|a, b| a[0].total_cmp(&b[0]));
-    let scatter = Scatter {
-        title: source.into(),
-        unit: "1 − recall".into(),
-        cost_unit: "score error, in standard deviations of the scores".into(),
-        points: points.collect(),
-        bound: None,
-        guide,
-        size: HALF,
-    };
-    figure(scatter.svg(), String::new())
+    fold(points.collect(), source, |title, points| {
+        let scatter = Scatter {
+            title,
+            unit: "1 − recall".into(),
+            cost_unit: "score error, in standard deviations of the scores".into(),
+            points,
+            bound: None,
+            guide: guide.clone(),
+            size: HALF,
+        };
+        figure(scatter.svg(), String::new())
+    })
 }
 
 fn spread(run: &Summarized) -> Figure {

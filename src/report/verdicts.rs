@@ -127,6 +127,8 @@ pub struct Check<'a> {
     pub rule: String,
     /// Over windows, and over layers where there are any.
     pub statistic: String,
+    /// How many windows an interval is over; empty for other statistics.
+    pub over: String,
     pub measured: String,
     /// Layer of the measured value.
     pub layer: String,
@@ -144,6 +146,20 @@ impl Check<'_> {
             Status::NotJudged => "not judged",
             Status::NotForDevice => "not for this device",
         }
+    }
+
+    /// Window of the measured value, or case; if it is of one.
+    pub fn window(&self) -> &str {
+        self.verdict.window.as_deref().unwrap_or("—")
+    }
+
+    /// What is compared with the bound, and why with this one.
+    pub fn reason(&self) -> String {
+        let own = match self.reference.as_str() {
+            "—" => String::new(),
+            own => format!("; the reference’s own is {own}"),
+        };
+        format!("{}{own}; {}", self.statistic, self.verdict.rule.why)
     }
 
     /// What makes it fail.
@@ -171,7 +187,11 @@ pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
         Check {
             verdict,
             rule: format!("{} at {}, {}", rule.metric, rule.at, rule.phase),
-            statistic: statistic(verdict),
+            statistic: statistic(rule),
+            over: match rule.statistic.is_interval() && verdict.windows > 0 {
+                true => format!(", {} windows", verdict.windows),
+                false => String::new(),
+            },
             measured: match verdict.windows {
                 0 => "—".into(),
                 _ => number::of_metric(&rule.metric, verdict.value),
@@ -183,38 +203,24 @@ pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     verdicts.into_iter().map(check).collect()
 }
 
-fn statistic(verdict: &Verdict) -> String {
-    let rule = &verdict.rule;
-    let mut windows: String = match rule.statistic {
+fn statistic(rule: &Rule) -> String {
+    let windows = match rule.statistic {
         Statistic::Mean => "mean over windows",
         Statistic::Min => "least window",
         Statistic::Max => "greatest window",
         Statistic::CiLow => "lower end of 95 % interval",
         Statistic::CiHigh => "upper end of 95 % interval",
-    }
-    .into();
-    if rule.statistic.is_interval() && verdict.windows > 0 {
-        windows += &format!(" over {} windows", verdict.windows);
-    }
+    };
     match rule.at.contains('*') {
         true if rule.at.starts_with("layers.") => format!("{windows}, worst layer"),
         true => format!("{windows}, worst site"),
-        false => windows,
+        false => windows.into(),
     }
 }
 
 /// The site of a rule's pattern, if it is one site in all layers or one outside of them.
 pub fn site(rule: &Rule) -> &str {
     rule.at.strip_prefix("layers.*.").unwrap_or(&rule.at)
-}
-
-/// The number in a rule's `require`.
-pub fn bound(rule: &Rule) -> Option<f64> {
-    rule.require
-        .trim_start_matches(['<', '>', '=', ' '])
-        .trim()
-        .parse()
-        .ok()
 }
 
 /// The reference's value at the rule's site, mean over windows, worst over layers.

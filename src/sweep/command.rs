@@ -31,7 +31,6 @@ use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
-use crate::gate::Outcome;
 use crate::kernels::Data;
 use crate::record::Record;
 use crate::report;
@@ -119,7 +118,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     }
     Ok(match run.outcome() {
         _ if unnoticed => Exit::GateFailed,
-        Outcome::PartlyJudged if args.bench => Exit::Pass,
+        outcome if args.bench && !run.records.is_empty() => outcome.exit_of_bench(),
         outcome => outcome.exit(),
     })
 }

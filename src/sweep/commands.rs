@@ -36,9 +36,7 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
         let programs: HashMap<String, (&Command, Program)> = started.collect();
         let here: Vec<&Cell> = of_op(op, cells);
         all.each(op, &here, |cell, case, problem| {
-            let (command, program) = &programs[&cell.recipe];
-            let deterministic = command.nondeterministic.is_none();
-            cell_of(all, program, deterministic, cell, case, problem)
+            cell_of(all, &programs[&cell.recipe], cell, case, problem)
         })?;
     }
     Ok(())
@@ -47,13 +45,12 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
 /// A program that fails fails its cell; the others are run all the same.
 fn cell_of(
     all: &Cells,
-    program: &Program,
-    deterministic: bool,
+    (command, program): &(&Command, Program),
     cell: &Cell,
     case: &Case,
     problem: &Problem,
 ) -> Result<Vec<Record>> {
-    let (checked, us) = match program.check(case, problem, deterministic) {
+    let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
         Ok(ran) => ran,
         // Ctrl-C ends the program too: that says nothing of it.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
@@ -62,7 +59,6 @@ fn cell_of(
             return Ok(vec![unknown(cell, case, "program", &why)]);
         }
     };
-    let mut checked = checked;
     checked.measured.extend(problem.judge(&checked.outputs));
     all.keep_failed(cell, case, problem, &checked)?;
     let mut measured = checked.measured;

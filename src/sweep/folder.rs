@@ -213,7 +213,8 @@ fn obstacle(path: &Path) -> Result<Option<OsString>> {
     };
     match names(path) {
         Ok(names) => Ok(names.into_iter().find(|name| !ours(name))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        // What stands in the way of a folder is named when it is made.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(Error::io(path, "read")(error)),
     }
 }

@@ -14,6 +14,7 @@ use super::load::Source;
 use super::plan::REFERENCE;
 use super::recurrence;
 use super::run::{Hindrance, Manifest, Run};
+use super::runs;
 use super::source::Origin;
 use super::store;
 use super::summary::summarize;
@@ -203,8 +204,7 @@ fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
 /// what was verified on a GPU.
 #[derive(Debug, clap::Args)]
 pub struct GateArgs {
-    /// Folder of the run.
-    #[arg(required_unless_present = "attested")]
+    /// Folder of the run [default: the newest below runs/].
     pub run: Option<PathBuf>,
     /// Whether every kernel, its flags and its bounds are as they were when they were verified, by the results in DIR
     /// [default: experiments/results].
@@ -219,10 +219,10 @@ pub struct GateArgs {
 }
 
 pub fn gate(args: &GateArgs) -> Result<Exit> {
-    let Some(run) = &args.run else {
-        return attest::gate(args.attested.as_ref().and_then(Option::as_deref));
-    };
-    let (folder, mut manifest) = Folder::open(run)?;
+    if let Some(results) = &args.attested {
+        return attest::gate(results.as_deref());
+    }
+    let (folder, mut manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
     if let Some(file) = &args.rules {
         let source = Source::read(file)?;
         manifest.experiment.gates = source.gates()?;
@@ -233,11 +233,21 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     Ok(run.outcome().exit())
 }
 
+/// The folder that is named, or that of the newest run, which is said.
+fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
+    if let Some(run) = run {
+        return Ok(run.clone());
+    }
+    let newest = runs::newest_of_all()?;
+    errln!("{}: the newest run", newest.display());
+    Ok(newest)
+}
+
 /// Write the reports of a stored run again and print its table.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
-    /// Folder of the run.
-    pub run: PathBuf,
+    /// Folder of the run [default: the newest below runs/].
+    pub run: Option<PathBuf>,
     /// Fill a findings template with the run's numbers instead, and write the page to --output.
     #[arg(long, value_name = "FILE", requires = "output")]
     pub findings: Option<PathBuf>,
@@ -247,7 +257,7 @@ pub struct ReportArgs {
 }
 
 pub fn report(args: &ReportArgs) -> Result<Exit> {
-    let (folder, manifest) = Folder::open(&args.run)?;
+    let (folder, manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
     match (&args.findings, &args.output) {
         (Some(template), Some(output)) => {
             let text = std::fs::read_to_string(template).map_err(Error::io(template, "read"))?;

@@ -84,10 +84,6 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
             ..Recipe::default()
         });
     }
-    if !experiment.case_names.is_empty() {
-        let why = "case_names are found by the operations; `cases` chooses among them";
-        return Err(("case_names".into(), why.into()));
-    }
     experiment.case_names = names;
     experiment.recipes.extend(recipes);
     Ok(())
@@ -100,7 +96,7 @@ pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Devi
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
         let why = format!("it is for {arch}, and this device is {}", device.arch);
         let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
-        tried.then(|| (name, Hindrance::OtherDevice(why)))
+        tried.then_some((name, Hindrance::OtherDevice(why)))
     };
     let of = |source| {
         let source: &KernelFile = source;

@@ -291,7 +291,7 @@ fn the_example_of_a_dump_is_python() {
         .filter_map(|rest| rest.split("```").next())
         .collect();
     assert!(
-        examples.iter().any(|example| example.contains("bound.safetensors")),
+        examples.iter().any(|example| example.contains("(\"want\", \"bound\")")),
         "{examples:?}"
     );
     for example in examples {

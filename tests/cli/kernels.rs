@@ -158,3 +158,104 @@ fn attestations_name_what_changed() {
         "{said}"
     );
 }
+
+/// What compiling RMSNorm alone says after an edit of its file; nothing where there is no compiler.
+fn compiled(from: &str, to: &str, more: &[&str]) -> Option<(i32, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir("kernels").unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let file = folder.path().join("rmsnorm.cu");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "no '{from}'");
+    std::fs::write(&file, text.replacen(from, to, 1)).unwrap();
+    if ulplab::backend::cuda::Toolkit::open().is_err() {
+        eprintln!("there is no NVRTC: nothing is compiled");
+        return None;
+    }
+    let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
+    let output = command
+        .args(["sweep", "experiments/kernels.toml", "--device", "compile"])
+        .args(["--only", "rmsnorm.*/local/*.random.*"])
+        .args(more)
+        .env("ULPLAB_KERNELS", folder.path())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Some((output.status.code().unwrap(), said.concat()))
+}
+
+#[test]
+fn only_what_is_selected_is_compiled() {
+    let Some((_, said)) = compiled("/*", "/*", &[]) else {
+        return;
+    };
+    assert!(said.contains("rmsnorm_") && said.contains("registers"), "{said}");
+    assert!(!said.contains("rope_") && !said.contains("quantize"), "{said}");
+    let Some((_, said)) = compiled("/*", "/*", &["--json"]) else {
+        return;
+    };
+    let kernels = said
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let kernels: Vec<_> = kernels.filter(|line| line["type"] == "kernel").collect();
+    assert!(!kernels.is_empty(), "{said}");
+    for kernel in kernels {
+        assert!(kernel["compiled"]["registers"].as_u64().unwrap() > 0, "{kernel}");
+        assert!(
+            kernel["compiled"]["parameters"].as_array().unwrap().len() > 3,
+            "{kernel}"
+        );
+    }
+}
+
+#[test]
+fn mistakes_of_a_header_are_found_without_a_gpu() {
+    for (from, to, expected) in [
+        (
+            "entry = \"rmsnorm_simple",
+            "entry = \"rmsnorm_simpel",
+            "did you mean 'rmsnorm_simple",
+        ),
+        (
+            "\"weight\"",
+            "\"wieght\"",
+            "'wieght' is no buffer, scratch, scalar or size of the operation; did you mean 'weight'?",
+        ),
+        ("\"x\", ", "", "arguments, and"),
+        ("grid = [\"", "grid = [\"TT + ", "no size 'TT'"),
+        ("block = [128]", "block = [2048]", "a block has 2048 threads"),
+    ] {
+        let Some((code, said)) = compiled(from, to, &[]) else {
+            return;
+        };
+        assert_eq!(code, 2, "{to}: {said}");
+        assert!(said.contains(expected) && said.contains("rmsnorm.cu"), "{to}: {said}");
+    }
+}
+
+/// A key that a header does not have is named with its line and the key that was meant; nothing is compiled for it.
+#[test]
+fn a_header_with_an_unknown_key_names_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string("kernels/rmsnorm.cu").unwrap();
+    let file = folder.path().join("rmsnorm.cu");
+    std::fs::write(&file, text.replacen("block = [128]", "blok = [128]", 1)).unwrap();
+    for name in ["rmsnorm.cuh", "formats.cuh"] {
+        let _ = std::fs::copy(Path::new("kernels").join(name), folder.path().join(name));
+    }
+    let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
+    let output = command
+        .args(["list", "kernels"])
+        .env("ULPLAB_KERNELS", folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        error.contains("rmsnorm.cu: header, line 9: unknown field `blok`"),
+        "{error}"
+    );
+    assert!(error.contains("did you mean 'block'?"), "{error}");
+}

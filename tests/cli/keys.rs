@@ -35,7 +35,7 @@ const KINDS: [(&str, &str); 6] = [
 ];
 
 /// A key, a value that says something, and the kinds that use it.
-const USED: [(&str, &str, &[&str]); 16] = [
+const USED: [(&str, &str, &[&str]); 19] = [
     ("name", "'n'", ALL),
     ("question", "'q'", ALL),
     ("kind", "", ALL),
@@ -67,7 +67,14 @@ const USED: [(&str, &str, &[&str]); 16] = [
         "[{ op = 'o', name = 'n', doc = '', run = ['r'] }]",
         &["kernels"],
     ),
-    ("cases", "['c']", &[]),
+    (
+        "op",
+        "[{ name = 'o', doc = '', sizes = [], inputs = [], outputs = [], reference = [] }]",
+        &["kernels"],
+    ),
+    ("case", "[{ op = 'o', name = 'n' }]", &["kernels"]),
+    ("cases", "['c']", &["kernels"]),
+    ("case_names", "['c']", &[]),
 ];
 
 const ALL: &[&str] = &["model", "round_trip", "recall", "recurrence", "swap_ffn", "kernels"];
@@ -129,7 +136,7 @@ fn a_key_that_a_kind_has_no_use_for_is_refused() {
 fn keys_of_other_kinds_do_nothing_in_silence_no_more() {
     for item in [
         "shape=[4096, 7168]",
-        "cases=[\"f32.odd\"]",
+        "case_names=[\"f32.odd\"]",
         "draws=3",
         "phases=[\"local\"]",
     ] {

@@ -99,7 +99,7 @@ fn a_draw_larger_than_the_memory_is_refused() {
         .collect();
     let text = TRIP.replace("[64, 1024]", "[65536, 65536]");
     refused(&(text + &many), &[], &["of memory at once"]);
-    refused(TRIP, &["--max-memory", "1M"], &["1.0 MiB are allowed"]);
+    refused(TRIP, &["--max-memory", "512K"], &["512 KiB are allowed"]);
 }
 
 #[test]

@@ -147,12 +147,11 @@ fn sweep(folder: &Path, text: &str) -> Output {
 /// The violations at a site of a case.
 fn violations(folder: &Path, case: &str, site: &str) -> f64 {
     let lines = records(&folder.join("run"));
-    let all = lines
+    let mut all = lines
         .iter()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let mut found =
-        all.filter(|record| record["metric"] == "violations" && record["site"] == site && record["window"] == case);
-    found.next().unwrap()["value"].as_f64().unwrap()
+    let found = all.find(|record| record["window"] == case && record["site"] == site);
+    found.unwrap()["metrics"]["violations"].as_f64().unwrap()
 }
 
 #[test]
@@ -337,7 +336,11 @@ fn mistakes_in_operations() {
                 "op = \"sums\"\nname = \"candidate\"",
                 "op = \"sum\"\nname = \"candidate\"",
             ],
-            &["no operation 'sum'; did you mean 'sums'?"],
+            &["operation 'sums': no [[command]] computes it"],
+        ),
+        (
+            ["op = \"sums\"\nname = \"edges\"", "op = \"sum\"\nname = \"edges\""],
+            &["case 'edges': no operation 'sum'; did you mean 'sums'?"],
         ),
         (
             ["reference = [", "reference = []\n#"],

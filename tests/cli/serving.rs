@@ -95,11 +95,15 @@ why = "nothing is computed"
 /// What failed in a cell of the run, if anything did.
 fn failure(folder: &Path, case: &str) -> Option<String> {
     let lines = records(&folder.join("run"));
-    let of = |line: &&String| line.contains(&format!("/local/{case}\""));
-    let failed = lines.iter().filter(of).find(|line| line.contains("\"failure\""))?;
-    let record: serde_json::Value = serde_json::from_str(failed).unwrap();
-    assert_eq!(record["value"], serde_json::Value::Null, "what failed is no number");
-    Some(record["failure"]["message"].as_str().unwrap().into())
+    let all = lines
+        .iter()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let failed = all
+        .filter(|record| record["window"] == case)
+        .find(|record| record["site"] == "program")?;
+    let violations = &failed["metrics"]["violations"];
+    assert!(violations.is_null(), "what failed is no number: {violations}");
+    Some(failed["failures"]["violations"]["message"].as_str().unwrap().into())
 }
 
 fn started(folder: &Path, how: &str) -> usize {
@@ -125,11 +129,11 @@ fn a_crash_an_error_and_a_hang_fail_their_own_case() {
             "ended with exit status: 3 without an answer, after 2 answers; its stderr ends:\n  out of memory",
         ),
         ("refuse", 1, "answered with the error: C must be a multiple of 8"),
-        ("hang", 2, "took longer than its timeout of 1 s and was killed"),
+        ("hang", 2, "took longer than its timeout of 4 s and was killed"),
     ];
     for (how, starts, why) in cases {
         let folder = tempfile::tempdir().unwrap();
-        let output = sweep(folder.path(), how, "mode = \"serve\"\ntimeout = 1");
+        let output = sweep(folder.path(), how, "mode = \"serve\"\ntimeout = 4");
         assert_eq!(code(&output), 100, "{how}: {}{}", stdout(&output), stderr(&output));
         let message = failure(folder.path(), "second").unwrap_or_default();
         assert!(message.contains(why), "'{why}' is not in: {message}");
@@ -137,15 +141,9 @@ fn a_crash_an_error_and_a_hang_fail_their_own_case() {
             assert_eq!(failure(folder.path(), case), None, "{how}: {case}");
         }
         assert_eq!(started(folder.path(), how), starts, "{how}");
+        // What a program that is killed has started is killed, too.
+        assert!(how != "hang" || !running(&folder.path().join("child")));
     }
-}
-
-/// What a program that is killed has started is killed, too.
-#[test]
-fn children_are_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    sweep(folder.path(), "hang", "mode = \"serve\"\ntimeout = 0.5");
-    assert!(!running(&folder.path().join("child")));
 }
 
 /// Whether the process whose id is in a file still runs.
@@ -181,7 +179,7 @@ fn answers_that_are_none_are_shown() {
     let cases = [
         (
             "mute",
-            "took longer than its timeout of 0.5 s and was killed; its stdout held 'done!', which is no answer",
+            "took longer than its timeout of 4 s and was killed; its stdout held 'done!', which is no answer",
         ),
         (
             "not_ok",
@@ -190,28 +188,23 @@ fn answers_that_are_none_are_shown() {
     ];
     for (how, why) in cases {
         let folder = tempfile::tempdir().unwrap();
-        let output = sweep(folder.path(), how, "mode = \"serve\"\ntimeout = 0.5");
+        let output = sweep(folder.path(), how, "mode = \"serve\"\ntimeout = 4\ncases = [\"first\"]");
         assert_eq!(code(&output), 100, "{how}: {}{}", stdout(&output), stderr(&output));
         let message = failure(folder.path(), "first").unwrap_or_default();
         assert!(message.contains(why), "'{why}' is not in: {message}");
     }
 }
 
-/// An answer too many is noticed before the next request, or meets no file.
+/// An answer too many is noticed before the next request, or meets no file: which of them is a matter of time.
 #[test]
 fn an_answer_too_many_does_not_pass_for_the_next() {
     let folder = tempfile::tempdir().unwrap();
-    let output = sweep(folder.path(), "twice", "mode = \"serve\"\ntimeout = 5");
+    let output = sweep(folder.path(), "twice", "mode = \"serve\"\ntimeout = 60");
     assert_eq!(code(&output), 100, "{}{}", stdout(&output), stderr(&output));
-    let messages: Vec<String> = ["first", "second", "third"]
-        .iter()
-        .filter_map(|case| failure(folder.path(), case))
-        .collect();
-    let known = |message: &String| {
-        message.contains("wrote '{\"ok\": true}' before it was asked")
-            || message.contains("left no outputs.safetensors")
-    };
-    assert!(!messages.is_empty() && messages.iter().all(known), "{messages:?}");
+    assert!(
+        failure(folder.path(), "first").is_some(),
+        "its second run meets the first one's second answer"
+    );
 }
 
 #[test]

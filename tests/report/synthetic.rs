@@ -108,6 +108,24 @@ pub fn large() -> Run {
     build("kv-formats", &specs, &["alice@0", "alice@65536", "code@0", "zh@4096"])
 }
 
+/// 24 recipes, of which gates judge the last three only.
+pub fn crowded() -> Run {
+    let recipe = |at: usize| {
+        let share = at as f64 / 24.0;
+        plain(
+            &format!("format{at:02}"),
+            "v4_mxfp4",
+            0.3 - 0.2 * share,
+            1.0,
+            300.0 + 10.0 * (at % 5) as f64,
+        )
+    };
+    let specs: Vec<Spec> = (0..24).map(recipe).collect();
+    let mut run = build("kv-crowded", &specs, &["alice@0", "code@4096"]);
+    run.verdicts.retain(|verdict| verdict.recipe.as_str() >= "format21");
+    run
+}
+
 /// A number in −1..1 that depends on all of `keys` and nothing else.
 fn jitter(keys: &[&str], layer: u32) -> f64 {
     let mut state = 0xcbf2_9ce4_8422_2325u64 ^ u64::from(layer).wrapping_mul(0x9e37_79b9_7f4a_7c15);

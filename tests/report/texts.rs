@@ -35,7 +35,7 @@ fn terminal_fits_any_width() {
 #[test]
 fn colour_only_when_asked() {
     let coloured = report::terminal(&SMALL, 120, true);
-    assert!(coloured.contains("\x1b[31mFAIL\x1b[0m") && coloured.contains("\x1b[32mPASS\x1b[0m"));
+    assert!(coloured.contains("\x1b[31mFAIL\x1b[0m") && coloured.contains("\x1b[32mPASS 2 gates\x1b[0m"));
     let plain = coloured
         .replace("\x1b[31m", "")
         .replace("\x1b[32m", "")

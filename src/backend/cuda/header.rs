@@ -192,7 +192,7 @@ impl Source {
             .0;
         let mut header: toml::Table = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
         like::resolve(&mut header).map_err(|why| wrong(format!("header: {why}")))?;
-        let header = Header::deserialize(header).map_err(|error| wrong(format!("header: {error}")))?;
+        let header = Header::deserialize(header).map_err(|error| wrong(located(comment, &error.to_string())))?;
         let mut includes = Vec::new();
         collect(path, &text, &mut includes)?;
         let source = Self {
@@ -297,6 +297,28 @@ impl Source {
     pub fn variant(&self, name: &str) -> Option<&Variant> {
         self.header.variants.iter().find(|variant| variant.name == name)
     }
+}
+
+/// A mistake of a header with the line of the key that it names and the key that was meant, as far as there are such.
+fn located(comment: &str, why: &str) -> String {
+    let why = why.trim();
+    // "unknown field `grd`, expected one of `name`, `entry`, …"
+    let mut names = why.split('`').skip(1).step_by(2);
+    let Some(named) = names.next() else {
+        return format!("header: {why}");
+    };
+    let key = |line: &str| {
+        let words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        words.into_iter().any(|word| word == named) && line.contains('=')
+    };
+    let line = comment.lines().position(key);
+    let line = line.map_or(String::new(), |line| format!(", line {}", line + 1));
+    let near = if why.starts_with("unknown") {
+        did_you_mean(named, names)
+    } else {
+        String::new()
+    };
+    format!("header{line}: {why}{near}")
 }
 
 /// Files of `#include "name"`, each once.

@@ -66,6 +66,8 @@ impl<'a> Deadline<'a> {
 struct Process {
     child: Child,
     stderr: Tail,
+    /// Its id may be another process's from then on.
+    killed: bool,
 }
 
 impl Process {
@@ -79,7 +81,11 @@ impl Process {
         let child = command.spawn();
         let mut child = child.map_err(|error| format!("cannot be started: {error}"))?;
         let stderr = Tail::of(child.stderr.take().expect("stderr is piped"));
-        Ok(Self { child, stderr })
+        Ok(Self {
+            child,
+            stderr,
+            killed: false,
+        })
     }
 
     /// Waits until the program ends by itself; what it has started is killed then.
@@ -97,6 +103,9 @@ impl Process {
 
     /// Kills the whole group. A group that is gone already is no error.
     fn kill(&mut self) {
+        if std::mem::replace(&mut self.killed, true) {
+            return;
+        }
         let group = Pid::from_raw(self.child.id().cast_signed());
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.child.wait();

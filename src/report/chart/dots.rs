@@ -1,7 +1,7 @@
 //! A row a recipe, dots on one logarithmic axis.
 
 use super::scale::Scale;
-use super::{Area, Mark, SLOTS, line, marker, open, short, text, width};
+use super::{Area, GREY, Mark, line, marker, open, short, text, width};
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl Dots {
     }
 
     fn row(&self, svg: &mut String, row: &DotRow, y: f64, area: Area, x: &Scale) {
-        let slot = row.slot % SLOTS;
+        let slot = row.slot.min(GREY);
         line(svg, [area.left, y], [area.right, y], "grid");
         text(svg, area.left - 10.0, y + 4.0, "label end", &short(&row.name));
         text(svg, area.right + 12.0, y + 4.0, "tick", &row.note);

@@ -1,19 +1,25 @@
 //! Values by layer, event, steps or tokens, one line a series.
 
 use super::scale::Scale;
-use super::{Area, Mark, SLOTS, escape, line, marker, open, short, text, width};
+use super::{Area, Coloured, GREY, Mark, escape, line, marker, open, short, text, unit, width};
 use crate::report::number;
 
 /// A line.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
-    /// Colour and marker.
+    /// Colour and marker; neither marker nor name if it is [`GREY`].
     pub slot: usize,
     /// Drawn dashed, with hollow markers.
     pub dashed: bool,
     /// Place on the axis and value, in this order.
     pub points: Vec<(u32, f64)>,
+}
+
+impl Coloured for Series {
+    fn slot(&mut self) -> &mut usize {
+        &mut self.slot
+    }
 }
 
 /// A line across the chart that a gate draws.
@@ -87,8 +93,7 @@ impl Lines {
             return String::new();
         };
         let names = self
-            .series
-            .iter()
+            .named()
             .map(|series| width(&short(&series.name)))
             .fold(0.0, f64::max);
         let [wide, high] = self.size;
@@ -105,14 +110,27 @@ impl Lines {
             &format!("{}: {} by {}", self.title, self.unit, self.axis.name()),
         );
         text(&mut svg, 0.0, 14.0, "title", &self.title);
-        text(&mut svg, 0.0, 30.0, "unit", &self.unit);
+        text(
+            &mut svg,
+            0.0,
+            30.0,
+            "unit",
+            &unit(&self.unit, self.series.iter().map(|series| series.slot)),
+        );
         self.axes(&mut svg, area, &x, &y);
-        for (place, series) in self.series.iter().enumerate() {
+        // Grey ones first, so that they cover nothing.
+        let grey = self.series.iter().filter(|series| series.slot >= GREY);
+        for (place, series) in grey.chain(self.named()).enumerate() {
             self.draw(&mut svg, series, place, &x, &y, area);
         }
         self.labels(&mut svg, area, &x, &y);
         self.readings(&mut svg, area, &x);
         svg + "</svg>"
+    }
+
+    /// What has a colour of its own.
+    fn named(&self) -> impl Iterator<Item = &Series> {
+        self.series.iter().filter(|series| series.slot < GREY)
     }
 
     fn place(&self, at: u32) -> String {
@@ -167,7 +185,7 @@ impl Lines {
             pen_down = drawable;
         }
         let dash = if series.dashed { " dashed" } else { "" };
-        *svg += &format!("<path d=\"{path}\" class=\"line s{}{dash}\"/>", series.slot % SLOTS);
+        *svg += &format!("<path d=\"{path}\" class=\"line s{}{dash}\"/>", series.slot.min(GREY));
         let mark = if series.dashed { Mark::Hollow } else { Mark::Filled };
         // Each series starts at its own layer, so that markers of close lines do not cover each other.
         for (at, (layer, value)) in series.points.iter().enumerate() {
@@ -181,7 +199,7 @@ impl Lines {
                     Mark::Cross,
                     &title,
                 );
-            } else if at % MARKED == (3 * place + 2) % MARKED && (!self.log || *value > 0.0) {
+            } else if series.slot < GREY && at % MARKED == (3 * place + 2) % MARKED && (!self.log || *value > 0.0) {
                 marker(svg, [x.at(f64::from(*layer)), y.at(*value)], 3.5, series.slot, mark, "");
             }
         }
@@ -192,8 +210,7 @@ impl Lines {
         let drawable = |value: f64| value.is_finite() && (!self.log || value > 0.0);
         let end = |series: &Series| series.points.iter().rev().find(|point| drawable(point.1)).copied();
         let mut ends: Vec<(&Series, [f64; 2], f64)> = self
-            .series
-            .iter()
+            .named()
             .filter_map(|series| {
                 let (layer, value) = end(series)?;
                 let at = y.at(value);
@@ -207,7 +224,7 @@ impl Lines {
             area.bottom,
         );
         for (series, from, at) in ends {
-            let slot = series.slot % SLOTS;
+            let slot = series.slot;
             line(svg, from, [area.right + 8.0, at], &format!("leader s{slot}"));
             text(
                 svg,

@@ -2,18 +2,36 @@
 //! and dark. Every series has a colour, a marker of its own shape, and its name beside it.
 
 mod dots;
+mod heat;
 mod lines;
 mod scale;
 mod scatter;
 
 pub use dots::{Dot, DotRow, Dots};
+pub use heat::{Heat, HeatRow};
 pub use lines::{Axis, Bound, Lines, Series};
 pub use scatter::{Point, Scatter};
 
 use std::fmt::Write;
 
-/// Colours, and marker shapes, before they come round again.
+/// Colours, and marker shapes, that can be told apart.
 pub const SLOTS: usize = 8;
+/// The slot of all that have no colour of their own: thin and grey, without a name beside it.
+pub const GREY: usize = SLOTS;
+
+/// What has a colour in a chart.
+pub trait Coloured {
+    fn slot(&mut self) -> &mut usize;
+}
+
+/// What the values are, and how many things are grey.
+fn unit(unit: &str, slots: impl Iterator<Item = usize>) -> String {
+    match slots.filter(|slot| *slot >= GREY).count() {
+        0 => unit.into(),
+        1 => format!("{unit} · another one in grey"),
+        others => format!("{unit} · {others} others in grey"),
+    }
+}
 
 /// Where data is drawn, in pixels of the view box.
 #[derive(Clone, Copy)]
@@ -61,8 +79,9 @@ fn marker(svg: &mut String, [x, y]: [f64; 2], r: f64, slot: usize, mark: Mark, t
         Mark::Hollow => (SHAPES[slot % SLOTS], "mark hollow"),
         Mark::Cross => (CROSS, "mark cross"),
     };
-    let slot = slot % SLOTS;
-    let place = format!("translate({x:.1} {y:.1})scale({r})");
+    let slot = slot.min(GREY);
+    let r = if slot == GREY { 0.6 * r } else { r };
+    let place = format!("translate({x:.1} {y:.1})scale({r:.1})");
     let _ = write!(
         svg,
         "<path d=\"{shape}\" transform=\"{place}\" class=\"{class} s{slot}\">"

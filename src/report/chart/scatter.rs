@@ -1,19 +1,25 @@
 //! Cost against error, with the front of what nothing beats in both.
 
 use super::scale::Scale;
-use super::{Area, Bound, Mark, SLOTS, line, marker, open, short, text, width};
+use super::{Area, Bound, Coloured, GREY, Mark, line, marker, open, short, text, unit, width};
 
 /// A candidate.
 #[derive(Clone, Debug)]
 pub struct Point {
     pub name: String,
-    /// Colour and marker.
+    /// Colour and marker; without a name if it is [`GREY`].
     pub slot: usize,
     pub mark: Mark,
     pub cost: f64,
     pub error: f64,
     /// Shown when the pointer rests on the point.
     pub detail: String,
+}
+
+impl Coloured for Point {
+    fn slot(&mut self) -> &mut usize {
+        &mut self.slot
+    }
 }
 
 /// Points, less being better on both axes, which are logarithmic.
@@ -64,7 +70,13 @@ impl Scatter {
             &format!("{}: {} against {}", self.title, self.unit, self.cost_unit),
         );
         text(&mut svg, 0.0, 14.0, "title", &self.title);
-        text(&mut svg, 0.0, 30.0, "unit", &self.unit);
+        text(
+            &mut svg,
+            0.0,
+            30.0,
+            "unit",
+            &unit(&self.unit, points.iter().map(|point| point.slot)),
+        );
         self.axes(&mut svg, area, &x, &y);
         let front = front(&points);
         let path = if self.guide.is_empty() {
@@ -78,12 +90,14 @@ impl Scatter {
             .iter()
             .map(|[x, y]| [x - 6.0, x + 6.0, y - 6.0, y + 6.0])
             .collect();
-        for (point, at) in points.iter().zip(&spots) {
+        // Grey ones first, so that they cover nothing.
+        let (grey, named): (Vec<_>, Vec<_>) = points.iter().zip(&spots).partition(|(point, _)| point.slot >= GREY);
+        for (point, at) in grey.into_iter().chain(named.clone()) {
             marker(&mut svg, *at, 5.0, point.slot, point.mark, &point.detail);
         }
-        // What is on the front is named in any case, the rest where there is room.
+        // What has a colour is named: in any case if it is on the front, else where there is room.
         let on_front = |point: &Point| front.iter().any(|other| other.name == point.name);
-        let (first, rest): (Vec<_>, Vec<_>) = points.iter().zip(&spots).partition(|(point, _)| on_front(point));
+        let (first, rest): (Vec<_>, Vec<_>) = named.into_iter().partition(|(point, _)| on_front(point));
         for (point, at) in first.into_iter().chain(rest) {
             let name = short(&point.name);
             let (place, class, covered) = free_place(&name, *at, area, &taken);
@@ -96,7 +110,7 @@ impl Scatter {
                 &mut svg,
                 anchor,
                 place[3] - 3.0,
-                &format!("series {class} s{}", point.slot % SLOTS),
+                &format!("series {class} s{}", point.slot),
                 &name,
             );
         }

@@ -1,9 +1,9 @@
 //! Charts of a metric along steps, tokens or events, a line for each recipe.
 
 use super::super::Summarized;
-use super::super::chart::{Axis, Lines, SLOTS, Series};
+use super::super::chart::{Axis, Lines, Series};
 use super::super::recipes::Candidate;
-use super::{Figure, HALF, LINES, figure};
+use super::{Figure, HALF, figure, fold};
 
 /// What is drawn.
 pub struct Curves {
@@ -19,31 +19,30 @@ pub struct Curves {
 }
 
 impl Curves {
-    /// As many charts as it takes to have at most [`LINES`] lines in each, all with the same axis.
+    /// A chart of all recipes, and folded ones of those that have no colour in it, all with the same axis.
     pub fn figures(self, run: &Summarized, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
         let series = |candidate: &Candidate| Series {
             name: candidate.name.into(),
             slot: candidate.slot,
-            dashed: candidate.slot >= SLOTS,
+            dashed: false,
             points: points(candidate),
         };
         let all: Vec<Series> = run.candidates.iter().map(series).collect();
         let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
         let range: Vec<f64> = values.chain(self.range).collect();
-        let chart = |series: &[Series]| {
+        fold(all, &self.title, |title, series| {
             let lines = Lines {
-                title: self.title.clone(),
+                title,
                 unit: self.unit.into(),
                 log: self.log,
                 axis: self.axis,
                 metric: self.metric.into(),
-                series: series.to_vec(),
+                series,
                 range: range.clone(),
                 bound: None,
                 size: HALF,
             };
             figure(lines.svg(), String::new())
-        };
-        all.chunks(LINES).map(chart).collect()
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Figure, HALF, Size, THIRD, figure, final_value, of_group, series, unit};
 use crate::report::Summarized;
-use crate::report::chart::{Dot, DotRow, Dots, Lines, Mark, SLOTS, Series};
+use crate::report::chart::{Dot, DotRow, Dots, GREY, Lines, Mark, SLOTS, Series};
 use crate::report::index::Quantity;
 use crate::report::number;
 use crate::report::overview::{CUMULATIVE_ERROR, KL};
@@ -156,7 +156,12 @@ fn panel(
             name: name(member)
                 .filter(|name| !name.is_empty())
                 .unwrap_or_else(|| member.name.into()),
-            slot: if colours { (slot + 1 + at) % SLOTS } else { slot },
+            slot: match colours {
+                // The whole recipe has a colour too.
+                true if at + 1 < SLOTS => (slot + 1 + at) % SLOTS,
+                true => GREY,
+                false => slot,
+            },
             dashed: true,
             ..series(run, member, CUMULATIVE_ERROR)?
         })
@@ -172,8 +177,7 @@ fn panel(
         ..Lines::default()
     };
     Some(Figure {
-        markup: lines.svg(),
-        caption: String::new(),
         size: Size::Third,
+        ..figure(lines.svg(), String::new())
     })
 }

@@ -2,15 +2,17 @@
 
 mod curves;
 mod families;
+mod fold;
+mod gates;
 
 pub use curves::Curves;
+pub use fold::fold;
 
-use super::chart::{Axis, Bound, Lines, Mark, Point, SLOTS, Scatter, Series};
+use super::chart::{Axis, Heat, HeatRow, Lines, Mark, Point, Scatter, Series};
 use super::index::Quantity;
 use super::number;
 use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
-use super::verdicts;
 use super::{Summarized, kernels, recurrence, sources, swap_ffn};
 use crate::record::Phase::{Cumulative, Local};
 use crate::sweep::experiment::Kind;
@@ -23,12 +25,21 @@ pub struct Section {
     pub figures: Vec<Figure>,
 }
 
+impl Section {
+    /// Figures that are shown at once, or those that are folded.
+    pub fn figures(&self, folded: bool) -> Vec<&Figure> {
+        self.figures.iter().filter(|figure| figure.folded == folded).collect()
+    }
+}
+
 /// A chart and a line below it.
 pub struct Figure {
     /// Finished.
     pub markup: String,
     pub caption: String,
     pub size: Size,
+    /// Shown only if the reader opens it, below the section's other figures.
+    pub folded: bool,
 }
 
 /// How much of the page's width a figure takes.
@@ -52,9 +63,6 @@ impl Size {
 
 pub const HALF: [f64; 2] = [560.0, 370.0];
 const THIRD: [f64; 2] = [380.0, 250.0];
-
-/// Lines that one chart takes: beyond [`SLOTS`] they are dashed.
-const LINES: usize = 12;
 
 /// All sections that have something to show.
 pub fn sections(run: &Summarized) -> Vec<Section> {
@@ -82,10 +90,13 @@ fn of_model(run: &Summarized) -> Vec<Section> {
             intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
                     better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
                     marks pass all gates that bind them, crosses fail one, hollow marks are bound by none or not judged.",
-            figures: vec![
-                front(run, "Residual streams after the last layer", CUMULATIVE_ERROR),
-                front(run, "Logits", KL),
-            ],
+            figures: [
+                ("Residual streams after the last layer", CUMULATIVE_ERROR),
+                ("Logits", KL),
+            ]
+            .into_iter()
+            .flat_map(|(title, quantity)| front(run, title, quantity))
+            .collect(),
         },
         Section {
             id: "layers",
@@ -95,6 +106,14 @@ fn of_model(run: &Summarized) -> Vec<Section> {
                     one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
                     read its values. A cross at the top is NaN or infinity.",
             figures: error_by_layer(run),
+        },
+        Section {
+            id: "heat",
+            title: "Where the error arises",
+            intro: "Every recipe in every layer, the least error first: a column that stands out is a layer that all formats \
+                    hurt, a cell that stands out a layer that one of them hurts. Both maps have the same colours; rest the \
+                    pointer on a cell to read its value.",
+            figures: heat(run),
         },
         Section {
             id: "stored",
@@ -156,34 +175,25 @@ fn unit(quantity: Quantity) -> String {
     format!("{metric}, {}", quantity.phase)
 }
 
-/// The bound of the gates on a quantity, if they agree on one.
-fn bound(run: &Summarized, quantity: Quantity) -> Option<Bound> {
-    let rules = run.run.manifest.experiment.gates.iter();
-    let mut bounds = rules
-        .filter(|rule| Quantity::new(rule.phase, verdicts::site(rule), &rule.metric) == quantity)
-        .filter_map(|rule| Some((verdicts::bound(rule)?, rule)));
-    let (value, rule) = bounds.next()?;
-    bounds.all(|(other, _)| other == value).then(|| Bound {
-        value,
-        label: format!("gate {}", rule.require),
-    })
-}
-
 /// The line of a recipe, solid in its own colour.
 fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Option<Series> {
-    let layers = run.index.layers(candidate.name, quantity)?;
+    run.index.layers(candidate.name, quantity)?;
     Some(Series {
         name: candidate.name.into(),
         slot: candidate.slot,
-        dashed: candidate.slot >= SLOTS,
-        points: layers
-            .iter()
-            .filter_map(|(layer, summary)| Some((*layer.as_ref()?, summary.mean)))
-            .collect(),
+        dashed: false,
+        points: by_layer(run, candidate, quantity),
     })
 }
 
-fn front(run: &Summarized, title: &str, quantity: Quantity) -> Figure {
+/// Layers with their means over the windows.
+fn by_layer(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Vec<(u32, f64)> {
+    let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
+    let values = layers.filter_map(|(layer, summary)| Some((*layer.as_ref()?, summary.mean)));
+    values.collect()
+}
+
+fn front(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
     let point = |candidate: &Candidate| {
         let (cost, error) = (candidate.bytes_per_vector?, final_value(run, candidate.name, quantity)?);
         let (mark, verdict) = match candidate.gate {
@@ -209,24 +219,39 @@ fn front(run: &Summarized, title: &str, quantity: Quantity) -> Figure {
             ),
         })
     };
-    let scatter = Scatter {
-        title: title.into(),
-        unit: unit(quantity),
-        cost_unit: "bytes per stored KV vector".into(),
-        points: of_group(run, Group::Plain).filter_map(point).collect(),
-        bound: bound(run, quantity),
-        guide: Vec::new(),
-        size: HALF,
-    };
-    let missing: Vec<&str> = of_group(run, Group::Plain)
-        .filter(|c| final_value(run, c.name, quantity).is_some_and(|value| !value.is_finite() || value <= 0.0))
-        .map(|candidate| candidate.name)
-        .collect();
-    let mut caption = own_error(run, quantity);
-    if !missing.is_empty() {
-        caption += &format!(" Not drawn (0, NaN or infinite): {}.", missing.join(", "));
+    let points: Vec<Point> = of_group(run, Group::Plain).filter_map(point).collect();
+    fold(points, title, |title, points| {
+        let names: Vec<&str> = points.iter().map(|point| point.name.as_str()).collect();
+        let gate = gates::line(run, quantity, &names);
+        let drawable = |point: &&Point| point.error.is_finite() && point.error > 0.0;
+        let missing = points
+            .iter()
+            .filter(|point| !drawable(point))
+            .map(|point| point.name.clone());
+        let missing: Vec<String> = missing.collect();
+        let mut caption = captions(gate.as_ref(), own_error(run, quantity));
+        if !missing.is_empty() {
+            caption += &format!(" Not drawn (0, NaN or infinite): {}.", missing.join(", "));
+        }
+        let scatter = Scatter {
+            title,
+            unit: unit(quantity),
+            cost_unit: "bytes per stored KV vector".into(),
+            points,
+            bound: gate.map(|gate| gate.bound),
+            guide: Vec::new(),
+            size: HALF,
+        };
+        figure(scatter.svg(), caption)
+    })
+}
+
+/// What is said of the gate's line, and then the rest.
+fn captions(gate: Option<&gates::Line>, rest: String) -> String {
+    match gate {
+        Some(gate) => format!("{} {rest}", gate.caption),
+        None => rest,
     }
-    figure(scatter.svg(), caption)
 }
 
 /// What the reference's own error is, so that nobody reads more into a chart than it can tell.
@@ -252,52 +277,49 @@ pub fn figure(markup: String, caption: String) -> Figure {
         markup,
         caption,
         size: Size::Half,
+        folded: false,
     }
 }
 
-/// Lines of the plain recipes, as many charts as it takes to have at most [`LINES`] in each.
+/// Lines of the plain recipes.
 fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, range: &[f64]) -> Vec<Figure> {
     let all: Vec<Series> = of_group(run, Group::Plain)
         .filter_map(|candidate| series(run, candidate, quantity))
         .collect();
-    let range: Vec<f64> = all
-        .iter()
-        .flat_map(|s| s.points.iter().map(|point| point.1))
-        .chain(range.to_vec())
-        .collect();
-    let parts = all.len().div_ceil(LINES).max(1);
-    let chart = |(part, series): (usize, &[Series])| {
-        let title = if parts > 1 {
-            format!("{title} ({} of {parts})", part + 1)
-        } else {
-            title.into()
-        };
+    let values = all.iter().flat_map(|s| s.points.iter().map(|point| point.1));
+    let range: Vec<f64> = values.chain(range.iter().copied()).collect();
+    fold(all, title, |title, series| {
+        let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
+        let gate = gates::line(run, quantity, &names);
+        let caption = captions(gate.as_ref(), own_error(run, quantity));
+        let bound = gate.map(|gate| gate.bound);
         let lines = Lines {
             title,
             unit: unit(quantity),
             log,
             axis: Axis::Layers,
             metric: quantity.metric.into(),
-            series: series.to_vec(),
-            range: range.clone(),
-            bound: bound(run, quantity),
+            series,
+            range: range
+                .iter()
+                .copied()
+                .chain(bound.iter().map(|bound| bound.value))
+                .collect(),
+            bound,
             size: HALF,
         };
-        figure(lines.svg(), own_error(run, quantity))
-    };
-    all.chunks(all.len().div_ceil(parts).max(1))
-        .enumerate()
-        .map(chart)
-        .collect()
+        figure(lines.svg(), caption)
+    })
 }
 
 fn error_by_layer(run: &Summarized) -> Vec<Figure> {
     let both = [LOCAL_ERROR, CUMULATIVE_ERROR];
-    let names = of_group(run, Group::Plain).map(|candidate| candidate.name);
-    let range: Vec<f64> = names
-        .flat_map(|name| both.map(|quantity| run.index.means(name, quantity)))
-        .flatten()
-        .collect();
+    let names: Vec<&str> = of_group(run, Group::Plain).map(|candidate| candidate.name).collect();
+    let gates = both.iter().filter_map(|quantity| gates::line(run, *quantity, &names));
+    let values = names
+        .iter()
+        .flat_map(|name| both.map(|quantity| run.index.means(name, quantity)));
+    let range: Vec<f64> = values.flatten().chain(gates.map(|gate| gate.bound.value)).collect();
     let local = plain_lines(run, "Local: each layer by itself", LOCAL_ERROR, true, &range);
     let cumulative = plain_lines(run, "Cumulative: running free", CUMULATIVE_ERROR, true, &range);
     // Side by side: the same recipes at the left and at the right.
@@ -309,6 +331,38 @@ fn error_by_layer(run: &Summarized) -> Vec<Figure> {
             (left, right) => figures.extend(left.into_iter().chain(right)),
         }
     }
+}
+
+/// Error of every recipe in every layer, fed the reference's input and running free.
+fn heat(run: &Summarized) -> Vec<Figure> {
+    let maps = [
+        ("Local: each layer by itself", LOCAL_ERROR),
+        ("Cumulative: running free", CUMULATIVE_ERROR),
+    ];
+    let recipes: Vec<&Candidate> = run.candidates.iter().filter(|c| c.group != Group::Reference).collect();
+    let range = recipes
+        .iter()
+        .flat_map(|c| maps.map(|(_, quantity)| by_layer(run, c, quantity)));
+    let range: Vec<f64> = range.flatten().map(|(_, value)| value).collect();
+    let map = |(title, quantity): (&str, Quantity)| {
+        let row = |candidate: &&Candidate| HeatRow {
+            name: candidate.name.into(),
+            values: by_layer(run, candidate, quantity),
+        };
+        let heat = Heat {
+            title: title.into(),
+            unit: unit(quantity),
+            metric: quantity.metric.into(),
+            rows: recipes.iter().map(row).filter(|row| !row.values.is_empty()).collect(),
+            range: range.clone(),
+            width: 1120.0,
+        };
+        Figure {
+            size: Size::Whole,
+            ..figure(heat.svg(), String::new())
+        }
+    };
+    maps.map(map).into()
 }
 
 fn selection(run: &Summarized) -> Vec<Figure> {

@@ -98,7 +98,7 @@ impl Values {
             Self::Integers([from, to]) => {
                 let count = to.abs_diff(from).saturating_add(1);
                 let bits = bits(purpose, len, data);
-                let whole = |bits: u64| i128::from(from) + (u128::from(bits) * u128::from(count) >> 64) as i128;
+                let whole = |bits: u64| i128::from(from) + ((u128::from(bits) * u128::from(count)) >> 64) as i128;
                 return Ok(bits.map(whole).flat_map_iter(|x| whole_bytes(x, dtype)).collect());
             }
             Self::Site(ref pattern) => {

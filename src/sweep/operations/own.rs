@@ -246,7 +246,7 @@ impl Output {
         if self.equal {
             return Err("equal and bound are both given, expected one of them".into());
         }
-        if !(0.0..1.0).contains(&relative) || !(absolute >= 0.0 && absolute.is_finite()) {
+        if !((0.0..1.0).contains(&relative) && absolute >= 0.0 && absolute.is_finite()) {
             return Err(format!(
                 "bound: relative = {relative}, absolute = {absolute}, expected 0 <= relative < 1 and a finite absolute >= 0"
             ));
