@@ -190,8 +190,8 @@ impl Storage {
 
 impl Made {
     /// Whether all codes are the same but for their signs.
-    fn is_flat(&self) -> bool {
-        let codes = || self.codes.iter().flatten().flatten();
+    fn is_flat(&self, codes: &[Option<Vec<u16>>]) -> bool {
+        let codes = || codes.iter().flatten().flatten();
         let first = codes().next().copied().unwrap_or(0);
         let sign = self.sign;
         codes().all(|code| code & !sign == first & !sign)
@@ -249,6 +249,7 @@ impl Fit {
             code_share: storage.code_share(problem, &sample.cells, &made.codes, ways.1),
             score: 0.0,
         };
+        let mut flat = made.is_flat(&made.codes);
         if !fit.settled() && maker.format.scaling.is_some() && ways.0.recode.is_none() {
             let under = under(problem, storage, maker, &sample.cells, ways.0.order);
             let code_share = storage.code_share(problem, &sample.cells, &under, ways.1);
@@ -258,11 +259,12 @@ impl Fit {
                 ..fit.clone()
             };
             if follows.worth(storage) > fit.worth(storage) {
+                flat = made.is_flat(&under);
                 fit = follows;
             }
         }
         // Of a maker that makes the same of everything, agreement says nothing.
-        fit.score = fit.worth(storage) - if made.is_flat() { 1.0 } else { 0.0 };
+        fit.score = fit.worth(storage) - if flat { 1.0 } else { 0.0 };
         fit
     }
 
