@@ -16,7 +16,7 @@ use crate::formats::Repr;
 const WRONG: usize = 256;
 const RIGHT: usize = 128;
 /// Elements that are looked at.
-const ELEMENTS: usize = 1 << 13;
+const ELEMENTS: usize = 1 << 12;
 
 /// A cell whose codes are looked at.
 struct Seen {

@@ -56,6 +56,8 @@ pub struct Fit {
 struct Made {
     scales: Vec<Option<u32>>,
     codes: Vec<Option<Vec<u16>>>,
+    /// The bit of a code that is its sign.
+    sign: u16,
 }
 
 impl Storage {
@@ -119,7 +121,7 @@ impl Storage {
         let share = |way: &Way, part: usize| {
             self.code_share(problem, &cells[..cells.len() / part], &made[..cells.len() / part], *way)
         };
-        self.best(&self.code_orders, self.code_recodes.len(), (0.6, 0.9), share)
+        self.best(&self.code_orders, self.code_recodes.len(), (0.6, 0.9, 0.4), share)
     }
 
     fn best_scales(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>]) -> (Way, f64) {
@@ -131,17 +133,17 @@ impl Storage {
                 *way,
             )
         };
-        self.best(&self.scale_orders, self.scale_recodes.len(), (0.85, 0.95), share)
+        self.best(&self.scale_orders, self.scale_recodes.len(), (0.85, 0.95, 0.9), share)
     }
 
     /// Orders alone, recodes alone, and if neither is enough, both. `least`: what an order and what a recode must explain,
-    /// so that none is chosen for what it explains by chance.
+    /// so that none is chosen for what it explains by chance, and what is enough for both not to be tried.
     /// `share` takes a part of the sample where that tells enough.
     fn best(
         &self,
         orders: &Orders,
         recodes: usize,
-        least: (f64, f64),
+        least: (f64, f64, f64),
         share: impl Fn(&Way, usize) -> f64,
     ) -> (Way, f64) {
         let mut best = (Way::default(), share(&Way::default(), 1));
@@ -169,7 +171,7 @@ impl Storage {
                 recode: Some(recode),
             });
         }
-        if reached < 0.9 {
+        if reached < least.2 {
             for order in 1..orders.0.len() {
                 for recode in 0..recodes {
                     let way = Way {
@@ -187,6 +189,14 @@ impl Storage {
 }
 
 impl Made {
+    /// Whether all codes are the same but for their signs.
+    fn is_flat(&self, codes: &[Option<Vec<u16>>]) -> bool {
+        let codes = || codes.iter().flatten().flatten();
+        let first = codes().next().copied().unwrap_or(0);
+        let sign = self.sign;
+        codes().all(|code| code & !sign == first & !sign)
+    }
+
     fn new(problem: &Problem, maker: &Maker, sample: &Sample) -> Self {
         let scales = sample.groups.iter().map(|group| maker.scale(problem, *group)).collect();
         let codes = |cell: &Cell| {
@@ -200,7 +210,8 @@ impl Made {
             maker.codes(problem, cell, scale)
         };
         let codes = sample.cells.iter().map(codes).collect();
-        Self { scales, codes }
+        let sign = 1 << (problem.format.element.bits - 1);
+        Self { scales, codes, sign }
     }
 }
 
@@ -238,6 +249,7 @@ impl Fit {
             code_share: storage.code_share(problem, &sample.cells, &made.codes, ways.1),
             score: 0.0,
         };
+        let mut flat = made.is_flat(&made.codes);
         if !fit.settled() && maker.format.scaling.is_some() && ways.0.recode.is_none() {
             let under = under(problem, storage, maker, &sample.cells, ways.0.order);
             let code_share = storage.code_share(problem, &sample.cells, &under, ways.1);
@@ -247,10 +259,12 @@ impl Fit {
                 ..fit.clone()
             };
             if follows.worth(storage) > fit.worth(storage) {
+                flat = made.is_flat(&under);
                 fit = follows;
             }
         }
-        fit.score = fit.worth(storage);
+        // Of a maker that makes the same of everything, agreement says nothing.
+        fit.score = fit.worth(storage) - if flat { 1.0 } else { 0.0 };
         fit
     }
 
