@@ -105,7 +105,7 @@ impl Part {
             Self::Range(a, b) => Some(format!("{unit}s {a} to {b}")),
             Self::Every(modulus, residues) => Some(match &residues[..] {
                 [one] if *modulus == 2 => format!("every second {unit}, from {unit} {one} on"),
-                [one] => format!("every {modulus}th {unit}, from {unit} {one} on"),
+                [one] => format!("one {unit} of every {modulus}, from {unit} {one} on"),
                 [a, .., b] if b - a + 1 == residues.len() => format!("{unit}s {a} to {b} of every {modulus}"),
                 many => {
                     let list: Vec<String> = many.iter().map(ToString::to_string).collect();
