@@ -25,8 +25,9 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     if constant == 1 && fits(&|_| Some(constant)) {
         return constant.to_string();
     }
-    // Where one size fits, it is meant; where several do, nothing tells which.
-    if let [only] = names.iter().filter(found).collect::<Vec<_>>()[..] {
+    // Where one size fits, it is meant; where several do, nothing tells which. Small letters are bytes and flags.
+    let extent = |name: &&&str| name.starts_with(char::is_uppercase);
+    if let [only] = names.iter().filter(found).filter(extent).collect::<Vec<_>>()[..] {
         return only.to_string();
     }
     if shapes.len() > 1 && fits(&|_| Some(constant)) {

@@ -90,10 +90,3 @@ pub const TIMES_PEER: Metric = metric(
     Better::Higher,
     Show::Significant,
 );
-
-impl Metric {
-    /// Whether it is a time or is computed from one, so that it differs from run to run even if nothing else does.
-    pub fn timed(&self) -> bool {
-        self.unit == "µs" || [&OF_COPY, &OF_COPY_ROTATED, &OF_MATMUL, &TIMES_PEER].contains(&self)
-    }
-}

@@ -43,6 +43,10 @@ impl<'a> Source<'a> {
         Self { values, rotation: None }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     pub fn len(&self) -> usize {
         match self.values {
             Values::Slice(x) => x.len(),

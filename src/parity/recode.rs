@@ -443,7 +443,7 @@ pub fn of_codes(repr: Repr, bits: u32) -> Vec<Recode> {
         all.push(Recode::new(
             subnormals,
             "0 where they are subnormal, with their sign",
-            move |b| flushed(b),
+            flushed,
         ));
         all.push(Recode::new(subnormals, "+0 where they are subnormal", move |b| {
             if b & low < normal { 0 } else { b }

@@ -48,7 +48,7 @@ pub const HELD_OUT: &[Kind] = &[
     }),
     kind("even rows exchanged with odd ones", &[Layout, Stale], &[], |t| {
         let cols = t.grid.cols;
-        t.reorder(|i| (i / cols ^ 1) * cols + i % cols);
+        t.reorder(|i| ((i / cols) ^ 1) * cols + i % cols);
         true
     }),
     kind("16-bit words swapped in part", &[Layout, NibbleOrder], &[], |t| {
