@@ -229,7 +229,7 @@ pub fn diagnose_from(
     };
     let own = &formats[..1];
     if named {
-        let mut candidates = rules::candidates(&problem, &declared, own, true, done);
+        let mut candidates = rules::candidates(&problem, &declared, own, done);
         if candidates
             .first()
             .is_some_and(|own| own.format == formats[0] && own.exact())
@@ -244,7 +244,7 @@ pub fn diagnose_from(
             );
         }
     }
-    let candidates = rules::candidates(&problem, &declared, &formats, false, done);
+    let candidates = rules::candidates(&problem, &declared, &formats, done);
     let (exact, close): (Vec<Candidate>, Vec<Candidate>) = candidates.into_iter().partition(Candidate::exact);
     let tolerated: Vec<Candidate> = close
         .iter()
@@ -300,7 +300,7 @@ fn explain(
             under_stored: false,
             ..view
         };
-        exact = rules::candidates(problem, &stored, formats, false, done);
+        exact = rules::candidates(problem, &stored, formats, done);
         exact.retain(Candidate::exact);
     }
     let mut rest = scales::classify(problem, &fit.maker, &view, &tally, view.under_stored);

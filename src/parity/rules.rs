@@ -2,10 +2,9 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use super::levels::{Level, levels};
 use super::maker::{Maker, name};
 use super::problem::{Problem, Sample};
-use super::verify::View;
+use super::verify::{Tally, View};
 use crate::formats::{Format, Scale};
 
 /// Elements that every rule is held against before any is held against all.
@@ -41,18 +40,13 @@ impl Candidate {
     }
 
     /// A maker held against all bytes.
-    pub fn new(problem: &Problem, view: &View, maker: &Maker, level: Level, done: &AtomicUsize) -> Self {
-        let tally = view.tally(problem, maker, done);
+    fn new(maker: &Maker, tally: &Tally) -> Self {
         Self {
             format: maker.format,
             wrong_scales: tally.wrong_scales,
             wrong_codes: tally.wrong_codes,
             wrong_blocks: tally.wrong_blocks,
-            wrong_globals: if level == Level::AsStored {
-                0
-            } else {
-                maker.globals.len()
-            },
+            wrong_globals: 0,
             close: !tally.far,
         }
     }
@@ -98,52 +92,35 @@ fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> Gla
 }
 
 /// The rules of `formats` that explain a sample, with the element's own cast or, where only codes differ, any other, held
-/// against all bytes. Approximate ones may differ by a little. With `first` no more than the first that explains all.
-pub fn candidates(
-    problem: &Problem,
-    view: &View,
-    formats: &[Format],
-    first: bool,
-    done: &AtomicUsize,
-) -> Vec<Candidate> {
+/// against all bytes. Approximate ones may differ by a little.
+pub fn candidates(problem: &Problem, view: &View, formats: &[Format], done: &AtomicUsize) -> Vec<Candidate> {
     let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));
-    let mut found: Vec<Candidate> = Vec::new();
+    let mut makers = Vec::new();
     for format in formats {
-        let Some((level, globals)) = levels(problem, format)
-            .into_iter()
-            .find(|(level, _)| *level == Level::AsStored)
-        else {
-            continue;
-        };
-        let maker = Maker {
-            format: *format,
-            globals,
-            input: None,
-        };
+        let maker = super::as_stored(problem, format);
         // Most rules are out after a few blocks.
         let seen = glance(problem, view, &maker, &few);
         if seen.scales * 10 > few.groups.len() || (seen.scales > 0 && !approximate(format)) {
             continue;
         }
         let seen = glance(problem, view, &maker, &sample);
-        if seen.scales + seen.codes == 0 || (approximate(format) && seen.scales * 10 < sample.groups.len()) {
-            found.push(Candidate::new(problem, view, &maker, level, done));
+        let explained = seen.scales + seen.codes == 0;
+        if explained || (approximate(format) && seen.scales * 10 < sample.groups.len()) {
+            makers.push(maker.clone());
         }
-        if seen.scales == 0 && !found.last().is_some_and(|last| last.format == *format && last.exact()) {
-            for format in format.by_casts().into_iter().skip(1) {
-                let maker = Maker {
-                    format,
-                    ..maker.clone()
-                };
-                if glance(problem, view, &maker, &sample).codes == 0 {
-                    let candidate = Candidate::new(problem, view, &maker, level, done);
-                    found.extend(Some(candidate).filter(Candidate::exact));
-                }
-            }
-        }
-        if first && found.last().is_some_and(Candidate::exact) {
-            break;
+        if seen.scales == 0 && !explained {
+            let others = format.by_casts().into_iter().skip(1);
+            let others = others.map(|format| Maker {
+                format,
+                ..maker.clone()
+            });
+            makers.extend(others.filter(|maker| glance(problem, view, maker, &sample).codes == 0));
         }
     }
-    found
+    let tallies = view.tallies(problem, &makers, done);
+    makers
+        .iter()
+        .zip(&tallies)
+        .map(|(maker, tally)| Candidate::new(maker, tally))
+        .collect()
 }

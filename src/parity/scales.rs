@@ -15,6 +15,8 @@ use crate::formats::Scale;
 /// Blocks that are looked at, of the wrong and of the right ones.
 const WRONG: usize = 512;
 const RIGHT: usize = 256;
+/// Blocks that must differ for what they have in common to say something.
+const SEVERAL: usize = 4;
 /// Elements of all blocks that are looked at.
 const ELEMENTS: usize = 1 << 15;
 /// Elements of the largest blocks of which each is tried to be left out.
@@ -174,8 +176,9 @@ impl<'a> Scales<'a> {
         self.neighbours();
         self.others();
         self.without_elements();
-        self.recodes();
         self.limits();
+        self.recodes();
+        self.special();
     }
 
     fn steps(&mut self) {
@@ -314,7 +317,7 @@ impl<'a> Scales<'a> {
         }
         let mut values: Vec<u32> = self.wrong.iter().map(|block| block.stored).collect();
         values.sort_unstable();
-        if let Some(&common) = values.get(values.len() / 2) {
+        if let Some(&common) = values.get(values.len() / 2).filter(|_| values.len() >= SEVERAL) {
             let shown = show(&self.scale(), common);
             self.hold(
                 Cause::Missing,
@@ -333,6 +336,10 @@ impl<'a> Scales<'a> {
     }
 
     fn limits(&mut self) {
+        // One scale is always as large as the largest.
+        if self.wrong.len() < SEVERAL {
+            return;
+        }
         let stored = || {
             self.wrong
                 .iter()
@@ -363,9 +370,14 @@ impl<'a> Scales<'a> {
         );
         self.hold(
             Cause::Saturation,
-            format!("of scales: none is above {most:e}"),
+            format!("of scales: none is above {most:e}, as of values that are clamped"),
             |_, block| Some(clamp(block, most, false)),
         );
+    }
+
+    fn special(&mut self) {
+        let problem = self.problem;
+        let value = |bits: u32| problem.value(bits);
         let highest = match self.scale() {
             Scale::E8m0(_) => 254,
             Scale::E4m3(_) => 0x7e,

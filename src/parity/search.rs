@@ -56,8 +56,6 @@ pub struct Fit {
 struct Made {
     scales: Vec<Option<u32>>,
     codes: Vec<Option<Vec<u16>>>,
-    /// The bit of a code that is its sign.
-    sign: u16,
 }
 
 impl Storage {
@@ -189,14 +187,6 @@ impl Storage {
 }
 
 impl Made {
-    /// Whether all codes are the same but for their signs.
-    fn is_flat(&self, codes: &[Option<Vec<u16>>]) -> bool {
-        let codes = || codes.iter().flatten().flatten();
-        let first = codes().next().copied().unwrap_or(0);
-        let sign = self.sign;
-        codes().all(|code| code & !sign == first & !sign)
-    }
-
     fn new(problem: &Problem, maker: &Maker, sample: &Sample) -> Self {
         let scales = sample.groups.iter().map(|group| maker.scale(problem, *group)).collect();
         let codes = |cell: &Cell| {
@@ -210,8 +200,7 @@ impl Made {
             maker.codes(problem, cell, scale)
         };
         let codes = sample.cells.iter().map(codes).collect();
-        let sign = 1 << (problem.format.element.bits - 1);
-        Self { scales, codes, sign }
+        Self { scales, codes }
     }
 }
 
@@ -249,7 +238,7 @@ impl Fit {
             code_share: storage.code_share(problem, &sample.cells, &made.codes, ways.1),
             score: 0.0,
         };
-        let mut flat = made.is_flat(&made.codes);
+        let mut flat = is_flat(problem, &made.codes);
         if !fit.settled() && maker.format.scaling.is_some() && ways.0.recode.is_none() {
             let under = under(problem, storage, maker, &sample.cells, ways.0.order);
             let code_share = storage.code_share(problem, &sample.cells, &under, ways.1);
@@ -259,8 +248,8 @@ impl Fit {
                 ..fit.clone()
             };
             if follows.worth(storage) > fit.worth(storage) {
-                flat = made.is_flat(&under);
                 fit = follows;
+                flat = is_flat(problem, &under);
             }
         }
         // Of a maker that makes the same of everything, agreement says nothing.
@@ -311,7 +300,7 @@ impl Fit {
             .map(|(_, steps)| steps)
             .sum();
         let scales = match self.follows {
-            true => self.scale_share.max(0.9 * self.code_share),
+            true => self.scale_share.max(0.97 * self.code_share),
             false => self.scale_share,
         };
         scales + self.code_share - STEP * (steps + more)
@@ -420,6 +409,15 @@ fn under(problem: &Problem, storage: &Storage, maker: &Maker, cells: &[Cell], or
         maker.codes(problem, cell, scale)
     };
     cells.iter().map(codes).collect()
+}
+
+/// Whether nearly all codes are the same but for their signs.
+fn is_flat(problem: &Problem, codes: &[Option<Vec<u16>>]) -> bool {
+    let sign = 1 << (problem.format.element.bits - 1);
+    let mut codes: Vec<u16> = codes.iter().flatten().flatten().map(|code| code & !sign).collect();
+    codes.sort_unstable();
+    let most = codes.chunk_by(|a, b| a == b).map(<[u16]>::len).max().unwrap_or(0);
+    most * 10 >= codes.len() * 9
 }
 
 fn better(best: Fit, fit: Fit) -> Fit {

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use super::maker::Maker;
+use super::maker::{Input, Maker};
 use super::place::Hits;
 use super::problem::Problem;
 use super::search::{Storage, Way};
-use crate::formats::{Format, GlobalScale};
+use crate::formats::{Format, GlobalScale, Repr, Single};
 use crate::packed::codes;
 
 /// What differs from what a maker makes.
@@ -94,36 +94,68 @@ impl View<'_> {
 
     /// Holds a maker against all bytes.
     pub fn tally(&self, problem: &Problem, maker: &Maker, done: &AtomicUsize) -> Tally {
-        let strips = (0..problem.strips().1).into_par_iter();
-        let strip = |index: usize| {
-            let tally = self.strip(problem, maker, index);
-            done.fetch_add(problem.strip(index).1, Ordering::Relaxed);
-            tally
-        };
-        // In order, so that lists of groups and elements are in order too.
-        let tally = strips.map(strip).reduce(Tally::default, Tally::merge);
-        // Of groups that span strips.
-        Tally {
-            wrong_blocks: tally.wrong_blocks.min(problem.grid.len()),
-            ..tally
-        }
+        let tallies = self.tallies(problem, std::slice::from_ref(maker), done);
+        tallies.into_iter().next().unwrap_or_default()
     }
 
-    fn strip(&self, problem: &Problem, maker: &Maker, index: usize) -> Tally {
-        let grid = problem.grid;
+    /// Holds makers against all bytes. What they make alike is made once.
+    pub fn tallies(&self, problem: &Problem, makers: &[Maker], done: &AtomicUsize) -> Vec<Tally> {
+        let strips = (0..problem.strips().1).into_par_iter();
+        let strip = |index: usize| {
+            let tallies = self.strip(problem, makers, index);
+            done.fetch_add(problem.strip(index).1, Ordering::Relaxed);
+            tallies
+        };
+        let none = || vec![Tally::default(); makers.len()];
+        // In order, so that lists of groups and elements are in order too.
+        let merge = |a: Vec<Tally>, b: Vec<Tally>| a.into_iter().zip(b).map(|(a, b)| a.merge(b)).collect();
+        let tallies: Vec<Tally> = strips.map(strip).reduce(none, merge);
+        // Of groups that span strips.
+        let blocks = |tally: Tally| Tally {
+            wrong_blocks: tally.wrong_blocks.min(problem.grid.len()),
+            ..tally
+        };
+        tallies.into_iter().map(blocks).collect()
+    }
+
+    fn strip(&self, problem: &Problem, makers: &[Maker], index: usize) -> Vec<Tally> {
         let (at, len) = problem.strip(index);
-        let (cols, width, across) = (grid.cols, grid.tile.1, grid.count.1);
+        let source = problem.source.read(at, len);
+        let mut done: Vec<(Scaled, Strip)> = Vec::new();
+        let tally = |maker: &Maker| {
+            let (scaled, tally) = self.scales(problem, maker, index);
+            let alike = done
+                .iter()
+                .find(|(other, _)| other.same(&scaled))
+                .map(|(_, strip)| strip.clone());
+            let strip = alike.unwrap_or_else(|| self.codes(problem, maker, &scaled, &source, at));
+            let tally = scaled.with(&strip, tally);
+            done.push((scaled, strip));
+            tally
+        };
+        makers.iter().map(tally).collect()
+    }
+
+    /// The factors of a strip, and what of its scales differs.
+    fn scales(&self, problem: &Problem, maker: &Maker, index: usize) -> (Scaled, Tally) {
+        let grid = problem.grid;
+        let across = grid.count.1;
         let first_group = problem.row_of_groups(index) * across;
         // A group of several strips is judged with the first.
-        let first_strip = at / cols == grid.place(first_group)[0] * grid.tile.0;
+        let first_strip = problem.strip(index).0 / grid.cols == grid.place(first_group)[0] * grid.tile.0;
         let mut tally = Tally::default();
-        let mut wrong = vec![false; across];
-        let mut unjudged = vec![false; across];
-        let mut factors: Vec<(Option<crate::formats::Single>, f32)> = Vec::with_capacity(across);
-        for (i, wrong) in wrong.iter_mut().enumerate() {
+        let mut scaled = Scaled {
+            repr: maker.format.repr(),
+            input: maker.input,
+            wrong: vec![false; across],
+            unjudged: vec![false; across],
+            // All groups of a strip are under one global scale.
+            single: maker.single(problem, first_group),
+            factors: vec![f32::NAN; across],
+        };
+        for i in 0..across {
             let group = first_group + i;
             let Some(made) = maker.scale(problem, group) else {
-                factors.push((maker.single(problem, group), f32::NAN));
                 continue;
             };
             let stored = self.scale(problem, group);
@@ -132,29 +164,32 @@ impl View<'_> {
                 tally.wrong_scales += 1;
                 tally.far |= stored.is_some_and(|stored| stored.abs_diff(made) > 1);
                 tally.groups.push(group);
-                *wrong = true;
+                scaled.wrong[i] = true;
             }
-            unjudged[i] = stored.is_some_and(|stored| problem.value(stored).is_nan());
+            scaled.unjudged[i] = stored.is_some_and(|stored| problem.value(stored).is_nan());
             let under = stored.filter(|_| self.under_stored).unwrap_or(made);
-            let single = maker.single(problem, group);
-            let factor = single
-                .as_ref()
-                .map_or(1.0, |single| single.factor(under, problem.amax[group]));
-            factors.push((single, factor));
+            if let Some(single) = &scaled.single {
+                scaled.factors[i] = single.factor(under, problem.amax[group]);
+            }
         }
+        (scaled, tally)
+    }
+
+    /// What of the codes of a strip differs.
+    fn codes(&self, problem: &Problem, maker: &Maker, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
+        let grid = problem.grid;
+        let (cols, width) = (grid.cols, grid.tile.1);
         let mut x = match maker.input {
-            None => problem.source.read(at, len),
+            None => source.to_vec(),
             Some(_) => {
                 let row = |r: usize| maker.row(problem, at + r * cols, cols);
-                (0..len / cols).flat_map(row).collect()
+                (0..source.len() / cols).flat_map(row).collect()
             }
         };
-        if problem.format.scaling.is_some() {
+        if let Some(single) = &scaled.single {
             for row in x.chunks_exact_mut(cols) {
-                for (block, (single, factor)) in row.chunks_mut(width).zip(&factors) {
-                    if let Some(single) = single {
-                        block.iter_mut().for_each(|x| *x = single.scaled(*x, *factor));
-                    }
+                for (block, factor) in row.chunks_mut(width).zip(&scaled.factors) {
+                    block.iter_mut().for_each(|x| *x = single.scaled(*x, *factor));
                 }
             }
         }
@@ -165,25 +200,25 @@ impl View<'_> {
         };
         let encoded = bare.encode(&x, cols, GlobalScale::Own);
         let bytes = encoded.part("data");
+        let mut strip = Strip::default();
         if self.is_plain() {
-            let bits = problem.format.element.stored_bits();
-            let start = at * bits / 8;
+            let start = at * problem.format.element.stored_bits() / 8;
             if problem.stored.data.get(start..start + bytes.len()) == Some(bytes) {
-                tally.wrong_blocks = wrong.iter().filter(|wrong| **wrong).count();
-                return tally;
+                return strip;
             }
         }
-        let made = codes(&maker.format, bytes);
+        strip.groups = vec![false; grid.count.1];
+        let tally = &mut strip.tally;
         let sign = 1 << (problem.format.element.bits - 1);
-        let mut seen = vec![usize::MAX; across];
-        for (i, code) in made.into_iter().enumerate() {
+        let mut seen = vec![usize::MAX; grid.count.1];
+        for (i, code) in codes(&maker.format, bytes).into_iter().enumerate() {
             let (row, c) = (i / cols, i % cols);
             let group = c / width;
             let Some(stored) = self.code(problem, at + i) else {
                 continue;
             };
             let made = self.code_as_stored(code);
-            if stored == made || unjudged[group] {
+            if stored == made || scaled.unjudged[group] {
                 continue;
             }
             tally.wrong_codes += 1;
@@ -198,9 +233,54 @@ impl View<'_> {
                 seen[group] = row;
                 tally.elements.push(at + i);
             }
-            wrong[group] = true;
+            strip.groups[group] = true;
         }
-        tally.wrong_blocks = wrong.iter().filter(|wrong| **wrong).count();
-        tally
+        strip
+    }
+}
+
+/// What the values of a strip are multiplied or divided by, and what is known of its scales.
+struct Scaled {
+    repr: Repr,
+    input: Option<&'static Input>,
+    /// Whether the scale differs, by group.
+    wrong: Vec<bool>,
+    /// Whether it is NaN, so that its codes mean nothing.
+    unjudged: Vec<bool>,
+    single: Option<Single>,
+    factors: Vec<f32>,
+}
+
+/// What differs of the codes of a strip, and in which groups.
+#[derive(Clone, Default)]
+struct Strip {
+    tally: Tally,
+    groups: Vec<bool>,
+}
+
+impl Scaled {
+    /// Whether the same codes come of it.
+    fn same(&self, other: &Self) -> bool {
+        let bits = |scaled: &Self| -> Vec<u32> { scaled.factors.iter().map(|factor| factor.to_bits()).collect() };
+        // Whether they multiply or divide, and what becomes of the sign of zero.
+        let operation = |scaled: &Self| {
+            let scaled = |x: f32| scaled.single.as_ref().map(|single| single.scaled(x, 3.0).to_bits());
+            [scaled(1.0), scaled(-0.0)]
+        };
+        let input = |scaled: &Self| scaled.input.map(std::ptr::from_ref);
+        self.repr == other.repr
+            && input(self) == input(other)
+            && operation(self) == operation(other)
+            && bits(self) == bits(other)
+    }
+
+    fn with(&self, strip: &Strip, tally: Tally) -> Tally {
+        let wrong = self.wrong.iter().enumerate();
+        let wrong = wrong.filter(|(i, wrong)| **wrong || strip.groups.get(*i).is_some_and(|wrong| *wrong));
+        let wrong_blocks = wrong.count();
+        Tally {
+            wrong_blocks,
+            ..tally.merge(strip.tally.clone())
+        }
     }
 }

@@ -217,8 +217,9 @@ fn measure(kinds: &[Kind], formats: usize) -> ([usize; 3], String) {
             if kind.causes.contains(&Cause::GlobalScale) && tensor.format.global.is_none() {
                 continue;
             }
-            let right = tensor.encoded.clone();
-            if !(kind.plant)(&mut tensor) || tensor.encoded == right {
+            let planted_here = (kind.plant)(&mut tensor);
+            let right = tensor.format.encode(&tensor.x, cols, Under::Own);
+            if !planted_here || tensor.encoded == right {
                 continue;
             }
             if planted == formats {
