@@ -329,6 +329,22 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
     };
     let mut makers: Vec<(Maker, Level)> = formats.iter().flat_map(by_rule).collect();
     let declared = (Way::default(), Way::default());
+    // Codes that are all alike fit any maker that makes such: the scales alone say which rule it was.
+    let stored = |cell: &Cell| {
+        (cell.at..cell.at + cell.len)
+            .map(|at| storage.code(problem, 0, at))
+            .collect()
+    };
+    if is_flat(
+        problem,
+        &many.cells.iter().map(stored).collect::<Vec<Option<Vec<u16>>>>(),
+    ) {
+        let fits = makers
+            .iter()
+            .map(|maker| Fit::at(problem, storage, maker, &many, declared));
+        let better = |best: Fit, fit: Fit| if fit.scale_share > best.scale_share { fit } else { best };
+        return fits.reduce(better).expect("there is a rule");
+    }
     let mut best = closest(problem, storage, &makers, declared, (&few, &many));
     if best.settled() {
         return best;

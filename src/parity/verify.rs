@@ -37,10 +37,6 @@ pub struct View<'a> {
 }
 
 impl Tally {
-    pub fn exact(&self) -> bool {
-        self.wrong_scales + self.wrong_codes == 0
-    }
-
     fn merge(mut self, other: Self) -> Self {
         self.wrong_scales += other.wrong_scales;
         self.wrong_codes += other.wrong_codes;
