@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::error::{Error, Exit, Result};
+use crate::input;
 use crate::json;
 
 /// Time the FP32 reference: one forward over a window, and one decode step after it.
@@ -84,7 +85,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
         return Err(Error::Usage("--tokens and --repeats must be 1 or more".into()));
     }
     let peer = args.peer.as_ref().map(|file| {
-        let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+        let text = input::text(file)?;
         serde_json::from_str::<Figures>(&text).map_err(|error| Error::data(file, error.to_string()))
     });
     let peer = peer.transpose()?;

@@ -109,12 +109,12 @@ const LISTED: usize = 8;
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let wrong = wrong.to_lowercase();
     let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
+    let slips = |name: &str| 1 + name.len() / 3;
     let distances = valid
         .iter()
+        .filter(|(lower, name)| wrong.len().abs_diff(lower.len()) <= slips(name))
         .map(|(lower, name)| (strsim::damerau_levenshtein(&wrong, lower), *name));
-    let nearest = distances
-        .min()
-        .filter(|(distance, name)| *distance <= 1 + name.len() / 3);
+    let nearest = distances.min().filter(|(distance, name)| *distance <= slips(name));
     let family = |belongs: &dyn Fn(&str) -> bool| -> Vec<&str> {
         let names = valid.iter().filter(|(lower, _)| wrong.len() > 2 && belongs(lower));
         names.map(|(_, name)| *name).collect()

@@ -23,6 +23,7 @@ pub mod error;
 pub mod formats;
 pub mod gate;
 pub mod generate;
+pub mod input;
 pub mod inspect;
 pub mod integrate;
 pub mod inventory;

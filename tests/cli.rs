@@ -38,6 +38,8 @@ mod sweep;
 mod terminal;
 #[path = "cli/trace.rs"]
 mod trace;
+#[path = "cli/unreadable.rs"]
+mod unreadable;
 #[path = "cli/verdicts.rs"]
 mod verdicts;
 

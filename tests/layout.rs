@@ -180,6 +180,38 @@ fn nothing_points_outside_the_repository() {
     none("points outside the repository", findings.collect());
 }
 
+/// A pipe in the place of a file would keep the program waiting, and text that is not UTF-8 is bad input.
+#[test]
+fn files_are_read_in_one_place() {
+    // What the system and the cache of kernels hold is not named by a user.
+    let kept = [
+        "src/input.rs",
+        "src/atomic.rs",
+        "src/backend/cuda/cache.rs",
+        "src/sweep/limits.rs",
+        "src/bench/formats.rs",
+    ];
+    let readers = ["read_to_string(", "fs::read(", "File::open("].map(|reader| (reader, format!("Tensor{reader}")));
+    let findings = with_extension(&["rs"])
+        .into_iter()
+        .filter(|file| file.starts_with("src") && !kept.iter().any(|kept| file == Path::new(kept)))
+        .flat_map(|file| {
+            let text = read(&file);
+            let reads = |line: &str| {
+                let mut readers = readers.iter();
+                readers.any(|(reader, other)| line.replace(other, "").contains(reader))
+            };
+            let lines = text.lines().enumerate().filter(|(_, line)| reads(line));
+            lines
+                .map(|(at, _)| format!("{}:{}", file.display(), at + 1))
+                .collect::<Vec<_>>()
+        });
+    none(
+        "files that users name are read by input::{open, bytes, text}",
+        findings.collect(),
+    );
+}
+
 /// Command lines a document shows, each without what follows a comment, a pipe or a redirection: lines of code blocks
 /// and inline code that start with `ulplab`, perhaps behind a prompt.
 fn commands(document: &str) -> BTreeSet<String> {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Timing, timing};
 use crate::error::{Error, Exit, Result};
 use crate::formats::codec;
+use crate::input;
 use crate::json;
 
 /// Time quantizing and dequantizing on one core, in GB of f32 a second.
@@ -67,7 +68,7 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
     let peers: Vec<Figure> = match &args.peer {
         None => Vec::new(),
         Some(file) => {
-            let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+            let text = input::text(file)?;
             serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?
         }
     };

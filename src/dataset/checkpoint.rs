@@ -8,7 +8,7 @@ use reference::paths::deepseek_v4::Config;
 use serde_json::Value;
 
 use super::Tensors;
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// A DeepSeek-V4 checkpoint as `transformers` names its tensors: `config.json`, and safetensors in one file or many.
 pub struct Checkpoint {
@@ -22,7 +22,7 @@ impl Checkpoint {
     /// Reads the configuration and the headers of all files, and checks that every tensor the model needs is there.
     pub fn open(folder: &Path) -> Result<Self> {
         let file = folder.join("config.json");
-        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read the configuration"))?;
+        let text = input::text(&file)?;
         let wrong = |error: serde_json::Error| Error::config(&file, error.to_string());
         supported(&serde_json::from_str(&text).map_err(wrong)?).map_err(|message| Error::config(&file, message))?;
         let config: Config = serde_json::from_str(&text).map_err(wrong)?;

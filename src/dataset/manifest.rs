@@ -1,7 +1,6 @@
 //! `datasets/manifest.toml`: every data set with its files, their sizes and checksums.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::strict::parse_toml;
 use crate::error::did_you_mean;
-use crate::{Error, Result, shipped};
+use crate::{Error, Result, input, shipped};
 
 const MANIFEST: &str = "manifest.toml";
 const CONFIG: &str = "config.json";
@@ -106,7 +105,7 @@ impl Manifest {
     /// Reads `manifest.toml` of the folder `root`.
     pub fn load(root: &Path) -> Result<Self> {
         let file = root.join(MANIFEST);
-        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read the manifest"))?;
+        let text = input::text(&file)?;
         let datasets: BTreeMap<String, Dataset> = parse_toml(&file, &text)?;
         for (name, dataset) in &datasets {
             dataset
@@ -159,7 +158,7 @@ impl Manifest {
             Some(path) => path.to_path_buf(),
             None => self.path(&self.expect(name, Kind::Text)?.files[0]),
         };
-        let mut file = File::open(&path).map_err(Error::io(&path, "open the text"))?;
+        let mut file = input::open(&path)?;
         let size = file
             .metadata()
             .map_err(Error::io(&path, "tell the size of the text"))?
@@ -292,7 +291,7 @@ fn hash_file(path: &Path) -> Result<(String, String)> {
 
 /// Maps a file into memory, to be read as it is touched. Nobody may shorten the file meanwhile.
 pub(super) fn map(path: &Path) -> Result<memmap2::Mmap> {
-    let file = File::open(path).map_err(Error::io(path, "open the file"))?;
+    let file = input::open(path)?;
     // SAFETY: the map is read-only and private to this process; the file is input data that nobody writes during a run.
     unsafe { memmap2::Mmap::map(&file) }.map_err(Error::io(path, "map the file"))
 }

@@ -12,6 +12,7 @@ use super::output::sentence;
 use crate::dataset::parse_toml;
 use crate::error::{Error, Result, did_you_mean};
 use crate::gate::Status;
+use crate::input;
 use crate::metrics::Metric;
 use crate::pattern::matches;
 use crate::record::{Phase, Record, place};
@@ -134,7 +135,7 @@ fn everything() -> Vec<String> {
 
 /// The gates of a file of `[[change]]`.
 pub fn read(file: &Path) -> Result<Vec<Gate>> {
-    let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+    let text = input::text(file)?;
     let rules: Rules = parse_toml(file, &text)?;
     if rules.changes.is_empty() {
         return Err(Error::config(file, "the file has no [[change]]"));

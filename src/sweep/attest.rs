@@ -15,6 +15,7 @@ use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::error::{Error, Exit, Result};
 use crate::gate::{Status, Verdict};
+use crate::input;
 use crate::kernels;
 use crate::metrics::{BOUND_RATIO, VIOLATIONS};
 use crate::record::Record;
@@ -170,7 +171,7 @@ impl Attestation {
     }
 
     pub fn read(file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+        let text = input::text(file)?;
         serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))
     }
 

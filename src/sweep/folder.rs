@@ -18,6 +18,7 @@ use super::store::SCHEMA;
 use super::{lines, seal, session};
 use crate::atomic::{create_atomic, is_temporary, write_atomic};
 use crate::error::{Error, Result};
+use crate::input;
 use crate::record::Record;
 
 /// The file that says what is run.
@@ -98,7 +99,7 @@ impl Folder {
     /// Opens the folder of a run that was begun before. A manifest that is not as it was written is an error.
     pub fn open(path: &Path) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
-        let bytes = fs::read(&file).map_err(Error::io(&file, "read the manifest of a run"))?;
+        let bytes = input::bytes(&file)?;
         let mut manifest = read_manifest(&bytes).map_err(|message| Error::data(&file, message))?;
         manifest.seconds = session::seconds(&path.join(SESSIONS));
         let folder = Self {
@@ -168,7 +169,7 @@ impl Folder {
 
     fn read_cell(&self, id: &str) -> Result<Vec<Record>> {
         let file = self.cell_file(id);
-        let bytes = fs::read(&file).map_err(Error::io(&file, "read"))?;
+        let bytes = input::bytes(&file)?;
         let records = read_cell(&bytes, id, &self.run);
         records.map_err(|message| Error::data(&file, format!("not a finished cell of this run: {message}")))
     }

@@ -22,6 +22,7 @@ use super::swap_ffn;
 use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
 use crate::gate::{Binding, Unmeasured, explain, judge};
+use crate::input;
 use crate::metrics::{Bound, METRICS};
 use crate::output;
 use crate::pattern::{matches, matches_nothing};
@@ -260,7 +261,7 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     let (folder, manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
     match (&args.findings, &args.output) {
         (Some(template), Some(output)) => {
-            let text = std::fs::read_to_string(template).map_err(Error::io(template, "read"))?;
+            let text = input::text(template)?;
             let run = load(&folder, manifest)?;
             let page = report::findings(&run, &text).map_err(|message| Error::config(template, message))?;
             write_text(output, &page)?;

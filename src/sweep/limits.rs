@@ -177,9 +177,9 @@ pub fn available() -> Option<Bytes> {
     Some(Bytes(least))
 }
 
-/// What is held at once: the exact side of a window, and what each thread's cell adds. The factors were measured on
-/// dsv4-mini, where 512 and 2,048 tokens took 262 and 773 MB for a recipe, and 688 and 2,142 MB for the reference's own check;
-/// the estimates are 281 and 869 MB, and 701 and 2,330 MB.
+/// What is held at once: the exact side of a window, and what each thread's cell adds. The estimates are to be above what is
+/// taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048, where the
+/// process took 731 and 2,317 MB at most.
 fn parts(experiment: &Experiment, config: Option<&Config>, threads: usize) -> Parts {
     let [rows, cols] = experiment.shape.map(|size| size as f64);
     let tokens = experiment.tokens as f64;

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::experiment::{Experiment, Rule};
 use crate::dataset::{explain, parse_toml};
 use crate::error::{Error, Result};
+use crate::input;
 use crate::shipped;
 
 /// A file of gates alone.
@@ -30,7 +31,7 @@ impl Source {
         let bare = file.components().count() == 1 && file.extension().is_none() && !file.exists();
         let known = bare.then(|| shipped::find(&format!("experiments/{}.toml", file.display())));
         let file = known.flatten().unwrap_or_else(|| file.to_path_buf());
-        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
+        let text = input::text(&file)?;
         Ok(Self { file, text })
     }
 

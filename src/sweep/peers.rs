@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::kernels::time;
 use crate::error::{Error, Result, did_you_mean};
+use crate::input;
 use crate::kernels::OPS;
 use crate::kernels::judge::Measured;
 use crate::metrics::{TIMES_PEER, US_PEER};
@@ -40,7 +41,7 @@ struct Raw {
 
 impl Peers {
     pub fn read(file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(Error::io(file, "read"))?;
+        let text = input::text(file)?;
         let raw: Raw = serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?;
         let cases = OPS.iter().flat_map(|op| {
             let cases = op.cases().into_iter();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::input;
 
 use super::folder::RUN;
 
@@ -50,7 +51,7 @@ pub fn newest_of_all() -> Result<PathBuf> {
     let mut newest = None;
     for path in runs.into_iter().filter(|path| path.join(RUN).is_file()) {
         let file = path.join(RUN);
-        let bytes = std::fs::read(&file).map_err(Error::io(&file, "read the manifest of a run"))?;
+        let bytes = input::bytes(&file)?;
         let head: Head = serde_json::from_slice(&bytes)
             .map_err(|error| Error::data(&file, format!("{error}; name the folder of the run that you mean")))?;
         // Two runs may be begun in the same second.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::run::now;
 use crate::error::{Error, Result};
+use crate::input;
 
 /// What one process did. A process that was killed leaves none.
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,7 +76,7 @@ pub fn seconds(folder: &Path) -> f64 {
     let Ok(entries) = fs::read_dir(folder) else {
         return 0.0;
     };
-    let texts = entries.filter_map(|entry| fs::read(entry.ok()?.path()).ok());
+    let texts = entries.filter_map(|entry| input::bytes(&entry.ok()?.path()).ok());
     let sessions = texts.filter_map(|text| serde_json::from_slice::<Session>(&text).ok());
     sessions.map(|session| session.seconds.max(0.0)).sum()
 }

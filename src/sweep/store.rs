@@ -3,7 +3,6 @@
 //!
 //! Each file is written whole and renamed into place, so a run that is killed leaves the files of the last time.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ use super::summary::Summary;
 use crate::atomic::write_atomic;
 use crate::gate::Status;
 use crate::record::{Failure, Phase, Record, Worst};
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 pub const RECORDS: &str = "records.parquet";
 pub const SUMMARY: &str = "summary.parquet";
@@ -247,7 +246,7 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     fn read(path: &'a Path) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io(path, "read"))?;
+        let file = input::open(path)?;
         let frame = ParquetReader::new(file)
             .finish()
             .map_err(|error| polars_error(path, error))?;

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 
 use crate::error::{Error, Result, counted};
+use crate::input;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -59,7 +60,7 @@ impl Shards {
 impl Index {
     /// Reads the index; its files must be there and inside its folder.
     fn read(path: PathBuf) -> Result<Self> {
-        let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read the index"))?;
+        let text = input::text(&path)?;
         let Stored { weight_map: files } =
             serde_json::from_str(&text).map_err(|error| Error::data(&path, error.to_string()))?;
         let mut problems = Problems::default();

@@ -10,7 +10,6 @@ mod values;
 mod write;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +19,7 @@ use memmap2::Mmap;
 pub use write::{Slot, Writer, write_safetensors};
 
 use crate::error::{Error, Result};
+use crate::input;
 
 /// A file of tensors, or a folder of such files.
 #[derive(Debug)]
@@ -103,11 +103,7 @@ impl TensorFile {
             return Self::folder(path);
         }
         let format = format(path)?;
-        // Before it is opened: a pipe would keep the program waiting.
-        if !std::fs::metadata(path).map_err(Error::io(path, "open"))?.is_file() {
-            return Err(Error::data(path, "is neither a file nor a folder"));
-        }
-        let file = File::open(path).map_err(Error::io(path, "open"))?;
+        let file = input::open(path)?;
         // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost
         // pages ends the program with SIGBUS; there is no undefined behaviour to be had from a file that stays.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
@@ -233,8 +229,17 @@ fn format(path: &Path) -> Result<Format> {
     }
 }
 
-/// Bytes of a tensor, or what is wrong with its size.
+/// As many dimensions as NumPy allows.
+const MAX_DIMENSIONS: usize = 64;
+
+/// Bytes of a tensor, or what is wrong with its shape.
 fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<usize, String> {
+    if shape.len() > MAX_DIMENSIONS {
+        return Err(format!(
+            "shape has {} dimensions, expected at most {MAX_DIMENSIONS}",
+            shape.len()
+        ));
+    }
     let elements = shape
         .iter()
         .try_fold(1usize, |product, &size| product.checked_mul(size));

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{like, sequence};
 use crate::error::{Error, Result, did_you_mean};
+use crate::input;
 
 /// A file of kernels.
 #[derive(Clone, Debug)]
@@ -183,7 +184,7 @@ impl Mutant {
 
 impl Source {
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+        let text = input::text(path)?;
         let wrong = |why: String| Error::data(path, why);
         let comment = text
             .strip_prefix("/*")
@@ -335,7 +336,7 @@ fn collect(path: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result
             continue;
         }
         let file = path.with_file_name(name);
-        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
+        let text = input::text(&file)?;
         found.push((name.into(), text.clone()));
         collect(&file, &text, found)?;
     }

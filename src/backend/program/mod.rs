@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::backend::checks::rerun;
 use crate::backend::cuda::guards::Checked;
 use crate::error::did_you_mean;
+use crate::input;
 use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use crate::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
 
@@ -94,11 +95,11 @@ impl<'a> Program<'a> {
             Mode::Serve => self.ask(inputs, outputs)?,
         };
         let left = || {
-            let bytes = match std::fs::read(outputs) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err("no outputs.safetensors".to_string()),
-                bytes => bytes.map_err(|error| format!("outputs.safetensors, which cannot be read: {error}")),
-            };
-            let file = TensorFile::from_bytes(outputs, bytes?);
+            if !outputs.exists() {
+                return Err("no outputs.safetensors".to_string());
+            }
+            let bytes = input::bytes(outputs).map_err(|error| format!("what cannot be read: {error}"))?;
+            let file = TensorFile::from_bytes(outputs, bytes);
             read(&file.map_err(|error| format!("no safetensors: {error}"))?, problem)
         };
         left().map_err(|what| format!("left {what}; {stderr}"))

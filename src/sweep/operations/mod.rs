@@ -15,6 +15,7 @@ pub use own::{Bound, Input, Output, OwnOp, Size};
 
 use super::experiment::{Command, Experiment};
 use crate::error::{Error, Result, did_you_mean};
+use crate::input;
 use crate::kernels::{self, Case, Data, Inputs, OPS, Op, Parameters, Problem};
 use crate::pattern::matches;
 
@@ -261,7 +262,7 @@ pub fn files(experiment: &Experiment) -> Result<Vec<(String, String)>> {
     files.dedup();
     let digest = |name: &&String| {
         let mut hasher = blake3::Hasher::new();
-        let file = std::fs::File::open(name).map_err(Error::io(name, "open"))?;
+        let file = input::open(name.as_ref())?;
         hasher.update_reader(file).map_err(Error::io(name, "read"))?;
         Ok((name.to_string(), hasher.finalize().to_hex().to_string()))
     };

@@ -1,0 +1,66 @@
+//! Reading the files that users name. A pipe or a device would keep the program waiting, so only regular files are opened.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// Opens a regular file for reading; anything else is an error that says what is there.
+pub fn open(path: &Path) -> Result<File> {
+    let kind = std::fs::metadata(path).map_err(Error::io(path, "open"))?.file_type();
+    if kind.is_dir() {
+        return Err(Error::data(path, "is a folder, expected a file"));
+    }
+    if !kind.is_file() {
+        return Err(Error::data(
+            path,
+            "is a pipe, socket or device, expected a regular file",
+        ));
+    }
+    File::open(path).map_err(Error::io(path, "open"))
+}
+
+/// All bytes of a file.
+pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
+    Ok(bytes)
+}
+
+/// A file as text, which must be UTF-8.
+pub fn text(path: &Path) -> Result<String> {
+    String::from_utf8(bytes(path)?).map_err(|error| {
+        let (at, wrong) = (error.utf8_error().valid_up_to(), error.as_bytes());
+        let line = 1 + wrong[..at].iter().filter(|byte| **byte == b'\n').count();
+        let message = format!("is not UTF-8 text: byte {at} (line {line}) is 0x{:02x}", wrong[at]);
+        Error::data(path, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, text};
+    use crate::Exit;
+
+    #[test]
+    fn what_is_no_text_or_no_file_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        std::fs::write(&file, b"name = 1\nx = \xff\n").unwrap();
+        let error = text(&file).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("is not UTF-8 text: byte 13 (line 2) is 0xff"),
+            "{error}"
+        );
+        assert_eq!(error.exit(), Exit::Usage);
+        let error = bytes(folder.path()).unwrap_err();
+        assert!(error.to_string().ends_with("is a folder, expected a file"), "{error}");
+        let error = bytes(&folder.path().join("none")).unwrap_err();
+        assert_eq!(error.exit(), Exit::Usage);
+        let error = bytes("/dev/zero".as_ref()).unwrap_err();
+        assert!(error.to_string().contains("expected a regular file"), "{error}");
+    }
+}
