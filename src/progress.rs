@@ -1,6 +1,7 @@
 //! A bar on standard error for what takes long.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,8 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Progress through tensors, counted in elements.
 pub struct Progress {
     bar: ProgressBar,
-    /// When it is to appear; none if it never is or already has.
-    from: Option<Instant>,
+    start: Instant,
+    /// Whether it is to appear at all.
+    shown: bool,
 }
 
 impl Progress {
@@ -21,21 +23,44 @@ impl Progress {
         let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {elapsed} (about {eta} left)  {msg}");
         let bar = ProgressBar::with_draw_target(Some(elements as u64), ProgressDrawTarget::hidden())
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let shown = !hidden && std::io::stderr().is_terminal();
         Self {
             bar,
-            from: shown.then(|| Instant::now() + PATIENCE),
+            start: Instant::now(),
+            shown: !hidden && std::io::stderr().is_terminal(),
         }
     }
 
     /// Goes on by so many elements of the tensor of that name.
     pub fn advance(&mut self, elements: usize, name: &str) {
-        if self.from.is_some_and(|from| Instant::now() >= from) {
-            self.from = None;
+        self.show(self.bar.position() + elements as u64, name);
+    }
+
+    /// Shows how much of a tensor is done while `work` goes on, which counts elements; those that it counts twice are counted
+    /// once.
+    pub fn watch<T: Send>(&mut self, name: &str, elements: usize, work: impl FnOnce(&AtomicUsize) -> T + Send) -> T {
+        let (before, done) = (self.bar.position(), AtomicUsize::new(0));
+        let result = match self.shown {
+            false => work(&done),
+            true => std::thread::scope(|scope| {
+                let work = scope.spawn(|| work(&done));
+                while !work.is_finished() {
+                    std::thread::sleep(Duration::from_millis(20));
+                    let seen = done.load(Ordering::Relaxed).min(elements);
+                    self.show(before + seen as u64, name);
+                }
+                work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }),
+        };
+        self.show(before + elements as u64, name);
+        result
+    }
+
+    fn show(&mut self, position: u64, name: &str) {
+        if self.shown && self.bar.is_hidden() && self.start.elapsed() >= PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.set_message(name.replace(char::is_control, " "));
-        self.bar.inc(elements as u64);
+        self.bar.set_position(position);
     }
 }
 

@@ -1,17 +1,14 @@
 //! `ulplab compare WANT GOT --parity`.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{Diagnosis, Source, Stored, diagnose_from, output};
 use crate::error::{Error, Exit, Result};
 use crate::formats::Encoded;
 use crate::inspect::source_of;
 use crate::packed::{Naming, Packed, check_layout, matrix_name};
+use crate::progress::Progress;
 use crate::tensorfile::{Tensor, TensorFile};
 
 /// Diagnosis of quantized tensors.
@@ -74,7 +71,7 @@ pub fn run_to(
     let named = args.naming.names_rule();
     let any_name = args.tensor.is_none() && found.len() == 1;
     let elements = found.iter().map(|packed| packed.shape.iter().product::<usize>()).sum();
-    let progress = Progress::new(elements);
+    let mut progress = Progress::new(elements, false);
     let (mut explained, mut all) = (0, 0);
     for packed in &found {
         let name = args.tensor.as_deref().unwrap_or(&packed.name);
@@ -119,49 +116,9 @@ pub fn run_to(
             output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
         }
     }
-    progress.bar.finish_and_clear();
+    drop(progress);
     output::summary(out, json, explained, all)?;
     Ok(if explained == all { Exit::Pass } else { Exit::GateFailed })
-}
-
-/// A bar on standard error, if that is a terminal.
-struct Progress {
-    bar: ProgressBar,
-}
-
-impl Progress {
-    fn new(elements: usize) -> Self {
-        let target = match std::io::stderr().is_terminal() {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        let style = ProgressStyle::with_template("{bar:40} {percent} %  {elapsed}  {msg}");
-        let bar = ProgressBar::with_draw_target(Some(elements as u64), target)
-            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar }
-    }
-
-    /// Shows how much of a tensor is done while that goes on. Elements may be held against several rules, so of what is
-    /// counted no more than the tensor is shown.
-    fn watch<T: Send>(&self, name: &str, elements: usize, work: impl FnOnce(&AtomicUsize) -> T + Send) -> T {
-        let (before, done) = (self.bar.position(), AtomicUsize::new(0));
-        self.bar.set_message(name.to_string());
-        let result = if self.bar.is_hidden() {
-            work(&done)
-        } else {
-            std::thread::scope(|scope| {
-                let work = scope.spawn(|| work(&done));
-                while !work.is_finished() {
-                    std::thread::sleep(Duration::from_millis(100));
-                    let seen = done.load(Ordering::Relaxed).min(elements);
-                    self.bar.set_position(before + seen as u64);
-                }
-                work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-        };
-        self.bar.set_position(before + elements as u64);
-        result
-    }
 }
 
 /// The bytes of a matrix, the scales in whatever order.
