@@ -28,7 +28,7 @@ impl Source {
     /// Reads the file; a bare name such as `kv_cache` means the experiment of that name that comes with ulplab, unless there
     /// is a file called so.
     pub fn read(file: &Path) -> Result<Self> {
-        let bare = file.components().count() == 1 && file.extension().is_none() && !file.exists();
+        let bare = file.components().count() == 1 && file.extension().is_none() && !file.is_file();
         let known = bare.then(|| shipped::find(&format!("experiments/{}.toml", file.display())));
         let file = known.flatten().unwrap_or_else(|| file.to_path_buf());
         let text = input::text(&file)?;
