@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use crate::error::{Error, Exit, Result, counted, did_you_mean};
 use crate::metrics::{Eval, METRICS, Metric};
+use crate::packed::parts;
 use crate::parity::{self, ParityArgs};
 use crate::pattern::{self, selects};
 use crate::tensorfile::{Tensor, TensorFile};
@@ -24,9 +25,10 @@ use judge::Comparison;
 ///
 /// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor
 /// of the other file. Judged in this order: shape, NaN and infinities (which must be at the same places), metrics (in
-/// f64). Integers, booleans and E8M0 scales must be equal. Without gates, only the first two and exact tensors can fail.
+/// f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is shown and
+/// not judged: it fails only if its shape differs, or the places of its NaN and infinities do.
 ///
-/// Exit code: 0 pass; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 2 unmatched tensors or bad input.
+/// Exit code: 0 nothing failed; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 2 unmatched tensors or bad input.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct CompareArgs {
     /// The reference.
@@ -206,6 +208,13 @@ fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> E
     }
     if tensors.len() > SHOWN {
         lines.push(format!("  and {} more", tensors.len() - SHOWN));
+    }
+    let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
+    if is_quantized(got) && !is_quantized(want) {
+        lines.push(format!(
+            "  {} is quantized: --parity compares codes and scales, `ulplab dequantize` makes numbers of them",
+            got.path().display()
+        ));
     }
     Error::Usage(lines.join("\n"))
 }

@@ -8,7 +8,11 @@ use crate::{Error, Result};
 
 /// Opens a regular file for reading; anything else is an error that says what is there.
 pub fn open(path: &Path) -> Result<File> {
-    let kind = std::fs::metadata(path).map_err(Error::io(path, "open"))?.file_type();
+    open_to(path, "open")
+}
+
+fn open_to(path: &Path, action: &'static str) -> Result<File> {
+    let kind = std::fs::metadata(path).map_err(Error::io(path, action))?.file_type();
     if kind.is_dir() {
         return Err(Error::data(path, "is a folder, expected a file"));
     }
@@ -18,13 +22,14 @@ pub fn open(path: &Path) -> Result<File> {
             "is a pipe, socket or device, expected a regular file",
         ));
     }
-    File::open(path).map_err(Error::io(path, "open"))
+    File::open(path).map_err(Error::io(path, action))
 }
 
 /// All bytes of a file.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
+    let mut file = open_to(path, "read")?;
+    file.read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
     Ok(bytes)
 }
 

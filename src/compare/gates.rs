@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use super::pair_metric;
 use crate::error::{Error, Result};
-use crate::metrics::{Better, Bound, Metric};
+use crate::gate::direction;
+use crate::metrics::{Bound, Metric};
 use crate::pattern::{matches, matches_nothing};
 use crate::tensorfile::{Kind, Tensor};
 
@@ -37,13 +38,7 @@ impl FromStr for Gate {
         let bound: Bound = bound.parse().map_err(error)?;
         let (pattern, name) = left.rsplit_once(':').unwrap_or(("**", left));
         let metric = pair_metric(name).map_err(|cause| error(cause.to_string()))?;
-        if metric.better != bound.better {
-            let (better, sign) = match metric.better {
-                Better::Higher => ("higher", ">="),
-                Better::Lower => ("lower", "<="),
-            };
-            return Err(error(format!("of {}, {better} is better: demand {sign}", metric.name)));
-        }
+        direction::check(metric, bound).map_err(error)?;
         Ok(Self {
             text: text.into(),
             pattern: pattern.trim().into(),

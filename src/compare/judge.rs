@@ -97,6 +97,21 @@ impl Comparison {
         self.failures.is_empty()
     }
 
+    /// Whether more was asked than shape, NaN and infinities: a gate binds it, or every element is equal or must be.
+    pub fn judged(&self) -> bool {
+        let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);
+        !self.pass() || !self.gates.is_empty() || self.exact.is_some() || equal
+    }
+
+    /// The word of the table.
+    pub fn verdict(&self) -> &'static str {
+        match (self.pass(), self.judged()) {
+            (false, _) => "FAIL",
+            (true, true) => "PASS",
+            (true, false) => "—",
+        }
+    }
+
     fn fail(&mut self, failure: String) {
         self.failures.push(failure);
     }

@@ -27,6 +27,8 @@ pub(super) struct Report<'a> {
     failures: Vec<String>,
     passed: usize,
     failed: usize,
+    /// Tensors that no gate binds.
+    unjudged: usize,
     gates: usize,
 }
 
@@ -58,6 +60,7 @@ impl<'a> Report<'a> {
             failures: Vec::new(),
             passed: 0,
             failed: 0,
+            unjudged: 0,
             gates: 0,
         };
         if args.json {
@@ -75,8 +78,12 @@ impl<'a> Report<'a> {
     }
 
     pub fn add(&mut self, comparison: Comparison) -> Result<()> {
-        self.passed += usize::from(comparison.pass());
-        self.failed += usize::from(!comparison.pass());
+        let count = match (comparison.pass(), comparison.judged()) {
+            (false, _) => &mut self.failed,
+            (true, true) => &mut self.passed,
+            (true, false) => &mut self.unjudged,
+        };
+        *count += 1;
         self.gates += comparison.gates.len();
         if self.json {
             return self.line(record(&comparison));
@@ -94,7 +101,13 @@ impl<'a> Report<'a> {
 
     /// Prints what is left; the last line is the verdict.
     pub fn finish(mut self, start: Instant) -> Result<Exit> {
-        let (passed, failed, gates) = (self.passed, self.failed, self.gates);
+        let (passed, failed, unjudged, gates) = (self.passed, self.failed, self.unjudged, self.gates);
+        let verdict = match (failed, unjudged) {
+            (1.., _) => "fail",
+            (0, 1..) if passed > 0 => "partly judged",
+            (0, 1..) => "not judged",
+            (0, 0) => "pass",
+        };
         let seconds = start.elapsed().as_secs_f64();
         if self.json {
             for (side, name) in std::mem::take(&mut self.unmatched) {
@@ -102,10 +115,11 @@ impl<'a> Report<'a> {
             }
             self.line(json!({
                 "type": "summary",
-                "verdict": if failed == 0 { "pass" } else { "fail" },
-                "compared": passed + failed,
+                "verdict": verdict.replace(' ', "_"),
+                "compared": passed + failed + unjudged,
                 "passed": passed,
                 "failed": failed,
+                "not_judged": unjudged,
                 "gates": gates,
                 "seconds": seconds,
             }))?;
@@ -121,14 +135,18 @@ impl<'a> Report<'a> {
             if hidden > 0 {
                 lines.push(format!("and {hidden} more failures"));
             }
-            let verdict = if failed == 0 { "PASS" } else { "FAIL" };
             let judged = if gates == 0 {
                 "no gates".into()
             } else {
                 format!("{gates} gate results")
             };
+            let open = match unjudged {
+                0 => String::new(),
+                open => format!("{open} that no gate binds, "),
+            };
             lines.push(format!(
-                "{verdict}: {} passed, {failed} failed, {judged}, {seconds:.2} s",
+                "{}: {} passed, {failed} failed, {open}{judged}, {seconds:.2} s",
+                verdict.to_uppercase(),
                 counted(passed, "tensor")
             ));
             self.text(&lines.join("\n"))?;
@@ -172,7 +190,7 @@ fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<Cell> {
         _ => "-".into(),
     };
     cells.push(Cell::new(worst));
-    cells.push(Cell::new(if comparison.pass() { "PASS" } else { "FAIL" }));
+    cells.push(Cell::new(comparison.verdict()));
     cells
 }
 
@@ -201,6 +219,7 @@ fn record(comparison: &Comparison) -> Value {
         "type": "tensor",
         "name": comparison.name,
         "pass": comparison.pass(),
+        "judged": comparison.judged(),
         "want": side(&comparison.want),
         "got": side(&comparison.got),
         "metrics": metrics.collect::<Map<_, _>>(),

@@ -1,5 +1,6 @@
 //! Rules, and what they say of a run.
 
+pub mod direction;
 mod failures;
 mod outcome;
 

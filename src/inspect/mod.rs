@@ -15,13 +15,13 @@ use crate::progress::Progress;
 use crate::tensorfile::{Tensor, TensorFile};
 pub use stats::{Against, Histogram, Stats, Worst};
 
-/// Show the codes and scales of quantized tensors: histograms, saturation, zeros, and beside their source also underflow,
-/// SQNR, cosine and the worst blocks.
+/// Show the codes and scales of quantized tensors: histograms, largest codes, zeros, and beside their source also what was
+/// clipped, underflow, SQNR, cosine and the worst blocks.
 ///
 /// Quantized tensors are recognised as by `ulplab dequantize`. If a file has none, its floating-point tensors are quantized
 /// in memory by --format and shown as they would be. One tensor is shown with its histograms; of several there is a summary
-/// and a line for each of the worst: by SQNR where the source is known, else by the shares of NaN, of saturated codes and of
-/// zero codes.
+/// and a line for each of the worst: by SQNR where the source is known, else by the shares of NaN, of largest codes and of
+/// zero codes. A largest code is no loss: where a scale follows the largest magnitude of its block, every block has one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct InspectArgs {
     /// File of tensors, or folder of shards.

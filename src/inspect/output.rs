@@ -27,7 +27,7 @@ pub fn page(shown: &Shown) -> String {
         let _ = writeln!(page, "  {what:14} {text}");
     };
     let of_elements = |count| share(count, stats.elements);
-    line("saturated", of_elements(stats.saturated));
+    line("largest code", of_elements(stats.saturated));
     line("zero codes", of_elements(stats.zeros));
     line("negative", of_elements(stats.negative));
     if stats.nonfinite > 0 {
@@ -47,6 +47,7 @@ pub fn page(shown: &Shown) -> String {
         _ => line("global scales", format!("{least:e} to {most:e}")),
     }
     if let Some(against) = &stats.against {
+        line("clipped", of_elements(against.clipped));
         line("underflow", of_elements(against.underflow));
         if against.nonfinite > 0 {
             line("NaN or Inf", of_elements(against.nonfinite));
@@ -160,6 +161,7 @@ pub fn record(shown: &Shown) -> String {
         "globals": stats.globals.iter().map(|global| to_json(f64::from(*global))).collect::<Vec<_>>(),
     });
     if let Some(against) = &stats.against {
+        record["clipped"] = json!(against.clipped);
         record["underflow"] = json!(against.underflow);
         record["nonfinite"] = json!(against.nonfinite);
         for (metric, value) in metrics(stats) {

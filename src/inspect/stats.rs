@@ -23,7 +23,8 @@ pub struct Stats {
     /// Elements that decode to NaN or infinity, whatever their codes; they are neither saturated nor zero nor negative.
     pub nonfinite: u64,
     pub negative: u64,
-    /// Codes of the largest magnitude.
+    /// Codes of the largest magnitude. Every block has one where the scale is of the block's largest magnitude: they are
+    /// clipped only if [`Against::clipped`] says so.
     pub saturated: u64,
     pub zeros: u64,
     /// By the power of two below them.
@@ -40,6 +41,9 @@ pub struct Stats {
 pub struct Against {
     /// Elements that are not zero, rotated where the format rotates, and whose codes are.
     pub underflow: u64,
+    /// Elements that are further above the largest value of their block than half its last step: not rounded, but clipped.
+    /// Not counted in formats with zero points.
+    pub clipped: u64,
     pub nonfinite: u64,
     pub pair: Pair,
     /// The blocks of least SQNR, worst first.
@@ -114,8 +118,15 @@ impl Stats {
                 true => source[*at] != 0.0 && decoded[*at] == 0.0,
                 false => rotated[*at] != 0.0 && repr.decode(codes[*at]) == 0.0,
             };
+            let (most, kept) = (format.element.max(), format.rotated(&decoded));
+            let reach = reach(format);
+            let over = |at: &usize| {
+                let largest = !shifted && repr.decode(codes[*at]).abs() == most;
+                largest && rotated[*at].abs() > kept[*at].abs() * reach
+            };
             Against {
                 underflow: (0..source.len()).filter(lost).count() as u64,
+                clipped: (0..source.len()).filter(over).count() as u64,
                 nonfinite: source.iter().filter(|x| !x.is_finite()).count() as u64,
                 pair: Pair::new(source, &decoded),
                 worst,
@@ -171,6 +182,7 @@ impl Stats {
             worst.truncate(blocks);
             Against {
                 underflow: against.underflow + later.underflow,
+                clipped: against.clipped + later.clipped,
                 nonfinite: against.nonfinite + later.nonfinite,
                 pair: against.pair.and(later.pair),
                 worst,
@@ -194,6 +206,14 @@ impl Stats {
     pub fn bits_per_element(&self) -> f64 {
         self.bytes as f64 * 8.0 / self.elements.max(1) as f64
     }
+}
+
+/// How far above its largest value an element type reaches by rounding: half its last step, as a factor.
+fn reach(format: &Format) -> f32 {
+    let (element, repr) = (format.element, format.repr());
+    let values = (0..1u32 << element.stored_bits()).map(|code| repr.decode(code as u16).abs());
+    let below = values.filter(|value| *value < element.max()).fold(0.0, f32::max);
+    1.0 + (element.max() - below) / (2.0 * element.max())
 }
 
 /// All blocks of a matrix, worst first.

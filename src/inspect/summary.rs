@@ -26,7 +26,7 @@ pub fn text(all: &[Shown], top: usize) -> String {
     }
     let _ = writeln!(
         text,
-        "  {} that decode to NaN in part, {} with saturated codes, {} with blocks of zeros",
+        "  {} that decode to NaN in part, {} with codes of the largest magnitude, {} with blocks of zeros",
         having(|shown| shown.stats.nonfinite),
         having(|shown| shown.stats.saturated),
         having(|shown| shown.stats.zero_blocks),
@@ -35,7 +35,7 @@ pub fn text(all: &[Shown], top: usize) -> String {
     let measure = if known {
         "SQNR"
     } else {
-        "the shares of NaN, of saturated codes and of zero codes"
+        "the shares of NaN, of largest codes and of zero codes"
     };
     let _ = writeln!(text, "\nWorst first, by {measure}:");
     let mut ranked: Vec<&Shown> = all.iter().collect();
@@ -64,7 +64,12 @@ fn line(text: &mut String, shown: &Shown, width: usize) {
     }
     let counts = [
         ("NaN", stats.nonfinite, stats.elements),
-        ("saturated", stats.saturated, stats.elements),
+        ("largest codes", stats.saturated, stats.elements),
+        (
+            "clipped",
+            stats.against.as_ref().map_or(0, |against| against.clipped),
+            stats.elements,
+        ),
         ("zero codes", stats.zeros, stats.elements),
         ("zero blocks", stats.zero_blocks, stats.blocks),
     ];

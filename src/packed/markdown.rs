@@ -32,7 +32,8 @@ One scale for all matrices of a tensor is read too.
 A NaN or an infinity makes its block NaN, and every element that shares a scale with it. `quantize` counts them, says how
 many elements come back as NaN or infinite, and writes number and first place into the metadata. A matrix that would become
 wholly NaN, though it is not, is an error unless `--allow-nonfinite` is given. `dequantize` counts what comes back.
-`inspect` counts elements that decode to NaN as such, and as neither saturated nor zero.
+`inspect` counts elements that decode to NaN as such, and as neither largest codes nor zero. Beside the source it
+counts as clipped what lies further above the largest value of its block than half the last step.
 
 ## Whose files are recognised
 

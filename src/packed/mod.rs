@@ -8,6 +8,7 @@ mod markdown;
 mod nonfinite;
 mod scales;
 mod stack;
+mod unread;
 mod work;
 
 use std::collections::HashSet;
@@ -20,6 +21,7 @@ pub use markdown::markdown;
 pub use nonfinite::Nonfinite;
 pub use scales::check_layout;
 pub use stack::{Stack, leading, matrix_name, spread};
+pub use unread::nothing;
 pub use work::in_batches;
 
 use crate::error::{Error, Result};
@@ -205,10 +207,7 @@ impl Naming {
                 }
             }
             (None, None) => {
-                return Err(wrong(format!(
-                    "the file does not say its format, nor do {}; give --format, e.g. --format nvfp4, or --skip it",
-                    buffers.shapes()
-                )));
+                return Err(wrong(unread::unknown_format(file, name, &buffers)));
             }
         };
         let layout = match (layout, entry.and_then(|entry| entry.layout.as_deref())) {

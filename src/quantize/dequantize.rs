@@ -9,7 +9,7 @@ use safetensors::Dtype;
 
 use super::{check_output, slot};
 use crate::error::{Error, Exit, Result, counted};
-use crate::packed::{Manifest, Naming, Nonfinite, Opened, Packed, in_batches};
+use crate::packed::{self, Manifest, Naming, Nonfinite, Opened, Packed, in_batches};
 use crate::progress::Progress;
 use crate::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 
@@ -65,9 +65,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     check_output(&args.output, &file)?;
     let found = args.naming.find(&file, &args.only, &args.skip)?;
     if found.is_empty() {
-        let hint = "; name the tensors with --data, --scale and --global, and give --format";
-        let what = format!("no quantized tensor in {}{hint}", args.input.display());
-        return Err(Error::NothingSelected(what));
+        return Err(packed::nothing(&file, &args.only, &args.skip));
     }
     let wrong = |why| Error::data(&args.input, why);
     let mut jobs = Vec::new();

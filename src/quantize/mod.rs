@@ -91,6 +91,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     let (mut jobs, mut copied, mut slots) = (Vec::new(), Vec::new(), Vec::new());
     let (mut before, mut after) = (0, 0);
     let mut unfits: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut refused = Vec::new();
     for tensor in file.tensors() {
         let selected = selects(&args.only, &args.skip, tensor.name);
         let why_not = if selected { unfit(&tensor) } else { None };
@@ -103,22 +104,36 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
             continue;
         }
         let job = Job::new(tensor);
-        let parts = plan.slots(&job).map_err(|why| {
-            let hint = "--skip leaves tensors out";
-            Error::data(&args.input, format!("tensor '{}': {why}; {hint}", tensor.name))
-        })?;
+        let parts = match plan.slots(&job) {
+            Ok(parts) => parts,
+            Err(why) => {
+                refused.push(format!("tensor '{}': {why}", tensor.name));
+                continue;
+            }
+        };
         let bytes = |slot: &Slot| slot.shape.iter().product::<usize>() * slot.dtype.bitsize() / 8;
         before += tensor.bytes.len();
         after += parts.iter().map(bytes).sum::<usize>();
         slots.extend(parts);
         jobs.push(job);
     }
+    if !refused.is_empty() {
+        return Err(refusal(&args.input, &refused, "--skip leaves tensors out"));
+    }
     for (why, names) in &unfits {
-        let others = match names.len() - 1 {
-            0 => String::new(),
-            others => format!(" and {others} more"),
-        };
-        errln!("{}{others}: copied, {why}", names[0]);
+        errln!("{}: copied, {why}", first_of(names));
+    }
+    let vectors: Vec<&str> = jobs
+        .iter()
+        .map(|job| job.tensor)
+        .filter(is_vector)
+        .map(|vector| vector.name)
+        .collect();
+    if !vectors.is_empty() && vectors.len() < jobs.len() {
+        let which = first_of(&vectors);
+        errln!(
+            "{which}: one dimension, as biases and norms have, and quantized all the same; --skip leaves tensors out"
+        );
     }
     if jobs.is_empty() {
         let what = format!("no tensor of {} can be quantized", args.input.display());
@@ -277,24 +292,25 @@ impl Plan {
             progress.advance(size(matrix), jobs[matrix.job].tensor.name);
             Ok(())
         })?;
+        let mut refused = Vec::new();
         for (Matrix { job, expert }, (nonfinite, lost)) in found {
             let job = &mut jobs[job];
             let size = job.stack.matrix() as u64;
             if lost == size && nonfinite.total() < size && !args.allow_nonfinite {
                 let name = matrix_name(job.tensor.name, job.tensor.shape, expert);
-                return Err(Error::data(
-                    &args.input,
-                    format!(
-                        "tensor '{name}': {nonfinite}, would make all {size} elements NaN, because they share a scale in \
-                         format '{}'; --skip leaves the tensor out, --allow-nonfinite quantizes it all the same",
-                        self.format
-                    ),
+                let shared = format!("because they share a scale in format '{}'", self.format);
+                refused.push(format!(
+                    "tensor '{name}': {nonfinite}, would make all {size} elements NaN, {shared}"
                 ));
             }
             job.lost += lost;
             Nonfinite::add(&mut job.nonfinite, Some(nonfinite));
         }
-        Ok(())
+        let hint = "--skip leaves tensors out, --allow-nonfinite quantizes them all the same";
+        match refused.is_empty() {
+            true => Ok(()),
+            false => Err(refusal(&args.input, &refused, hint)),
+        }
     }
 
     /// What is not finite in a matrix, and how many of its elements come back so; none where all is finite.
@@ -322,6 +338,28 @@ impl Plan {
         });
         parts.collect()
     }
+}
+
+/// `a`, or `a and 3 more`.
+fn first_of(names: &[&str]) -> String {
+    match names.len() - 1 {
+        0 => names[0].into(),
+        others => format!("{} and {others} more", names[0]),
+    }
+}
+
+fn is_vector(tensor: &Tensor) -> bool {
+    tensor.shape.len() == 1
+}
+
+/// All tensors that do not fit, a line each up to a screen's worth, and what helps.
+fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
+    const SHOWN: usize = 20;
+    let mut lines = refused[..refused.len().min(SHOWN)].to_vec();
+    if refused.len() > SHOWN {
+        lines.push(format!("and {} more", counted(refused.len() - SHOWN, "tensor")));
+    }
+    Error::data(file, format!("{}; {hint}", lines.join("\n  ")))
 }
 
 /// Why a tensor is not one to quantize.

@@ -330,27 +330,51 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
     let findings = [changed(&sources, &attestations), missing(&sources, &attestations)].concat();
-    judge(&sources, &attestations, &findings)
+    show(["PASS", "FAIL"], &sources, &attestations, &findings, "")?;
+    Ok(match findings.is_empty() {
+        true => Exit::Pass,
+        false => Exit::GateFailed,
+    })
 }
 
-/// Some files against what was verified; nothing is said of others.
-pub fn hold(sources: &[Source], json: bool) -> Result<Exit> {
+/// The files that were compiled against what was verified. Nothing was run, so the word is not PASS; and if not the `whole`
+/// experiment was selected, the exit code says that something is left to be seen.
+pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
     let findings = changed(sources, &attestations);
     if json {
         for finding in &findings {
             outln!("{}", serde_json::json!({"type": "attestation", "what": finding}));
         }
-        return Ok(if findings.is_empty() {
-            Exit::Pass
+    } else {
+        let selected = if whole {
+            ""
         } else {
-            Exit::GateFailed
-        });
+            ", and the others were not selected"
+        };
+        show(
+            ["ATTESTED", "NOT ATTESTED"],
+            sources,
+            &attestations,
+            &findings,
+            selected,
+        )?;
     }
-    judge(sources, &attestations, &findings)
+    Ok(match (findings.is_empty(), whole) {
+        (true, true) => Exit::Pass,
+        (true, false) => Exit::NotJudged,
+        (false, _) => Exit::GateFailed,
+    })
 }
 
-fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)], findings: &[String]) -> Result<Exit> {
+/// What does not hold, a line each, and the verdict with its count: the first word if everything holds.
+fn show(
+    words: [&str; 2],
+    sources: &[Source],
+    attestations: &[(PathBuf, Attestation)],
+    findings: &[String],
+    more: &str,
+) -> Result<()> {
     if sources.is_empty() {
         return Err(Error::NothingSelected("there are no kernels".into()));
     }
@@ -359,16 +383,12 @@ fn judge(sources: &[Source], attestations: &[(PathBuf, Attestation)], findings: 
         .iter()
         .map(|(file, _)| file.display().to_string())
         .collect();
-    let verdict = if findings.is_empty() { "PASS" } else { "FAIL" };
     let good = sources.len().saturating_sub(findings.len());
     outln!(
-        "{verdict}: {good} of {} files of kernels are as they were verified, by {}",
+        "{}: {good} of {} files of kernels are as they were verified, by {}{more}",
+        words[usize::from(!findings.is_empty())],
         sources.len(),
         files.join(", ")
     );
-    Ok(if findings.is_empty() {
-        Exit::Pass
-    } else {
-        Exit::GateFailed
-    })
+    Ok(())
 }

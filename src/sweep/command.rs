@@ -131,6 +131,7 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
         let compile = Compile {
             sources: &prepared.sources,
             cells: &prepared.cells,
+            whole: prepared.manifest.left_out.is_empty(),
             faults: args.mutants,
             json: args.json,
         };

@@ -28,6 +28,8 @@ pub struct Compile<'a> {
     pub sources: &'a [Source],
     /// The cells that are selected: files, variants and cases without one are left out.
     pub cells: &'a [Cell],
+    /// Whether these are all that the experiment plans.
+    pub whole: bool,
     /// Compiles every planted fault, too.
     pub faults: bool,
     pub json: bool,
@@ -74,7 +76,7 @@ impl Compile<'_> {
         if !findings.is_empty() {
             return Ok(Exit::Usage);
         }
-        attest::hold(&selected, self.json)
+        attest::hold(&selected, self.whole, self.json)
     }
 
     /// Every launch of the selected variants and cases of a file.

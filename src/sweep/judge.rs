@@ -21,7 +21,7 @@ use super::summary::summarize;
 use super::swap_ffn;
 use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
-use crate::gate::{Binding, Unmeasured, explain, judge};
+use crate::gate::{Binding, Unmeasured, direction, explain, judge};
 use crate::input;
 use crate::metrics::{Bound, METRICS};
 use crate::output;
@@ -34,15 +34,19 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
     let sites = sites(experiment);
     for rule in &experiment.gates {
         let recipes = || measured_in(experiment, rule.phase);
-        let metrics = || METRICS.iter().map(|metric| metric.name);
-        if !metrics().any(|name| name == rule.metric) {
-            let hint = did_you_mean(&rule.metric, metrics());
-            return Err((
-                rule.metric.clone(),
-                format!("gate: unknown metric '{}'{hint}", rule.metric),
-            ));
-        }
-        Bound::from_str(&rule.require).map_err(|message| (rule.require.clone(), format!("gate: {message}")))?;
+        let wrong = |place: &str| {
+            let place = place.to_string();
+            move |message: String| (place, format!("gate: {message}"))
+        };
+        let metric = METRICS
+            .iter()
+            .find(|metric| metric.name == rule.metric)
+            .ok_or_else(|| {
+                let hint = did_you_mean(&rule.metric, METRICS.iter().map(|metric| metric.name));
+                wrong(&rule.metric)(format!("unknown metric '{}'{hint}", rule.metric))
+            })?;
+        let bound = Bound::from_str(&rule.require).map_err(wrong(&rule.require))?;
+        direction::check_rule(metric, bound, rule).map_err(wrong(&rule.require))?;
         if !experiment.phases().contains(&rule.phase) {
             let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
             return Err((rule.metric.clone(), message));

@@ -51,6 +51,26 @@ fn mistakes_in_recipes() {
     refuses(&rotated, "", &["both indexer.query and indexer.key"]);
 }
 
+/// A gate that what is bad passes guards nothing.
+#[test]
+fn gates_that_point_the_wrong_way() {
+    refuses(
+        FP8,
+        &PASSING.replace(">= 0.999", "<= 1"),
+        &["line", "of cosine, higher is better: demand >=", "control = true"],
+    );
+    let words = ["line", "looks at the best window only", "expected \"min\""];
+    refuses(FP8, &PASSING.replace("\"min\"", "\"max\""), &words);
+    // A control may point either way.
+    let folder = tempfile::tempdir().unwrap();
+    let gates = PASSING
+        .replace(">= 0.999", "<= 1")
+        .replace("why =", "control = true\nwhy =");
+    let file = experiment(folder.path(), FP8, &gates);
+    let output = run(&["sweep", path(&file), "--dry-run"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+}
+
 #[test]
 fn mistakes_in_gates() {
     refuses(

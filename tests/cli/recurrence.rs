@@ -54,6 +54,7 @@ at = "sum.state"
 phase = "local"
 statistic = "ci_low"
 require = ">= 0.4"
+control = true
 recipes = ["nearest", "stochastic"]
 why = "nothing is forgotten"
 
@@ -110,6 +111,7 @@ at = "kda.output.256"
 phase = "local"
 statistic = "mean"
 require = ">= 1e-4"
+control = true
 recipes = ["fla", "scores"]
 why = "bf16 is not f32"
 "#;
@@ -172,6 +174,7 @@ at = "slow.state"
 phase = "local"
 statistic = "mean"
 require = ">= 0.75"
+control = true
 recipes = ["f16_a"]
 why = "an error of a parameter acts at every step in one direction"
 

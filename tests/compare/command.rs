@@ -34,7 +34,11 @@ fn equal_files_pass() {
 #[test]
 fn a_gain_error_passes_a_gate_on_cosine_and_fails_one_on_diff() {
     let bench = Bench::new(&tensors(1.0), &tensors(1.1));
-    assert_eq!(bench.run().0, Exit::Pass, "without gates, errors are only shown");
+    let (exit, out) = bench.run();
+    assert_eq!(exit, Exit::Pass, "without gates, errors are only shown");
+    let last = "PARTLY JUDGED: 1 tensor passed, 0 failed, 2 that no gate binds, no gates, ";
+    assert!(out.lines().last().unwrap().starts_with(last), "{out}");
+    assert_eq!(out.matches("PASS").count(), 1, "the integers are equal: {out}");
     let bench = bench.gates(&["cosine>=0.999999"]);
     assert_eq!(bench.run().0, Exit::Pass);
     let bench = bench.gates(&["cosine>=0.999999", "diff<=1e-3"]);

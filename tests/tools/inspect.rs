@@ -28,6 +28,7 @@ fn counts_by_hand() {
             ("negative", json!(2)),
             ("zero_blocks", json!(1)),
             ("nan_scales", json!(0)),
+            ("clipped", json!(0)),
             ("underflow", json!(2)),
             ("nonfinite", json!(0)),
             (
@@ -66,7 +67,8 @@ fn the_page_says_it_in_words() {
     let done = bench.works("inspect in.safetensors --format nvfp4_single --only x");
     for words in [
         "x  e2m1/b16:e4m3  [1, 48]  4.5000 bits per element",
-        "saturated      3 (6.250 %)",
+        "largest code   3 (6.250 %)",
+        "clipped        0 (0.000 %)",
         "zero codes     39 (81.250 %)",
         "zero blocks    1 (33.333 %)",
         "underflow      2 (4.167 %)",
@@ -77,6 +79,23 @@ fn the_page_says_it_in_words() {
         assert!(done.out.contains(words), "'{words}' is not in:\n{}", done.out);
     }
     assert!(!done.out.contains("\ny "));
+}
+
+/// What is clipped lies above the largest value by more than rounding; what is merely at it does not.
+#[test]
+fn what_is_clipped_is_counted() {
+    let bench = Bench::new();
+    // A global scale for magnitudes up to 6 lets block scales reach 1: 6.4 rounds to 6, 7.1 and 30 are cut.
+    let mut x = vec![1.0; 32];
+    (x[0], x[1], x[2], x[16]) = (30.0, 7.1, 6.4, 6.0);
+    bench.write("in.safetensors", &[("x", f32s(&[1, 32], &x))]);
+    bench.works("quantize in.safetensors --format nvfp4 --amax 6 -o q.safetensors");
+    let record = &bench.json("inspect q.safetensors --source in.safetensors --json")[0];
+    assert_eq!((&record["saturated"], &record["clipped"]), (&json!(4), &json!(2)));
+    for format in ["mxfp8", "fp8_channel", "nvfp4", "int8_token"] {
+        let record = &bench.json(&format!("inspect in.safetensors --format {format} --json"))[0];
+        assert_eq!(record["clipped"], 0, "{format}");
+    }
 }
 
 #[test]

@@ -99,6 +99,52 @@ fn of_the_command_line() {
     assert_eq!(bench.files(), ["in.safetensors"]);
 }
 
+/// All tensors that do not fit are named at once, and what is easily quantized by mistake is said.
+#[test]
+fn tensors_that_do_not_fit() {
+    let bench = Bench::new();
+    let mut x = values(64);
+    bench.write(
+        "in.safetensors",
+        &[
+            ("a", f32s(&[2, 37], &values(74))),
+            ("b", f32s(&[5], &values(5))),
+            ("bias", f32s(&[64], &x)),
+            ("w", f32s(&[2, 64], &values(128))),
+        ],
+    );
+    let words = ["tensor 'a': 37 channels", "tensor 'b': 5 channels", "--skip leaves"];
+    bench.fails(2, "quantize in.safetensors --format nvfp4 -o q.safetensors", &words);
+    let done = bench.works("quantize in.safetensors --format nvfp4 --skip a --skip b -o q.safetensors");
+    assert!(done.err.contains("bias: one dimension"), "{}", done.err);
+    let done = bench.works("quantize in.safetensors --format nvfp4 --only w -o q.safetensors");
+    assert!(!done.err.contains("one dimension"), "{}", done.err);
+    (x[3], x[40]) = (f32::NAN, f32::INFINITY);
+    bench.write(
+        "in.safetensors",
+        &[("c", f32s(&[1, 64], &x)), ("d", f32s(&[1, 64], &x))],
+    );
+    let words = ["tensor 'c'", "tensor 'd'", "--allow-nonfinite"];
+    bench.fails(
+        2,
+        "quantize in.safetensors --format fp8_tensor -o q.safetensors",
+        &words,
+    );
+}
+
+#[test]
+fn a_quantized_file_is_not_compared_with_numbers() {
+    let bench = Bench::new();
+    bench.write("in.safetensors", &[("w", f32s(&[2, 64], &values(128)))]);
+    bench.works("quantize in.safetensors --format nvfp4 -o q.safetensors");
+    let words = [
+        "only in in.safetensors",
+        "q.safetensors is quantized: --parity",
+        "dequantize",
+    ];
+    bench.fails(2, "compare in.safetensors q.safetensors", &words);
+}
+
 #[test]
 fn the_input_is_not_written_over() {
     let bench = Bench::new();

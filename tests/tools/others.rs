@@ -225,6 +225,38 @@ fn deepseek_v4_names() {
     );
 }
 
+/// Codes in 32-bit words are named as what they are, and so is a selection that leaves nothing.
+#[test]
+fn what_is_not_read_is_said() {
+    let bench = Bench::new();
+    let words = raw(Dtype::I32, &[4, 8], &bytes(128));
+    bench.write(
+        "in.safetensors",
+        &[
+            ("l.qweight", words.clone()),
+            ("l.qzeros", raw(Dtype::I32, &[4, 1], &bytes(16))),
+            ("l.scales", f32s(&[4, 64], &[1.0; 256])),
+        ],
+    );
+    let said = ["'l.qweight'", "packed into words of I32", "AWQ", "not read"];
+    bench.fails(4, "dequantize in.safetensors -o back.safetensors", &said);
+    bench.write(
+        "in.safetensors",
+        &[
+            ("l.weight_packed", words),
+            ("l.weight_scale", bf16s(&[4, 1], &floats(4))),
+        ],
+    );
+    bench.fails(2, "dequantize in.safetensors -o back.safetensors", &said[1..]);
+    bench.write(
+        "in.safetensors",
+        &[("w", f32s(&[2, 64], &floats(128))), ("b", f32s(&[4], &floats(4)))],
+    );
+    bench.works("quantize in.safetensors --format nvfp4 --only w -o q.safetensors");
+    let said = ["select no quantized tensor", "though there are some"];
+    bench.fails(4, "dequantize q.safetensors --only b -o back.safetensors", &said);
+}
+
 /// What nobody knows is not guessed.
 #[test]
 fn what_is_not_understood_is_refused() {

@@ -1,0 +1,51 @@
+//! Which way a gate may point.
+
+use crate::metrics::{Better, Bound, Metric, Show};
+use crate::sweep::experiment::{Rule, Statistic};
+
+/// Refuses a bound that bad values meet and good ones break, as `cosine <= 0.9`. A metric whose values have either sign may be
+/// bounded from both sides.
+pub fn check(metric: &Metric, bound: Bound) -> Result<(), String> {
+    if metric.better == bound.better || is_signed(metric) {
+        return Ok(());
+    }
+    let (better, sign) = words(metric);
+    Err(format!("of {}, {better} is better: demand {sign}", metric.name))
+}
+
+/// [`check`], and that the statistic is not the best of the windows, which says nothing of the others. A control, which demands
+/// that what is bad is seen to be bad, may point either way.
+pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
+    if rule.control {
+        return Ok(());
+    }
+    check(metric, bound)
+        .map_err(|why| format!("{why}, or set control = true to demand that something bad is seen to be bad"))?;
+    let best = match bound.better {
+        Better::Higher => Statistic::Max,
+        Better::Lower => Statistic::Min,
+    };
+    if rule.statistic == best {
+        let (worst, name) = match best {
+            Statistic::Max => ("min", "max"),
+            _ => ("max", "min"),
+        };
+        let metric = metric.name;
+        return Err(format!(
+            "statistic = \"{name}\" with '{bound}' looks at the best window only: {metric} of the others may be anything; \
+             expected \"{worst}\", \"mean\" or an end of the interval"
+        ));
+    }
+    Ok(())
+}
+
+fn is_signed(metric: &Metric) -> bool {
+    matches!(metric.show, Show::Signed | Show::DecibelsAbove)
+}
+
+fn words(metric: &Metric) -> (&'static str, &'static str) {
+    match metric.better {
+        Better::Higher => ("higher", ">="),
+        Better::Lower => ("lower", "<="),
+    }
+}
