@@ -237,6 +237,8 @@ impl Summarized<'_> {
         let experiment = &manifest.experiment;
         let windows: Vec<String> = experiment.windows.iter().map(|window| window.name()).collect();
         let mut facts = vec![("experiment", experiment.name.clone())];
+        let changes = manifest.invocation.changes();
+        facts.extend((!changes.is_empty()).then_some(("changed by", changes)));
         facts.extend(experiment.model.clone().map(|model| ("model", model)));
         facts.extend(experiment.drawn().map(|drawn| ("drawn", drawn)));
         if !windows.is_empty() {

@@ -54,12 +54,19 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
         lines.extend(reasons(&check.verdict.failures, width));
     }
     if failures.len() > FAILURES {
-        lines.push(format!("… and {} more failed checks", failures.len() - FAILURES));
+        let more = failures.len() - FAILURES;
+        lines.push(clip(
+            &format!("… and {more} more failed checks; report.md has them all"),
+            width,
+        ));
     }
     let rows = cases::rows(run.run);
     let mut kernels: Vec<&str> = failures.iter().map(|check| check.verdict.recipe.as_str()).collect();
     kernels.dedup();
-    for kernel in kernels.into_iter().filter(|_| !rows.is_empty()).take(KERNELS) {
+    if rows.is_empty() {
+        kernels.clear();
+    }
+    for kernel in kernels.iter().take(KERNELS) {
         lines.push(String::new());
         lines.push(clip(&format!("{kernel}, case by case"), width));
         let table = cases::table(&rows, kernel);
@@ -68,6 +75,13 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             lines.push(format!("… and {} more cases", table.len() - CASES));
         }
         lines.push(String::new());
+    }
+    if kernels.len() > KERNELS {
+        let more = kernels.len() - KERNELS;
+        lines.push(clip(
+            &format!("… and {more} more kernels that fail; report.md has their cases"),
+            width,
+        ));
     }
     let unjudged = run.unjudged();
     for (recipes, why) in unjudged.iter().take(UNJUDGED) {

@@ -30,6 +30,8 @@ pub struct Tally {
     pub complete: bool,
     /// Which cells were selected, in words; empty if all were.
     pub selection: String,
+    /// What makes the experiment another than its file's; empty if nothing does.
+    pub changes: String,
 }
 
 impl Tally {
@@ -62,6 +64,7 @@ impl Tally {
                 .count(),
             complete: run.manifest.complete,
             selection: selection(run),
+            changes: run.manifest.invocation.changes(),
         }
     }
 
@@ -89,6 +92,9 @@ impl Tally {
         }
         if !self.selection.is_empty() {
             text += &format!("; {}", self.selection);
+        }
+        if !self.changes.is_empty() {
+            text += &format!("; changed by {}", self.changes);
         }
         if !self.complete {
             text += &format!("; {} missing", plural(self.missing, "cell"));

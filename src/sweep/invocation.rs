@@ -56,6 +56,13 @@ impl Invocation {
         patterns.chain(timed).collect::<Vec<_>>().join(" ")
     }
 
+    /// The options that make another experiment of the file's, for a sentence; empty if it is as the file has it.
+    pub fn changes(&self) -> String {
+        let set = self.set.iter().map(|item| format!("--set {}", quoted(item)));
+        let rules = self.rules.iter().map(|file| format!("--rules {}", file.display()));
+        set.chain(rules).collect::<Vec<_>>().join(" ")
+    }
+
     fn patterns(&self) -> impl Iterator<Item = (&'static str, &String)> {
         let only = self.only.iter().map(|pattern| ("--only", pattern));
         only.chain(self.skip.iter().map(|pattern| ("--skip", pattern)))

@@ -249,6 +249,8 @@ fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
 }
 
 /// Write the reports of a stored run again and print its table.
+///
+/// Exit code: 0 if they were written, whatever they say; `ulplab gate` has the codes of the verdict.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// Folder of the run [default: the newest below runs/].

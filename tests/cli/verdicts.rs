@@ -66,6 +66,7 @@ fn an_interval_needs_two_windows() {
         table.contains("PARTLY JUDGED: 2 checks pass, 0 fail, 2 not judged"),
         "{table}"
     );
+    assert!(table.contains("changed by --set 'draws=1'"), "{table}");
     let why = "NOT JUDGED fp8, nvfp4: an interval needs at least 2 windows, and one was measured at gauss";
     assert!(table.contains(why) && table.contains("1 of 2 judged"), "{table}");
     assert!(table.contains(" ±—"), "there is no interval to show: {table}");
