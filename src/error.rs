@@ -12,7 +12,7 @@ pub enum Exit {
     Bug = 1,
     /// Bad command line, experiment file or input data.
     Usage = 2,
-    /// Nothing was judged, or not all that the experiment states.
+    /// Not everything was judged.
     NotJudged = 4,
     /// Something the machine must have is not there (a device, a writable folder).
     Setup = 96,
