@@ -70,7 +70,7 @@ pub fn width() -> usize {
     width_of(comfy_table::Table::new().width(), columns.as_deref())
 }
 
-/// Characters in a line of a table that has no fixed form: without a terminal or `$COLUMNS` there is no limit, so that a pipe or
+/// Characters in a line that nothing must cut: without a terminal or `$COLUMNS` there is no limit, so that a pipe or
 /// a file gets every column.
 pub fn table_width() -> usize {
     let told = std::env::var("COLUMNS").is_ok_and(|columns| columns.parse::<u16>().is_ok_and(|width| width > 0));

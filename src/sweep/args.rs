@@ -76,7 +76,7 @@ pub struct SweepArgs {
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
-    /// Whether this is a bench: it judges no whole, and only a gate that fails is a failure.
+    /// Whether this is a bench: only a gate that fails is a failure.
     #[arg(skip)]
     pub bench: bool,
 }

@@ -301,7 +301,7 @@ fn print(run: &Run, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
         // Counted without colours, which begin and end at the verdict.
         let last =
             report::tally(run).line().chars().count() + format!("; {cells} cells in {seconds:.1} s").chars().count();
-        match last + 2 + page.chars().count() <= width {
+        match last.saturating_add(2 + page.chars().count()) <= output::table_width() {
             true => writeln!(out, "{text}; {page}"),
             false => writeln!(out, "{text}\n{page}"),
         }
