@@ -24,8 +24,16 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 all gates hold | 100 a gate failed | 103 run incomplete | 4 nothing was judged, or not all that the experiment
-states | 2 usage or bad input | 96 set-up | 101 the reference failed | 130 interrupted | 1 a bug";
+Exit codes:
+    0  all gates hold
+    1  a bug in ulplab
+    2  wrong usage or bad input
+    4  not everything was judged
+   96  something is missing on this machine, such as a device or a writable folder
+  100  a gate failed
+  101  the reference failed
+  103  the run is incomplete
+  130  interrupted";
 
 #[derive(Subcommand)]
 enum Command {

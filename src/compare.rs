@@ -24,35 +24,36 @@ use judge::Comparison;
 /// Compare the tensors of two files; the first is the reference.
 ///
 /// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor
-/// of the other file. Judged in this order: shape, NaN and infinities (which must be at the same places), metrics (in
-/// f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is shown and
-/// not judged: it fails only if its shape differs, or the places of its NaN and infinities do.
+/// of the other file. Checks run in this order: shape, then NaN and infinities (which must be at the same places), then
+/// metrics (in f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is shown
+/// and not judged: it fails only on its shape or on the places of NaN and infinities.
 ///
-/// Exit code: 0 nothing failed; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 2 unmatched tensors or bad input.
+/// Exit code: 0 nothing failed; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 2 a tensor is in one file only,
+/// or the input is bad.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct CompareArgs {
     /// The reference.
     pub want: PathBuf,
     /// The candidate.
     pub got: PathBuf,
-    /// Metrics to show, besides those of gates.
+    /// Metrics to show besides those of the gates.
     #[arg(long, value_name = "A,B,…", value_delimiter = ',', default_values_t = DEFAULT_METRICS.map(String::from))]
     pub metrics: Vec<String>,
-    /// What a metric must be, e.g. 'cosine>=0.999' or 'logits*:diff<=1e-3'; repeatable.
+    /// Require a bound of a metric, e.g. 'cosine>=0.999' or 'logits*:diff<=1e-3'; repeatable.
     ///
-    /// A pattern before the colon says which tensors: `*` stands for any characters but a dot, `**` for any characters;
-    /// without one it is all of them. The first gate on a metric whose pattern matches a tensor is the one that counts
-    /// for it, so write exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A
+    /// A pattern before the colon selects tensors: `*` stands for any characters but a dot, `**` for any characters;
+    /// a gate without a pattern is for all tensors. For each tensor and metric, the first gate whose pattern matches
+    /// counts, so write exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A
     /// gate that applies to no tensor is an error.
     #[arg(long = "gate", value_name = "[PATTERN:]METRIC>=BOUND")]
     pub gates: Vec<String>,
-    /// Only tensors that match; repeatable.
+    /// Compare only tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
-    /// Not the tensors that match; repeatable.
+    /// Leave out tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
-    /// Tensors that are in one file only are no error.
+    /// Accept tensors that are in one file only.
     #[arg(long)]
     pub allow_unmatched: bool,
     /// Print JSON Lines: one record for the configuration, each tensor, and the summary. NaN is null, infinities are

@@ -89,7 +89,14 @@ struct Sample {
 }
 
 pub fn run(args: &DescribeArgs) -> Result<Exit> {
-    let op = kernels::find(&args.op).map_err(Error::Usage)?;
+    let op = kernels::find(&args.op).map_err(|why| {
+        let hint = if why.contains("did you mean") {
+            ""
+        } else {
+            "; `ulplab list kernels` names them"
+        };
+        Error::Usage(why + hint)
+    })?;
     let description = describe(op).map_err(Error::Usage)?;
     if args.json {
         json::print(&description)?;

@@ -1,4 +1,4 @@
-//! `ulplab dump`: inputs of a case, what is wanted and how far off it may be, as files for a debugger.
+//! `ulplab dump`: inputs of a case, the expected outputs and their tolerances, as files for a debugger.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use crate::sweep::execute::Text;
 use crate::sweep::kernels::sites;
 use crate::tensorfile::{Slot, write_safetensors};
 
-/// Write the inputs of a case as programs read them, what is wanted and how far off each element may be.
+/// Write the inputs of a case as programs read them, the expected outputs and the tolerance of each element.
 ///
-/// DIR/inputs.safetensors has the inputs, DIR/want.safetensors an array for each output (as stored where bits are compared, else
-/// f64), DIR/bound.safetensors the largest error of each element where bits are not compared.
+/// DIR/inputs.safetensors has the inputs. DIR/want.safetensors has an array for each output: as stored if bits are compared, else
+/// in f64. DIR/bound.safetensors has the largest allowed error of each element of the outputs whose bits are not compared.
 #[derive(Debug, clap::Args)]
 pub struct DumpArgs {
     /// The operation, as `ulplab list kernels` names them: what stands before the dot.

@@ -12,7 +12,7 @@ pub enum Exit {
     Bug = 1,
     /// Bad command line, experiment file or input data.
     Usage = 2,
-    /// Nothing was judged, or not all that the experiment states.
+    /// Not everything was judged.
     NotJudged = 4,
     /// Something the machine must have is not there (a device, a writable folder).
     Setup = 96,
@@ -104,8 +104,8 @@ const LISTED: usize = 8;
 
 /// The names among `valid` that `wrong` may stand for, worded for the end of an error message, or nothing if none is near.
 ///
-/// Upper and lower case are the same. A name that is one slip away comes first, then all names that begin with `wrong` or
-/// have it as a word, then the nearest name.
+/// Upper and lower case are the same. A name that is one slip away comes first, then all names that begin with `wrong` and
+/// those that have it as the end of a word, then the nearest name.
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let wrong = wrong.to_lowercase();
     let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
@@ -123,7 +123,10 @@ pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -
     let has = family(&|name| name.split('_').any(|word| word.ends_with(&wrong)));
     match (nearest, begins.as_slice(), has.as_slice()) {
         (Some((0 | 1, name)), ..) => or(&[name]),
-        (_, names @ [_, ..], _) | (_, [], names @ [_, ..]) => or(names),
+        (_, begins @ [_, ..], has) | (_, begins @ [], has @ [_, ..]) => {
+            let more = has.iter().filter(|name| !begins.contains(name));
+            or(&begins.iter().chain(more).copied().collect::<Vec<_>>())
+        }
         (Some((_, name)), ..) => or(&[name]),
         _ => String::new(),
     }

@@ -70,6 +70,16 @@ pub fn width() -> usize {
     width_of(comfy_table::Table::new().width(), columns.as_deref())
 }
 
+/// Characters in a line that nothing must cut: without a terminal or `$COLUMNS` there is no limit, so that a pipe or
+/// a file gets every column.
+pub fn table_width() -> usize {
+    let told = std::env::var("COLUMNS").is_ok_and(|columns| columns.parse::<u16>().is_ok_and(|width| width > 0));
+    match io::stdout().is_terminal() || told {
+        true => width(),
+        false => usize::MAX,
+    }
+}
+
 /// The terminal's width, else that of `$COLUMNS`, else 120. Some terminals say that they have no columns at all.
 pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
     let columns = columns.and_then(|columns| columns.parse().ok());

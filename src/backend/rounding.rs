@@ -141,7 +141,8 @@ impl Rounding {
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
 
-    /// Bytes the recipe stores one row of a site in; `None` where it is no storage format (one role only, noise).
+    /// Bytes the recipe stores one row of a site in; `None` where it is no storage format (one role only, noise, some channels
+    /// only).
     pub fn bytes_per_row(&self, site: &Site, cols: usize) -> Option<f64> {
         let mut nope = None;
         let mut rope = None;
@@ -154,11 +155,12 @@ impl Rounding {
                 Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(self.rope_dims)),
             }
         }
-        let unrounded = |channels: usize| (channels * size_of::<f32>()) as f64;
-        Some(
-            nope.unwrap_or_else(|| unrounded(cols - self.rope_dims))
-                + rope.unwrap_or_else(|| unrounded(self.rope_dims)),
-        )
+        match (nope, rope) {
+            // A row that nothing rounds is as the reference has it.
+            (None, None) => Some((cols * size_of::<f32>()) as f64),
+            // No cache stores half of a vector in f32, so a size of that would only mislead.
+            (nope, rope) => Some(nope? + rope?),
+        }
     }
 
     /// Bytes of one cached vector, and bytes the growing caches of all layers take per token of context (the window cache

@@ -8,17 +8,17 @@ use crate::sweep::command::{self, SweepArgs};
 
 /// Time the kernels on the GPU that is here: µs, bytes, shares of a copy, beside peers.
 ///
-/// Each is timed once it has been found right. The same as `ulplab sweep experiments/kernels.toml --timed`, the records of
-/// which are kept in runs/; but a bench judges no whole, so that the exit code is 0 unless a kernel is wrong.
+/// Each kernel is checked first and timed only if it is right. This does what `ulplab sweep experiments/kernels.toml --timed`
+/// does, and keeps the records in runs/ as well, but it exits with 0 unless a kernel is wrong.
 #[derive(Debug, clap::Args)]
 pub struct KernelsArgs {
-    /// Only cells whose id (op.variant/local/case) matches, e.g. 'rope.*/**'.
+    /// Time only cells whose id (op.variant/local/case) matches, e.g. 'rope.*/**'.
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
-    /// No cells whose id matches.
+    /// Leave out cells whose id matches.
     #[arg(long, value_name = "GLOB")]
     skip: Vec<String>,
-    /// Set times of other people's code beside, as experiments/peers/kernels.py writes them.
+    /// Show times of other libraries too, from a file of experiments/peers/kernels.py.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
     /// Folder of the run [default: runs/kernels/<time>].

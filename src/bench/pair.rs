@@ -11,10 +11,10 @@ use crate::json;
 use crate::kernels::{self, Case, Problem};
 use crate::sweep::kernels::file;
 
-/// Time two kernels in turn on the GPU that is here, and tell how many times as long the second takes, with an interval.
+/// Time two kernels in turn on the GPU that is here: the ratio of the second's time to the first's, with an interval.
 ///
-/// Each is timed once it has been found right, as one of many launches in a graph on the same memory; the pairs begin with one
-/// and with the other in turn. The interval holds the median with a probability of 95 %, whatever the times are distributed like.
+/// Each kernel is checked first and timed only if it is right, as one of many launches in a graph on the same memory; the two
+/// take turns at going first. The interval holds the median with a probability of 95 %, whatever the distribution of the times.
 #[derive(Debug, clap::Args)]
 pub struct PairArgs {
     /// e.g. delta_prefill.chunks/gdn.bf16.t8192.kv
@@ -25,7 +25,7 @@ pub struct PairArgs {
     /// Pairs of times: 30 or more.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(30..))]
     pairs: u32,
-    /// Exit code 100 unless all of the interval is as near to 1 as this, e.g. 0.01.
+    /// Exit with 100 unless the whole interval lies within this distance of 1, e.g. 0.01.
     #[arg(long, value_name = "SHARE")]
     within: Option<f64>,
     /// Print JSON.
@@ -41,7 +41,7 @@ struct Measured {
     /// Microseconds of a run: medians.
     us: [f64; 2],
     pairs: usize,
-    /// How many times as long the second takes: the median over the pairs, and its interval of 95 %.
+    /// The second's time to the first's: the median over the pairs, and its interval of 95 %.
     ratio: f64,
     interval: [f64; 2],
 }

@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::time::Instant;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, Table, presets};
 use serde_json::{Map, Value, json};
 
 use super::CompareArgs;
 use super::judge::{Comparison, Side, digits};
 use crate::error::{Error, Exit, Result, counted};
 use crate::metrics::{Metric, Show};
+use crate::output::table_width;
 use crate::record::to_json;
 
 /// Version of the JSON records.
@@ -124,7 +125,7 @@ impl<'a> Report<'a> {
                 "seconds": seconds,
             }))?;
         } else {
-            let rows: Vec<String> = self.table.lines().map(|line| line.trim_end().into()).collect();
+            let rows = self.rows(table_width());
             let unmatched = self
                 .unmatched
                 .iter()
@@ -152,6 +153,27 @@ impl<'a> Report<'a> {
             self.text(&lines.join("\n"))?;
         }
         Ok(if failed == 0 { Exit::Pass } else { Exit::GateFailed })
+    }
+
+    /// The table within that width: columns that can be looked up in `--json` go until it fits, those that say least first.
+    /// Numbers are never broken.
+    fn rows(&mut self, width: usize) -> Vec<String> {
+        let metrics = self.metrics.len();
+        // Shapes, types, the worst element, then metrics from the last; name and verdict stay.
+        let least = [2, 1, 3 + metrics].into_iter().chain((3..3 + metrics).rev());
+        let draw = |table: &Table| -> Vec<String> { table.lines().map(|line| line.trim_end().into()).collect() };
+        let wide = |rows: &[String]| rows.iter().any(|line| line.chars().count() > width);
+        let mut rows = draw(&self.table);
+        for column in least {
+            if !wide(&rows) {
+                break;
+            }
+            if let Some(column) = self.table.column_mut(column) {
+                column.set_constraint(ColumnConstraint::Hidden);
+            }
+            rows = draw(&self.table);
+        }
+        rows
     }
 
     fn line(&mut self, record: Value) -> Result<()> {

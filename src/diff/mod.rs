@@ -28,41 +28,42 @@ use verdicts::{Loosened, Moved};
 
 /// Compare two runs: what became worse from BASE to NEW.
 ///
-/// Says what differs in the question (gates that were removed or relaxed first), which verdicts changed, and which numbers: of
-/// every recipe, phase, site and metric the record that worsens most. Two gates always hold: no verdict that passes in BASE may
-/// cease to pass, and no gate of BASE may be removed or relaxed. It judges the change, not NEW: `ulplab gate NEW` does that.
+/// The answer says what differs in the question (gates that were removed or relaxed first), which verdicts changed, and which
+/// numbers: for every recipe, phase, site and metric it shows the record that worsens most. Two gates always apply: a check that
+/// passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge the change only; to judge NEW
+/// itself, use `ulplab gate NEW`.
 ///
-/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks what a gate speaks of; 103 a run is incomplete;
-/// 2 a run is damaged, or bad input.
+/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks what a gate is for; 103 a run is incomplete;
+/// 2 a run is damaged, or the input is bad.
 #[derive(Debug, clap::Args)]
 pub struct DiffArgs {
-    /// Folder of the run that is compared with.
+    /// Folder of the run to compare with.
     pub base: PathBuf,
-    /// Folder of the run that is judged.
+    /// Folder of the run to judge.
     pub new: PathBuf,
-    /// By how much a metric may worsen at most, e.g. 'layers.*.output:relative_l2<=5%', 'us_cold<=3%' or 'kl<=1e-4';
+    /// Limit how much a metric may worsen, e.g. 'layers.*.output:relative_l2<=5%', 'us_cold<=3%' or 'kl<=1e-4';
     /// repeatable.
     ///
-    /// It holds for every record: each recipe, phase, window and layer. Worse is lower or higher as the metric has it
-    /// (`ulplab list metrics`). With % the change is relative to the value in BASE, of which 0 has no per cent: from 0 any
-    /// worsening is too much. A pattern before the colon says at which sites: `*` stands for any characters but a dot, `**`
+    /// The limit holds for every record: each recipe, phase, window and layer. Whether lower or higher is worse depends on the
+    /// metric (`ulplab list metrics`). With % the change is relative to the value in BASE; if the value in BASE is 0, any
+    /// worsening fails. A pattern before the colon selects sites: `*` stands for any characters but a dot, `**`
     /// for any characters. A number that becomes NaN fails every gate. A gate that matches nothing is an error.
     #[arg(long = "gate", value_name = "[PATTERN:]METRIC<=CHANGE")]
     pub gates: Vec<String>,
-    /// More gates, from a TOML file of [[change]] with the keys metric, worsening (as "5%" or "1e-4"), why, and, where they are
-    /// not for all, at, phase, recipes.
+    /// Read more gates from a TOML file of [[change]] with the keys metric, worsening (as "5%" or "1e-4") and why; the keys at,
+    /// phase and recipes restrict a gate.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Every record must be bit-equal, but for times and what is computed from them.
+    /// Require every record to be bit-equal, except times and what is computed from them.
     #[arg(long)]
     pub identical: bool,
-    /// Rows shown of each table of numbers.
+    /// Show at most so many rows of each table of numbers.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
     /// Print one JSON object in place of the text. NaN is null, infinities are strings.
     #[arg(long)]
     pub json: bool,
-    /// Also write it as Markdown, e.g. for a step summary.
+    /// Also write the answer as Markdown, e.g. for a step summary.
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
 }

@@ -1,7 +1,7 @@
 //! Records of two runs, side by side.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -58,7 +58,8 @@ pub struct Numbers {
     pub worse: usize,
     /// Recipes, phases, sites and metrics of which none does, and a record is better.
     pub better: usize,
-    /// The worst record of each of `worse`, worst first, as many as are to be shown.
+    /// The worst record of each of `worse`, as many as are to be shown: NaN first, then by how near the metric is to what a
+    /// model does, then worst first. Of metrics that are functions of each other, one is shown at a place.
     pub worst: Vec<Change>,
 }
 
@@ -195,7 +196,13 @@ impl<'a> Pairs<'a> {
         }
         let mut worse: Vec<&Pair> = groups.iter().filter_map(|group| worst(group.iter().copied())).collect();
         worse.retain(|pair| pair.worsening() > 0.0);
-        worse.sort_by(|a, b| b.by_worsening(a));
+        // What became NaN comes first, whatever its metric.
+        worse.sort_by(|a, b| {
+            let nan = b.newly_nan().cmp(&a.newly_nan());
+            nan.then_with(|| rank(a).cmp(&rank(b))).then_with(|| b.by_worsening(a))
+        });
+        let places = worse.len();
+        worse = without_echoes(worse);
         let better = |group: &&Vec<&Pair>| {
             let any = |of: fn(f64) -> bool| group.iter().any(|pair| of(pair.worsening()));
             any(|worsening| worsening < 0.0) && !any(|worsening| worsening > 0.0)
@@ -207,11 +214,45 @@ impl<'a> Pairs<'a> {
             only_new: alone(&self.only_new),
             newly_nan: count(&|pair| pair.newly_nan()),
             no_longer_nan: count(&|pair| pair.no_longer_nan()),
-            worse: worse.len(),
+            worse: places,
             better: groups.iter().filter(better).count(),
             worst: worse.iter().take(top).map(|pair| pair.change()).collect(),
         }
     }
+}
+
+/// Metrics that tell what a model does, then those of a tensor's error that most people read; the others come after them.
+const FIRST: [&str; 10] = [
+    "kl",
+    "delta_nats",
+    "top1",
+    "flips",
+    "flips_outside",
+    "recall",
+    "recall_min",
+    "relative_l2",
+    "cosine",
+    "sqnr",
+];
+/// Metrics of the error's energy over the signal's, which are functions of each other (`diff` nearly): of those at a place, one
+/// is enough.
+const SAME_NEWS: [&str; 4] = ["relative_l2", "sqnr", "nsr", "diff"];
+
+fn rank(pair: &Pair) -> usize {
+    let name = pair.base.metric.as_str();
+    FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len())
+}
+
+/// Without what says the same as a row before it: a function of its metric, of the same recipe, phase and site.
+fn without_echoes<'p, 'a>(worse: Vec<&'p Pair<'a>>) -> Vec<&'p Pair<'a>> {
+    let mut seen = HashSet::new();
+    let mut told = worse;
+    told.retain(|pair| {
+        let record: &'a Record = pair.base;
+        let place = (&record.recipe, record.phase, &record.site, pair.newly_nan());
+        !SAME_NEWS.contains(&record.metric.as_str()) || seen.insert(place)
+    });
+    told
 }
 
 type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str, usize);

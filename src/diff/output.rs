@@ -1,17 +1,18 @@
 //! How two runs are shown: the same tables in a terminal and as Markdown.
 
-use comfy_table::{ContentArrangement, Table, presets};
-
 use super::numbers::{Change, Numbers};
 use super::{Check, Diff, Side};
 use crate::gate::{Outcome, Status};
 use crate::record::place;
+use crate::report::columns::fitted;
 use crate::report::markdown::{LIMIT, escape, table};
 use crate::report::number::{signed, significant};
 
 const CHANGES: [&str; 9] = [
     "recipe", "phase", "where", "window", "metric", "BASE", "NEW", "worse by", "in %",
 ];
+/// Columns of [`CHANGES`] that say least: the change itself is told by the per cent, the window and the phase by the JSON.
+const LEAST: [usize; 3] = [7, 1, 3];
 const DASH: &str = "—";
 
 /// A table below a line that stands without it too.
@@ -33,6 +34,14 @@ impl Block {
             rows: rows.into_iter().collect(),
         }
     }
+
+    /// Columns that go if the width is small, the first of them first: those that can be told from the others.
+    fn least(&self) -> &'static [usize] {
+        match self.heads == CHANGES {
+            true => &LEAST,
+            false => &[],
+        }
+    }
 }
 
 /// For a terminal of `width` characters; the last line is the verdict.
@@ -40,15 +49,10 @@ pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
     let mut text = format!("BASE {}\nNEW  {}\n", side(&diff.base), side(&diff.new));
     for block in blocks(diff) {
         text += &format!("\n{}\n", block.title);
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
-        table.set_header(block.heads);
-        table.add_rows(&block.rows);
+        // The margin is a character.
+        let lines = fitted(block.heads, &block.rows, block.least(), width.saturating_sub(1));
         if !block.rows.is_empty() {
-            let lines = table.to_string();
-            text.extend(lines.lines().map(|line| format!(" {}\n", line.trim_end())));
+            text.extend(lines.iter().map(|line| format!(" {line}\n")));
         }
     }
     let name = diff.outcome.name();

@@ -16,10 +16,12 @@ const NAMES: usize = 5;
 const VALUE: usize = 80;
 /// Stands where a run has nothing.
 const NOTHING: &str = "none";
+/// Stands for a value of NEW that differs in more than can be written out.
+const CHANGED: &str = "its definition changed";
 /// Keys of an experiment that are compared by name, or by what is said elsewhere.
 const APART: [&str; 6] = ["seed", "recipe", "gate", "window", "draws", "case_names"];
 
-/// Something that is not the same in both runs.
+/// Something that differs between the runs.
 #[derive(Debug, Serialize)]
 pub struct Difference {
     pub what: String,
@@ -95,7 +97,7 @@ fn plain(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("plain data has a form in JSON")
 }
 
-/// Things that only one run has, and those of one name that are not the same.
+/// Things that only one run has, and those whose definition changed.
 fn named<V: PartialEq>(
     noun: &str,
     base: BTreeMap<String, V>,
@@ -108,17 +110,17 @@ fn named<V: PartialEq>(
     let changed = base
         .iter()
         .filter(|(name, value)| new.get(*name).is_some_and(|other| other != *value));
-    let changed: Vec<&str> = changed.map(|(name, _)| name.as_str()).collect();
+    let changed = changed.map(|(name, _)| Difference {
+        what: format!("{noun} {name}"),
+        base: String::new(),
+        new: CHANGED.into(),
+    });
+    let changed: Vec<Difference> = changed.collect();
     let alone = differs(
         &format!("{noun} in one run only"),
         missing(&base, &new),
         missing(&new, &base),
     );
-    let changed = (!changed.is_empty()).then(|| Difference {
-        what: format!("{noun} of the same name"),
-        base: list(changed),
-        new: "not the same".into(),
-    });
     alone.into_iter().chain(changed)
 }
 
@@ -148,7 +150,7 @@ fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
             // Long values may differ behind the cut.
             Some(match found.base == found.new {
                 true => Difference {
-                    new: "not the same".into(),
+                    new: CHANGED.into(),
                     ..found
                 },
                 false => found,

@@ -177,7 +177,7 @@ pub fn checks(fates: &[(&Verdict, Fate)]) -> Vec<Check> {
     let loosened = loosened(fates);
     let weaker: usize = loosened.iter().map(|loosened| loosened.recipes.len()).sum();
     let verdicts = (!fates.is_empty()).then(|| Check {
-        gate: "no verdict that passes in BASE ceases to pass".into(),
+        gate: "a check that passes in BASE passes in NEW".into(),
         why: String::new(),
         status: match (fail, unknown) {
             (1.., _) => Status::Fail,
@@ -185,8 +185,10 @@ pub fn checks(fates: &[(&Verdict, Fate)]) -> Vec<Check> {
             _ => Status::NotJudged,
         },
         message: format!(
-            "of {} that pass in BASE, {fail} fail in NEW and {unknown} are not judged",
-            passing.len()
+            "{} passed in BASE; of these {fail} {} in NEW, {unknown} {} not judged",
+            passing.len(),
+            if fail == 1 { "fails" } else { "fail" },
+            if unknown == 1 { "was" } else { "were" },
         ),
         worst: None,
     });
@@ -197,7 +199,7 @@ pub fn checks(fates: &[(&Verdict, Fate)]) -> Vec<Check> {
         message: match weaker {
             0 => "none is".into(),
             _ => format!(
-                "{weaker} of {} verdicts of BASE are held to less, or to nothing",
+                "in NEW, {weaker} of {} verdicts of BASE have a weaker gate or none",
                 fates.len()
             ),
         },

@@ -50,7 +50,7 @@ impl Outcome {
         }
     }
 
-    /// Of a bench, which judges no whole: it fails only by what fails, or was not run to its end.
+    /// Of a bench: it fails only if a kernel fails, or if it was not run to its end.
     pub fn exit_of_bench(self) -> Exit {
         match self {
             Self::Fail | Self::Incomplete => self.exit(),

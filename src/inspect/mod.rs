@@ -31,19 +31,19 @@ pub struct InspectArgs {
     pub source: Option<PathBuf>,
     #[command(flatten)]
     pub naming: Naming,
-    /// Only tensors that match; repeatable.
+    /// Show only tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
-    /// Not the tensors that match; repeatable.
+    /// Leave out tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
-    /// How many of several tensors to show.
+    /// Show at most so many tensors.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
     /// Show all tensors.
     #[arg(long, conflicts_with = "top")]
     pub all: bool,
-    /// How many of the worst blocks of a tensor to show.
+    /// Show so many of the worst blocks of a tensor.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub blocks: usize,
     /// Print JSON Lines: one record for each tensor. NaN is null, infinities are strings.

@@ -42,7 +42,9 @@ pub fn text(all: &[Shown], top: usize) -> String {
     ranked.sort_by(|a, b| badness(b).partial_cmp(&badness(a)).unwrap_or(std::cmp::Ordering::Equal));
     let shown = &ranked[..top.min(all.len())];
     let width = shown.iter().map(|shown| shown.name.chars().count()).max().unwrap_or(0);
-    shown.iter().for_each(|shown| line(&mut text, shown, width));
+    shown
+        .iter()
+        .for_each(|shown| text += &fit(&line(shown, width), crate::output::table_width()));
     let rest = all.len() - shown.len();
     if rest > 0 {
         let _ = writeln!(text, "  … and {rest} more: --top N or --all shows them");
@@ -51,14 +53,39 @@ pub fn text(all: &[Shown], top: usize) -> String {
     text
 }
 
-fn line(text: &mut String, shown: &Shown, width: usize) {
+/// A line, or several if it is wider: it breaks only between two parts, and what follows is set in.
+fn fit(line: &str, width: usize) -> String {
+    let mut text = String::new();
+    let mut used = 0;
+    for part in line
+        .trim_start()
+        .split("  ")
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
+        let size = part.chars().count();
+        if line.chars().count() <= width {
+            return format!("{line}\n");
+        }
+        let (gap, indent) = match used {
+            0 => ("", "  "),
+            _ if used + 2 + size > width => ("\n", "      "),
+            _ => ("", "  "),
+        };
+        used = if gap.is_empty() { used } else { 0 } + indent.len() + size;
+        text += &format!("{gap}{indent}{part}");
+    }
+    text + "\n"
+}
+
+fn line(shown: &Shown, width: usize) -> String {
     let Shown {
         name,
         format,
         shape,
         stats,
     } = shown;
-    let _ = write!(text, "  {name:width$}  {format}  {shape:?}");
+    let mut text = format!("  {name:width$}  {format}  {shape:?}");
     if stats.against.is_some() {
         let _ = write!(text, "  SQNR {:.2} dB", sqnr(shown));
     }
@@ -76,7 +103,7 @@ fn line(text: &mut String, shown: &Shown, width: usize) {
     for (what, count, of) in counts.into_iter().filter(|(_, count, _)| *count > 0) {
         let _ = write!(text, "  {what} {:.3} %", percent(count, of));
     }
-    text.push('\n');
+    text
 }
 
 /// In dB; NaN where an element is not finite, and where it is not known.
@@ -96,4 +123,16 @@ fn badness(shown: &Shown) -> [f64; 4] {
         (Some(_), sqnr) => -sqnr,
     };
     [loss, share(stats.nonfinite), share(stats.saturated), share(stats.zeros)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fit;
+
+    #[test]
+    fn a_wide_line_breaks_between_its_parts() {
+        let line = "  layers.0.w   nvfp4  [8, 96]  SQNR 20.41 dB";
+        assert_eq!(fit(line, 80), format!("{line}\n"));
+        assert_eq!(fit(line, 32), "  layers.0.w  nvfp4  [8, 96]\n      SQNR 20.41 dB\n");
+    }
 }

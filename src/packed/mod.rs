@@ -25,7 +25,7 @@ pub use unread::nothing;
 pub use work::in_batches;
 
 use crate::error::{Error, Result};
-use crate::formats::{Codec, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
+use crate::formats::{Codec, FORMATS, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
 use crate::layouts::Layout;
 use crate::pattern::{self, selects};
 use crate::tensorfile::{Tensor, TensorFile};
@@ -71,13 +71,30 @@ pub struct Packed<'a> {
 
 /// The block format of a name or a format string.
 pub fn block_format(text: &str) -> Result<(Arc<dyn Codec>, Format)> {
-    let codec = codec(text).map_err(Error::Usage)?;
+    let codec = codec(text).map_err(|why| {
+        let hint = if why.contains("has no NaN") {
+            named_after(text)
+        } else {
+            String::new()
+        };
+        Error::Usage(why + &hint)
+    })?;
     let format = codec.format().copied().ok_or_else(|| {
         Error::Usage(format!(
             "'{text}' is a record of KV caches, not a format of tensors; `ulplab list formats` has those"
         ))
     })?;
     Ok((codec, format))
+}
+
+/// Formats that an element without scales may stand for: `int4_b32` and others for `int4`.
+fn named_after(element: &str) -> String {
+    let begins = |name: &&str| name.strip_prefix(element).is_some_and(|rest| rest.starts_with('_'));
+    let names: Vec<&str> = FORMATS.iter().map(|named| named.name).filter(begins).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("; named formats of it are {}", names.join(", ")),
+    }
 }
 
 impl Naming {

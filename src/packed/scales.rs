@@ -224,7 +224,7 @@ impl<'a> Scales<'a> {
 pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     if layout.groups != Groups::None {
         return Err(format!(
-            "layout '{}' needs the ends of groups, which a file of tensors has not",
+            "layout '{}' needs the ends of groups, which tensor files do not contain",
             layout.name
         ));
     }

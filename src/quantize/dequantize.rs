@@ -17,19 +17,19 @@ use crate::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 ///
 /// Files of `ulplab quantize` say what is in them. In files of others, codes are recognised by the names of the scales
 /// beside them (`w` and `w_scale`, `w_packed` and `w_scale`, `w_blocks` and `w_scales`, …), and formats by types and shapes
-/// where docs/quantized-files.md has them; --format says the others. All other tensors are copied, and so is what --only
-/// and --skip leave out. Writes f32, which rounds nothing, unless --dtype asks for less. NaN and infinities that come back
-/// are counted.
+/// where docs/quantized-files.md has them; --format gives the others. All other tensors are copied, as well as those that
+/// --only and --skip leave out. The output is f32, which rounds nothing, unless --dtype asks for less. NaN and infinities
+/// that come back are counted.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DequantizeArgs {
     /// File of quantized tensors, or folder of shards.
     pub input: PathBuf,
     #[command(flatten)]
     pub naming: Naming,
-    /// Only tensors that match; repeatable.
+    /// Decode only tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
-    /// Not the tensors that match; repeatable.
+    /// Leave out tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
     /// Type to write; bf16 and f16 round once more.

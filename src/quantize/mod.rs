@@ -23,9 +23,10 @@ use crate::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 /// Reads .safetensors, .npy and folders of shards, writes .safetensors: the codes of a tensor `w` as `w.data`, the scales
 /// as `w.scale` and the global scale as `w.global`; the metadata say the format, so that `ulplab dequantize` needs no flags.
 /// The last dimension is K, the one before it rows; each matrix of a tensor of three or more dimensions (the experts of a
-/// layer) is quantized on its own, and a vector is one row. f64 is rounded to f32 first. What is not f64, f32, f16 or
-/// bf16, has no elements, or is a single number, is copied, as is what --only and --skip leave out. NaN and infinities are
-/// counted, and the metadata say how many there were.
+/// layer) is quantized on its own, and a vector is one row. f64 is rounded to f32 first.
+///
+/// Copied unchanged are tensors that are not f64, f32, f16 or bf16, are empty, or are a single number. Tensors that --only
+/// and --skip leave out are copied as well. NaN and infinities are counted, and the metadata say how many there were.
 #[derive(Clone, Debug, clap::Args)]
 pub struct QuantizeArgs {
     /// File of tensors, or folder of shards.
@@ -36,10 +37,10 @@ pub struct QuantizeArgs {
     /// Rule that picks the scales, of the format's table in docs/formats.md, e.g. te or transformer_engine.
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
-    /// Only tensors that match; `*` stands for any characters but a dot, `**` for any characters; repeatable.
+    /// Quantize only tensors that match; `*` stands for any characters but a dot, `**` for any characters; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
-    /// Not the tensors that match; repeatable.
+    /// Leave out tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
     /// Largest magnitude for the global scale, as calibration gives it [default: each tensor's own].
@@ -48,7 +49,7 @@ pub struct QuantizeArgs {
     /// Layout of the scales, e.g. blocked_128x4 [default: row-major].
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Option<String>,
-    /// Quantize matrices too that a NaN or an infinity makes wholly NaN, because all elements share a scale.
+    /// Also quantize a matrix that becomes entirely NaN because one NaN or infinity spoils its shared scale.
     #[arg(long)]
     pub allow_nonfinite: bool,
     /// No progress bar.

@@ -2,6 +2,7 @@
 
 mod cases;
 pub mod chart;
+pub(crate) mod columns;
 mod failures;
 mod figures;
 mod findings;

@@ -11,7 +11,9 @@ pub fn near_one(x: f64) -> String {
     } else if short == 0.0 {
         "1".into()
     } else if short.abs() < 1e-6 {
-        format!("1{}{:.0e}", if short > 0.0 { '-' } else { '+' }, short.abs())
+        // No line breaks at these spaces, and "1-2e-13" would read as a range.
+        let sign = if short > 0.0 { '−' } else { '+' };
+        format!("1\u{a0}{sign}\u{a0}{:.0e}", short.abs())
     } else {
         let digits = (1.0 - short.abs().log10().floor()).clamp(3.0, 8.0) as usize;
         format!("{x:.digits$}")
@@ -42,17 +44,15 @@ pub fn signed(x: f64) -> String {
     }
 }
 
-/// `value ±half`, `half` being the farther end of the interval; the value alone if the interval has no width, and `value ±—`
-/// if there is none, as over one window.
+/// `value ±half`, `half` being the farther end of the interval; the value alone if the interval has no width, or if there is
+/// none, as over one window.
 pub fn interval(mean: f64, low: f64, high: f64) -> String {
     let half = half_width(mean, low, high);
     let sign = if mean < 0.0 { '-' } else { '+' };
     if mean.is_nan() {
         not_finite(mean)
-    } else if half == 0.0 {
+    } else if half == 0.0 || half.is_nan() {
         format!("{sign}{}", significant(mean.abs(), 2))
-    } else if half.is_nan() {
-        format!("{sign}{} ±—", significant(mean.abs(), 2))
     } else {
         format!("{sign}{} ±{}", significant(mean.abs(), 2), significant(half, 2))
     }
@@ -79,8 +79,7 @@ pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String 
     let show = Show::of(metric);
     match show {
         Show::Signed => interval(mean, low, high),
-        _ if half == 0.0 || !mean.is_finite() => shown(show, mean),
-        _ if half.is_nan() => format!("{} ±—", shown(show, mean)),
+        _ if half == 0.0 || half.is_nan() || !mean.is_finite() => shown(show, mean),
         // The interval is never shown narrower than it is.
         Show::Decibels | Show::DecibelsAbove | Show::Exponent => {
             format!("{} ±{:.2}", shown(show, mean), (half * 100.0).ceil() / 100.0)
@@ -160,8 +159,8 @@ mod tests {
         assert_eq!(near_one(1.0), "1");
         assert_eq!(near_one(0.99965), "0.99965");
         assert_eq!(near_one(0.999999), "0.9999990");
-        assert_eq!(near_one(1.0 - 4e-9), "1-4e-9");
-        assert_eq!(near_one(1.0 + 2f64.powi(-52)), "1+2e-16");
+        assert_eq!(near_one(1.0 - 4e-9), "1\u{a0}−\u{a0}4e-9");
+        assert_eq!(near_one(1.0 + 2f64.powi(-52)), "1\u{a0}+\u{a0}2e-16");
         assert_eq!(near_one(0.5), "0.500");
         assert_eq!(near_one(-1.0), "-1.000");
         assert_eq!(near_one(f64::NAN), "NaN");
@@ -228,11 +227,11 @@ mod tests {
 
     #[test]
     fn where_there_is_no_interval_none_is_shown() {
-        assert_eq!(interval(0.00213, f64::NAN, f64::NAN), "+0.0021 ±—");
-        assert_eq!(interval(0.00213, 0.002, f64::NAN), "+0.0021 ±—");
+        assert_eq!(interval(0.00213, f64::NAN, f64::NAN), "+0.0021");
+        assert_eq!(interval(0.00213, 0.002, f64::NAN), "+0.0021");
         assert_eq!(interval(0.00213, 0.00213, 0.00213), "+0.0021");
-        assert_eq!(of_metric_within("sqnr", 31.524, f64::NAN, f64::NAN), "31.52 ±—");
-        assert_eq!(of_metric_within("recall", 0.9781, f64::NAN, f64::NAN), "0.978 ±—");
+        assert_eq!(of_metric_within("sqnr", 31.524, f64::NAN, f64::NAN), "31.52");
+        assert_eq!(of_metric_within("recall", 0.9781, f64::NAN, f64::NAN), "0.978");
     }
 
     #[test]

@@ -94,11 +94,12 @@ const MODEL: &[Fixed] = &[
         },
     },
     Fixed {
-        title: ["local", "error"],
+        title: ["local error", "median"],
         doc: "Relative L2 error of a layer's output when the layer is fed the reference's input, ‖got − want‖ / \
-              ‖want‖, median over layers: the error a layer makes by itself.",
+              ‖want‖, median over the layers that have an error: the error a layer makes by itself. Layers that a \
+              recipe leaves exact are not counted.",
         weight: 6,
-        cell: |index, candidate| index::median(&index.means(candidate.name, LOCAL_ERROR)).map(number::error),
+        cell: |index, candidate| local_error(index, candidate.name).map(number::error),
     },
     Fixed {
         title: ["final", "cosine"],
@@ -222,8 +223,15 @@ pub fn sort_key(experiment: &Experiment, index: &Index, recipe: &str) -> Option<
     } else if index.has(KL) {
         Some(index.whole(recipe, KL)?.mean)
     } else {
-        index::median(&index.means(recipe, LOCAL_ERROR))
+        local_error(index, recipe)
     }
+}
+
+/// The median over the layers that a recipe changes: one that rounds a layer of many would else read 0. NaN counts.
+fn local_error(index: &Index, recipe: &str) -> Option<f64> {
+    let all = index.means(recipe, LOCAL_ERROR);
+    let changed: Vec<f64> = all.iter().copied().filter(|error| *error != 0.0).collect();
+    index::median(if changed.is_empty() { &all } else { &changed })
 }
 
 impl Row<'_> {

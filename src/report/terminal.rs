@@ -4,7 +4,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::overview::{Column, Overview};
 use super::verdicts::Outcome;
-use super::{Summarized, cases, failures};
+use super::{Summarized, cases, columns, failures};
 use crate::gate::Failures;
 
 /// Failed checks written out below the table; the other reports have them all.
@@ -107,24 +107,10 @@ fn reasons(failures: &Failures, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in failures::text(failures).lines() {
         let deeper = if line.starts_with(' ') { 2 } else { 0 };
-        lines.extend(wrapped(line.trim_start(), width, 5 + deeper));
+        let words = columns::wrapped(line.trim_start(), width, 5 + deeper);
+        lines.extend(words.iter().map(|line| clip(line, width)));
     }
     lines
-}
-
-/// Words in lines of at most `width` characters that begin with so many spaces. What fits no line is cut.
-fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(" ".repeat(indent) + word),
-        }
-    }
-    lines.iter().map(|line| clip(line, width)).collect()
 }
 
 /// The table with as many columns as fit.

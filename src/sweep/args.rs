@@ -11,20 +11,20 @@ use super::plan::Partition;
 pub struct SweepArgs {
     /// The experiment file.
     pub experiment: PathBuf,
-    /// Override a key of the experiment, e.g. --set tokens=128, --set 'kernels=["rope.*"]' or --set 'gate=[]'. This asks
-    /// another question, which can pass; a selection of cells cannot.
+    /// Override a key of the experiment, e.g. --set tokens=128, --set 'kernels=["rope.*"]' or --set 'gate=[]'. The changed
+    /// experiment can still PASS; a run limited by --only or --skip cannot.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
     /// Take the gates from this file in place of the experiment's own: an experiment, or [[gate]] alone.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Only cells whose id (recipe/phase/window) matches. A run with cells left out is at best PARTLY JUDGED, exit code 4.
+    /// Run only cells whose id (recipe/phase/window) matches. A run with cells left out is at best PARTLY JUDGED, exit code 4.
     #[arg(long, value_name = "GLOB")]
     pub only: Vec<String>,
-    /// No cells whose id matches. As with --only, such a run is at best PARTLY JUDGED.
+    /// Leave out cells whose id matches. As with --only, such a run is at best PARTLY JUDGED.
     #[arg(long, value_name = "GLOB")]
     pub skip: Vec<String>,
-    /// Seed of every random draw; the experiment's own if not given.
+    /// Seed of every random draw [default: the experiment's own].
     #[arg(long)]
     pub seed: Option<u64>,
     /// Folder of the run [default: runs/<name>/<time>].
@@ -33,8 +33,8 @@ pub struct SweepArgs {
     /// Go on with an unfinished run: the one in --out, or the newest of this experiment.
     #[arg(long)]
     pub resume: bool,
-    /// Run only every N-th cell from the M-th on; the partitions share one --out. Whichever finds all cells there judges
-    /// the run; the others end with exit code 0 when their share is done, so judge by `ulplab gate` in the end.
+    /// Run only every N-th cell from the M-th on; the partitions share one --out. The partition that finishes last
+    /// judges the run; the others exit with 0 when their share is done, so run `ulplab gate` in the end.
     #[arg(long, value_name = "slice:M/N")]
     pub partition: Option<Partition>,
     /// Print the cells of the plan, one per line, and run none.
@@ -46,37 +46,37 @@ pub struct SweepArgs {
     /// Refuse a run that needs more memory, e.g. 16G [default: what is free on the machine].
     #[arg(long, value_name = "SIZE")]
     pub max_memory: Option<Bytes>,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(long)]
     pub no_progress: bool,
-    /// Of kernels: run them on a GPU, or only compile them and hold them against their attestations. Without a GPU `cuda`
-    /// compiles them too, and ends with exit code 4: nothing was run.
+    /// For kernels: run them on a GPU, or only compile them and check them against their attestations. Without a GPU,
+    /// `cuda` only compiles and exits with 4.
     #[arg(long, value_enum, default_value = "cuda")]
     pub device: OnDevice,
-    /// Of kernels: only cases whose time is taken, and a table of the times.
+    /// For kernels: run only the cases that are timed, and show a table of the times.
     #[arg(long)]
     pub timed: bool,
-    /// Of kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
+    /// For kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
     #[arg(long, value_name = "OP.MUTANT")]
     pub mutant: Option<String>,
-    /// Of kernels: then plant every fault and tell which check notices it; exit code 100 if one goes unnoticed. Without a
-    /// GPU, only compile them.
+    /// For kernels: after the run, plant every fault in turn and report which check notices it; exit code 100 if one goes
+    /// unnoticed. Without a GPU, the faults are only compiled.
     #[arg(long, conflicts_with = "mutant")]
     pub mutants: bool,
-    /// Of kernels: write what the run showed of those that pass to <DIR>/<device>/kernels.json.
+    /// For kernels: write attestations of the kernels that pass to <DIR>/<device>/kernels.json.
     #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
     pub attest: Option<PathBuf>,
-    /// Of kernels and programs: keep inputs, outputs, what was wanted and how far off it may be of each cell that fails, as
-    /// DIR/<recipe>.<case>.safetensors of at most 64 MiB.
+    /// For kernels and programs: keep the inputs, the outputs, the expected outputs and their tolerances of each cell that
+    /// fails, as DIR/<recipe>.<case>.safetensors of at most 64 MiB.
     #[arg(long, value_name = "DIR")]
     pub keep_failed: Option<PathBuf>,
-    /// Of kernels: set times of other people's code on the same cases beside, as experiments/peers/kernels.py writes them.
+    /// For kernels: show times of other libraries on the same cases too, from a file of experiments/peers/kernels.py.
     #[arg(long, value_name = "FILE")]
     pub peers: Option<PathBuf>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
-    /// Whether this is a bench: it judges no whole, and only a gate that fails is a failure.
+    /// Whether this is a bench: only a gate that fails is a failure.
     #[arg(skip)]
     pub bench: bool,
 }
@@ -117,6 +117,6 @@ impl SweepArgs {
 pub enum OnDevice {
     #[default]
     Cuda,
-    /// Nowhere.
+    /// Compile only; run nothing.
     Compile,
 }

@@ -188,7 +188,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let folder = experiment
         .model
         .as_ref()
-        .map(|model| datasets.checkpoint(model))
+        .map(|model| datasets.checkpoint(model).map_err(|error| source.of_data(model, error)))
         .transpose()?;
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
     let config = checkpoint.as_ref().map(|checkpoint| &checkpoint.config);
@@ -201,7 +201,9 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     .map_err(|(place, message)| source.error_at(&place, message))?;
     let ready = Ready::resolve(&experiment, config).map_err(|(place, message)| source.error_at(&place, message))?;
     let ids = experiment.windows.iter().map(|window| {
-        let text = datasets.text(&window.text, window.offset, experiment.tokens)?;
+        let text = datasets
+            .text(&window.text, window.offset, experiment.tokens)
+            .map_err(|error| source.of_data(&window.text, error))?;
         Ok(text.into_iter().map(u32::from).collect())
     });
     let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;

@@ -134,7 +134,7 @@ fn sites(experiment: &Experiment) -> Vec<String> {
 pub fn finish(folder: &Folder, run: &Run, json: bool) -> Result<()> {
     store::write_run(run, &folder.path)?;
     report::write_all(run, &folder.path)?;
-    print(run, folder, json)
+    print(run, folder, json, Gates::Own)
 }
 
 /// Reads the cells of a run and derives everything from them. A run with missing or damaged cells is an error.
@@ -211,7 +211,7 @@ fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
 pub struct GateArgs {
     /// Folder of the run [default: the newest below runs/].
     pub run: Option<PathBuf>,
-    /// Whether every kernel, its flags and its bounds are as they were when they were verified, by the results in DIR
+    /// Check that every kernel, its flags and its bounds are as they were when they were verified, by the results in DIR
     /// [default: experiments/results].
     #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["run", "rules", "json"])]
     pub attested: Option<Option<PathBuf>>,
@@ -234,7 +234,8 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
         check(&manifest.experiment).map_err(|(place, message)| source.error_at(&place, message))?;
     }
     let run = load(&folder, manifest)?;
-    print(&run, &folder, args.json)?;
+    let gates = if args.rules.is_some() { Gates::Given } else { Gates::Own };
+    print(&run, &folder, args.json, gates)?;
     Ok(run.outcome().exit())
 }
 
@@ -277,8 +278,16 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report.
-fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
+/// Whose verdicts are shown. The report in the folder has those of the run's own gates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gates {
+    Own,
+    Given,
+}
+
+/// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has a
+/// line of its own where it does not fit, so that it can be copied whole.
+fn print(run: &Run, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
     let mut out = output::stdout();
     let written = if json {
         run.verdicts.iter().try_for_each(|verdict| {
@@ -286,16 +295,22 @@ fn print(run: &Run, folder: &Folder, json: bool) -> Result<()> {
             writeln!(out)
         })
     } else {
-        let page = folder.path.join("report.html");
+        let page = match gates {
+            Gates::Own => folder.path.join("report.html").display().to_string(),
+            Gates::Given => "(report.html holds the verdicts of the run's own gates)".into(),
+        };
         let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
         // The text ends with the verdict and its counts.
-        let text = report::terminal(run, output::width(), output::colour());
-        writeln!(
-            out,
-            "{}; {cells} cells in {seconds:.1} s; {}",
-            text.trim_end(),
-            page.display()
-        )
+        let width = output::width();
+        let text = report::terminal(run, width, output::colour());
+        let text = format!("{}; {cells} cells in {seconds:.1} s", text.trim_end());
+        // Counted without colours, which begin and end at the verdict.
+        let last =
+            report::tally(run).line().chars().count() + format!("; {cells} cells in {seconds:.1} s").chars().count();
+        match last.saturating_add(2 + page.chars().count()) <= output::table_width() {
+            true => writeln!(out, "{text}; {page}"),
+            false => writeln!(out, "{text}\n{page}"),
+        }
     };
     written.map_err(Error::io("stdout", "write"))
 }

@@ -18,8 +18,8 @@ use crate::sweep::kernels::file;
 
 /// Show what a kernel launches: bytes and operations of each launch, its time, and its share of what is possible.
 ///
-/// Times need a GPU; each launch is timed alone, once the whole has been found right. Give --variant twice to see two side by
-/// side.
+/// Times need a GPU; each launch is timed alone, and only if the kernel as a whole is right. Give --variant twice to see two
+/// side by side.
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
     /// The operation, as `ulplab list kernels` names them: what stands before the dot.
@@ -31,10 +31,10 @@ pub struct TraceArgs {
     /// The case [default: the first that is timed and that all variants take].
     #[arg(long, value_name = "NAME")]
     pub case: Option<String>,
-    /// Take times on a GPU, or only count. Without a GPU `cuda` does the latter too.
+    /// Take times on a GPU, or only count. Without a GPU, `cuda` only counts.
     #[arg(long, value_enum, default_value = "cuda")]
     pub device: OnDevice,
-    /// Write a page, too.
+    /// Also write an HTML page.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Print JSON.

@@ -475,3 +475,19 @@ fn a_run_that_is_not_whole_is_not_compared() {
     }
     refused(&base, &folder.path().join("none"), &[], "none/run.json: cannot read");
 }
+
+#[test]
+fn a_narrow_terminal_breaks_no_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = swept(folder.path(), "base", TRIP, &[]);
+    let new = swept(folder.path(), "new", TRIP, &["--seed", "1"]);
+    let narrow = ulplab(&["diff", path(&base), path(&new)]).env("COLUMNS", "60").output();
+    let text = stdout(&narrow.unwrap());
+    let of = |metric: &str| {
+        text.lines()
+            .position(|line| line.split_whitespace().any(|word| word == metric))
+    };
+    let first = [of("relative_l2"), of("sqnr")].into_iter().flatten().min();
+    assert!(first.is_some() && of("nsr").is_none(), "{text}");
+    assert!(!text.contains("-\n"), "{text}");
+}

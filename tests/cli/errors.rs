@@ -227,3 +227,45 @@ fn unwritable_and_full_folders() {
     // With room again the run goes on.
     assert_eq!(code(&run(&["sweep", path(&file), "--out", path(&out), "--resume"])), 0);
 }
+
+#[test]
+fn an_override_that_is_wrong_is_named_as_it_was_typed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), FP8, "");
+    let said = |set: &str| {
+        let output = run(&["sweep", path(&file), "--dry-run", "--set", set]);
+        assert_eq!(code(&output), 2, "{set}");
+        stderr(&output)
+    };
+    let zero = said("tokens=0");
+    assert!(zero.contains("--set tokens") && !zero.contains("line "), "{zero}");
+    let word = said("tokens=abc");
+    assert!(
+        word.contains("--set tokens=abc: expected a whole number, found 'abc'"),
+        "{word}"
+    );
+    let text = said("window=[{text=\"nope.txt\"}]");
+    assert!(text.starts_with(&format!("error: {}: ", path(&file))), "{text}");
+    assert!(text.contains("no data set 'nope.txt'"), "{text}");
+}
+
+#[test]
+fn a_name_that_is_nearly_right_gets_a_suggestion() {
+    for (args, words) in [
+        (&["sweep", "kv_cach"][..], &["did you mean", "'kv_cache'"][..]),
+        (&["describe", "foo"], &["ulplab list kernels"]),
+        (
+            &["quantize", "a.npy", "--format", "int4", "-o", "b.safetensors"],
+            &["int4_b32", "int4_g128"],
+        ),
+        (
+            &["quantize", "a.npy", "--format", "fp4", "-o", "b.safetensors"],
+            &["fp4_deepgemm", "nvfp4", "mxfp4"],
+        ),
+    ] {
+        let output = run(args);
+        assert_eq!(code(&output), 2, "{args:?}");
+        let said = stderr(&output);
+        assert!(words.iter().all(|word| said.contains(word)), "{args:?}: {said}");
+    }
+}

@@ -144,3 +144,42 @@ fn generate_writes_text_and_says_where_a_recipe_departs() {
     assert!(text.starts_with("--- reference\nTo be, or "), "{text}");
     assert!(text.contains("--- layers.*.attention.kv.*=v4_fp8: "), "{text}");
 }
+
+/// The report in the folder has the verdicts of the run's own gates, which may be the opposite.
+#[test]
+fn other_gates_do_not_point_to_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let file = experiment(folder.path(), FP8, PASSING);
+    assert_eq!(
+        code(&run(&["sweep", path(&file), "--set", "tokens=16", "--out", path(&out)])),
+        0
+    );
+    let rules = folder.path().join("rules.toml");
+    std::fs::write(&rules, PASSING.replace("0.999", "0.99999")).unwrap();
+    let output = run(&["gate", path(&out), "--rules", path(&rules)]);
+    assert_eq!(code(&output), 100, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(!text.contains("run/report.html"), "{text}");
+    assert!(text.contains("holds the verdicts of the run's own gates"), "{text}");
+
+    let narrow = ulplab(&["gate", path(&out)]).env("COLUMNS", "60").output().unwrap();
+    let page = out.join("report.html").display().to_string();
+    assert_eq!(stdout(&narrow).lines().last(), Some(page.as_str()));
+}
+
+#[test]
+fn half_a_vector_has_no_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let half = FP8.replace("format = \"v4_fp8\"", "format = \"int8_token\", segment = \"nope\"");
+    let out = folder.path().join("run");
+    let file = experiment(folder.path(), &half, PASSING);
+    let args = ["sweep", path(&file), "--set", "tokens=16", "--out", path(&out)];
+    let output = run(&args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        !text.contains("The smallest format") && !text.contains("bytes"),
+        "{text}"
+    );
+}

@@ -69,7 +69,7 @@ fn an_interval_needs_two_windows() {
     assert!(table.contains("changed by --set 'draws=1'"), "{table}");
     let why = "NOT JUDGED fp8, nvfp4: an interval needs at least 2 windows, and one was measured at gauss";
     assert!(table.contains(why) && table.contains("1 of 2 judged"), "{table}");
-    assert!(table.contains(" ±—"), "there is no interval to show: {table}");
+    assert!(!table.contains('±'), "there is no interval to show: {table}");
 
     // What one window is enough to see is not excused by it.
     let (code, table) = said(&text.replace(">= 0.98", ">= 0.9999"), &["--set", "draws=1"]);

@@ -26,6 +26,8 @@ pub struct Heat {
     pub width: f64,
 }
 
+/// What the columns are.
+const AXIS: &str = "layer";
 /// Colours of the style sheet, `h0` to `h9`.
 const LEVELS: usize = 10;
 const ROW: f64 = 16.0;
@@ -52,7 +54,9 @@ impl Heat {
         if layers.is_empty() {
             return String::new();
         }
-        let left = 12.0 + self.rows.iter().map(|row| width(&short(&row.name))).fold(0.0, f64::max);
+        // The name of the axis stands below the names of the recipes, which may be shorter.
+        let names = self.rows.iter().map(|row| width(&short(&row.name)));
+        let left = 12.0 + names.chain([width(AXIS)]).fold(0.0, f64::max);
         let wide = (self.width - left) / layers.len() as f64;
         let bottom = TOP + ROW * self.rows.len() as f64;
         let mut svg = open(
@@ -83,7 +87,7 @@ impl Heat {
             let x = left + wide * (column as f64 + 0.5);
             text(&mut svg, x, bottom + 14.0, "tick middle", &layer.to_string());
         }
-        text(&mut svg, left - 8.0, bottom + 14.0, "tick end", "layer");
+        text(&mut svg, left - 8.0, bottom + 14.0, "tick end", AXIS);
         legend(&mut svg, &scale, left, bottom + 30.0);
         svg + "</svg>"
     }

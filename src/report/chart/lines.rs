@@ -123,6 +123,7 @@ impl Lines {
         for (place, series) in grey.chain(self.named()).enumerate() {
             self.draw(&mut svg, series, place, &x, &y, area);
         }
+        self.bound_label(&mut svg, area, &x, &y);
         self.labels(&mut svg, area, &x, &y);
         self.readings(&mut svg, area, &x);
         svg + "</svg>"
@@ -168,8 +169,33 @@ impl Lines {
         if let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) {
             let at = y.at(bound.value);
             line(svg, [area.left, at], [area.right, at], "bound");
-            text(svg, area.left + 4.0, at - 4.0, "bound-label", &bound.label);
         }
+    }
+
+    /// The label of the bound at the end of its line that curves leave more room, above all curves.
+    fn bound_label(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+        let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) else {
+            return;
+        };
+        let (at, wide) = (y.at(bound.value), width(&bound.label));
+        let points = || self.series.iter().flat_map(|series| series.points.iter());
+        let crossed = |from: f64, above: bool| {
+            let rows = if above { at - 16.0..at } else { at..at + 16.0 };
+            let inside = points().filter(|(layer, value)| {
+                let place = x.at(f64::from(*layer));
+                (from - 4.0..from + wide + 4.0).contains(&place) && rows.contains(&y.at(*value))
+            });
+            inside.count()
+        };
+        let right = (area.right - 4.0 - wide).max(area.left);
+        let places = [true, false]
+            .into_iter()
+            .flat_map(|above| [area.left + 4.0, right].map(|from| (from, above)));
+        let (from, above) = places
+            .min_by_key(|(from, above)| crossed(*from, *above))
+            .unwrap_or((right, true));
+        let dy = if above { -4.0 } else { 12.0 };
+        text(svg, from, at + dy, "bound-label", &bound.label);
     }
 
     /// The line breaks where a value cannot be drawn; NaN and infinities are crosses at the top.

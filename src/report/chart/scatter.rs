@@ -90,6 +90,15 @@ impl Scatter {
             .iter()
             .map(|[x, y]| [x - 6.0, x + 6.0, y - 6.0, y + 6.0])
             .collect();
+        // No label stands on the stepped line either, if there is room elsewhere. It is thin, so that it costs no label its place.
+        let corners = front.windows(2).flat_map(|pair| {
+            let [a, b] = [pair[0], pair[1]].map(|point| [x.at(point.cost), y.at(point.error)]);
+            let across = [a[0].min(b[0]), a[0].max(b[0]), a[1] - 0.4, a[1] + 0.4];
+            let down = [b[0] - 0.4, b[0] + 0.4, a[1].min(b[1]), a[1].max(b[1])];
+            [across, down]
+        });
+        let corners: Vec<Place> = corners.filter(|_| self.guide.is_empty()).collect();
+        taken.extend(corners);
         // Grey ones first, so that they cover nothing.
         let (grey, named): (Vec<_>, Vec<_>) = points.iter().zip(&spots).partition(|(point, _)| point.slot >= GREY);
         for (point, at) in grey.into_iter().chain(named.clone()) {

@@ -1,0 +1,90 @@
+//! Tables of text within a width: whole columns go, then rows fold. A word or a number is never broken.
+
+/// Between two columns.
+const GAP: &str = "  ";
+
+/// Lines of a table at most `width` characters wide, if words allow. While it is wider, the columns of `least` go, the first of
+/// them first; if it still is, each row becomes a line for each cell.
+pub fn fitted<S: AsRef<str>>(heads: &[&str], rows: &[Vec<S>], least: &[usize], width: usize) -> Vec<String> {
+    let mut kept: Vec<usize> = (0..heads.len()).collect();
+    let size = |text: &str| text.chars().count();
+    let wide = |column: usize| {
+        let cells = rows.iter().map(|row| size(row[column].as_ref()));
+        cells.chain([size(heads[column])]).max().unwrap_or(0)
+    };
+    let total = |kept: &[usize]| kept.iter().map(|column| wide(*column) + GAP.len()).sum::<usize>();
+    for column in least {
+        if total(&kept) > width + GAP.len() {
+            kept.retain(|other| other != column);
+        }
+    }
+    if total(&kept) > width + GAP.len() {
+        return rows.iter().flat_map(|row| folded(heads, row, width)).collect();
+    }
+    let line = |cell: &dyn Fn(usize) -> String| {
+        let cells = kept.iter().map(|column| format!("{:1$}", cell(*column), wide(*column)));
+        cells.collect::<Vec<_>>().join(GAP).trim_end().to_string()
+    };
+    let head = line(&|column| heads[column].to_string());
+    let body = rows.iter().map(|row| line(&|column| row[column].as_ref().to_string()));
+    std::iter::once(head).chain(body).collect()
+}
+
+/// A line for each cell that says something, the first of them at the margin.
+fn folded<S: AsRef<str>>(heads: &[&str], row: &[S], width: usize) -> Vec<String> {
+    let told = heads.iter().zip(row).filter(|(_, cell)| !cell.as_ref().is_empty());
+    let lines = told.enumerate().flat_map(|(at, (head, cell))| {
+        let colon = if head.is_empty() { "" } else { ": " };
+        wrapped(
+            &format!("{head}{colon}{}", cell.as_ref()),
+            width,
+            if at == 0 { 0 } else { 2 },
+        )
+    });
+    lines.collect()
+}
+
+/// Words in lines of at most `width` characters that begin with so many spaces. A word that fits no line has one of its own.
+pub fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(" ".repeat(indent) + word),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADS: [&str; 3] = ["recipe", "metric", "worse by"];
+
+    #[test]
+    fn columns_go_before_rows_fold_and_words_stay_whole() {
+        let rows = [vec!["nvfp4", "relative_l2", "+1.750e-5"]];
+        assert_eq!(
+            fitted(&HEADS, &rows, &[1], 80),
+            ["recipe  metric       worse by", "nvfp4   relative_l2  +1.750e-5"]
+        );
+        assert_eq!(
+            fitted(&HEADS, &rows, &[1], 20),
+            ["recipe  worse by", "nvfp4   +1.750e-5"]
+        );
+        assert_eq!(
+            fitted(&HEADS, &rows, &[1], 15),
+            [
+                "recipe: nvfp4",
+                "  metric:",
+                "  relative_l2",
+                "  worse by:",
+                "  +1.750e-5"
+            ]
+        );
+    }
+}
