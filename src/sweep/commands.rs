@@ -7,7 +7,7 @@ use super::experiment::Command;
 use super::kernels::{Cells, of_op, records, time, unknown};
 use super::plan::Cell;
 use crate::backend::checks::failures;
-use crate::backend::program::Program;
+use crate::backend::program::{Failed, Program};
 use crate::error::{Error, Result};
 use crate::kernels::{Case, Problem};
 use crate::metrics::US_CLAIMED;
@@ -54,8 +54,9 @@ fn cell_of(
         Ok(ran) => ran,
         // Ctrl-C ends the program too: that says nothing of it.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
-        Err(why) => {
+        Err(Failed { why, left }) => {
             errln!("{}: {why}", cell.id);
+            all.keep_unjudged(cell, case, problem, &why, left.as_deref())?;
             return Ok(vec![unknown(cell, case, "program", &why)]);
         }
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::capsules::Capsules;
+use super::capsules::{Capsules, Left};
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
 use super::operations::{self, Operation};
@@ -168,10 +168,24 @@ impl Cells<'_> {
     pub fn keep_failed(&self, cell: &Cell, case: &Case, problem: &Problem, checked: &Checked) -> Result<()> {
         match self.keep {
             Some(capsules) if failures(&checked.measured).next().is_some() => {
-                capsules.keep(cell, case, problem, checked)
+                capsules.keep(cell, case, problem, &Left::Outputs(checked))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Keeps what there is of a cell that left nothing to judge, and why, if that is asked for.
+    pub fn keep_unjudged(
+        &self,
+        cell: &Cell,
+        case: &Case,
+        problem: &Problem,
+        why: &str,
+        file: Option<&[u8]>,
+    ) -> Result<()> {
+        self.keep.map_or(Ok(()), |capsules| {
+            capsules.keep(cell, case, problem, &Left::Nothing { why, file })
+        })
     }
 }
 
@@ -213,7 +227,9 @@ impl Bench<'_> {
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
                     errln!("{why}");
-                    Ok(vec![unknown(cell, case, "launch", &why.to_string())])
+                    let why = why.to_string();
+                    self.cells.keep_unjudged(cell, case, problem, &why, None)?;
+                    Ok(vec![unknown(cell, case, "launch", &why)])
                 })
             })?;
         }
