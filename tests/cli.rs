@@ -14,6 +14,8 @@ mod interruption;
 mod kernels;
 #[path = "cli/keys.rs"]
 mod keys;
+#[path = "cli/left.rs"]
+mod left;
 #[path = "cli/limits.rs"]
 mod limits;
 #[path = "cli/own_cases.rs"]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::experiment::Command;
 use super::kernels::{Cells, of_op, records, time, unknown};
 use super::plan::Cell;
+use super::relations::relate;
 use crate::backend::checks::failures;
 use crate::backend::program::{Failed, Program};
 use crate::error::{Error, Result};
@@ -61,6 +62,7 @@ fn cell_of(
         }
     };
     checked.measured.extend(problem.judge(&checked.outputs));
+    relate(problem, &checked.outputs, &mut checked.measured);
     all.keep_failed(cell, case, problem, &checked)?;
     let mut measured = checked.measured;
     let right = failures(&measured).next().is_none();

@@ -10,6 +10,7 @@ use super::experiment::{Experiment, Recipe};
 use super::operations::{self, Operation};
 use super::peers::Peers;
 use super::plan::Cell;
+use super::relations::relate;
 use super::round_trip::{Sample, recorded};
 use super::run::Hindrance;
 use super::source::{Origin, Source};
@@ -256,7 +257,8 @@ impl Bench<'_> {
             return Ok(Vec::new());
         };
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
-        let checked = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        let mut checked = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        relate(problem, &checked.outputs, &mut checked.measured);
         self.cells.keep_failed(cell, case, problem, &checked)?;
         let mut measured = checked.measured;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
