@@ -44,6 +44,8 @@ mod trace;
 mod unreadable;
 #[path = "cli/verdicts.rs"]
 mod verdicts;
+#[path = "cli/watch.rs"]
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -32,6 +32,9 @@ pub struct Failed {
     pub site: String,
     #[serde(with = "crate::record::nullable")]
     pub value: f64,
+    /// Elements behind it: of `violations`, of how many so many are wrong.
+    #[serde(default)]
+    pub n: u64,
     #[serde(flatten)]
     pub failure: Failure,
 }
@@ -117,6 +120,7 @@ fn failed(record: &Record, require: &str, records: &[Record]) -> Failed {
         layer: record.layer,
         site: record.site.clone(),
         value: record.value,
+        n: record.n,
         failure: failure.unwrap_or_else(|| of_metric(record, require, records)),
     }
 }

@@ -219,6 +219,13 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let cells = select(selectable, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
     let mut manifest = manifest(args, &experiment, &datasets, config, &sources, &ready, peers.as_ref())?;
+    let home = source.file.parent().unwrap_or(Path::new(""));
+    let watched = operations::watched(&experiment, home);
+    let watched = watched.map_err(|(place, message)| source.error_at(&place, message))?;
+    manifest.data.extend(watched);
+    if args.device == OnDevice::Cuda {
+        commands::check_programs(&experiment, &cells).map_err(|(place, message)| source.error_at(&place, message))?;
+    }
     manifest.keep(&cells);
     Ok(Prepared {
         experiment,

@@ -49,6 +49,13 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
             let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
             return Err((rule.metric.clone(), message));
         }
+        if rule.why.trim().is_empty() {
+            let message = format!(
+                "gate on {}: why is empty, expected the reason of its bound",
+                rule.metric
+            );
+            return Err((rule.metric.clone(), message));
+        }
         if rule.recipes.is_empty() {
             let message = format!(
                 "gate on {}: recipes = [] binds no recipe; expected patterns of names",

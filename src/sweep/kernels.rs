@@ -72,6 +72,16 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
         .commands
         .iter()
         .map(|command| (command.recipe(), &command.doc));
+    for (name, _) in &named {
+        let op = name.split_once('.').map_or(name.as_str(), |(op, _)| op);
+        Operation::find(experiment, op).map_err(|why| {
+            let message = format!(
+                "'{name}': {why}: a .cu file holds variants of an operation that ulplab has, as `ulplab describe OP` shows it; \
+                 an operation of your own is an [[op]] with programs (docs/kernels.md, \"Your own operation\")"
+            );
+            (op.to_string(), message)
+        })?;
+    }
     let mut names = Vec::new();
     let mut recipes = Vec::new();
     for (name, doc) in named.into_iter().chain(commands) {

@@ -2,23 +2,23 @@
 
 mod case;
 mod draw;
+mod files;
 mod own;
 mod problem;
 mod read;
 
 use std::collections::{BTreeSet, HashSet};
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 pub use case::{OwnCase, Setting};
 pub use draw::Values;
+pub use files::{files, watched};
 pub use own::{Bound, Input, Output, OwnOp, Size, expressions, type_of};
 pub use read::{given, read};
 
 use super::experiment::{Command, Experiment};
 use crate::describe::{self, OutputNames};
-use crate::error::{Error, Result, did_you_mean};
-use crate::input;
+use crate::error::{Result, did_you_mean};
 use crate::kernels::{self, Case, Data, Inputs, OPS, Op, Parameters, Problem};
 use crate::pattern::matches;
 
@@ -260,6 +260,17 @@ pub fn check_cases(experiment: &Experiment) -> Result<(), Wrong> {
 
 fn check_command(command: &Command) -> Result<(), Wrong> {
     let wrong = |why: String| Err((command.name.clone(), format!("command '{}': {why}", command.recipe())));
+    if command.name.is_empty()
+        || !command
+            .name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+    {
+        return wrong(format!(
+            "'{}' is not a name: letters, digits, '_' and '-' only",
+            command.name
+        ));
+    }
     if command.run.is_empty() {
         return wrong("run is empty, expected a program".into());
     }
@@ -301,21 +312,4 @@ fn check_patterns(experiment: &Experiment, run: &BTreeSet<String>) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Path and blake3 of every file that programs and cases of the user's name.
-pub fn files(experiment: &Experiment) -> Result<Vec<(String, String)>> {
-    let runs = experiment.commands.iter().map(|command| &command.run);
-    let runs = runs.chain(experiment.ops.iter().map(|op| &op.reference)).flatten();
-    let tensors = experiment.own_cases.iter().filter_map(|case| case.tensors.as_ref());
-    let mut files: Vec<&String> = runs.chain(tensors).filter(|name| Path::new(name).is_file()).collect();
-    files.sort_unstable();
-    files.dedup();
-    let digest = |name: &&String| {
-        let mut hasher = blake3::Hasher::new();
-        let file = input::open(name.as_ref())?;
-        hasher.update_reader(file).map_err(Error::io(name, "read"))?;
-        Ok((name.to_string(), hasher.finalize().to_hex().to_string()))
-    };
-    files.iter().map(digest).collect()
 }

@@ -35,6 +35,9 @@ pub struct OwnOp {
     pub outputs: Vec<Output>,
     /// The program that computes the outputs in f64, and its first arguments; the paths of two files come behind them.
     pub reference: Vec<String>,
+    /// Patterns of files that the reference is made of besides, from the folder of the experiment file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<String>,
     /// Seconds that the reference may take for a case.
     #[serde(default = "timeout")]
     pub timeout: f64,
