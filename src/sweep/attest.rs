@@ -326,11 +326,13 @@ fn results() -> Result<PathBuf> {
 
 /// `ulplab gate --attested`: the kernels in the tree against what was verified.
 pub fn gate(folder: Option<&Path>) -> Result<Exit> {
-    let sources = Source::read_all(&super::kernels::folder()?)?;
+    let (sources, broken) = Source::read_good(&super::kernels::folder()?)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
     let findings = [changed(&sources, &attestations), missing(&sources, &attestations)].concat();
-    judge(&sources, &attestations, &findings)
+    let exit = judge(&sources, &attestations, &findings)?;
+    // Nothing can be said of a file that cannot be read.
+    Ok(if broken { Exit::Usage } else { exit })
 }
 
 /// Some files against what was verified; nothing is said of others.

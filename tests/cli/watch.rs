@@ -136,3 +136,50 @@ fn kernels_of_no_operation() {
         );
     }
 }
+
+/// Mistakes of a header are told with the line of their key; one broken file stops no list.
+#[test]
+fn mistakes_of_headers_are_told_with_their_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernels = folder.path().join("kernels");
+    std::fs::create_dir(&kernels).unwrap();
+    let good = "/*\n[[variant]]\nname = \"fine\"\ndoc = \"x\"\n[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n*/\n";
+    std::fs::write(kernels.join("rope.cu"), good).unwrap();
+    let list = || {
+        let mut command = ulplab(&["list", "kernels"]);
+        command.env("ULPLAB_KERNELS", &kernels).output().unwrap()
+    };
+    assert_eq!(code(&list()), 0, "{}", stderr(&list()));
+    for (change, words) in [
+        (["grid = [1]", "grdi = [1]"], "line 7: unknown field `grdi`"),
+        (["doc = \"x\"", "doc = \"x\"\ndok = \"x\""], "`like`, `each`"),
+        (
+            ["doc = \"x\"\n", ""],
+            "header, line 2: missing field `doc` of variant 'fine'",
+        ),
+        (
+            ["[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n", ""],
+            "header, line 2: missing field `launch` of variant 'fine'",
+        ),
+    ] {
+        let text = good.replace(change[0], change[1]);
+        assert_ne!(text, good);
+        std::fs::write(kernels.join("rmsnorm.cu"), text).unwrap();
+        let output = list();
+        assert_eq!(code(&output), 2, "{}", stdout(&output));
+        assert!(
+            stderr(&output).contains(words),
+            "'{words}' is not in: {}",
+            stderr(&output)
+        );
+        assert!(stdout(&output).contains("rope.fine"), "{}", stdout(&output));
+        let mut gate = ulplab(&["gate", "--attested"]);
+        let output = gate.env("ULPLAB_KERNELS", &kernels).output().unwrap();
+        assert_eq!(code(&output), 2, "{}{}", stdout(&output), stderr(&output));
+        assert!(
+            stderr(&output).contains(words) && stdout(&output).contains("FAIL"),
+            "{}",
+            stdout(&output)
+        );
+    }
+}
