@@ -1,20 +1,28 @@
 //! `ulplab describe`: what an operation's kernels read and write, and how they are judged, taken from the operation itself.
 
+mod own;
 mod shapes;
+
+use std::path::PathBuf;
 
 use safetensors::Dtype;
 use serde::Serialize;
 
 use crate::error::{Error, Exit, Result};
 use crate::json;
+use crate::kernels::judge::Rule;
 use crate::kernels::{self, Buffer, Case, Inputs, Op, Problem, Role, Scalar};
+use crate::sweep::operations;
 
 /// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]
 pub struct DescribeArgs {
-    /// The operation, as `ulplab list kernels` names them: what stands before the dot.
+    /// The operation, as `ulplab list kernels` names them: what stands before the dot; or one of the experiment's.
     #[arg(value_name = "OP")]
     pub op: String,
+    /// The experiment file whose operations (`[[op]]`) and cases (`[[case]]`) there are besides.
+    #[arg(long, value_name = "FILE")]
+    pub experiment: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -89,15 +97,17 @@ struct Sample {
 }
 
 pub fn run(args: &DescribeArgs) -> Result<Exit> {
-    let op = kernels::find(&args.op).map_err(|why| {
-        let hint = if why.contains("did you mean") {
-            ""
-        } else {
-            "; `ulplab list kernels` names them"
-        };
-        Error::Usage(why + hint)
-    })?;
-    let description = describe(op).map_err(Error::Usage)?;
+    let file = args.experiment.as_deref();
+    let experiment = operations::read(file)?;
+    let op = operations::given(&experiment, &args.op, file)?;
+    let cases = op.cases().map_err(|(_, why)| Error::Usage(why))?;
+    let description = match op.own() {
+        Some(own) => own::describe(own, &cases),
+        None => Description {
+            cases: cases.iter().map(CaseLine::of).collect(),
+            ..describe(kernels::find(&args.op).map_err(Error::Usage)?).map_err(Error::Usage)?
+        },
+    };
     if args.json {
         json::print(&description)?;
     } else {
@@ -129,6 +139,32 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
         judgements: judgements(&samples),
         cases: cases.iter().map(CaseLine::of).collect(),
     })
+}
+
+/// What outputs of an operation are called.
+#[derive(Debug)]
+pub struct OutputNames {
+    pub names: Vec<String>,
+    /// Whether these are all: where what is wanted depends on what is found, parts have names of their own.
+    pub all: bool,
+}
+
+/// The names under which outputs of an operation are judged, in a few small cases.
+pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
+    let samples = samples(op, &op.cases())?;
+    let judges = || samples.iter().flat_map(|sample| &sample.problem.judges);
+    let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
+    let written = buffers
+        .filter(|buffer| buffer.role != Role::In)
+        .map(|buffer| buffer.name);
+    let mut names: Vec<String> = Vec::new();
+    for name in written.chain(judges().map(|judge| judge.output)) {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.into());
+        }
+    }
+    let all = !judges().any(|judge| matches!(judge.rule, Rule::Parts(_)));
+    Ok(OutputNames { names, all })
 }
 
 /// The smallest case with each set of keys and a few more, none of which needs a model.

@@ -1,7 +1,8 @@
 //! Reading the files that users name. A pipe or a device would keep the program waiting, so only regular files are opened.
 
-use std::fs::File;
+use std::fs::{File, FileType, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::{Error, Result};
@@ -12,17 +13,44 @@ pub fn open(path: &Path) -> Result<File> {
 }
 
 fn open_to(path: &Path, action: &'static str) -> Result<File> {
-    let kind = std::fs::metadata(path).map_err(Error::io(path, action))?.file_type();
+    regular(path, std::fs::metadata(path).map_err(Error::io(path, action))?.file_type())?;
+    // A program that still runs may have put a pipe there meanwhile: it is opened without a wait, and looked at again.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(nix::libc::O_NONBLOCK);
+    let file = options.open(path).map_err(Error::io(path, action))?;
+    regular(path, file.metadata().map_err(Error::io(path, action))?.file_type())?;
+    Ok(file)
+}
+
+fn regular(path: &Path, kind: FileType) -> Result<()> {
     if kind.is_dir() {
         return Err(Error::data(path, "is a folder, expected a file"));
     }
-    if !kind.is_file() {
-        return Err(Error::data(
+    match kind.is_file() {
+        true => Ok(()),
+        false => Err(Error::data(
             path,
             "is a pipe, socket or device, expected a regular file",
-        ));
+        )),
     }
-    File::open(path).map_err(Error::io(path, action))
+}
+
+/// All bytes of a file of at most `most`; the size of a larger one, of which nothing is read.
+pub fn bytes_up_to(path: &Path, most: u64) -> Result<Result<Vec<u8>, u64>> {
+    let file = open(path)?;
+    let size = file.metadata().map_err(Error::io(path, "read"))?.len();
+    if size > most {
+        return Ok(Err(size));
+    }
+    let mut bytes = Vec::new();
+    // One byte more tells a file that grows while it is read.
+    file.take(most + 1)
+        .read_to_end(&mut bytes)
+        .map_err(Error::io(path, "read"))?;
+    match bytes.len() as u64 {
+        size if size > most => Ok(Err(size)),
+        _ => Ok(Ok(bytes)),
+    }
 }
 
 /// All bytes of a file.
@@ -45,7 +73,7 @@ pub fn text(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, text};
+    use super::{bytes, bytes_up_to, text};
     use crate::Exit;
 
     #[test]
@@ -65,6 +93,8 @@ mod tests {
         assert!(error.to_string().ends_with("is a folder, expected a file"), "{error}");
         let error = bytes(&folder.path().join("none")).unwrap_err();
         assert_eq!(error.exit(), Exit::Usage);
+        assert_eq!(bytes_up_to(&file, 14).unwrap(), Err(15));
+        assert_eq!(bytes_up_to(&file, 15).unwrap(), Ok(bytes(&file).unwrap()));
         let error = bytes("/dev/zero".as_ref()).unwrap_err();
         assert!(error.to_string().contains("expected a regular file"), "{error}");
     }

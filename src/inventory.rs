@@ -55,6 +55,7 @@ pub enum What {
 }
 
 pub fn list(args: &ListArgs) -> Result<Exit> {
+    let mut exit = Exit::Pass;
     let rows: Vec<(String, String)> = match args.what {
         What::Formats => RECORDS
             .iter()
@@ -80,7 +81,11 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .into_iter()
             .map(|(name, dataset)| (name, dataset.about))
             .collect(),
-        What::Kernels => kernels()?,
+        What::Kernels => {
+            let (rows, ends) = kernels()?;
+            exit = ends;
+            rows
+        }
         What::Experiments => experiments()?,
         What::Reports => REPORTS
             .iter()
@@ -92,7 +97,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
     rows.iter()
         .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
         .map_err(Error::io("stdout", "write"))?;
-    Ok(Exit::Pass)
+    Ok(exit)
 }
 
 /// Names and questions of the experiments that come with ulplab.
@@ -112,8 +117,8 @@ fn experiments() -> Result<Vec<(String, String)>> {
 }
 
 /// Variants of all files, and the faults that can be planted in them.
-fn kernels() -> Result<Vec<(String, String)>> {
-    let sources = KernelFile::read_all(&folder()?)?;
+fn kernels() -> Result<(Vec<(String, String)>, Exit)> {
+    let (sources, broken) = KernelFile::read_good(&folder()?)?;
     let rows = sources.into_iter().flat_map(|KernelFile { op, header, .. }| {
         let variants = header.variants.into_iter().map(|variant| (variant.name, variant.doc));
         let mutants = header
@@ -125,7 +130,7 @@ fn kernels() -> Result<Vec<(String, String)>> {
             .map(move |(name, doc)| (format!("{op}.{name}"), doc));
         named.collect::<Vec<_>>()
     });
-    Ok(rows.collect())
+    Ok((rows.collect(), if broken { Exit::Usage } else { Exit::Pass }))
 }
 
 /// Elements and the casts to them, as format strings spell them.

@@ -14,6 +14,8 @@ mod interruption;
 mod kernels;
 #[path = "cli/keys.rs"]
 mod keys;
+#[path = "cli/left.rs"]
+mod left;
 #[path = "cli/limits.rs"]
 mod limits;
 #[path = "cli/own_cases.rs"]
@@ -42,6 +44,8 @@ mod trace;
 mod unreadable;
 #[path = "cli/verdicts.rs"]
 mod verdicts;
+#[path = "cli/watch.rs"]
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

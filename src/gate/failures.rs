@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Verdict;
+use super::{Verdict, binds_always};
 use crate::metrics::{Bound, MAX_ABS};
 use crate::pattern::matches;
 use crate::record::{Failure, Record, place};
@@ -32,6 +32,9 @@ pub struct Failed {
     pub site: String,
     #[serde(with = "crate::record::nullable")]
     pub value: f64,
+    /// Elements behind it: of `violations`, of how many so many are wrong.
+    #[serde(default)]
+    pub n: u64,
     #[serde(flatten)]
     pub failure: Failure,
 }
@@ -52,6 +55,29 @@ pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
             && verdict.fails()
         {
             verdict.failures = failures(verdict, bound, records);
+            // That nothing ran comes before the numbers, of which there is none.
+            let first = verdict.failures.worst.first().filter(|failed| failed.value.is_nan());
+            if let Some(why) = first.and_then(Failed::not_run) {
+                verdict.message = format!("{why}: {}", verdict.message);
+            }
+        }
+    }
+}
+
+impl Failed {
+    /// Of a cell without outputs, the beginning of the reason.
+    fn not_run(&self) -> Option<String> {
+        let message = &self.failure.message;
+        let said = message.lines().next()?.split("; ").next()?;
+        // A message of a program begins with its name, in quotation marks.
+        let said = said
+            .strip_prefix('\'')
+            .and_then(|rest| rest.split_once("' "))
+            .map_or(said, |(_, said)| said);
+        match self.site.as_str() {
+            "program" if said.starts_with("left ") => Some(format!("nothing to judge, it {said}")),
+            "program" | "launch" | "inputs" => Some(format!("did not run: {said}")),
+            _ => None,
         }
     }
 }
@@ -61,8 +87,11 @@ fn failures(verdict: &Verdict, bound: Bound, records: &[Record]) -> Failures {
     let mut wrong: Vec<&Record> = records
         .iter()
         .filter(|record| record.recipe == verdict.recipe && record.phase == rule.phase)
-        .filter(|record| record.metric == rule.metric && !bound.admits(record.value))
-        .filter(|record| matches(&rule.at, &place(record.layer, &record.site)))
+        .filter(|record| !bound.admits(record.value))
+        .filter(|record| {
+            let at = record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
+            at || record.value != 0.0 && binds_always(rule, &record.site, &record.metric, record.value)
+        })
         .collect();
     wrong.sort_by(|a, b| bound.worse(b.value, a.value).cmp(&bound.worse(a.value, b.value)));
     let mut cells: Vec<&str> = Vec::new();
@@ -91,6 +120,7 @@ fn failed(record: &Record, require: &str, records: &[Record]) -> Failed {
         layer: record.layer,
         site: record.site.clone(),
         value: record.value,
+        n: record.n,
         failure: failure.unwrap_or_else(|| of_metric(record, require, records)),
     }
 }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::Bound;
+use crate::metrics::{Bound, VIOLATIONS};
 use crate::pattern::matches;
 use crate::record::{Record, place};
 use crate::sweep::experiment::{Rule, Statistic};
@@ -71,7 +71,8 @@ impl Verdict {
                 && record.phase == self.rule.phase
                 && record.layer == self.layer
                 && Some(&record.site) == self.site.as_ref()
-                && record.metric == self.rule.metric
+                && (record.metric == self.rule.metric
+                    || binds_always(&self.rule, &record.site, &record.metric, record.value))
                 && (record.value == self.value || record.value.is_nan() && self.value.is_nan())
         };
         let found = records.iter().find(here).filter(|_| of_one);
@@ -118,10 +119,11 @@ impl<'a> Binding<'a> {
         let rule = self.rule;
         let bound = Bound::from_str(&rule.require)?;
         let here = summaries.iter().filter(|s| {
+            let at = s.metric == rule.metric && matches(&rule.at, &place(s.layer, &s.site));
+            let wrong = !(s.min == 0.0 && s.max == 0.0);
             s.recipe == self.recipe
                 && s.phase == rule.phase
-                && s.metric == rule.metric
-                && matches(&rule.at, &place(s.layer, &s.site))
+                && (at || wrong && binds_always(rule, &s.site, &s.metric, s.mean))
         });
         // A NaN over one window is a NaN that was measured, and fails.
         let (thin, firm): (Vec<&Summary>, Vec<&Summary>) =
@@ -180,6 +182,16 @@ pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>
     bindings.iter().map(|binding| binding.judge(summaries)).collect()
 }
 
+/// Where it is recorded what a kernel or program does wrong besides its outputs: that it did not run, wrote where it must
+/// not, or left something else when it was run again.
+pub const CHECKS: [&str; 5] = ["program", "launch", "inputs", "guards", "rerun"];
+
+/// Whether a rule binds what went wrong in a check, whatever its `at` says: outputs that pass say nothing of a kernel that
+/// fails one, and there are none of a program that did not run, which is a violation that is NaN and fails every rule.
+fn binds_always(rule: &Rule, site: &str, metric: &str, value: f64) -> bool {
+    metric == VIOLATIONS.name && CHECKS.contains(&site) && (rule.metric == metric || value.is_nan())
+}
+
 /// What was measured where, against which bound.
 fn measured(rule: &Rule, worst: &Summary) -> String {
     let over = match rule.statistic.is_interval() {
@@ -189,7 +201,7 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
     format!(
         "{} of {} at {} ({}){over} is {:.6}, required {}",
         rule.statistic.name(),
-        rule.metric,
+        worst.metric,
         place(worst.layer, &worst.site),
         rule.phase,
         rule.statistic.of(worst),

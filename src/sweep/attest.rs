@@ -326,12 +326,14 @@ fn results() -> Result<PathBuf> {
 
 /// `ulplab gate --attested`: the kernels in the tree against what was verified.
 pub fn gate(folder: Option<&Path>) -> Result<Exit> {
-    let sources = Source::read_all(&super::kernels::folder()?)?;
+    let (sources, broken) = Source::read_good(&super::kernels::folder()?)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
     let findings = [changed(&sources, &attestations), missing(&sources, &attestations)].concat();
     show(["PASS", "FAIL"], &sources, &attestations, &findings, "")?;
     Ok(match findings.is_empty() {
+        // Nothing can be said of a file that cannot be read.
+        _ if broken => Exit::Usage,
         true => Exit::Pass,
         false => Exit::GateFailed,
     })

@@ -22,7 +22,7 @@ use super::load::Source;
 use super::mutants::{self, Fate};
 use super::operations;
 use super::peers::Peers;
-use super::plan::{Cell, plan, select};
+use super::plan::{Cell, check_file_names, plan, select};
 use super::ready::Ready;
 use super::run::{self, Hindrance, Manifest, RecipeInfo};
 use super::session::Begun;
@@ -58,6 +58,9 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
             outln!("{}", cell.id);
         }
         return Ok(Exit::Pass);
+    }
+    if let Some(folder) = &args.keep_failed {
+        Capsules::prepare(folder)?;
     }
     let device = match (prepared.experiment.kind, args.device) {
         (Kind::Kernels, OnDevice::Cuda) if args.timed => Some(Ok(Device::open()?)),
@@ -211,6 +214,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     judge::check(&experiment).map_err(|(place, message)| gates.error_at(&place, message))?;
 
     let mut selectable = plan(&experiment);
+    check_file_names(&experiment, &selectable).map_err(|(place, message)| source.error_at(&place, message))?;
     if args.timed {
         let timed = operations::timed(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
         selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
@@ -218,6 +222,13 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let cells = select(selectable, &args.only, &args.skip)?;
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
     let mut manifest = manifest(args, &experiment, &datasets, config, &sources, &ready, peers.as_ref())?;
+    let home = source.file.parent().unwrap_or(Path::new(""));
+    let watched = operations::watched(&experiment, home);
+    let watched = watched.map_err(|(place, message)| source.error_at(&place, message))?;
+    manifest.data.extend(watched);
+    if args.device == OnDevice::Cuda {
+        commands::check_programs(&experiment, &cells).map_err(|(place, message)| source.error_at(&place, message))?;
+    }
     manifest.keep(&cells);
     Ok(Prepared {
         experiment,

@@ -1,13 +1,16 @@
 //! Programs on the cases of an operation, on whatever they run on themselves.
 
 use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::experiment::Command;
+use super::experiment::{Command, Experiment};
 use super::kernels::{Cells, of_op, records, time, unknown};
 use super::plan::Cell;
+use super::relations::relate;
 use crate::backend::checks::failures;
-use crate::backend::program::Program;
+use crate::backend::program::{Failed, Program};
 use crate::error::{Error, Result};
 use crate::kernels::{Case, Problem};
 use crate::metrics::US_CLAIMED;
@@ -16,6 +19,43 @@ use crate::record::Record;
 /// Whether a cell is of one of the programs.
 pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
     commands.iter().any(|command| command.recipe() == cell.recipe)
+}
+
+/// Finds a program that is not there, of those that cells are to be run with and of the references of their operations.
+pub fn check_programs(experiment: &Experiment, cells: &[Cell]) -> std::result::Result<(), (String, String)> {
+    let commands = experiment.commands.iter();
+    let commands = commands.filter(|command| cells.iter().any(|cell| cell.recipe == command.recipe()));
+    let commands = commands.map(|command| (format!("command '{}'", command.recipe()), &command.run));
+    let ops = experiment.ops.iter();
+    let ops = ops.filter(|op| cells.iter().any(|cell| cell.kernel().0 == op.name));
+    let ops = ops.map(|op| (format!("operation '{}': reference", op.name), &op.reference));
+    for (whose, run) in commands.chain(ops) {
+        let Some(program) = run.first().filter(|program| !is_there(program)) else {
+            continue;
+        };
+        let place = match program.contains('/') {
+            true => "there is no file that can be run",
+            false => "no folder of $PATH has it",
+        };
+        return Err((program.clone(), format!("{whose}: cannot start '{program}': {place}")));
+    }
+    Ok(())
+}
+
+/// Whether a program can be found as it is started: by its path, or in $PATH if it is a name alone.
+fn is_there(program: &str) -> bool {
+    let runs = |file: &Path| {
+        let found = file.metadata();
+        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    if program.contains('/') {
+        return runs(program.as_ref());
+    }
+    // Without $PATH, where a program is looked for is the system's matter.
+    let Some(folders) = std::env::var_os("PATH") else {
+        return true;
+    };
+    std::env::split_paths(&folders).any(|folder| runs(&folder.join(program)))
 }
 
 /// Runs the cells of programs, operation by operation: its programs are tried on a case one after the other, and those that
@@ -54,12 +94,14 @@ fn cell_of(
         Ok(ran) => ran,
         // Ctrl-C ends the program too: that says nothing of it.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
-        Err(why) => {
+        Err(Failed { why, left }) => {
             errln!("{}: {why}", cell.id);
+            all.keep_unjudged(cell, case, problem, &why, left.as_deref())?;
             return Ok(vec![unknown(cell, case, "program", &why)]);
         }
     };
     checked.measured.extend(problem.judge(&checked.outputs));
+    relate(problem, &checked.outputs, &mut checked.measured);
     all.keep_failed(cell, case, problem, &checked)?;
     let mut measured = checked.measured;
     let right = failures(&measured).next().is_none();

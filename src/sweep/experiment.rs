@@ -218,6 +218,10 @@ pub struct Command {
     /// Patterns of the cases to try it on, in the place of the experiment's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
+    /// Patterns of files that it is made of besides those that `run` names, from the folder of the experiment file: a run is
+    /// gone on with only if they are as they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<String>,
     /// Why two runs may differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nondeterministic: Option<String>,

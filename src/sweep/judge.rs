@@ -10,7 +10,9 @@ use reference::paths::deepseek_v4::SITES;
 use super::attest;
 use super::experiment::{Experiment, Kind, Rule};
 use super::folder::Folder;
+use super::kernels::TIME;
 use super::load::Source;
+use super::operations;
 use super::plan::REFERENCE;
 use super::recurrence;
 use super::run::{Hindrance, Manifest, Run};
@@ -21,7 +23,7 @@ use super::summary::summarize;
 use super::swap_ffn;
 use crate::atomic::write_text;
 use crate::error::{Error, Exit, Result, did_you_mean};
-use crate::gate::{Binding, Unmeasured, direction, explain, judge};
+use crate::gate::{Binding, CHECKS, Unmeasured, direction, explain, judge};
 use crate::input;
 use crate::metrics::{Bound, METRICS};
 use crate::output;
@@ -51,6 +53,13 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
             let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
             return Err((rule.metric.clone(), message));
         }
+        if rule.why.trim().is_empty() {
+            let message = format!(
+                "gate on {}: why is empty, expected the reason of its bound",
+                rule.metric
+            );
+            return Err((rule.metric.clone(), message));
+        }
         if rule.recipes.is_empty() {
             let message = format!(
                 "gate on {}: recipes = [] binds no recipe; expected patterns of names",
@@ -70,7 +79,9 @@ pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
         }
         let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
         let name = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
-        if !rule.at.contains("**") && !sites.iter().any(|site| matches(&name, site)) {
+        if experiment.kind == Kind::Kernels {
+            check_output(experiment, &rule.at)?;
+        } else if !rule.at.contains("**") && !sites.iter().any(|site| matches(&name, site)) {
             let names = sites.iter().map(String::as_str);
             let message = checkpoint_missing(experiment, &rule.at)
                 .unwrap_or_else(|| format!("gate: {}", matches_nothing("site", &rule.at, names)));
@@ -125,9 +136,35 @@ fn sites(experiment: &Experiment) -> Vec<String> {
         Kind::RoundTrip | Kind::Recall => sources.collect(),
         Kind::Recurrence => recurrence::sites(experiment),
         Kind::SwapFfn => swap_ffn::sites(experiment),
-        // Outputs are named by the operations.
+        // See `check_output`.
         Kind::Kernels => Vec::new(),
     }
+}
+
+/// Whether some operation of the run has outputs that a rule means. The checks besides outputs are bound in any case.
+fn check_output(experiment: &Experiment, at: &str) -> Result<(), (String, String)> {
+    if at.contains("**") || CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
+        return Ok(());
+    }
+    let mut names = Vec::new();
+    for operation in operations::of_recipes(experiment) {
+        let outputs = operation
+            .outputs()
+            .map_err(|why| (at.to_string(), format!("gate at '{at}': {why}")))?;
+        if !outputs.all || outputs.names.iter().any(|name| matches(at, name)) {
+            return Ok(());
+        }
+        names.extend(outputs.names);
+    }
+    names.sort();
+    names.dedup();
+    let hint = did_you_mean(at, names.iter().map(String::as_str));
+    let all = names.iter().map(String::as_str).chain(CHECKS).collect::<Vec<_>>();
+    let message = format!(
+        "gate: '{at}' matches no output of the operations{hint}; measured at {}, {TIME}",
+        all.join(", ")
+    );
+    Err((at.to_string(), message))
 }
 
 /// Writes all reports of a run into its folder and prints the table; [`exit`] is the verdict.

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::capsules::Capsules;
+use super::capsules::{Capsules, Left};
 use super::execute::Text;
 use super::experiment::{Experiment, Recipe};
 use super::operations::{self, Operation};
 use super::peers::Peers;
 use super::plan::Cell;
+use super::relations::relate;
 use super::round_trip::{Sample, recorded};
 use super::run::Hindrance;
 use super::source::{Origin, Source};
@@ -71,6 +72,16 @@ pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result:
         .commands
         .iter()
         .map(|command| (command.recipe(), &command.doc));
+    for (name, _) in &named {
+        let op = name.split_once('.').map_or(name.as_str(), |(op, _)| op);
+        Operation::find(experiment, op).map_err(|why| {
+            let message = format!(
+                "'{name}': {why}: a .cu file holds variants of an operation that ulplab has, as `ulplab describe OP` shows it; \
+                 an operation of your own is an [[op]] with programs (docs/kernels.md, \"Your own operation\")"
+            );
+            (op.to_string(), message)
+        })?;
+    }
     let mut names = Vec::new();
     let mut recipes = Vec::new();
     for (name, doc) in named.into_iter().chain(commands) {
@@ -168,10 +179,24 @@ impl Cells<'_> {
     pub fn keep_failed(&self, cell: &Cell, case: &Case, problem: &Problem, checked: &Checked) -> Result<()> {
         match self.keep {
             Some(capsules) if failures(&checked.measured).next().is_some() => {
-                capsules.keep(cell, case, problem, checked)
+                capsules.keep(cell, case, problem, &Left::Outputs(checked))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Keeps what there is of a cell that left nothing to judge, and why, if that is asked for.
+    pub fn keep_unjudged(
+        &self,
+        cell: &Cell,
+        case: &Case,
+        problem: &Problem,
+        why: &str,
+        file: Option<&[u8]>,
+    ) -> Result<()> {
+        self.keep.map_or(Ok(()), |capsules| {
+            capsules.keep(cell, case, problem, &Left::Nothing { why, file })
+        })
     }
 }
 
@@ -213,7 +238,9 @@ impl Bench<'_> {
                 records.or_else(|why| {
                     self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
                     errln!("{why}");
-                    Ok(vec![unknown(cell, case, "launch", &why.to_string())])
+                    let why = why.to_string();
+                    self.cells.keep_unjudged(cell, case, problem, &why, None)?;
+                    Ok(vec![unknown(cell, case, "launch", &why)])
                 })
             })?;
         }
@@ -240,7 +267,8 @@ impl Bench<'_> {
             return Ok(Vec::new());
         };
         let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
-        let checked = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        let mut checked = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        relate(problem, &checked.outputs, &mut checked.measured);
         self.cells.keep_failed(cell, case, problem, &checked)?;
         let mut measured = checked.measured;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {

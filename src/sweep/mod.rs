@@ -25,6 +25,7 @@ pub mod probe;
 pub mod ready;
 pub mod recall;
 pub mod recurrence;
+mod relations;
 pub mod round_trip;
 pub mod run;
 pub mod runs;

@@ -63,6 +63,29 @@ pub fn plan(experiment: &Experiment) -> Vec<Cell> {
     cells
 }
 
+/// Bytes of a cell's id: what is stored of it is called so, in names that end at 255 bytes and have an ending of their own.
+const LONGEST: usize = 200;
+
+/// Finds a cell that no file can be called by: the longer of its names, and what is wrong with it.
+pub fn check_file_names(experiment: &Experiment, cells: &[Cell]) -> Result<(), (String, String)> {
+    let names = experiment.window_names();
+    let Some(cell) = cells.iter().find(|cell| cell.id.len() > LONGEST) else {
+        return Ok(());
+    };
+    let (recipe, window) = (&cell.recipe, &names[cell.window]);
+    let (what, name) = match (recipe.len() > window.len(), experiment.kind) {
+        (true, _) => ("recipe", recipe),
+        (false, Kind::Kernels) => ("case", window),
+        (false, _) => ("window", window),
+    };
+    let message = format!(
+        "{what} '{name}': the cell {recipe}/{}/{window} has {} bytes in its name, and files are called by at most {LONGEST}",
+        cell.phase,
+        cell.id.len()
+    );
+    Err((name.clone(), message))
+}
+
 /// Keeps the cells whose id matches one of `only` (all, if empty) and none of `skip`.
 pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<Cell>> {
     let names: Vec<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();

@@ -1,6 +1,6 @@
 //! A stored run.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -141,7 +141,37 @@ impl Manifest {
         let short = short.into_iter().filter(|(_, a, b)| a != b);
         let short = short.map(|(what, a, b)| format!("another {what} ({a}, here {b})"));
         let long = long.into_iter().filter(|(_, differs)| *differs);
-        short.chain(long.map(|(what, _)| format!("another {what}"))).collect()
+        let named = |what: &str| match what {
+            "data" => format!(" ({})", self.changed_data(other).join(", ")),
+            _ => String::new(),
+        };
+        short
+            .chain(long.map(|(what, _)| format!("another {what}{}", named(what))))
+            .collect()
+    }
+
+    /// The data files that are not the same in another run, a few of them.
+    fn changed_data(&self, other: &Self) -> Vec<String> {
+        const SHOWN: usize = 4;
+        let here: HashMap<_, _> = other.data.iter().cloned().collect();
+        let known: HashSet<&String> = self.data.iter().map(|(name, _)| name).collect();
+        let changed = self.data.iter().filter_map(|(name, digest)| match here.get(name) {
+            None => Some(format!("{name} is not among them here")),
+            Some(now) => (now != digest).then(|| format!("{name} changed")),
+        });
+        let new = other.data.iter().filter(|(name, _)| !known.contains(name));
+        let mut all: Vec<String> = changed
+            .chain(new.map(|(name, _)| format!("{name} is new here")))
+            .collect();
+        if all.len() > SHOWN {
+            let more = all.len() - SHOWN;
+            all.truncate(SHOWN);
+            all.push(format!("{more} more"));
+        }
+        if all.is_empty() {
+            all.push("their order".into());
+        }
+        all
     }
 }
 

@@ -357,3 +357,91 @@ fn mistakes_in_operations() {
     let none = text.replace("[[case]]", "[[other]]");
     refuses(&none, ["[[other]]", "[[others]]"], &["unknown field"]);
 }
+
+/// An operation and cases of an experiment file are described, and their inputs are to be had as programs read them.
+#[test]
+fn own_operations_and_cases_are_described_and_dumped() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let file = write(home, &own(home, "right", "right"));
+    let output = run(&["describe", "sums", "--experiment", path(&file)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    for line in [
+        "shift   in        I32 [T]",
+        "edges",
+        "bound that the reference says",
+        "because",
+        "C additions",
+    ] {
+        let line = if line == "because" { "scale" } else { line };
+        assert!(
+            stdout(&output)
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+                .contains(&line.split_whitespace().collect::<Vec<_>>().join(" ")),
+            "'{line}' is not in: {}",
+            stdout(&output)
+        );
+    }
+    let to = home.join("dumped");
+    let output = run(&["dump", "sums", "small", path(&to), "--experiment", path(&file)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    // A program takes the file as it is.
+    let candidate = home.join("candidate.py");
+    let inputs = to.join("inputs.safetensors");
+    let ran = Command::new("python3")
+        .args([
+            path(&candidate),
+            "right",
+            path(&inputs),
+            path(&home.join("got.safetensors")),
+        ])
+        .status();
+    assert!(ran.unwrap().success() && home.join("got.safetensors").is_file());
+    for name in ["want", "bound"] {
+        assert!(to.join(format!("{name}.safetensors")).is_file());
+    }
+    for (args, hint) in [
+        (
+            &["describe", "sums"][..],
+            "no operation 'sums'; one of your own is found with --experiment FILE",
+        ),
+        (
+            &["dump", "rmsnorm", "mine", path(&to)],
+            "one of your own is found with --experiment FILE",
+        ),
+        (
+            &["describe", "rmsnorm.simple"],
+            "'rmsnorm.simple' is a kernel of the operation 'rmsnorm'",
+        ),
+        (
+            &["dump", "sums", "smal", path(&to), "--experiment", path(&file)],
+            "sums has no case 'smal'; did you mean 'small'?",
+        ),
+        (
+            &["describe", "rope", "--experiment", "experiments/smoke.toml"],
+            "kind = \"model\" has no operations",
+        ),
+    ] {
+        let output = run(args);
+        assert_eq!(code(&output), 2, "{args:?}");
+        assert!(
+            stderr(&output).contains(hint),
+            "'{hint}' is not in: {}",
+            stderr(&output)
+        );
+    }
+    // A shipped operation with a case of the user's.
+    let mine = "name = \"c\"\nquestion = \"?\"\nkind = \"kernels\"\nkernels = [\"rmsnorm.*\"]\n[[case]]\nop = \"rmsnorm\"\nname = \"mine\"\n\
+                dtype = \"bf16\"\nT = 3\nC = 40\n";
+    let file = write(home, mine);
+    let output = run(&["describe", "rmsnorm", "--experiment", path(&file)]);
+    assert!(
+        code(&output) == 0 && stdout(&output).contains("mine"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(&["dump", "rmsnorm", "mine", path(&to), "--experiment", path(&file)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+}

@@ -130,6 +130,17 @@ fn two_runs_must_agree() {
     partly(&sweep(folder.path(), &["free"], &["**/bf16.column"]));
 }
 
+/// A program that is not there is a slip of the file's, and no wrong kernel.
+#[test]
+fn programs_that_are_not_there_are_missed_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = sweep(folder.path(), &["right", "absent"], &["**/f32.column"]);
+    assert_eq!(code(&output), 2, "{}", stdout(&output));
+    let why = "command 'state_transpose.absent': cannot start 'no-such-program': no folder of $PATH has it";
+    assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    assert!(!folder.path().join("run").exists());
+}
+
 /// Each fails its own cell, with a reason; the others are run all the same.
 #[test]
 fn programs_that_fail_say_why() {
@@ -140,7 +151,6 @@ fn programs_that_fail_say_why() {
         ("shape", "left 'y' as F32 [2, 2, 131, 1], expected F32 [2, 2, 1, 131]"),
         ("name", "left 'z', which is no output"),
         ("boast", "us = 'fast' in the metadata, expected microseconds above 0"),
-        ("absent", "'no-such-program' cannot be started: No such file"),
     ];
     let names: Vec<&str> = ways.iter().map(|(way, _)| *way).chain(["right"]).collect();
     let output = sweep(folder.path(), &names, &["**/f32.column"]);

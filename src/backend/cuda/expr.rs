@@ -5,16 +5,18 @@ use std::str::Chars;
 
 /// The value of an expression; comparisons and `&&`, `||` give 0 or 1.
 pub fn eval(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<i64, String> {
-    let mut parser = Parser {
-        tokens: tokens(text)?.into_iter().peekable(),
-        sizes,
+    let value = || {
+        let mut parser = Parser {
+            tokens: tokens(text)?.into_iter().peekable(),
+            sizes,
+        };
+        let value = parser.binary(0)?;
+        match parser.tokens.next() {
+            None => Ok(value),
+            Some(token) => Err(format!("unexpected '{token}'")),
+        }
     };
-    let value = parser.binary(0)?;
-    match parser.tokens.next() {
-        None => Ok(value),
-        Some(token) => Err(format!("unexpected '{token}'")),
-    }
-    .map_err(|why: String| format!("expression '{text}': {why}"))
+    value().map_err(|why| format!("expression '{text}': {why}"))
 }
 
 /// Operators by how loosely they bind.
@@ -47,7 +49,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<String>, String> {
             c if c.is_alphabetic() || c == '_' => while_(&mut chars, &mut token, |c| c.is_alphanumeric() || c == '_'),
             '<' | '>' | '=' | '!' | '&' | '|' => while_(&mut chars, &mut token, |c| matches!(c, '=' | '&' | '|')),
             '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' => {}
-            other => return Err(format!("unexpected '{other}' in '{text}'")),
+            other => return Err(format!("unexpected '{other}'")),
         }
         match first {
             '(' => depth += 1,
@@ -186,6 +188,7 @@ mod tests {
         ] {
             let error = eval(text, &sizes).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
+            assert!(error.starts_with(&format!("expression '{text}': ")), "{error}");
         }
         let nested = |depth: usize| format!("{}1{}", "(".repeat(depth), ")".repeat(depth));
         assert_eq!(eval(&nested(64), &sizes), Ok(1));

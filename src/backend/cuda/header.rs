@@ -193,6 +193,9 @@ impl Source {
             .0;
         let mut header: toml::Table = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
         like::resolve(&mut header).map_err(|why| wrong(format!("header: {why}")))?;
+        if let Some(why) = missing(comment, &header) {
+            return Err(wrong(why));
+        }
         let header = Header::deserialize(header).map_err(|error| wrong(located(comment, &error.to_string())))?;
         let mut includes = Vec::new();
         collect(path, &text, &mut includes)?;
@@ -209,11 +212,27 @@ impl Source {
 
     /// All files of a folder, by name.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
+        Self::read_each(folder)?.into_iter().collect()
+    }
+
+    /// The same, with what is wrong with those that cannot be read.
+    pub fn read_each(folder: &Path) -> Result<Vec<Result<Self>>> {
         let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
         paths.sort();
-        paths.iter().map(|path| Self::read(path)).collect()
+        Ok(paths.iter().map(|path| Self::read(path)).collect())
+    }
+
+    /// Those of a folder that can be read. What is wrong with others is shown, and whether there are any is told.
+    pub fn read_good(folder: &Path) -> Result<(Vec<Self>, bool)> {
+        let (good, broken): (Vec<_>, Vec<_>) = Self::read_each(folder)?.into_iter().partition(Result::is_ok);
+        let any = !broken.is_empty();
+        broken
+            .into_iter()
+            .filter_map(Result::err)
+            .for_each(|error| errln!("{error}"));
+        Ok((good.into_iter().flatten().collect(), any))
     }
 
     fn check(&self) -> std::result::Result<(), String> {
@@ -300,6 +319,28 @@ impl Source {
     }
 }
 
+/// A variant that lacks what each must have, with its line.
+fn missing(comment: &str, header: &toml::Table) -> Option<String> {
+    let variants = header.get("variant")?.as_array()?;
+    let heads = comment
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.trim() == "[[variant]]");
+    let heads: Vec<usize> = heads.map(|(at, _)| at + 1).collect();
+    variants.iter().enumerate().find_map(|(at, variant)| {
+        let key = ["name", "doc", "launch"]
+            .into_iter()
+            .find(|key| variant.get(key).is_none())?;
+        let line = heads.get(at).map_or(String::new(), |line| format!(", line {line}"));
+        let name = variant.get("name").and_then(toml::Value::as_str);
+        let name = name.map_or(String::new(), |name| format!(" of variant '{name}'"));
+        Some(format!("header{line}: missing field `{key}`{name}"))
+    })
+}
+
+/// Keys of a variant that are resolved before the rest is read.
+const RESOLVED: [&str; 2] = ["like", "each"];
+
 /// A mistake of a header with the line of the key that it names and the key that was meant, as far as there are such.
 fn located(comment: &str, why: &str) -> String {
     let why = why.trim();
@@ -314,8 +355,17 @@ fn located(comment: &str, why: &str) -> String {
     };
     let line = comment.lines().position(key);
     let line = line.map_or(String::new(), |line| format!(", line {}", line + 1));
+    let names: Vec<&str> = names.collect();
+    // Of keys of a variant alone `sequence` is one.
+    let (why, more) = match names.contains(&"sequence") {
+        true => (
+            why.replacen("`sequence`", "`sequence`, `like`, `each`", 1),
+            &RESOLVED[..],
+        ),
+        false => (why.to_string(), &[][..]),
+    };
     let near = if why.starts_with("unknown") {
-        did_you_mean(named, names)
+        did_you_mean(named, names.into_iter().chain(more.iter().copied()))
     } else {
         String::new()
     };

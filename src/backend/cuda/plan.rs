@@ -97,7 +97,10 @@ impl Plan {
             products: variant.products,
         };
         let steps = |launches: &[&Launch]| {
-            let steps = launches.iter().map(|launch| Step::new(launch, case, &sizes));
+            let steps = launches.iter().map(|launch| {
+                let wrong = |why| format!("launch '{}': {why}", launch.name());
+                Step::new(launch, case, &sizes).map_err(wrong)
+            });
             steps.collect::<Result<Vec<_>, _>>().map_err(wrong)
         };
         plan.prepare = steps(&variant.prepare.iter().collect::<Vec<_>>())?;
@@ -127,6 +130,19 @@ impl Plan {
     }
 }
 
+/// The number that a key of a header has, with the sizes put in.
+fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
+    number(given, sizes).map_err(|why| format!("{key}: {why}"))
+}
+
+/// The expression that a number comes of, as the end of what is wrong with it.
+fn written(given: &Number) -> String {
+    match given {
+        Number::Plain(_) => String::new(),
+        Number::Expression(text) => format!(" by '{text}'"),
+    }
+}
+
 /// A number of a header with the sizes put in.
 fn number(number: &Number, sizes: Sizes) -> Result<i64, String> {
     match number {
@@ -138,7 +154,7 @@ fn number(number: &Number, sizes: Sizes) -> Result<i64, String> {
 impl Step {
     fn new(launch: &Launch, case: &Case, sizes: Sizes) -> Result<Self, String> {
         let count = |what: &str, given: &Option<Number>| {
-            let value = given.as_ref().map(|given| number(given, sizes)).transpose()?;
+            let value = given.as_ref().map(|given| of_key(what, given, sizes)).transpose()?;
             let count = value.map(|value| u64::try_from(value).map_err(|_| format!("{what} is {value}")));
             count.transpose()
         };
@@ -183,18 +199,24 @@ impl Work {
             }
             let mut all = [1; 3];
             for (at, text) in numbers.iter().enumerate() {
-                let value = number(text, sizes)?;
-                all[at] = u32::try_from(value)
-                    .ok()
-                    .filter(|size| *size > 0)
-                    .ok_or(format!("{what} is {value}"))?;
+                let value = of_key(what, text, sizes)?;
+                let size = u32::try_from(value).ok().filter(|size| *size > 0);
+                let wrong = || format!("{what} is {value}{}, expected 1 to {}", written(text), u32::MAX);
+                all[at] = size.ok_or_else(wrong)?;
             }
             Ok(all)
         };
         let shared = launch
             .shared
             .as_ref()
-            .map(|shared| number(shared, sizes))
+            .map(|shared| {
+                let value = of_key("shared", shared, sizes)?;
+                let wrong = |_| {
+                    let by = written(shared);
+                    format!("shared is {value}{by}, expected bytes from 0 to {}", u32::MAX)
+                };
+                u32::try_from(value).map_err(wrong)
+            })
             .transpose()?
             .unwrap_or(0);
         let mut entry = launch.entry.clone().unwrap_or_default();
@@ -214,7 +236,7 @@ impl Work {
                     .as_ref()
                     .map(|cluster| three("cluster", cluster))
                     .transpose()?,
-                shared: u32::try_from(shared).map_err(|_| format!("shared is {shared}"))?,
+                shared,
                 cooperative: launch.cooperative,
                 programmatic: launch.programmatic,
             },
@@ -224,7 +246,7 @@ impl Work {
 
     fn matmul(matmul: &header::Matmul, sizes: Sizes) -> Result<Self, String> {
         let size = |what: &str, given: &Number| {
-            let value = number(given, sizes)?;
+            let value = of_key(what, given, sizes)?;
             let size = usize::try_from(value).ok().filter(|size| *size > 0);
             size.ok_or_else(|| format!("{what} of a matmul is {value}"))
         };

@@ -34,6 +34,20 @@ pub enum Mode {
 /// Seconds that a program may take for one run, if nothing else is said.
 pub const TIMEOUT: f64 = 300.0;
 
+/// Of a file of outputs, so many times the bytes that are expected are read, so that one of a wrong type or shape can still be
+/// told what is wrong with it, and so many more, as a header takes.
+const READ: u64 = 8;
+const HEADER: u64 = 1 << 20;
+
+/// Why a program's outputs cannot be judged.
+#[derive(Debug)]
+pub struct Failed {
+    /// What went wrong, with the end of its stderr.
+    pub why: String,
+    /// The file that it left in the place of its outputs, if it left one that can be read.
+    pub left: Option<Vec<u8>>,
+}
+
 /// A program, and the process that serves if it is one that stays alive.
 pub struct Program<'a> {
     op: &'a str,
@@ -58,7 +72,7 @@ impl<'a> Program<'a> {
 
     /// What it leaves of a problem, and the microseconds it says that took; twice, where both must be the same. The error
     /// says what went wrong, with the end of its stderr.
-    pub fn check(&self, case: &Case, problem: &Problem, deterministic: bool) -> Result<(Checked, Option<f64>), String> {
+    pub fn check(&self, case: &Case, problem: &Problem, deterministic: bool) -> Result<(Checked, Option<f64>), Failed> {
         let runs = self.runs(case, problem, if deterministic { 2 } else { 1 })?;
         let mut runs = runs.into_iter();
         let (outputs, us) = runs.next().expect("it ran");
@@ -68,23 +82,26 @@ impl<'a> Program<'a> {
 
     /// What it leaves of a problem.
     pub fn outputs(&self, case: &Case, problem: &Problem) -> Result<Outputs, String> {
-        let runs = self.runs(case, problem, 1)?;
+        let runs = self.runs(case, problem, 1).map_err(|failed| failed.why)?;
         Ok(runs.into_iter().next().expect("it ran").0)
     }
 
     /// What each of so many runs leaves, and the microseconds it says that took.
-    fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<(Outputs, Option<f64>)>, String> {
-        let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
+    fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<(Outputs, Option<f64>)>, Failed> {
+        let failed = |why| Failed { why, left: None };
+        let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
         let inputs = folder.path().join("inputs.safetensors");
-        write_inputs(&inputs, self.op, case, problem).map_err(|error| error.to_string())?;
+        write_inputs(&inputs, self.op, case, problem).map_err(|error| failed(error.to_string()))?;
         let outputs = folder.path().join("outputs.safetensors");
         let run = |_| {
             // What an earlier run left must not pass for what this one leaves.
             if outputs.exists() {
-                std::fs::remove_file(&outputs).map_err(|error| format!("{}: {error}", outputs.display()))?;
+                std::fs::remove_file(&outputs).map_err(|error| failed(format!("{}: {error}", outputs.display())))?;
             }
-            self.once(&inputs, &outputs, problem)
-                .map_err(|why| format!("'{}' {why}", self.run.join(" ")))
+            self.once(&inputs, &outputs, problem).map_err(|why| Failed {
+                why: format!("'{}' {why}", self.run.join(" ")),
+                left: input::bytes_up_to(&outputs, most(problem)).ok().and_then(Result::ok),
+            })
         };
         (0..count).map(run).collect()
     }
@@ -98,7 +115,12 @@ impl<'a> Program<'a> {
             if !outputs.exists() {
                 return Err("no outputs.safetensors".to_string());
             }
-            let bytes = input::bytes(outputs).map_err(|error| format!("what cannot be read: {error}"))?;
+            let bytes = input::bytes_up_to(outputs, most(problem));
+            let bytes = bytes.map_err(|error| format!("what cannot be read: {error}"))?;
+            let bytes = bytes.map_err(|size| {
+                let expected = expected(problem);
+                format!("outputs.safetensors of {size} bytes, expected about {expected}")
+            })?;
             let file = TensorFile::from_bytes(outputs, bytes);
             read(&file.map_err(|error| format!("no safetensors: {error}"))?, problem)
         };
@@ -169,6 +191,16 @@ pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
 /// What a kernel of the problem writes.
 fn written(problem: &Problem) -> impl Iterator<Item = &Buffer> {
     problem.buffers.iter().filter(|buffer| buffer.role != Role::In)
+}
+
+/// Bytes of all that is written.
+fn expected(problem: &Problem) -> u64 {
+    written(problem).map(|buffer| buffer.size() as u64).sum()
+}
+
+/// Bytes of a file of outputs that are read: memory must not end before it is known what is in it.
+fn most(problem: &Problem) -> u64 {
+    expected(problem).saturating_mul(READ).saturating_add(HEADER)
 }
 
 /// The outputs of a problem, and nothing else.

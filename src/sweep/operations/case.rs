@@ -54,6 +54,9 @@ impl std::fmt::Display for Setting {
 impl OwnCase {
     /// The case that it describes, or what is wrong with it.
     pub fn resolve(&self, operation: &Operation) -> Result<Case, String> {
+        if self.name.is_empty() {
+            return Err("its name is empty".into());
+        }
         if !plain(&self.name) {
             return Err("its name holds more than letters, digits, '_', '-' and '.'".into());
         }
@@ -253,5 +256,5 @@ pub fn shape_of(name: &str, shape: &[String], case: &Case) -> Result<Vec<usize>,
 }
 
 fn plain(name: &str) -> bool {
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+    name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }

@@ -2,20 +2,23 @@
 
 mod case;
 mod draw;
+mod files;
 mod own;
 mod problem;
+mod read;
 
 use std::collections::{BTreeSet, HashSet};
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 pub use case::{OwnCase, Setting};
 pub use draw::Values;
-pub use own::{Bound, Input, Output, OwnOp, Size};
+pub use files::{files, watched};
+pub use own::{Bound, Input, Output, OwnOp, Size, expressions, type_of};
+pub use read::{given, read};
 
 use super::experiment::{Command, Experiment};
-use crate::error::{Error, Result, did_you_mean};
-use crate::input;
+use crate::describe::{self, OutputNames};
+use crate::error::{Result, did_you_mean};
 use crate::kernels::{self, Case, Data, Inputs, OPS, Op, Parameters, Problem};
 use crate::pattern::matches;
 
@@ -103,12 +106,60 @@ impl<'a> Operation<'a> {
         }
     }
 
-    fn reads_site(&self, case: &Case) -> bool {
+    /// The case called `name`, or an error that names the nearest. Cases of the user's that are not asked for may be wrong.
+    pub fn case(&self, name: &str) -> Result<Case, String> {
+        let own = self.experiment.own_cases.iter();
+        let own = own.filter(|own| own.op == self.name());
+        if let Some(found) = own.clone().find(|own| own.name == name) {
+            let wrong = |why| format!("case '{name}' of '{}': {why}", self.name());
+            return found.resolve(self).map_err(wrong);
+        }
+        let shipped = self.shipped();
+        let found = shipped.iter().find(|case| case.name == name).cloned();
+        found.ok_or_else(|| {
+            let names = shipped.iter().map(|case| case.name.as_str());
+            let hint = did_you_mean(name, names.chain(own.map(|own| own.name.as_str())));
+            format!("{} has no case '{name}'{hint}", self.name())
+        })
+    }
+
+    /// The operation, if it is one of the user's.
+    pub fn own(&self) -> Option<&'a OwnOp> {
+        match self.is {
+            Is::Own(op) => Some(op),
+            Is::Shipped(_) => None,
+        }
+    }
+
+    /// What its outputs are called in records. Of a shipped operation, problems of a few small cases are made.
+    pub fn outputs(&self) -> Result<OutputNames, String> {
+        match self.is {
+            Is::Own(op) => Ok(OutputNames {
+                names: op.outputs.iter().map(|output| output.name.clone()).collect(),
+                all: true,
+            }),
+            Is::Shipped(op) => describe::outputs(op),
+        }
+    }
+
+    /// Whether inputs of a case are what passes in a model.
+    pub fn reads_site(&self, case: &Case) -> bool {
         match self.is {
             Is::Shipped(_) => matches!(case.inputs, Inputs::Site(_)),
             Is::Own(op) => op.inputs.iter().any(|input| matches!(input.values, Values::Site(_))),
         }
     }
+}
+
+/// Each operation that is tried, once, those of the user's first: what is known of them takes no time.
+pub fn of_recipes(experiment: &Experiment) -> Vec<Operation<'_>> {
+    let names: BTreeSet<&str> = experiment.recipes.iter().map(|recipe| op_of(&recipe.name)).collect();
+    let found = names
+        .into_iter()
+        .filter_map(|name| Operation::find(experiment, name).ok());
+    let mut found: Vec<Operation> = found.collect();
+    found.sort_by_key(|operation| operation.own().is_none());
+    found
 }
 
 /// The cases that a recipe, `op.variant`, is tried on: those that its program asks for, or else those that the experiment
@@ -209,6 +260,17 @@ pub fn check_cases(experiment: &Experiment) -> Result<(), Wrong> {
 
 fn check_command(command: &Command) -> Result<(), Wrong> {
     let wrong = |why: String| Err((command.name.clone(), format!("command '{}': {why}", command.recipe())));
+    if command.name.is_empty()
+        || !command
+            .name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+    {
+        return wrong(format!(
+            "'{}' is not a name: letters, digits, '_' and '-' only",
+            command.name
+        ));
+    }
     if command.run.is_empty() {
         return wrong("run is empty, expected a program".into());
     }
@@ -250,21 +312,4 @@ fn check_patterns(experiment: &Experiment, run: &BTreeSet<String>) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Path and blake3 of every file that programs and cases of the user's name.
-pub fn files(experiment: &Experiment) -> Result<Vec<(String, String)>> {
-    let runs = experiment.commands.iter().map(|command| &command.run);
-    let runs = runs.chain(experiment.ops.iter().map(|op| &op.reference)).flatten();
-    let tensors = experiment.own_cases.iter().filter_map(|case| case.tensors.as_ref());
-    let mut files: Vec<&String> = runs.chain(tensors).filter(|name| Path::new(name).is_file()).collect();
-    files.sort_unstable();
-    files.dedup();
-    let digest = |name: &&String| {
-        let mut hasher = blake3::Hasher::new();
-        let file = input::open(name.as_ref())?;
-        hasher.update_reader(file).map_err(Error::io(name, "read"))?;
-        Ok((name.to_string(), hasher.finalize().to_hex().to_string()))
-    };
-    files.iter().map(digest).collect()
 }

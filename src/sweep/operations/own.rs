@@ -35,6 +35,9 @@ pub struct OwnOp {
     pub outputs: Vec<Output>,
     /// The program that computes the outputs in f64, and its first arguments; the paths of two files come behind them.
     pub reference: Vec<String>,
+    /// Patterns of files that the reference is made of besides, from the folder of the experiment file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<String>,
     /// Seconds that the reference may take for a case.
     #[serde(default = "timeout")]
     pub timeout: f64,
@@ -218,13 +221,22 @@ impl OwnOp {
 }
 
 impl Output {
-    /// Whether numbers of its type can be held to a bound, if that is asked.
+    /// Whether numbers of its type can be held to its bound, if it has one.
     fn check_type(&self, dtype: Option<Dtype>) -> Result<(), String> {
-        let bounded = |dtype: &Dtype| is_number(*dtype) || *dtype == Dtype::U8;
-        match dtype.filter(|dtype| self.bound.is_some() && !bounded(dtype)) {
-            None => Ok(()),
-            Some(dtype) => Err(format!(
+        let (Some(dtype), Some(bound)) = (dtype, self.bound) else {
+            return Ok(());
+        };
+        if !(is_number(dtype) || dtype == Dtype::U8) {
+            return Err(format!(
                 "{dtype} is compared bit by bit only: expected equal = true in the place of bound"
+            ));
+        }
+        let (absolute, most) = (bound.absolute, largest(dtype));
+        match absolute < most {
+            true => Ok(()),
+            false => Err(format!(
+                "bound: absolute = {absolute:e}, expected less than {most:e}, the largest number of {dtype}: nothing could \
+                 fail it"
             )),
         }
     }
@@ -256,6 +268,20 @@ impl Output {
             (false, false) => Err("bound: relative and absolute are 0; equal = true compares bits".into()),
             _ => Ok(()),
         }
+    }
+}
+
+/// The largest finite number of a type that has bounds. An error so large is no error of a number near 0: a bound that allows
+/// it is a slip.
+pub fn largest(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => f32::MAX.into(),
+        Dtype::BF16 => half::bf16::MAX.into(),
+        Dtype::F16 => half::f16::MAX.into(),
+        Dtype::I64 => i64::MAX as f64,
+        Dtype::I32 => i32::MAX.into(),
+        Dtype::U8 => u8::MAX.into(),
+        _ => f64::MAX,
     }
 }
 

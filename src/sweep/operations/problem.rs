@@ -6,7 +6,7 @@ use safetensors::Dtype;
 
 use super::case::shape_of;
 use super::draw::{Values, is_real, numbers};
-use super::own::{Bound, Output, OwnOp, expressions, type_of};
+use super::own::{Bound, Output, OwnOp, expressions, largest, type_of};
 use crate::backend::program::{Mode, Program};
 use crate::error::{Error, Result};
 use crate::kernels::judge::Judge;
@@ -125,6 +125,14 @@ impl Output {
             let name = self.bound_name();
             return Err(format!(
                 "the reference left {name}{index:?} = {bound}, expected a finite bound >= 0"
+            ));
+        }
+        let most = largest(dtype);
+        if let Some((index, bound)) = at(&bounds, &|x| x >= most) {
+            let name = self.bound_name();
+            return Err(format!(
+                "the reference left {name}{index:?} = {bound:e}, expected less than {most:e}, the largest number of {dtype}: \
+                 nothing could fail it"
             ));
         }
         Ok(Judge::within(

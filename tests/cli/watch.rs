@@ -1,0 +1,185 @@
+//! Files that programs are made of, and slips of experiment files with programs.
+
+use super::*;
+
+/// Copies its input by way of a module of its own.
+const PROGRAM: &str = r#"
+import json, sys
+from helpers.copy import copied
+
+inputs, outputs = sys.argv[1:]
+with open(inputs, "rb") as file:
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    data = file.read()
+text = json.dumps({"y": header["x"]}).encode()
+with open(outputs, "wb") as file:
+    file.write(len(text).to_bytes(8, "little") + text + copied(data))
+"#;
+
+/// An experiment of two cases with that program, and files that are watched.
+fn experiment(folder: &Path, watch: &str) -> String {
+    std::fs::create_dir_all(folder.join("helpers")).unwrap();
+    std::fs::write(folder.join("program.py"), PROGRAM).unwrap();
+    std::fs::write(folder.join("helpers/copy.py"), "def copied(data):\n    return data\n").unwrap();
+    let case = |name: &str| {
+        format!("[[case]]\nop = \"state_transpose\"\nname = \"{name}\"\ndtype = \"f32\"\nB = 2\nH = 3\nK = 1\nV = 1\n")
+    };
+    format!(
+        r#"
+name = "watch"
+question = "Right?"
+kind = "kernels"
+cases = ["one", "two"]
+{}{}
+[[command]]
+op = "state_transpose"
+name = "copy"
+doc = ""
+run = ["python3", "{}"]
+{watch}
+
+[[gate]]
+metric = "violations"
+at = "**"
+phase = "local"
+statistic = "max"
+require = "<= 0"
+recipes = ["**"]
+why = "nothing is computed"
+"#,
+        case("one"),
+        case("two"),
+        path(&folder.join("program.py"))
+    )
+}
+
+#[test]
+fn an_edit_of_a_watched_file_is_another_run() {
+    for (watch, exit) in [("watch = [\"helpers/**\", \"*.py\"]", 2), ("", 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = write(folder.path(), &experiment(folder.path(), watch));
+        let out = folder.path().join("run");
+        let partition = |partition: &str| run(&["sweep", path(&file), "--out", path(&out), "--partition", partition]);
+        let output = partition("slice:1/2");
+        assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+        let helper = folder.path().join("helpers/copy.py");
+        std::fs::write(&helper, "def copied(data):\n    return data[:]\n").unwrap();
+        let output = partition("slice:2/2");
+        assert_eq!(code(&output), exit, "{}{}", stdout(&output), stderr(&output));
+        let why = "holds a run of another data (watched helpers/copy.py changed); it cannot be gone on with";
+        assert_eq!(stderr(&output).contains(why), exit == 2, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn slips_are_told_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = experiment(folder.path(), "watch = [\"program.py\"]");
+    // `refuses` writes the experiment elsewhere: what is watched is looked for beside it.
+    let file = |name: &str| format!("watch = [\"{}/{name}\"]", path(folder.path()));
+    let text = text.replace("watch = [\"program.py\"]", &file("program.py"));
+    for ([from, to], words) in [
+        (
+            [file("program.py"), file("*.cu")],
+            "command 'state_transpose.copy': watch: ",
+        ),
+        ([file("program.py"), file("program.cu")], "matches no file below"),
+        (
+            ["\"python3\"".into(), "\"/nonexist\"".into()],
+            "cannot start '/nonexist': there is no file that can be run",
+        ),
+        (
+            ["\"python3\"".into(), "\"no-such-program\"".into()],
+            "cannot start 'no-such-program': no folder of $PATH has it",
+        ),
+        (
+            ["why = \"nothing".into(), "why = \"\" # \"".into()],
+            "gate on violations: why is empty",
+        ),
+        (
+            ["name = \"copy\"".into(), "name = \"c.d\"".into()],
+            "'c.d' is not a name: letters, digits, '_' and '-' only",
+        ),
+        (["name = \"one\"".into(), "name = \"\"".into()], "its name is empty"),
+    ] {
+        refuses(&text, [&from, &to], &[words]);
+    }
+}
+
+/// A file of kernels of an operation that ulplab does not have says what to do instead.
+#[test]
+fn kernels_of_no_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernels = folder.path().join("kernels");
+    std::fs::create_dir(&kernels).unwrap();
+    let header =
+        "/*\n[[variant]]\nname = \"a\"\ndoc = \"x\"\n[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n*/\n";
+    std::fs::write(kernels.join("myop.cu"), header).unwrap();
+    let file = write(
+        folder.path(),
+        "name = \"k\"\nquestion = \"?\"\nkind = \"kernels\"\nkernels = [\"**\"]\n",
+    );
+    let output = ulplab(&["sweep", path(&file), "--dry-run"])
+        .env("ULPLAB_KERNELS", &kernels)
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 2);
+    for word in [
+        "'myop.a': no operation 'myop'",
+        "an [[op]] with programs",
+        "Your own operation",
+    ] {
+        assert!(
+            stderr(&output).contains(word),
+            "'{word}' is not in: {}",
+            stderr(&output)
+        );
+    }
+}
+
+/// Mistakes of a header are told with the line of their key; one broken file stops no list.
+#[test]
+fn mistakes_of_headers_are_told_with_their_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernels = folder.path().join("kernels");
+    std::fs::create_dir(&kernels).unwrap();
+    let good = "/*\n[[variant]]\nname = \"fine\"\ndoc = \"x\"\n[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n*/\n";
+    std::fs::write(kernels.join("rope.cu"), good).unwrap();
+    let list = || {
+        let mut command = ulplab(&["list", "kernels"]);
+        command.env("ULPLAB_KERNELS", &kernels).output().unwrap()
+    };
+    assert_eq!(code(&list()), 0, "{}", stderr(&list()));
+    for (change, words) in [
+        (["grid = [1]", "grdi = [1]"], "line 7: unknown field `grdi`"),
+        (["doc = \"x\"", "doc = \"x\"\ndok = \"x\""], "`like`, `each`"),
+        (
+            ["doc = \"x\"\n", ""],
+            "header, line 2: missing field `doc` of variant 'fine'",
+        ),
+        (
+            ["[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n", ""],
+            "header, line 2: missing field `launch` of variant 'fine'",
+        ),
+    ] {
+        let text = good.replace(change[0], change[1]);
+        assert_ne!(text, good);
+        std::fs::write(kernels.join("rmsnorm.cu"), text).unwrap();
+        let output = list();
+        assert_eq!(code(&output), 2, "{}", stdout(&output));
+        assert!(
+            stderr(&output).contains(words),
+            "'{words}' is not in: {}",
+            stderr(&output)
+        );
+        assert!(stdout(&output).contains("rope.fine"), "{}", stdout(&output));
+        let mut gate = ulplab(&["gate", "--attested"]);
+        let output = gate.env("ULPLAB_KERNELS", &kernels).output().unwrap();
+        assert_eq!(code(&output), 2, "{}{}", stdout(&output), stderr(&output));
+        assert!(
+            stderr(&output).contains(words) && stdout(&output).contains("FAIL"),
+            "{}",
+            stdout(&output)
+        );
+    }
+}
