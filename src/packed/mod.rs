@@ -64,6 +64,8 @@ pub struct Packed<'a> {
     /// Its type, where the file says it.
     pub dtype: Option<String>,
     pub layout: Option<&'static Layout>,
+    /// What says how its scales are read, where not the format's table alone: a name, or the file.
+    pub said: Option<String>,
     pub buffers: Buffers<'a>,
 }
 
@@ -126,9 +128,11 @@ impl Naming {
                 let global = base.zip(self.global.as_deref());
                 global.is_some_and(|(base, global)| global.strip_prefix(base) == convention.global)
             };
-            let rule = CONVENTIONS.iter().find(by_names).and_then(|convention| convention.rule);
-            let format = self.by_names(format, rule)?;
-            return Ok(vec![self.packed(file, name, buffers, &manifest, format, layout)?]);
+            let convention = CONVENTIONS.iter().find(by_names);
+            let format = self.by_names(format, convention.and_then(|convention| convention.rule))?;
+            let convention = convention.unwrap_or(&CONVENTIONS[0]);
+            let recognised = (name.to_string(), buffers, convention);
+            return Ok(vec![self.packed(file, recognised, &manifest, format, layout)?]);
         }
         // A file that says what is in it is taken at its word, unless a flag says more.
         let described = |name: &str| {
@@ -158,7 +162,7 @@ impl Naming {
                     format => format,
                 };
                 let format = self.by_names(format, convention.rule)?;
-                found.push(self.packed(file, &name, buffers, &manifest, format, layout)?);
+                found.push(self.packed(file, (name, buffers, convention), &manifest, format, layout)?);
             }
         }
         Ok(found)
@@ -187,12 +191,12 @@ impl Naming {
     fn packed<'a>(
         &self,
         file: &TensorFile,
-        name: &str,
-        buffers: Buffers<'a>,
+        (name, buffers, convention): Recognised<'a>,
         manifest: &Manifest,
         format: Option<Format>,
         layout: Option<&'static Layout>,
     ) -> Result<Packed<'a>> {
+        let name = name.as_str();
         let wrong = |why: String| Error::data(file.path(), format!("tensor '{name}': {why}"));
         let entry = manifest.tensors.get(name);
         let format = match (format, entry) {
@@ -230,6 +234,9 @@ impl Naming {
             shape,
             dtype: entry.map(|entry| entry.dtype.clone()),
             layout,
+            said: entry
+                .and_then(|entry| entry.says(&format))
+                .or_else(|| convention.says(&format, &buffers)),
             buffers,
         })
     }

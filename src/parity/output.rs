@@ -6,7 +6,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::{Candidate, Diagnosis, Finding};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::formats::Format;
 use crate::record::to_json;
 
@@ -25,25 +25,53 @@ pub fn print(
     write(out, &text)
 }
 
-/// The last line.
-pub fn summary(out: &mut dyn Write, json: bool, explained: usize, all: usize) -> Result<()> {
-    let pass = explained == all;
+/// The last line; whether it is PASS.
+pub fn summary(
+    out: &mut dyn Write,
+    json: bool,
+    (explained, all): (usize, usize),
+    copied: super::copies::Copied,
+) -> Result<bool> {
+    let pass = all > 0 && explained == all && copied.alike == copied.all;
     let text = match json {
         true => {
             let verdict = if pass { "pass" } else { "fail" };
-            json!({ "type": "summary", "verdict": verdict, "compared": all, "explained": explained }).to_string()
+            json!({
+                "type": "summary",
+                "verdict": verdict,
+                "compared": all,
+                "explained": explained,
+                "copied": copied.all,
+                "copied_alike": copied.alike,
+                "unmatched": copied.unmatched,
+            })
+            .to_string()
         }
         false => {
             let verdict = if pass { "PASS" } else { "FAIL" };
-            format!("{verdict}: {explained} of {all} tensors explained")
+            let mut text = format!("{verdict}: {explained} of {all} tensors explained");
+            if copied.all > 0 {
+                let _ = write!(text, ", {} of {} others alike", copied.alike, copied.all);
+            }
+            if copied.unmatched > 0 {
+                let _ = write!(text, ", {} in one file only", copied.unmatched);
+            }
+            text
         }
     };
-    write(out, &format!("{text}\n"))
+    write(out, &format!("{text}\n"))?;
+    Ok(pass)
 }
 
-fn write(out: &mut dyn Write, text: &str) -> Result<()> {
+pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes())
         .map_err(Error::io("standard output", "write"))
+}
+
+/// `1 tensor is`, `2 tensors are`.
+fn are(count: usize, what: &str) -> String {
+    let are = if count == 1 { "is" } else { "are" };
+    format!("{} {are}", counted(count, what))
 }
 
 fn names(candidates: &[Candidate]) -> String {
@@ -63,8 +91,7 @@ pub fn conclusion(diagnosis: &Diagnosis) -> String {
                 [] => String::new(),
                 exact => format!("; in this order of storage explained by {}", names(exact)),
             };
-            let also = match diagnosis.named && first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty()
-            {
+            let also = match first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty() {
                 true => format!("; explained by {}", names(&diagnosis.exact)),
                 false => also,
             };
@@ -102,7 +129,8 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
     if diagnosis.foreign_globals > 0 {
         let count = diagnosis.foreign_globals;
         line(format!(
-            "{count} global scales are not of the largest magnitude under them: calibrated, or wrong"
+            "{} not of the largest magnitude beneath: calibrated, or wrong",
+            are(count, "global scale")
         ));
     }
     for finding in &diagnosis.findings {

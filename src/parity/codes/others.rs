@@ -46,7 +46,9 @@ impl Codes<'_> {
             ("made with the scale of the first row", |group, across| group % across),
         ] {
             self.hold(Cause::Stale, detail, move |codes, seen| {
-                let scale = codes.view.scale(codes.problem, group(seen.cell.group, across))?;
+                // Its own scale is no other block's.
+                let other = Some(group(seen.cell.group, across)).filter(|other| *other != seen.cell.group)?;
+                let scale = codes.view.scale(codes.problem, other)?;
                 codes.maker.codes(codes.problem, &seen.cell, scale)
             });
         }
