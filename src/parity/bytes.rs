@@ -33,6 +33,7 @@ pub(super) fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format)
             detail: "bytes differ; causes are not looked for in formats with zero points".into(),
             others: Vec::new(),
             place: None,
+            region: len,
             count: wrong.len(),
             of: len,
             unit,

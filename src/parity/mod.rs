@@ -80,6 +80,10 @@ pub enum Cause {
     Stale,
     /// What is stored was never written.
     Missing,
+    /// So few that any cause would explain them.
+    Isolated,
+    /// Differences without a place in common, between others like them that are right.
+    Scattered,
     /// None of these.
     Unknown,
 }
@@ -106,6 +110,8 @@ impl Cause {
             Self::Input => "input",
             Self::Stale => "another block's data",
             Self::Missing => "missing data",
+            Self::Isolated => "isolated",
+            Self::Scattered => "scattered",
             Self::Unknown => "unknown",
         }
     }
@@ -139,6 +145,8 @@ pub struct Finding {
     pub others: Vec<String>,
     /// Rows and columns, in words that follow "in"; none if they are everywhere.
     pub place: Option<String>,
+    /// How many there are at that place.
+    pub region: usize,
     pub count: usize,
     pub of: usize,
     /// What is counted.
@@ -295,12 +303,13 @@ pub fn diagnose_from(
     let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
     let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
-        Some(candidate) => Fit {
-            scales: narrow
-                .filter(|_| candidate.narrow.is_some())
-                .map_or(Way::default(), |(_, scales)| scales),
-            ..Fit::declared(&problem, &candidate.format)
-        },
+        Some(candidate) => {
+            let mut fit = Fit::declared(&problem, &candidate.format);
+            if let Some((_, scales)) = narrow.filter(|_| candidate.narrow.is_some()) {
+                fit.scales = scales;
+            }
+            fit
+        }
         None => {
             let some: Vec<Format> = formats.iter().copied().filter(allowed).collect();
             search::search(&problem, &storage, &some)

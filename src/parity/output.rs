@@ -105,6 +105,9 @@ fn words(finding: &Finding) -> String {
     let mut words = finding.detail.clone();
     if let Some(place) = &finding.place {
         let _ = write!(words, ", in {place}");
+        if finding.count < finding.region && finding.cause != super::Cause::Isolated {
+            let _ = write!(words, " ({} of {} there)", finding.count, finding.region);
+        }
     }
     for other in &finding.others {
         let _ = write!(words, "; or {other}");
@@ -139,7 +142,9 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
         } = finding;
         line(format!("{cause:24} {count} of {of} {unit}: {}", words(finding)));
         if let Some(example) = &finding.example {
-            let source: Vec<String> = example.source.iter().map(|x| format!("{x:?}")).collect();
+            // A line of a terminal.
+            let mut source: Vec<String> = example.source.iter().take(6).map(|x| format!("{x:?}")).collect();
+            source.extend((example.source.len() > 6).then(|| "…".to_string()));
             let (stored, expected) = (&example.stored, &example.expected);
             line(format!(
                 "{:24} first at {:?}: stored {stored}, expected {expected}",
