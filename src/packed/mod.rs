@@ -103,6 +103,17 @@ impl Naming {
     /// The quantized tensors of a file, in its order. What flags say goes above what the file says; `only` and `skip` are
     /// patterns of names.
     pub fn find<'a>(&self, file: &'a TensorFile, only: &[String], skip: &[String]) -> Result<Vec<Packed<'a>>> {
+        self.find_beside(file, &[], only, skip)
+    }
+
+    /// The same of a file beside another, whose names patterns may match as well.
+    pub fn find_beside<'a>(
+        &self,
+        file: &'a TensorFile,
+        beside: &[&str],
+        only: &[String],
+        skip: &[String],
+    ) -> Result<Vec<Packed<'a>>> {
         let manifest = Manifest::read(file)?;
         let (format, layout) = (self.format()?, self.layout()?);
         if let Some(data) = &self.data {
@@ -152,6 +163,7 @@ impl Naming {
             .iter()
             .map(|(name, ..)| name.as_str())
             .chain(others)
+            .chain(beside.iter().copied())
             .collect();
         pattern::check("tensor", &[only, skip], &names)?;
         let mut found = Vec::new();

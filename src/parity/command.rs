@@ -62,7 +62,8 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
     } = compare;
     let json = compare.json;
     let (source, file) = (TensorFile::open(want)?, TensorFile::open(got)?);
-    let found = args.naming.find(&file, only, skip)?;
+    let beside: Vec<&str> = source.tensors().map(|tensor| tensor.name).collect();
+    let found = args.naming.find_beside(&file, &beside, only, skip)?;
     if found.is_empty() {
         let hint = "name the tensors with --data, --scale and --global, and give --format";
         return Err(Error::NothingSelected(format!(
@@ -119,7 +120,11 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
             explained += usize::from(diagnosis.explained());
             all += 1;
             let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
-            progress.apart(|| output::print(out, json, &name, &packed.format, shape, &diagnosis))?;
+            progress.apart(|| {
+                output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
+                // Before the bar is there again.
+                out.flush().map_err(Error::io("standard output", "write"))
+            })?;
         }
     }
     drop(progress);

@@ -357,7 +357,8 @@ fn explain(
     // Scales that the file has in a narrower type are rounded to it, as they must be.
     if let Some((_, scales)) = narrow.filter(|(_, scales)| *scales == fit.scales && view.under_stored) {
         let rounded = scales.recode.map(|recode| storage.scale_recodes[recode].finding());
-        findings.retain(|finding| Some(&finding.detail) != rounded.as_ref());
+        let is_rounding = |finding: &Finding| rounded.as_ref().is_some_and(|words| finding.detail.starts_with(words));
+        findings.retain(|finding| !is_rounding(finding));
     }
     let stored_otherwise = !findings.is_empty();
     if stored_otherwise && exact.is_empty() && fit.maker.input.is_none() {

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use super::maker::name as rule_name;
 use super::{Candidate, Diagnosis, Finding};
 use crate::error::{Error, Result, counted};
 use crate::formats::Format;
@@ -75,7 +76,16 @@ fn are(count: usize, what: &str) -> String {
 }
 
 fn names(candidates: &[Candidate]) -> String {
-    candidates.iter().map(Candidate::name).collect::<Vec<_>>().join(", ")
+    let all: Vec<String> = candidates
+        .iter()
+        .map(|candidate| rule_name(&candidate.format))
+        .collect();
+    // Either all of a tensor's are rounded or none is.
+    format!(
+        "{}{}",
+        all.join(", "),
+        candidates.first().map_or("", Candidate::rounded)
+    )
 }
 
 /// One sentence.

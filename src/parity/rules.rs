@@ -38,12 +38,16 @@ impl Candidate {
 
     /// The rule, and the cast if it is not the element's own.
     pub fn name(&self) -> String {
-        let rounded = match self.narrow {
+        format!("{}{}", name(&self.format), self.rounded())
+    }
+
+    /// What is to be said after the name of its rule.
+    pub fn rounded(&self) -> &'static str {
+        match self.narrow {
             None => "",
             Some(Half::Bf16) => " with scales rounded to bf16",
             Some(Half::F16) => " with scales rounded to f16",
-        };
-        format!("{}{rounded}", name(&self.format))
+        }
     }
 
     /// A maker held against all bytes.

@@ -73,7 +73,13 @@ pub fn findings(problem: &Problem, view: &View, fit: &Fit) -> Vec<Finding> {
         ));
     }
     if let Some(recode) = fit.scales.recode.map(|recode| &storage.scale_recodes[recode]) {
-        findings.push(finding(recode.cause, recode.finding(), groups, groups, "scales"));
+        let with = if view.under_stored {
+            ", and codes are made with these"
+        } else {
+            ""
+        };
+        let detail = format!("{}{with}", recode.finding());
+        findings.push(finding(recode.cause, detail, groups, groups, "scales"));
     }
     if fit.level != Level::AsStored {
         let globals = fit.maker.globals.len();

@@ -100,7 +100,13 @@ impl Codes<'_> {
 
     pub(super) fn recodes(&mut self) {
         let bits = self.problem.format.element.bits;
+        // What was done to all codes is found already.
+        let known = self.view.codes.recode;
+        let known = known.map(|recode| self.view.storage.code_recodes[recode].name.as_str());
         for recode in recode::of_codes(self.repr, bits) {
+            if known == Some(recode.name.as_str()) {
+                continue;
+            }
             self.cast(recode.cause, format!("codes are {}", recode.name), |_, want| {
                 (recode.apply)(want.into()) as u16
             });
