@@ -79,15 +79,7 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
                 "gate '{gate}': --parity judges bytes, not metrics"
             )));
         }
-        return parity::run_to(
-            &args.parity,
-            &args.want,
-            &args.got,
-            &args.only,
-            &args.skip,
-            args.json,
-            out,
-        );
+        return parity::run_to(&args.parity, args, out);
     }
     if let Some(flag) = args.parity.flag() {
         return Err(Error::Usage(format!("--{flag} goes with --parity")));
@@ -195,7 +187,7 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
 }
 
 /// Names the first few tensors without a partner.
-fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> Error {
+pub(crate) fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> Error {
     const SHOWN: usize = 5;
     let are = if tensors.len() == 1 { "is" } else { "are" };
     let mut lines = vec![format!(

@@ -13,7 +13,10 @@ pub fn open(path: &Path) -> Result<File> {
 }
 
 fn open_to(path: &Path, action: &'static str) -> Result<File> {
-    regular(path, std::fs::metadata(path).map_err(Error::io(path, action))?.file_type())?;
+    regular(
+        path,
+        std::fs::metadata(path).map_err(Error::io(path, action))?.file_type(),
+    )?;
     // A program that still runs may have put a pipe there meanwhile: it is opened without a wait, and looked at again.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(nix::libc::O_NONBLOCK);

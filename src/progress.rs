@@ -30,6 +30,11 @@ impl Progress {
         }
     }
 
+    /// Takes the bar off the terminal while something is printed.
+    pub fn apart<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
+    }
+
     /// Goes on by so many elements of the tensor of that name.
     pub fn advance(&mut self, elements: usize, name: &str) {
         self.show(self.bar.position() + elements as u64, name);

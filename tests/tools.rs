@@ -10,6 +10,10 @@ mod mistakes;
 mod others;
 #[path = "tools/parity.rs"]
 mod parity;
+#[path = "tools/parity_few.rs"]
+mod parity_few;
+#[path = "tools/parity_files.rs"]
+mod parity_files;
 #[path = "tools/quantize.rs"]
 mod quantize;
 #[path = "tools/stacks.rs"]

@@ -180,6 +180,16 @@ impl Convention {
         })
     }
 
+    /// The name that says how the scales of a format are read, if one does.
+    pub(super) fn says(&self, format: &Format, buffers: &Buffers) -> Option<String> {
+        let name = match format.global {
+            // Only names that go with a rule do.
+            Some(_) => buffers.global.filter(|_| self.rule.is_some()),
+            None => buffers.scale.filter(|_| !self.kinds.is_empty()),
+        };
+        name.map(|tensor| format!("the name '{}'", tensor.name))
+    }
+
     /// The format of tensors of these types and shapes.
     pub(super) fn format(&self, buffers: &Buffers) -> Result<Option<Format>> {
         let Some(scale) = buffers.scale else { return Ok(None) };

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Nonfinite;
 use crate::error::{Error, Result};
+use crate::formats::Format;
 use crate::tensorfile::{Metadata, TensorFile};
 
 /// The key of the metadata.
@@ -34,6 +35,14 @@ pub struct Entry {
     /// NaN and infinities it had, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonfinite: Option<Nonfinite>,
+}
+
+impl Entry {
+    /// What says how the scales of a format are read, if this does: a flag may have named another format.
+    pub(super) fn says(&self, format: &Format) -> Option<String> {
+        let own: Format = self.format.parse().ok()?;
+        own.reads_as(format).then(|| "the file's metadata".into())
+    }
 }
 
 impl Manifest {

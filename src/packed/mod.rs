@@ -66,6 +66,8 @@ pub struct Packed<'a> {
     /// Its type, where the file says it.
     pub dtype: Option<String>,
     pub layout: Option<&'static Layout>,
+    /// What says how its scales are read, where not the format's table alone: a name, or the file.
+    pub said: Option<String>,
     pub buffers: Buffers<'a>,
 }
 
@@ -120,6 +122,17 @@ impl Naming {
     /// The quantized tensors of a file, in its order. What flags say goes above what the file says; `only` and `skip` are
     /// patterns of names.
     pub fn find<'a>(&self, file: &'a TensorFile, only: &[String], skip: &[String]) -> Result<Vec<Packed<'a>>> {
+        self.find_beside(file, &[], only, skip)
+    }
+
+    /// The same of a file beside another, whose names patterns may match as well.
+    pub fn find_beside<'a>(
+        &self,
+        file: &'a TensorFile,
+        beside: &[&str],
+        only: &[String],
+        skip: &[String],
+    ) -> Result<Vec<Packed<'a>>> {
         let manifest = Manifest::read(file)?;
         let (format, layout) = (self.format()?, self.layout()?);
         if let Some(data) = &self.data {
@@ -145,9 +158,11 @@ impl Naming {
                 let global = base.zip(self.global.as_deref());
                 global.is_some_and(|(base, global)| global.strip_prefix(base) == convention.global)
             };
-            let rule = CONVENTIONS.iter().find(by_names).and_then(|convention| convention.rule);
-            let format = self.by_names(format, rule)?;
-            return Ok(vec![self.packed(file, name, buffers, &manifest, format, layout)?]);
+            let convention = CONVENTIONS.iter().find(by_names);
+            let format = self.by_names(format, convention.and_then(|convention| convention.rule))?;
+            let convention = convention.unwrap_or(&CONVENTIONS[0]);
+            let recognised = (name.to_string(), buffers, convention);
+            return Ok(vec![self.packed(file, recognised, &manifest, format, layout)?]);
         }
         // A file that says what is in it is taken at its word, unless a flag says more.
         let described = |name: &str| {
@@ -167,6 +182,7 @@ impl Naming {
             .iter()
             .map(|(name, ..)| name.as_str())
             .chain(others)
+            .chain(beside.iter().copied())
             .collect();
         pattern::check("tensor", &[only, skip], &names)?;
         let mut found = Vec::new();
@@ -177,7 +193,7 @@ impl Naming {
                     format => format,
                 };
                 let format = self.by_names(format, convention.rule)?;
-                found.push(self.packed(file, &name, buffers, &manifest, format, layout)?);
+                found.push(self.packed(file, (name, buffers, convention), &manifest, format, layout)?);
             }
         }
         Ok(found)
@@ -206,12 +222,12 @@ impl Naming {
     fn packed<'a>(
         &self,
         file: &TensorFile,
-        name: &str,
-        buffers: Buffers<'a>,
+        (name, buffers, convention): Recognised<'a>,
         manifest: &Manifest,
         format: Option<Format>,
         layout: Option<&'static Layout>,
     ) -> Result<Packed<'a>> {
+        let name = name.as_str();
         let wrong = |why: String| Error::data(file.path(), format!("tensor '{name}': {why}"));
         let entry = manifest.tensors.get(name);
         let format = match (format, entry) {
@@ -246,6 +262,9 @@ impl Naming {
             shape,
             dtype: entry.map(|entry| entry.dtype.clone()),
             layout,
+            said: entry
+                .and_then(|entry| entry.says(&format))
+                .or_else(|| convention.says(&format, &buffers)),
             buffers,
         })
     }

@@ -27,6 +27,8 @@ pub struct Chosen {
     pub others: Vec<String>,
     /// What it explains, by index.
     pub explained: Vec<usize>,
+    /// How much of what does not differ it predicts to differ, as a share.
+    pub alarms: f64,
 }
 
 /// The explanations of what differs, at most two, and what they leave open. Explanations that hold equally are named
@@ -88,5 +90,6 @@ fn best(tried: &[Tried], open: &[usize], enough: f64) -> Option<Chosen> {
         detail: first.detail.clone(),
         others: others.map(|other| other.detail.clone()).take(OTHERS).collect(),
         explained: explained.collect(),
+        alarms: first.alarms,
     })
 }

@@ -3,6 +3,7 @@
 
 mod casts;
 mod others;
+mod scattered;
 
 use super::choose::{Tried, choose};
 use super::maker::Maker;
@@ -53,8 +54,14 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally) ->
     }
     let place = tally.hits.place();
     let mut codes = Codes::new(problem, maker, view, tally, &place);
+    if let Some(finding) = codes.few(tally, &place).or_else(|| codes.exchanged(tally, &place)) {
+        return vec![finding];
+    }
     codes.try_all();
     let (chosen, open) = choose(&codes.tried, codes.wrong.len());
+    if chosen.iter().any(|chosen| codes.is_scattered(chosen, tally, &place)) {
+        return vec![codes.scattered(tally, &place)];
+    }
     let looked = codes.wrong.len().max(1);
     let count = |of: usize| (of as u128 * tally.wrong_codes as u128).div_ceil(looked as u128) as usize;
     let finding = |cause, detail: String, others: Vec<String>, some: &[usize]| Finding {
@@ -62,6 +69,7 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally) ->
         detail,
         others,
         place: place.text("row", "column"),
+        region: place.len(),
         count: count(some.len()).min(tally.wrong_codes),
         of: problem.grid.rows * problem.grid.cols,
         unit: "codes",
@@ -223,6 +231,25 @@ impl<'a> Codes<'a> {
 
     /// What is seen of codes that nothing explains.
     fn evidence(&self, open: &[usize]) -> (Cause, String) {
+        if let Some(detail) = self.table() {
+            return (Cause::Encoding, detail);
+        }
+        if let Some(detail) = self.lanes() {
+            return (Cause::Layout, detail);
+        }
+        let same = self.permuted_cells();
+        if same > 0.9 {
+            return (
+                Cause::Layout,
+                "the right codes at other places of their block, in an order that has no name here".into(),
+            );
+        }
+        let seen = self.kinds_of(open);
+        (Cause::Unknown, format!("codes no cause explains: {seen}"))
+    }
+
+    /// How what differs does so, in shares.
+    fn kinds_of(&self, open: &[usize]) -> String {
         let code = |index: &usize| {
             let (cell, i) = self.wrong[*index];
             (
@@ -230,12 +257,6 @@ impl<'a> Codes<'a> {
                 self.seen[cell].stored[i].unwrap_or(0),
             )
         };
-        if let Some(detail) = self.table() {
-            return (Cause::Encoding, detail);
-        }
-        if let Some(detail) = self.lanes() {
-            return (Cause::Layout, detail);
-        }
         let pairs: Vec<(u16, u16)> = open.iter().map(code).collect();
         let sign = 1u16 << (self.problem.format.element.bits - 1);
         let of = |what: fn(u16, u16, u16) -> bool| {
@@ -255,19 +276,10 @@ impl<'a> Codes<'a> {
                 seen.push(format!("{share} % are {what}"));
             }
         }
-        let same = self.permuted_cells();
-        if same > 0.9 {
-            return (
-                Cause::Layout,
-                "the right codes at other places of their block, in an order that has no name here".into(),
-            );
+        match seen.is_empty() {
+            true => "most are several steps off".into(),
+            false => seen.join(", "),
         }
-        let seen = if seen.is_empty() {
-            "most are several steps off".into()
-        } else {
-            seen.join(", ")
-        };
-        (Cause::Unknown, format!("codes no cause explains: {seen}"))
     }
 
     /// Whether every code is stored as another, always the same.

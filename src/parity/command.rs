@@ -1,13 +1,16 @@
 //! `ulplab compare WANT GOT --parity`.
 
 use std::io::Write;
-use std::path::Path;
 
-use super::{Diagnosis, Source, Stored, diagnose_from, output};
+use safetensors::Dtype;
+
+use super::copies::Copies;
+use super::{Asked, Cause, Diagnosis, Rules, Source, Stored, bytes, diagnose_from, output};
+use crate::compare::CompareArgs;
 use crate::error::{Error, Exit, Result};
-use crate::formats::Encoded;
+use crate::formats::{Encoded, Half, Scale};
 use crate::inspect::source_of;
-use crate::packed::{Naming, Packed, check_layout, matrix_name};
+use crate::packed::{Naming, Opened, Packed, check_layout, matrix_name, parts};
 use crate::progress::Progress;
 use crate::tensorfile::{Tensor, TensorFile};
 
@@ -19,7 +22,10 @@ pub struct ParityArgs {
     ///
     /// WANT holds the source, GOT codes and scales; these are recognised as by `ulplab dequantize`. With --rule they are
     /// held against that rule, and kernels known to be approximate may differ by what they do; without, any rule of the
-    /// format's table may explain them. Exit code 0 if every byte is explained, 100 if not.
+    /// format's table may explain them, but where names or the file say what scales mean, only one that means the same.
+    /// Formats with zero points are held against their own rule, and no causes are looked for. Tensors that are not
+    /// quantized must be the source's, in bytes or rounded to another type. Exit code 0 if every byte is explained, 100 if
+    /// not, 2 where a tensor is in one file only.
     #[arg(long)]
     pub parity: bool,
     #[command(flatten)]
@@ -49,18 +55,15 @@ impl ParityArgs {
     }
 }
 
-/// Diagnoses, and prints to `out`.
-pub fn run_to(
-    args: &ParityArgs,
-    want: &Path,
-    got: &Path,
-    only: &[String],
-    skip: &[String],
-    json: bool,
-    out: &mut dyn Write,
-) -> Result<Exit> {
+/// Diagnoses what `compare` is asked to, and prints to `out`.
+pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
+    let CompareArgs {
+        want, got, only, skip, ..
+    } = compare;
+    let json = compare.json;
     let (source, file) = (TensorFile::open(want)?, TensorFile::open(got)?);
-    let found = args.naming.find(&file, only, skip)?;
+    let beside: Vec<&str> = source.tensors().map(|tensor| tensor.name).collect();
+    let found = args.naming.find_beside(&file, &beside, only, skip)?;
     if found.is_empty() {
         let hint = "name the tensors with --data, --scale and --global, and give --format";
         return Err(Error::NothingSelected(format!(
@@ -68,57 +71,94 @@ pub fn run_to(
             got.display()
         )));
     }
-    let named = args.naming.names_rule();
     let any_name = args.tensor.is_none() && found.len() == 1;
-    let elements = found.iter().map(|packed| packed.shape.iter().product::<usize>()).sum();
-    let mut progress = Progress::new(elements, false);
-    let (mut explained, mut all) = (0, 0);
+    let mut pairs = Vec::new();
     for packed in &found {
         let name = args.tensor.as_deref().unwrap_or(&packed.name);
         let tensor = source_of(&source, name, &packed.shape, any_name)?;
         if tensor.bytes.is_empty() {
             return Err(Error::data(want, format!("tensor '{name}' is empty")));
         }
-        let wrong = |why| Error::data(got, why);
-        if packed.format.zero_point().is_some() {
-            let (name, format) = (packed.buffers.data.name, packed.format);
-            let why = format!("tensor '{name}': --parity has no causes for formats with zero points, like '{format}'");
-            return Err(wrong(why));
+        pairs.push((packed, tensor));
+    }
+    // Who names one tensor of a file means no other.
+    let copies = match args.naming.data.is_some() || args.tensor.is_some() {
+        true => Copies::default(),
+        false => {
+            let parts = parts(&file)?;
+            let is_source = |name: &str| pairs.iter().any(|(_, source)| source.name == name);
+            Copies::find(&source, &file, (only, skip), is_source, |name| parts.contains(name))
         }
-        let size = packed.format.scaling.map_or(0, |scaling| scaling.scale.bytes());
-        packed
-            .layout
-            .map_or(Ok(()), |layout| check_layout(layout, size))
-            .map_err(wrong)?;
-        let opened = packed
-            .buffers
-            .open_in_any_order(&packed.format, &packed.shape)
-            .map_err(wrong)?;
+    };
+    copies.check(compare.allow_unmatched, &source, &file)?;
+    let elements = found.iter().map(|packed| packed.shape.iter().product::<usize>()).sum();
+    let mut progress = Progress::new(elements, false);
+    let (mut explained, mut all) = (0, 0);
+    for (packed, tensor) in pairs {
+        let opened = open(packed).map_err(|why| Error::data(got, why))?;
         let stack = opened.stack;
         for expert in stack.matrices() {
             let bytes = stack.share(tensor.bytes, expert);
-            let values = Source::tensor(Tensor { bytes, ..tensor });
+            let matrix = Tensor { bytes, ..tensor };
             let encoded = opened.matrix(expert);
             let name = matrix_name(&packed.name, &packed.shape, expert);
-            let diagnosis = progress.watch(&name, stack.matrix(), |done| {
-                diagnose_from(
-                    values,
+            let mut diagnosis = progress.watch(&name, stack.matrix(), |done| match packed.format.zero_point() {
+                Some(_) => {
+                    let x = matrix.to_f32().expect("floating-point tensors are numbers");
+                    bytes::compare(&x, stack.cols, &encoded, &packed.format)
+                }
+                None => diagnose_from(
+                    Source::tensor(matrix),
                     stack.cols,
                     &stored(&encoded, packed),
                     &packed.format,
-                    named,
+                    asked(args, packed),
                     done,
-                )
+                ),
             });
+            diagnosis.say_why(packed.said.as_deref());
             explained += usize::from(diagnosis.explained());
             all += 1;
             let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
-            output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
+            progress.apart(|| {
+                output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
+                // Before the bar is there again.
+                out.flush().map_err(Error::io("standard output", "write"))
+            })?;
         }
     }
     drop(progress);
-    output::summary(out, json, explained, all)?;
-    Ok(if explained == all { Exit::Pass } else { Exit::GateFailed })
+    let copied = copies.compare(json, |text| output::write(out, text))?;
+    let pass = output::summary(out, json, (explained, all), copied)?;
+    Ok(if pass { Exit::Pass } else { Exit::GateFailed })
+}
+
+/// A quantized tensor, checked; its scales in whatever order, where causes are looked for.
+fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
+    if packed.format.zero_point().is_some() {
+        return packed.open();
+    }
+    let size = packed.format.scaling.map_or(0, |scaling| scaling.scale.bytes());
+    packed.layout.map_or(Ok(()), |layout| check_layout(layout, size))?;
+    packed.buffers.open_in_any_order(&packed.format, &packed.shape)
+}
+
+/// What is known of a tensor besides its format.
+fn asked(args: &ParityArgs, packed: &Packed) -> Asked {
+    let rules = match (args.naming.names_rule(), &packed.said) {
+        (true, _) => Rules::Own,
+        (false, Some(_)) => Rules::ReadAlike,
+        // Nothing says what a global scale means; other scales are read in one way only.
+        (false, None) if packed.format.global.is_some() => Rules::Any,
+        (false, None) => Rules::ReadAlike,
+    };
+    let f32s = matches!(packed.format.scaling.map(|scaling| scaling.scale), Some(Scale::F32(_)));
+    let narrow = match packed.buffers.scale.map(|tensor| tensor.dtype).filter(|_| f32s) {
+        Some(Dtype::BF16) => Some(Half::Bf16),
+        Some(Dtype::F16) => Some(Half::F16),
+        _ => None,
+    };
+    Asked { rules, narrow }
 }
 
 /// The bytes of a matrix, the scales in whatever order.
@@ -133,6 +173,19 @@ fn stored<'a>(encoded: &'a Encoded, packed: &Packed) -> Stored<'a> {
 }
 
 impl Diagnosis {
+    /// Adds to findings about global scales what tells how these are read.
+    fn say_why(&mut self, said: Option<&str>) {
+        let global = self
+            .findings
+            .iter_mut()
+            .filter(|finding| finding.cause == Cause::GlobalScale);
+        for (finding, said) in global.zip(said) {
+            finding.detail = finding
+                .detail
+                .replace("it is read as", &format!("{said} says that it is"));
+        }
+    }
+
     /// One sentence.
     pub fn conclusion(&self) -> String {
         output::conclusion(self)

@@ -6,9 +6,11 @@
 //! that can be computed is held against what differs and what does not. A cause is named only if it predicts what is stored;
 //! causes that predict the same are named together, and what nothing predicts is called unknown.
 
+mod bytes;
 mod choose;
 mod codes;
 mod command;
+mod copies;
 mod levels;
 mod maker;
 mod order;
@@ -34,7 +36,7 @@ pub use rules::Candidate;
 use search::{Fit, Storage, Way};
 use verify::{Tally, View};
 
-use crate::formats::{Encoded, Format};
+use crate::formats::{Encoded, Format, Global, Half, Scale};
 use crate::layouts::Layout;
 
 /// Why bytes differ.
@@ -78,6 +80,10 @@ pub enum Cause {
     Stale,
     /// What is stored was never written.
     Missing,
+    /// So few that any cause would explain them.
+    Isolated,
+    /// Differences without a place in common, between others like them that are right.
+    Scattered,
     /// None of these.
     Unknown,
 }
@@ -104,6 +110,8 @@ impl Cause {
             Self::Input => "input",
             Self::Stale => "another block's data",
             Self::Missing => "missing data",
+            Self::Isolated => "isolated",
+            Self::Scattered => "scattered",
             Self::Unknown => "unknown",
         }
     }
@@ -137,6 +145,8 @@ pub struct Finding {
     pub others: Vec<String>,
     /// Rows and columns, in words that follow "in"; none if they are everywhere.
     pub place: Option<String>,
+    /// How many there are at that place.
+    pub region: usize,
     pub count: usize,
     pub of: usize,
     /// What is counted.
@@ -200,13 +210,35 @@ impl Finding {
     }
 }
 
+/// Which rules may explain the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// Any of the format's table.
+    #[default]
+    Any,
+    /// Those whose scales are read as the format's own: it is known what the stored scales mean.
+    ReadAlike,
+    /// The format's own.
+    Own,
+}
+
+/// What a diagnosis is told besides the format.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    pub rules: Rules,
+    /// The type that the scales have in the file, where the rules compute them as f32.
+    pub narrow: Option<Half>,
+}
+
 /// Diagnoses `[rows, cols]` values beside what is stored of them. `named`: the format's own rule is the one to hold
 /// against, and not just any.
 ///
 /// # Panics
 /// When the format does not take `cols`, or the buffers are too small.
 pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named: bool) -> Diagnosis {
-    diagnose_from(Source::slice(x), cols, stored, format, named, &AtomicUsize::new(0))
+    let rules = if named { Rules::Own } else { Rules::Any };
+    let asked = Asked { rules, narrow: None };
+    diagnose_from(Source::slice(x), cols, stored, format, asked, &AtomicUsize::new(0))
 }
 
 /// [`diagnose`] of values that are read where they are needed; counts in `done` the elements that were held against a rule.
@@ -215,55 +247,83 @@ pub fn diagnose_from(
     cols: usize,
     stored: &Stored,
     format: &Format,
-    named: bool,
+    asked: Asked,
     done: &AtomicUsize,
 ) -> Diagnosis {
     let problem = Problem::new(source, cols, stored, format);
     let storage = Storage::new(&problem);
     let formats = problem.format.by_rules();
-    let declared = View {
+    let named = asked.rules == Rules::Own;
+    let view = |scales: Way, under_stored| View {
         storage: &storage,
-        scales: Way::default(),
+        scales,
         codes: Way::default(),
-        under_stored: false,
+        under_stored,
+    };
+    // Scales as the rules compute them, and rounded to the type that the file has for them.
+    let narrow = asked.narrow.and_then(|half| Some((half, storage.narrowed(half)?)));
+    let held = |formats: &[Format]| {
+        let mut all = rules::candidates(&problem, &view(Way::default(), false), formats, done);
+        if let Some((half, scales)) = narrow.filter(|_| !all.iter().any(Candidate::exact)) {
+            let rounded = rules::candidates(&problem, &view(scales, true), formats, done);
+            all.extend(rounded.into_iter().map(|candidate| Candidate {
+                narrow: Some(half),
+                ..candidate
+            }));
+        }
+        all
     };
     let own = &formats[..1];
     if named {
-        let mut candidates = rules::candidates(&problem, &declared, own, done);
-        if candidates
-            .first()
-            .is_some_and(|own| own.format == formats[0] && own.exact())
-        {
-            return Diagnosis::exact(
-                &problem,
-                &storage,
-                candidates.swap_remove(0),
-                Vec::new(),
-                Vec::new(),
-                named,
-            );
+        let exact = |own: &Candidate| own.format == formats[0] && own.exact();
+        if let Some(own) = held(own).into_iter().find(exact) {
+            return Diagnosis::exact(&problem, &storage, own, Vec::new(), Vec::new(), named);
         }
     }
-    let candidates = rules::candidates(&problem, &declared, &formats, done);
-    let (exact, close): (Vec<Candidate>, Vec<Candidate>) = candidates.into_iter().partition(Candidate::exact);
+    let allowed = |format: &Format| match asked.rules {
+        Rules::Any => true,
+        Rules::ReadAlike => format.reads_as(&formats[0]),
+        Rules::Own => *format == formats[0],
+    };
+    let (exact, close): (Vec<Candidate>, Vec<Candidate>) = held(&formats).into_iter().partition(Candidate::exact);
+    let own_exact: Vec<Candidate> = exact.iter().filter(|exact| allowed(&exact.format)).cloned().collect();
     let tolerated: Vec<Candidate> = close
         .iter()
-        .filter(|candidate| candidate.tolerated())
+        .filter(|candidate| candidate.tolerated() && (named || allowed(&candidate.format)))
         .cloned()
         .collect();
-    if !named && let Some(first) = exact.first().cloned() {
-        return Diagnosis::exact(&problem, &storage, first, exact, tolerated, named);
+    if !named && let Some(first) = own_exact.first().cloned() {
+        return Diagnosis::exact(&problem, &storage, first, own_exact, tolerated, named);
+    }
+    // Rules that explain every byte, but the values that are read are others.
+    if asked.rules == Rules::ReadAlike && !exact.is_empty() {
+        return Diagnosis::read_otherwise(&problem, &storage, exact, tolerated);
     }
     // A rule that explains the sample is nearly right, and differs too seldom to be seen in it.
-    let seldom = close
-        .iter()
-        .filter(|candidate| !named || candidate.format == formats[0]);
+    let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
     let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
-        Some(candidate) => Fit::declared(&problem, &candidate.format),
-        None => search::search(&problem, &storage, if named { own } else { &formats }),
+        Some(candidate) => {
+            let mut fit = Fit::declared(&problem, &candidate.format);
+            if let Some((_, scales)) = narrow.filter(|_| candidate.narrow.is_some()) {
+                fit.scales = scales;
+            }
+            fit
+        }
+        None => {
+            let some: Vec<Format> = formats.iter().copied().filter(allowed).collect();
+            search::search(&problem, &storage, &some)
+        }
     };
-    explain(&problem, &storage, &formats, &fit, (exact, tolerated), named, done)
+    explain(
+        &problem,
+        &storage,
+        &formats,
+        &fit,
+        (exact, tolerated),
+        (named, narrow),
+        done,
+    )
 }
 
 /// What differs from the best that was found.
@@ -273,7 +333,7 @@ fn explain(
     formats: &[Format],
     fit: &Fit,
     (mut exact, tolerated): (Vec<Candidate>, Vec<Candidate>),
-    named: bool,
+    (named, narrow): (bool, Option<(Half, Way)>),
     done: &AtomicUsize,
 ) -> Diagnosis {
     let mut view = View {
@@ -283,7 +343,7 @@ fn explain(
         under_stored: false,
     };
     let mut tally = view.tally(problem, &fit.maker, done);
-    if tally.wrong_scales > 0 && fit.scales.recode.is_none() {
+    if tally.wrong_scales > 0 || fit.scales.recode.is_some() {
         let stored = View {
             under_stored: true,
             ..view
@@ -294,6 +354,12 @@ fn explain(
         }
     }
     let mut findings = storage::findings(problem, &view, fit);
+    // Scales that the file has in a narrower type are rounded to it, as they must be.
+    if let Some((_, scales)) = narrow.filter(|(_, scales)| *scales == fit.scales && view.under_stored) {
+        let rounded = scales.recode.map(|recode| storage.scale_recodes[recode].finding());
+        let is_rounding = |finding: &Finding| rounded.as_ref().is_some_and(|words| finding.detail.starts_with(words));
+        findings.retain(|finding| !is_rounding(finding));
+    }
     let stored_otherwise = !findings.is_empty();
     if stored_otherwise && exact.is_empty() && fit.maker.input.is_none() {
         let stored = View {
@@ -328,6 +394,9 @@ fn explain(
             fit.maker.globals.len()
         },
         close: !far,
+        narrow: narrow
+            .filter(|(_, scales)| *scales == fit.scales && view.under_stored)
+            .map(|(half, _)| half),
     };
     Diagnosis {
         data_order: storage.code_orders.0[fit.codes.order].name.clone(),
@@ -349,11 +418,30 @@ fn explain(
 fn foreign(problem: &Problem, format: &Format) -> usize {
     let globals = problem.stored.global.iter().enumerate();
     let own = |index: usize| format.global_of(problem.amax_under(index));
-    let foreign = globals.filter(|(index, global)| own(*index).is_some_and(|own| own.to_bits() != global.to_bits()));
-    foreign.count()
+    // A quotient, or the reciprocal of one, each rounded; what is stored as it is, is exact.
+    let ulps = match format.scaling.map(|scaling| scaling.scale) {
+        Some(Scale::E4m3(rule)) if rule.stored == Global::Amax => 0,
+        _ => 2,
+    };
+    let far = |own: f32, global: f32| own.to_bits().abs_diff(global.to_bits()) > ulps;
+    globals
+        .filter(|(index, global)| own(*index).is_some_and(|own| far(own, **global)))
+        .count()
 }
 
 impl Diagnosis {
+    /// Every byte is as `exact` make it, but what they mean by a scale is not what it is read as.
+    fn read_otherwise(problem: &Problem, storage: &Storage, exact: Vec<Candidate>, tolerated: Vec<Candidate>) -> Self {
+        let own = problem.format;
+        let finding = storage::read_otherwise(problem, &exact[0].format, &own);
+        let mut diagnosis = Self::exact(problem, storage, exact[0].clone(), exact, tolerated, false);
+        diagnosis.foreign_globals = 0;
+        diagnosis.reference.format = own;
+        diagnosis.reference.wrong_globals = problem.stored.global.len();
+        diagnosis.findings.push(finding);
+        diagnosis
+    }
+
     fn exact(
         problem: &Problem,
         storage: &Storage,

@@ -5,8 +5,9 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use super::maker::name as rule_name;
 use super::{Candidate, Diagnosis, Finding};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::formats::Format;
 use crate::record::to_json;
 
@@ -25,29 +26,66 @@ pub fn print(
     write(out, &text)
 }
 
-/// The last line.
-pub fn summary(out: &mut dyn Write, json: bool, explained: usize, all: usize) -> Result<()> {
-    let pass = explained == all;
+/// The last line; whether it is PASS.
+pub fn summary(
+    out: &mut dyn Write,
+    json: bool,
+    (explained, all): (usize, usize),
+    copied: super::copies::Copied,
+) -> Result<bool> {
+    let pass = all > 0 && explained == all && copied.alike == copied.all;
     let text = match json {
         true => {
             let verdict = if pass { "pass" } else { "fail" };
-            json!({ "type": "summary", "verdict": verdict, "compared": all, "explained": explained }).to_string()
+            json!({
+                "type": "summary",
+                "verdict": verdict,
+                "compared": all,
+                "explained": explained,
+                "copied": copied.all,
+                "copied_alike": copied.alike,
+                "unmatched": copied.unmatched,
+            })
+            .to_string()
         }
         false => {
             let verdict = if pass { "PASS" } else { "FAIL" };
-            format!("{verdict}: {explained} of {all} tensors explained")
+            let mut text = format!("{verdict}: {explained} of {all} tensors explained");
+            if copied.all > 0 {
+                let _ = write!(text, ", {} of {} others alike", copied.alike, copied.all);
+            }
+            if copied.unmatched > 0 {
+                let _ = write!(text, ", {} in one file only", copied.unmatched);
+            }
+            text
         }
     };
-    write(out, &format!("{text}\n"))
+    write(out, &format!("{text}\n"))?;
+    Ok(pass)
 }
 
-fn write(out: &mut dyn Write, text: &str) -> Result<()> {
+pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes())
         .map_err(Error::io("standard output", "write"))
 }
 
+/// `1 tensor is`, `2 tensors are`.
+fn are(count: usize, what: &str) -> String {
+    let are = if count == 1 { "is" } else { "are" };
+    format!("{} {are}", counted(count, what))
+}
+
 fn names(candidates: &[Candidate]) -> String {
-    candidates.iter().map(Candidate::name).collect::<Vec<_>>().join(", ")
+    let all: Vec<String> = candidates
+        .iter()
+        .map(|candidate| rule_name(&candidate.format))
+        .collect();
+    // Either all of a tensor's are rounded or none is.
+    format!(
+        "{}{}",
+        all.join(", "),
+        candidates.first().map_or("", Candidate::rounded)
+    )
 }
 
 /// One sentence.
@@ -63,8 +101,7 @@ pub fn conclusion(diagnosis: &Diagnosis) -> String {
                 [] => String::new(),
                 exact => format!("; in this order of storage explained by {}", names(exact)),
             };
-            let also = match diagnosis.named && first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty()
-            {
+            let also = match first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty() {
                 true => format!("; explained by {}", names(&diagnosis.exact)),
                 false => also,
             };
@@ -78,6 +115,9 @@ fn words(finding: &Finding) -> String {
     let mut words = finding.detail.clone();
     if let Some(place) = &finding.place {
         let _ = write!(words, ", in {place}");
+        if finding.count < finding.region && finding.cause != super::Cause::Isolated {
+            let _ = write!(words, " ({} of {} there)", finding.count, finding.region);
+        }
     }
     for other in &finding.others {
         let _ = write!(words, "; or {other}");
@@ -102,7 +142,8 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
     if diagnosis.foreign_globals > 0 {
         let count = diagnosis.foreign_globals;
         line(format!(
-            "{count} global scales are not of the largest magnitude under them: calibrated, or wrong"
+            "{} not of the largest magnitude beneath: calibrated, or wrong",
+            are(count, "global scale")
         ));
     }
     for finding in &diagnosis.findings {
@@ -111,7 +152,9 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
         } = finding;
         line(format!("{cause:24} {count} of {of} {unit}: {}", words(finding)));
         if let Some(example) = &finding.example {
-            let source: Vec<String> = example.source.iter().map(|x| format!("{x:?}")).collect();
+            // A line of a terminal.
+            let mut source: Vec<String> = example.source.iter().take(6).map(|x| format!("{x:?}")).collect();
+            source.extend((example.source.len() > 6).then(|| "…".to_string()));
             let (stored, expected) = (&example.stored, &example.expected);
             line(format!(
                 "{:24} first at {:?}: stored {stored}, expected {expected}",

@@ -95,6 +95,10 @@ impl Part {
         }
     }
 
+    fn len(&self, n: usize) -> usize {
+        (0..n).filter(|i| self.contains(*i)).count()
+    }
+
     fn text(&self, n: usize, unit: &str) -> Option<String> {
         match self {
             Self::All => None,
@@ -121,6 +125,11 @@ impl Part {
 }
 
 impl Place {
+    /// How many entries it has.
+    pub fn len(&self) -> usize {
+        self.rows.len(self.size.0) * self.cols.len(self.size.1)
+    }
+
     pub fn contains(&self, r: usize, c: usize) -> bool {
         self.rows.contains(r) && self.cols.contains(c)
     }

@@ -2,6 +2,7 @@
 
 use super::Cause;
 use super::problem::{Problem, canonical};
+use crate::error::counted;
 use crate::formats::{E2M1, E4M3, E5M2, Element, FloatCast, MiniFloat, Policy, Repr, Scale, Zeros};
 
 const fn fnuz(exponent_bits: u32, mantissa_bits: u32) -> Repr {
@@ -98,6 +99,11 @@ impl Recode {
         }
     }
 
+    /// What is said of scales that it was done to.
+    pub fn finding(&self) -> String {
+        format!("scales are {}", self.name)
+    }
+
     /// Whether that is what it makes of the expected bits.
     pub fn explains(&self, expected: u32, stored: u32) -> bool {
         let made = (self.apply)(expected);
@@ -140,7 +146,12 @@ pub fn factor_name(factor: f64, tolerance: f64) -> String {
     if (power - power.round()).abs() < tolerance && factor > 0.0 {
         return format!("too large by 2^{}", power.round());
     }
-    format!("{factor:.6} times too large")
+    // Digits after the point say nothing of what is far from 1.
+    match factor.abs() {
+        tiny if tiny < 1e-3 && tiny > 0.0 => format!("{:.4e} times too small", 1.0 / factor),
+        huge if huge >= 1e6 => format!("{factor:.4e} times too large"),
+        _ => format!("{factor:.6} times too large"),
+    }
 }
 
 fn reversed(code: u32, bits: u32) -> u32 {
@@ -297,7 +308,11 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
             for by in [1i32, -1, 2, -2, 3, 4, -4, 8, -8, 16, -16, 24, -24] {
                 let name = match by % 8 {
                     0 => format!("too large by 2^{}", by / 8),
-                    _ => format!("{} codes {}", by.abs(), if by > 0 { "above" } else { "below" }),
+                    _ => format!(
+                        "{} {}",
+                        counted(by.unsigned_abs() as usize, "code"),
+                        if by > 0 { "above" } else { "below" }
+                    ),
                 };
                 let cause = if by % 8 == 0 { encoding } else { Cause::ScaleRounding };
                 add(cause, &name, Box::new(move |b| b.saturating_add_signed(by).min(0x7e)));

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use super::maker::{Maker, name};
 use super::problem::{Problem, Sample};
 use super::verify::{Tally, View};
-use crate::formats::{Format, Scale};
+use crate::formats::{Format, Half, Scale};
 
 /// Elements that every rule is held against before any is held against all.
 const SAMPLE: usize = 1 << 14;
@@ -22,6 +22,8 @@ pub struct Candidate {
     pub wrong_globals: usize,
     /// No scale is more than one code off, no element more than one step.
     pub close: bool,
+    /// Scales are the rule's rounded to that type, and codes are made with those.
+    pub narrow: Option<Half>,
 }
 
 impl Candidate {
@@ -36,7 +38,16 @@ impl Candidate {
 
     /// The rule, and the cast if it is not the element's own.
     pub fn name(&self) -> String {
-        name(&self.format)
+        format!("{}{}", name(&self.format), self.rounded())
+    }
+
+    /// What is to be said after the name of its rule.
+    pub fn rounded(&self) -> &'static str {
+        match self.narrow {
+            None => "",
+            Some(Half::Bf16) => " with scales rounded to bf16",
+            Some(Half::F16) => " with scales rounded to f16",
+        }
     }
 
     /// A maker held against all bytes.
@@ -48,6 +59,7 @@ impl Candidate {
             wrong_blocks: tally.wrong_blocks,
             wrong_globals: 0,
             close: !tally.far,
+            narrow: None,
         }
     }
 }
@@ -74,6 +86,7 @@ fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> Gla
         }
         let scale = match maker.format.scaling {
             None => Some(0),
+            Some(_) if view.under_stored => stored,
             Some(_) => maker.scale(problem, cell.group),
         };
         let made = scale

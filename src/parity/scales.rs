@@ -10,6 +10,7 @@ use super::place::{Hits, Place};
 use super::problem::{Problem, largest, spread};
 use super::verify::{Tally, View};
 use super::{Cause, Example, Finding};
+use crate::error::counted;
 use crate::formats::Scale;
 
 /// Blocks that are looked at, of the wrong and of the right ones.
@@ -21,6 +22,16 @@ const SEVERAL: usize = 4;
 const ELEMENTS: usize = 1 << 15;
 /// Elements of the largest blocks of which each is tried to be left out.
 const LANES: usize = 256;
+
+/// So few scales of a byte, of so many, agree with some cause by chance.
+const FEW: usize = 3;
+const MANY: usize = 64;
+
+/// What is said of so few differences that any cause would explain them.
+pub fn isolated(count: usize, what: &str) -> String {
+    let verb = if count == 1 { "differs" } else { "differ" };
+    format!("{} {verb}, too few to name a cause", counted(count, what))
+}
 
 /// A block whose scale is looked at.
 struct Block {
@@ -56,7 +67,21 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, fo
         hits.add(r, c);
     }
     let place = hits.place();
+    let few = problem.scale_bytes() == 1 && tally.groups.len() < FEW && grid.len() >= MANY;
     let mut scales = Scales::new(problem, maker, view, tally, &place, follow);
+    if few && !scales.wrong.is_empty() {
+        return vec![Finding {
+            cause: Cause::Isolated,
+            detail: isolated(tally.groups.len(), "scale"),
+            others: Vec::new(),
+            place: place.text("row", "block"),
+            region: place.len(),
+            count: tally.groups.len(),
+            of: grid.len(),
+            unit: "scales",
+            example: Some(scales.example(&scales.wrong[0])),
+        }];
+    }
     scales.try_all();
     let (chosen, open) = choose(&scales.tried, scales.wrong.len());
     let looked = scales.wrong.len();
@@ -67,6 +92,7 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, fo
         detail,
         others,
         place: place.text("row", "block"),
+        region: place.len(),
         count: count(some.len()).min(tally.groups.len()),
         of: grid.len(),
         unit: "scales",

@@ -6,7 +6,7 @@ use super::maker::{INPUTS, Maker};
 use super::order::{self, Orders};
 use super::problem::{Cell, Problem, Sample};
 use super::recode::{self, Recode};
-use crate::formats::Format;
+use crate::formats::{Format, Half};
 
 /// Elements of the sample that everything is held against, and of the one that the best are.
 const FEW: usize = 1 << 10;
@@ -66,6 +66,19 @@ impl Storage {
             scale_recodes: recode::of_scales(problem),
             code_recodes: recode::of_codes(problem.format.repr(), problem.format.element.bits),
         }
+    }
+
+    /// Scales in the declared order, rounded to that type; none where they are not computed as f32.
+    pub fn narrowed(&self, half: Half) -> Option<Way> {
+        let name = match half {
+            Half::Bf16 => "rounded to bf16",
+            Half::F16 => "rounded to f16",
+        };
+        let recode = self.scale_recodes.iter().position(|recode| recode.name == name)?;
+        Some(Way {
+            order: 0,
+            recode: Some(recode),
+        })
     }
 
     fn steps(&self, orders: &Orders, way: Way) -> f64 {

@@ -6,7 +6,7 @@ use super::recode::factor_name;
 use super::search::{Fit, Way};
 use super::verify::View;
 use super::{Cause, Finding};
-use crate::formats::Global;
+use crate::formats::{Format, Global, Scale};
 
 /// The findings that the fit itself is.
 pub fn findings(problem: &Problem, view: &View, fit: &Fit) -> Vec<Finding> {
@@ -15,6 +15,7 @@ pub fn findings(problem: &Problem, view: &View, fit: &Fit) -> Vec<Finding> {
         detail,
         others: Vec::new(),
         place: None,
+        region: of,
         count,
         of,
         unit,
@@ -72,13 +73,13 @@ pub fn findings(problem: &Problem, view: &View, fit: &Fit) -> Vec<Finding> {
         ));
     }
     if let Some(recode) = fit.scales.recode.map(|recode| &storage.scale_recodes[recode]) {
-        findings.push(finding(
-            recode.cause,
-            format!("scales are {}", recode.name),
-            groups,
-            groups,
-            "scales",
-        ));
+        let with = if view.under_stored {
+            ", and codes are made with these"
+        } else {
+            ""
+        };
+        let detail = format!("{}{with}", recode.finding());
+        findings.push(finding(recode.cause, detail, groups, groups, "scales"));
     }
     if fit.level != Level::AsStored {
         let globals = fit.maker.globals.len();
@@ -87,6 +88,49 @@ pub fn findings(problem: &Problem, view: &View, fit: &Fit) -> Vec<Finding> {
     }
     findings.retain(|finding| finding.count > 0);
     findings
+}
+
+/// The finding that all bytes are as `maker` makes them, but the scales are read as those of `reader`.
+pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Finding {
+    let scale = |format: &Format| format.scaling.map(|scaling| scaling.scale);
+    let name = |format: &Format| scale(format).map_or("", |scale| scale.rule().0);
+    let finding = |cause, detail, count, unit| Finding {
+        cause,
+        detail,
+        others: Vec::new(),
+        place: None,
+        region: count,
+        count,
+        of: count,
+        unit,
+        example: None,
+    };
+    match (scale(maker), scale(reader)) {
+        (Some(Scale::E4m3(made)), Some(Scale::E4m3(read))) => {
+            let detail = match made.stored == read.stored {
+                false => format!(
+                    "stored is {}, as {} stores it, but it is read as {}",
+                    meaning(made.stored),
+                    name(maker),
+                    meaning(read.stored)
+                ),
+                true => format!(
+                    "blocks are scaled to {} by {}, but they are read as scaled to {}",
+                    made.span,
+                    name(maker),
+                    read.span
+                ),
+            };
+            finding(Cause::GlobalScale, detail, problem.stored.global.len(), "global scales")
+        }
+        _ => {
+            let detail = format!(
+                "scales are the reciprocals of what is meant, as {} stores them",
+                name(maker)
+            );
+            finding(Cause::Encoding, detail, problem.grid.len(), "scales")
+        }
+    }
 }
 
 /// What the stored global scale is.
@@ -103,19 +147,23 @@ fn level(problem: &Problem, fit: &Fit) -> String {
         (Global::Decode, amax / 2688.0),
         (Global::Encode, 2688.0 / amax),
     ];
+    let read = match fit.maker.format.scaling.map(|scaling| scaling.scale) {
+        Some(Scale::E4m3(rule)) => format!(", but it is read as {}", meaning(rule.stored)),
+        _ => String::new(),
+    };
     match fit.level {
-        Level::As(global) => format!("stored is {}", meaning(global)),
+        Level::As(global) => format!("stored is {}{read}", meaning(global)),
         Level::Own if own.iter().any(|(_, value)| near(*value)) => {
             let global = own
                 .iter()
                 .find(|(_, value)| near(*value))
                 .map_or(Global::Absent, |(global, _)| *global);
-            format!("stored is {}", meaning(global))
+            format!("stored is {}{read}", meaning(global))
         }
         _ => {
             let factor = f64::from(stored) / f64::from(expected);
             format!(
-                "stored is {stored:e}, {} than the {expected:e} the bytes were made under",
+                "stored is {stored:e}, {} beside the {expected:e} the bytes were made under",
                 factor_name(factor, 1e-5)
             )
         }

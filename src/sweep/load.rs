@@ -38,8 +38,13 @@ impl Source {
             return Err(Error::Usage(no_experiment(&file)));
         }
         let text = input::text(&file)?;
+        Ok(Self::new(file, text))
+    }
+
+    /// A text that is in memory; `file` stands in messages.
+    pub fn new(file: PathBuf, text: String) -> Self {
         let set = RefCell::default();
-        Ok(Self { file, text, set })
+        Self { file, text, set }
     }
 
     /// Parses the file, then applies `key=value` overrides (dotted keys, values in TOML, bare words taken as strings).

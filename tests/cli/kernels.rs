@@ -192,7 +192,10 @@ fn only_what_is_selected_is_compiled() {
         return;
     };
     // Nothing was run and not everything was selected: no PASS, and no exit code of one.
-    assert!(code == 4 && said.contains("\nATTESTED: 1 of 1 files") && !said.contains("PASS"), "{code} {said}");
+    assert!(
+        code == 4 && said.contains("\nATTESTED: 1 of 1 files") && !said.contains("PASS"),
+        "{code} {said}"
+    );
     assert!(said.contains("the others were not selected"), "{said}");
     assert!(said.contains("rmsnorm_") && said.contains("registers"), "{said}");
     assert!(!said.contains("rope_") && !said.contains("quantize"), "{said}");

@@ -54,7 +54,7 @@ proptest! {
     /// It is told apart whether a file is an experiment, and if not, what line or name is wrong.
     #[test]
     fn lines_of_experiments(given in prop::sample::select(&GIVEN[..]), edits in edits(prop::sample::select(&LINES[..]))) {
-        let source = Source { file: "x.toml".into(), text: edited(given.lines(), &edits).join("\n") };
+        let source = Source::new("x.toml".into(), edited(given.lines(), &edits).join("\n"));
         let checked = source.parse(&[]).and_then(|experiment| {
             let ready = experiment.check().and_then(|()| Ready::resolve(&experiment, None));
             let ready = ready.map(|_| experiment.window_names());

@@ -7,7 +7,7 @@ use ulplab::layouts::Layout;
 use super::{Bench, f32s, raw, values};
 
 /// The source `w` as want.safetensors, what is made of it as got.safetensors.
-fn bench(format: &str, change: impl Fn(&mut Encoded)) -> Bench {
+pub fn bench(format: &str, change: impl Fn(&mut Encoded)) -> Bench {
     let bench = Bench::new();
     let x = values(128 * 64);
     bench.write("want.safetensors", &[("w", f32s(&[128, 64], &x))]);
@@ -26,7 +26,7 @@ fn bench(format: &str, change: impl Fn(&mut Encoded)) -> Bench {
     bench
 }
 
-fn part<'a>(encoded: &'a mut Encoded, name: &str) -> &'a mut Vec<u8> {
+pub fn part<'a>(encoded: &'a mut Encoded, name: &str) -> &'a mut Vec<u8> {
     &mut encoded.parts.iter_mut().find(|part| part.name == name).unwrap().bytes
 }
 
@@ -73,14 +73,20 @@ fn a_fault_is_counted_and_shown() {
     );
     assert!(done.out.ends_with("FAIL: 0 of 1 tensors explained\n"), "{}", done.out);
 
-    let one = |encoded: &mut Encoded| part(encoded, "scale")[7] += 1;
-    let bench = self::bench("mxfp8", one);
+    let every = |encoded: &mut Encoded| {
+        part(encoded, "scale")
+            .iter_mut()
+            .skip(7)
+            .step_by(16)
+            .for_each(|scale| *scale += 1)
+    };
+    let bench = self::bench("mxfp8", every);
     let command = "compare want.safetensors got.safetensors --parity --format mxfp8 --rule rceil --json";
     let records = bench.json(command);
     let finding = &records[0]["findings"][0];
     assert_eq!(
         (&finding["cause"], &finding["count"]),
-        (&"scale rounding".into(), &1.into())
+        (&"scale rounding".into(), &16.into())
     );
     assert_eq!(finding["example"]["place"], serde_json::json!([3, 1]));
 }

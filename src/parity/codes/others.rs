@@ -46,7 +46,9 @@ impl Codes<'_> {
             ("made with the scale of the first row", |group, across| group % across),
         ] {
             self.hold(Cause::Stale, detail, move |codes, seen| {
-                let scale = codes.view.scale(codes.problem, group(seen.cell.group, across))?;
+                // Its own scale is no other block's.
+                let other = Some(group(seen.cell.group, across)).filter(|other| *other != seen.cell.group)?;
+                let scale = codes.view.scale(codes.problem, other)?;
                 codes.maker.codes(codes.problem, &seen.cell, scale)
             });
         }
@@ -98,7 +100,13 @@ impl Codes<'_> {
 
     pub(super) fn recodes(&mut self) {
         let bits = self.problem.format.element.bits;
+        // What was done to all codes is found already.
+        let known = self.view.codes.recode;
+        let known = known.map(|recode| self.view.storage.code_recodes[recode].name.as_str());
         for recode in recode::of_codes(self.repr, bits) {
+            if known == Some(recode.name.as_str()) {
+                continue;
+            }
             self.cast(recode.cause, format!("codes are {}", recode.name), |_, want| {
                 (recode.apply)(want.into()) as u16
             });
