@@ -11,6 +11,8 @@ use super::Codes;
 const FEW: usize = 6;
 /// One of so many codes at most, if they are few.
 const RARE: usize = 100;
+/// One of so many codes of a place at most is scattered; more have a cause, known or not.
+const SELDOM: usize = 20;
 /// Rows that are looked for at each other's places.
 const ROWS: usize = 64;
 /// The least share of what a cause predicts that must be so.
@@ -48,7 +50,8 @@ impl Codes<'_> {
         // Rows of blocks, and how many of them so many codes would be in if they were strewn.
         let cells = (grid.rows * grid.count.1) as f64;
         let strewn = cells * -(-(tally.wrong_codes as f64) / cells).exp_m1();
-        hits < PRECISE * (hits + misses) && tally.elements.len() as f64 > 0.8 * strewn
+        let seldom = tally.wrong_codes * SELDOM < place.len();
+        seldom && hits < PRECISE * (hits + misses) && tally.elements.len() as f64 > 0.8 * strewn
     }
 
     pub(super) fn scattered(&self, tally: &Tally, place: &Place) -> Finding {
