@@ -79,7 +79,12 @@ fn shipped_experiments_and_kernels_are_found_from_anywhere() {
     assert!(stdout(&output).contains("reference/cumulative/"));
     let output = elsewhere(folder.path(), &["sweep", "smokes", "--dry-run"]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("smokes: cannot read"), "{}", stderr(&output));
+    assert!(
+        stderr(&output)
+            .contains("smokes: no such file, and no experiment of that name comes with ulplab; did you mean 'smoke'?"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn errors_name_the_wrong_part_and_the_nearest_name() {
         (
             "fp8",
             "unknown format 'fp8'; without scales it is 'e4m3' here; did you mean 'fp8_b64', 'fp8_b128', 'fp8_b128_f32', \
-             'fp8_b128x128', 'fp8_channel', 'fp8_token' or 'fp8_tensor'?",
+             'fp8_b128x128', 'fp8_channel', 'fp8_token', 'fp8_tensor' or 'v4_fp8'?",
         ),
         ("", "unknown format ''"),
         ("quaternion", "unknown format 'quaternion'"),

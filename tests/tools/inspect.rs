@@ -216,7 +216,7 @@ fn many_tensors_are_summed_up_and_ranked() {
         "e2m1/b32:e8m0",
         ": 12 tensors",
         "  1 that decode to NaN in part, ",
-        " with saturated codes, 1 with blocks of zeros",
+        " with codes of the largest magnitude, 1 with blocks of zeros",
         "Worst first, by SQNR:",
         "… and 2 more: --top N or --all",
     ] {
@@ -250,9 +250,9 @@ fn many_tensors_are_summed_up_and_ranked() {
     assert_eq!(bench.json("inspect q.safetensors --json").len(), 12);
 }
 
-/// Under a scale that is NaN no code is saturated.
+/// Under a scale that is NaN no code is the largest.
 #[test]
-fn nan_is_not_called_saturation() {
+fn nan_is_no_largest_code() {
     let bench = Bench::new();
     let mut x = values(128);
     x[0] = f32::NAN;
@@ -268,5 +268,5 @@ fn nan_is_not_called_saturation() {
     }
     let done = bench.works("inspect in.safetensors --format nvfp4");
     assert!(done.out.contains("decodes to NaN 128 (100.000 %)"), "{}", done.out);
-    assert!(done.out.contains("saturated      0 (0.000 %)"), "{}", done.out);
+    assert!(done.out.contains("largest code   0 (0.000 %)"), "{}", done.out);
 }

@@ -33,10 +33,17 @@ impl Codes<'_> {
         }
     }
 
-    /// The finding that so few differ.
+    /// The finding that so few differ. A zero of the other sign says enough by itself.
     pub(super) fn few(&self, tally: &Tally, place: &Place) -> Option<Finding> {
         let all = self.problem.grid.rows * self.problem.grid.cols;
-        let few = tally.wrong_codes < FEW && tally.wrong_codes * RARE < all;
+        let sign = 1u16 << (self.problem.format.element.bits - 1);
+        let is_zero = |(cell, i): &(usize, usize)| {
+            let seen = &self.seen[*cell];
+            let want = self.view.code_as_stored(seen.want[*i]);
+            seen.stored[*i].is_some_and(|stored| (want | stored) & !sign == 0)
+        };
+        let zeros = self.wrong.iter().all(is_zero);
+        let few = !zeros && tally.wrong_codes < FEW && tally.wrong_codes * RARE < all;
         few.then(|| self.finding(Cause::Isolated, isolated(tally.wrong_codes, "code"), tally, place))
     }
 
