@@ -180,12 +180,12 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
     )
 }
 
-/// The nearest number of a type.
+/// The nearest number of a type; f64 goes to 16 bits through f32, as in PyTorch.
 fn rounded(x: f64, dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => f64::from(x as f32),
-        Dtype::F16 => half::f16::from_f64(x).to_f64(),
-        Dtype::BF16 => half::bf16::from_f64(x).to_f64(),
+        Dtype::F16 => half::f16::from_f32(x as f32).to_f64(),
+        Dtype::BF16 => half::bf16::from_f32(x as f32).to_f64(),
         _ => x,
     }
 }
