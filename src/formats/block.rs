@@ -84,14 +84,6 @@ impl Format {
         self.convention.and_then(of).unwrap_or(self.element.repr)
     }
 
-    /// Whether stored scales are worth the same as those of another format, so that one can be decoded as the other.
-    pub fn reads_as(&self, other: &Self) -> bool {
-        match (self.scaling, other.scaling) {
-            (Some(a), Some(b)) => a.scale.reads_as(&b.scale),
-            (a, b) => a == b,
-        }
-    }
-
     /// The rule of the zero points next to the scales, if there are any.
     pub fn zero_point(&self) -> Option<Affine> {
         match self.scaling?.scale {

@@ -6,7 +6,7 @@
 use super::element::{Cast, Element, Limits, UE4M3_CAST};
 use super::f32_scale::{F32_RULES, F32Rule, HALF_RULES};
 use super::half::Half;
-use super::nvfp4::{Global, Level, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
+use super::nvfp4::{Level, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 use super::power::{POWER_RULES, PowerRule, e8m0_value};
 use super::zero_point::{AFFINE_RULES, Affine};
 
@@ -48,19 +48,6 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Whether the same stored bits are worth the same as those of another rule of the same kind. Only these rules explain a
-    /// tensor of which it is known what its scales mean.
-    pub fn reads_as(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::E8m0(_), Self::E8m0(_)) => true,
-            (Self::F32(a), Self::F32(b)) => a.stored == b.stored,
-            (Self::Half(a, x), Self::Half(b, y)) => a == b && x.stored == y.stored,
-            // What is stored beside an amax depends on how far blocks reach.
-            (Self::E4m3(a), Self::E4m3(b)) => a.stored == b.stored && (a.stored != Global::Amax || a.span == b.span),
-            _ => self == other,
-        }
-    }
-
     /// The scales of that kind for an element by all rules of their table, the default first; none if there is no such kind.
     pub fn table(kind: &str, element: &Element, two_levels: bool) -> Vec<Self> {
         let half = match kind {

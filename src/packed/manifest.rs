@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Nonfinite;
+use super::{Nonfinite, reads_as};
 use crate::error::{Error, Result};
 use crate::formats::Format;
 use crate::tensorfile::{Metadata, TensorFile};
@@ -41,7 +41,7 @@ impl Entry {
     /// What says how the scales of a format are read, if this does: a flag may have named another format.
     pub(super) fn says(&self, format: &Format) -> Option<String> {
         let own: Format = self.format.parse().ok()?;
-        own.reads_as(format).then(|| "the file's metadata".into())
+        reads_as(&own, format).then(|| "the file's metadata".into())
     }
 }
 

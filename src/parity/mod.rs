@@ -38,6 +38,7 @@ use verify::{Tally, View};
 
 use crate::formats::{Encoded, Format, Global, Half, Scale};
 use crate::layouts::Layout;
+use crate::packed::reads_as;
 
 /// Why bytes differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -282,7 +283,7 @@ pub fn diagnose_from(
     }
     let allowed = |format: &Format| match asked.rules {
         Rules::Any => true,
-        Rules::ReadAlike => format.reads_as(&formats[0]),
+        Rules::ReadAlike => reads_as(format, &formats[0]),
         Rules::Own => *format == formats[0],
     };
     let (exact, close): (Vec<Candidate>, Vec<Candidate>) = held(&formats).into_iter().partition(Candidate::exact);
