@@ -6,7 +6,9 @@ pub mod swap_ffn;
 /// A tensor a model is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
+    /// As [`Weights`] is asked for it.
     pub name: String,
+    /// Sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
     /// Whole numbers (a table of indices) rather than weights.
     pub integer: bool,
@@ -14,6 +16,7 @@ pub struct TensorSpec {
 
 /// Where a model's tensors come from.
 pub trait Weights {
+    /// Why a tensor cannot be had.
     type Error;
 
     /// The tensor called `name`, row-major, of exactly this shape.

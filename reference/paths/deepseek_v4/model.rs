@@ -3,11 +3,10 @@
 use super::config::{Config, LayerType, RouterType};
 use super::layer::{Compressor, Context, Indexer, Layer};
 use super::sites::LOGITS;
-use super::state::{Cache, Compressed, LayerState, State};
+use super::state::State;
 use crate::ops::experts::{Expert, Experts};
 use crate::ops::hyper_connection::{HyperConnection, HyperHead};
 use crate::ops::linear::Linear;
-use crate::ops::rope::Rope;
 use crate::ops::router::Selection;
 use crate::paths::Weights;
 use crate::{Numerics, Real, Role, Site, Tensor};
@@ -64,29 +63,7 @@ impl<T: Real> Model<T> {
 
     /// The caches of an empty sequence.
     pub fn state(&self) -> State<T> {
-        let config = &self.config;
-        let layers = (0..config.num_hidden_layers)
-            .map(|layer| {
-                let sparse = config.layer_types[layer] == LayerType::Sparse;
-                let compressed = |dim: usize| {
-                    config
-                        .compress_rate(layer)
-                        .map(|rate| Compressed::new(rate, sparse, dim))
-                };
-                LayerState {
-                    window: Cache::new(config.head_dim),
-                    window_first: 0,
-                    compressed: compressed(config.head_dim),
-                    index: compressed(config.index_head_dim).filter(|_| sparse),
-                }
-            })
-            .collect();
-        let ropes = [LayerType::Sliding, LayerType::Heavy].map(|kind| Rope::new(config.rope_frequencies(kind)));
-        State {
-            layers,
-            tokens: 0,
-            ropes,
-        }
+        State::empty(&self.config)
     }
 
     /// Appends `ids` to the sequence and gives their logits `[ids, vocab_size]`. All tokens at once, in chunks or one by one

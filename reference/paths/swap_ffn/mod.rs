@@ -13,7 +13,7 @@ mod model;
 mod parameters;
 mod parts;
 mod router;
-mod sites;
+pub mod sites;
 mod state;
 
 pub use config::{Config, DecisionRule, RouterForm};
