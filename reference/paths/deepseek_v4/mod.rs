@@ -11,7 +11,7 @@ pub mod sites;
 mod state;
 
 pub use config::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
-pub use model::Model;
+pub use model::{Model, Scalar};
 pub use parts::{CacheParts, CompressedParts, LayerParts, StateParts};
 pub use sites::SITES;
 pub use state::{Cache, Compressed, LayerState, State};

@@ -79,6 +79,30 @@ impl<T: Real> State<T> {
         }
     }
 
+    /// Whether a model of this configuration can go on from here.
+    pub(super) fn check(&self, config: &Config) -> Result<(), String> {
+        let compressed = |compressed: &Compressed<T>| (compressed.pool.rate(), compressed.entries.dim());
+        let shape = |layer: &LayerState<T>| {
+            let [main, index] = [&layer.compressed, &layer.index].map(|cache| cache.as_ref().map(compressed));
+            (layer.window.dim(), main, index)
+        };
+        let expected = |kind: &LayerType| {
+            let rate = config.rate(*kind);
+            let main = rate.map(|rate| (rate, config.head_dim));
+            let index = rate.map(|rate| (rate, config.index_head_dim));
+            (config.head_dim, main, index.filter(|_| *kind == LayerType::Sparse))
+        };
+        match self
+            .layers
+            .iter()
+            .map(shape)
+            .eq(config.layer_types.iter().map(expected))
+        {
+            true => Ok(()),
+            false => Err("the state is that of a model with another configuration".into()),
+        }
+    }
+
     /// A copy of the state as tensors.
     pub fn to_parts(&self) -> StateParts<T> {
         let layers = self.layers.iter().map(|layer| LayerParts {

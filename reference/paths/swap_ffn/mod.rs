@@ -24,3 +24,16 @@ pub use parts::{Collapse, Ffn, Film};
 pub use router::{Decisions, Router};
 pub use sites::SITES;
 pub use state::State;
+
+/// [`Model::load`] of a configuration that need not have been checked.
+///
+/// # Errors
+/// What [`Config::check`] finds, and errors of `weights`.
+pub fn load<T: crate::Real, W: crate::paths::Weights<Error: From<crate::paths::Invalid>>>(
+    config: Config,
+    weights: &mut W,
+    numerics: &mut dyn crate::Numerics<T>,
+) -> Result<Model<T>, W::Error> {
+    config.check().map_err(crate::paths::Invalid::Config)?;
+    Model::load(config, weights, numerics)
+}

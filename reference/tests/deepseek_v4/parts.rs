@@ -1,7 +1,7 @@
 //! States taken apart and put together again.
 
-use reference::paths::deepseek_v4::{CacheParts, LayerType, State, StateParts};
-use reference::{Plain, Real, Tensor};
+use reference::paths::deepseek_v4::{CacheParts, LayerType, Model, Scalar, State, StateParts};
+use reference::{Plain, Tensor};
 
 use super::models::*;
 use super::support::*;
@@ -10,7 +10,7 @@ use super::support::*;
 /// and one after, and when the window has been cut.
 const CUTS: [usize; 9] = [0, 1, 5, 7, 8, 9, 16, PREFILL, 37];
 
-fn resumes<T: Real>(model: &reference::paths::deepseek_v4::Model<T>, splits: bool) {
+fn resumes<T: Scalar>(model: &Model<T>, splits: bool) {
     let watch = || Watch {
         splits,
         ..Watch::new(|_| false)
