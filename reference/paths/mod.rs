@@ -28,8 +28,8 @@ pub trait Weights {
     fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Self::Error>;
 }
 
-/// Why a model cannot be made, although its tensors can be had. The error of [`Weights`] takes it up: where that is a `String`
-/// or a boxed error, it does so already.
+/// Why a model cannot be made, although its tensors can be had. It turns into the error of [`Weights`]: into a `String`, a boxed
+/// error or that of the module `weights` it does so already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
     /// What the configuration's `check` says.

@@ -119,8 +119,8 @@ impl Safetensors {
     }
 
     /// The file that a tensor is in.
-    pub fn file_of(&self, name: &str) -> Option<&Path> {
-        self.stored.get(name).map(|stored| self.file(stored))
+    pub fn file_of(&self, name: &str) -> Option<&PathBuf> {
+        self.stored.get(name).map(|stored| &self.files[stored.file].path)
     }
 
     /// Checks, without decoding anything, that a tensor is there, of this shape, of a type that is read, and with a scale

@@ -27,8 +27,11 @@ impl<T: Real> Model<T> {
     ///
     /// # Errors
     /// What [`Config::check`] finds, errors of `weights`, and tensors of another length or with experts that do not exist.
-    pub fn load<W: Weights<Error: From<Invalid>>>(config: Config, weights: &mut W) -> Result<Self, W::Error> {
-        config.check().map_err(Invalid::Config)?;
+    pub fn load<W: Weights>(config: Config, weights: &mut W) -> Result<Self, W::Error>
+    where
+        Invalid: Into<W::Error>,
+    {
+        config.check().map_err(|message| Invalid::Config(message).into())?;
         let mut load = Loader {
             config: &config,
             weights,
@@ -144,7 +147,10 @@ struct Loader<'a, T, W> {
     scalar: std::marker::PhantomData<T>,
 }
 
-impl<T: Real, W: Weights<Error: From<Invalid>>> Loader<'_, T, W> {
+impl<T: Real, W: Weights> Loader<'_, T, W>
+where
+    Invalid: Into<W::Error>,
+{
     fn full(&self, name: &str) -> String {
         if self.prefix.is_empty() {
             name.to_string()
@@ -156,7 +162,7 @@ impl<T: Real, W: Weights<Error: From<Invalid>>> Loader<'_, T, W> {
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<T>, W::Error> {
         let name = self.full(name);
         let values = self.weights.floats(&name, shape)?;
-        has_length(&name, values.len(), shape)?;
+        has_length(&name, values.len(), shape).map_err(Into::into)?;
         Ok(Tensor::new(
             shape,
             values.into_iter().map(|x| T::from_f64(x.into())).collect(),
@@ -166,7 +172,7 @@ impl<T: Real, W: Weights<Error: From<Invalid>>> Loader<'_, T, W> {
     /// Numbers of experts by token id.
     fn table(&mut self, name: &str, shape: [usize; 2], experts: usize) -> Result<Vec<u32>, W::Error> {
         let table = self.weights.integers(name, &shape)?;
-        has_length(name, table.len(), &shape)?;
+        has_length(name, table.len(), &shape).map_err(Into::into)?;
         match table.iter().position(|&expert| expert as usize >= experts) {
             None => Ok(table),
             Some(at) => {

@@ -29,11 +29,16 @@ pub use state::State;
 ///
 /// # Errors
 /// What [`Config::check`] finds, and errors of `weights`.
-pub fn load<T: crate::Real, W: crate::paths::Weights<Error: From<crate::paths::Invalid>>>(
+pub fn load<T: crate::Real, W: crate::paths::Weights>(
     config: Config,
     weights: &mut W,
     numerics: &mut dyn crate::Numerics<T>,
-) -> Result<Model<T>, W::Error> {
-    config.check().map_err(crate::paths::Invalid::Config)?;
+) -> Result<Model<T>, W::Error>
+where
+    crate::paths::Invalid: Into<W::Error>,
+{
+    config
+        .check()
+        .map_err(|message| crate::paths::Invalid::Config(message).into())?;
     Model::load(config, weights, numerics)
 }

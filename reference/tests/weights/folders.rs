@@ -94,7 +94,7 @@ fn an_empty_or_absent_folder_is_told() {
         &["expected model.safetensors", "found none"],
     );
     fails(
-        Safetensors::open(&folder.path().join("nowhere")),
+        Safetensors::open(folder.path().join("nowhere")),
         &["nowhere", "cannot be read"],
     );
 }
@@ -106,7 +106,7 @@ fn a_file_is_read_by_itself() {
     assert_eq!(one.names().collect::<Vec<_>>(), ["b"]);
     assert_eq!(one.shape("b"), Some(&[1][..]));
     assert_eq!(one.shape("a"), None);
-    assert_eq!(one.file_of("b"), Some(&*folder.path().join(SECOND)));
+    assert_eq!(one.file_of("b"), Some(&folder.path().join(SECOND)));
     assert_eq!(Weights::floats(&mut one, "b", &[1]).unwrap(), [2.0]);
     let bytes = serialize(&[f32s("c", &[1], &[3.0])]);
     let memory = Safetensors::of_bytes("memory", [("c".into(), Box::new(bytes) as _)]).unwrap();
