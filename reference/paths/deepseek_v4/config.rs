@@ -58,7 +58,55 @@ pub struct RopeByLayer {
     pub compress: RopeParameters,
 }
 
-/// The sizes of a model, named as in `config.json`, of which other keys are ignored. Read it with `serde_json`, or write it down.
+/// The sizes of a model, named as in `config.json`, of which other keys are ignored. Read it with `serde_json`, or write it
+/// down:
+///
+/// ```
+/// use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
+///
+/// let rope = RopeParameters {
+///     rope_type: "default".into(),
+///     rope_theta: 10_000.0,
+///     factor: None,
+///     original_max_position_embeddings: None,
+///     beta_fast: None,
+///     beta_slow: None,
+/// };
+/// let config = Config {
+///     vocab_size: 256,
+///     hidden_size: 64,
+///     moe_intermediate_size: 48,
+///     num_hidden_layers: 2,
+///     num_attention_heads: 4,
+///     head_dim: 32,
+///     qk_rope_head_dim: 8,
+///     q_lora_rank: 16,
+///     num_experts_per_tok: 2,
+///     n_routed_experts: 4,
+///     routed_scaling_factor: 1.5,
+///     swiglu_limit: 10.0,
+///     sliding_window: 128,
+///     o_groups: 2,
+///     o_lora_rank: 16,
+///     index_n_heads: 2,
+///     index_head_dim: 16,
+///     index_topk: 8,
+///     hc_mult: 4,
+///     hc_sinkhorn_iters: 20,
+///     hc_eps: 1e-6,
+///     rms_norm_eps: 1e-6,
+///     compress_rates: [("compressed_sparse_attention".into(), 4)].into(),
+///     rope_parameters: RopeByLayer {
+///         main: rope.clone(),
+///         compress: rope,
+///     },
+///     layer_types: vec![LayerType::Sliding, LayerType::Sparse],
+///     mlp_layer_types: vec![RouterType::Hash, RouterType::Learned],
+///     max_position_embeddings: None,
+/// };
+/// assert_eq!(config.check(), Ok(()));
+/// assert_eq!(config.tensors()[0].name, "model.embed_tokens.weight");
+/// ```
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {
     /// Token ids are below this.

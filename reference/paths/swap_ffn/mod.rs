@@ -25,7 +25,8 @@ pub use router::{Decisions, Router};
 pub use sites::SITES;
 pub use state::State;
 
-/// [`Model::load`] of a configuration that need not have been checked.
+/// [`Model::load`] of a configuration that need not have been checked. Weights that cannot fail, as [`Initial`], have no error
+/// for it: there, check it and call [`Model::load`].
 ///
 /// # Errors
 /// What [`Config::check`] finds, and errors of `weights`.
