@@ -59,9 +59,11 @@ pub struct SiteInfo {
     pub name: &'static str,
     /// Whether the site stands once in every layer (of some type) or once in the path.
     pub in_layers: bool,
+    /// What passes, and to which method of [`Numerics`].
     pub kind: SiteKind,
     /// Shape in words of the path's configuration, e.g. `[T, head_dim]`.
     pub shape: &'static str,
+    /// What it is, in words.
     pub doc: &'static str,
 }
 
@@ -70,12 +72,14 @@ pub struct SiteInfo {
 pub struct Choice<T> {
     /// `[rows, k]`, best first; −1 where fewer than `k` candidates exist.
     pub indices: Vec<i32>,
+    /// Candidates that a row may select.
     pub k: usize,
     /// `[rows, candidates]`, the scores that decided; −∞ marks a candidate the row may not select.
     pub scores: Tensor<T>,
 }
 
 impl<T: Real> Choice<T> {
+    /// Rows that decide: one for each token.
     pub fn rows(&self) -> usize {
         self.scores.rows()
     }

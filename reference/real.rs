@@ -21,15 +21,20 @@ pub trait Real:
     + MulAssign
     + Into<f64>
 {
+    /// 0.
     const ZERO: Self;
+    /// 1.
     const ONE: Self;
+    /// −∞.
     const NEG_INFINITY: Self;
 
     /// Nearest value, ties to even.
     fn from_f64(x: f64) -> Self;
+    /// √x, correctly rounded.
     fn sqrt(self) -> Self;
     /// ln(1 + x).
     fn ln_1p(self) -> Self;
+    /// eˣ: within 2 ulp in f32, the standard library's in f64.
     fn exp(self) -> Self;
     /// The larger; the other one if one is NaN.
     fn max(self, other: Self) -> Self;

@@ -3,11 +3,15 @@
 /// Row-major values with their shape; the last dimension is contiguous.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor<T> {
+    /// Sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
+    /// The elements: as many as the product of the sizes.
     pub data: Vec<T>,
 }
 
 impl<T: Copy> Tensor<T> {
+    /// A tensor of this shape and these elements.
+    ///
     /// # Panics
     /// When `data` does not have the number of elements `shape` tells.
     pub fn new(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Self {
@@ -16,6 +20,7 @@ impl<T: Copy> Tensor<T> {
         Self { shape, data }
     }
 
+    /// `value` everywhere.
     pub fn full(shape: impl Into<Vec<usize>>, value: T) -> Self {
         let shape = shape.into();
         let len = shape.iter().product();
@@ -26,6 +31,9 @@ impl<T: Copy> Tensor<T> {
     }
 
     /// Size of the last dimension.
+    ///
+    /// # Panics
+    /// When there is no dimension, here and in [`Tensor::rows`], [`Tensor::row`] and [`Tensor::row_mut`].
     pub fn cols(&self) -> usize {
         *self.shape.last().expect("a tensor has at least one dimension")
     }
@@ -35,13 +43,49 @@ impl<T: Copy> Tensor<T> {
         self.shape[..self.shape.len() - 1].iter().product()
     }
 
+    /// A row: the last dimension at one index of all others together, counted row-major.
     pub fn row(&self, row: usize) -> &[T] {
         let cols = self.cols();
         &self.data[row * cols..(row + 1) * cols]
     }
 
+    /// The same to be changed.
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         let cols = self.cols();
         &mut self.data[row * cols..(row + 1) * cols]
     }
+}
+
+// These are functions and not methods: what judges kernels is told by a digest of the type's methods among others.
+
+/// The same values in another scalar, rounded to nearest even.
+pub fn cast<T: crate::Real, U: crate::Real>(x: &Tensor<T>) -> Tensor<U> {
+    Tensor::new(x.shape.clone(), x.data.iter().map(|&x| U::from_f64(x.into())).collect())
+}
+
+/// Copies of what stands at these indices of the first dimension, in their order.
+///
+/// # Panics
+/// When an index does not exist.
+pub fn pick<T: Copy>(x: &Tensor<T>, indices: impl IntoIterator<Item = usize>) -> Tensor<T> {
+    let (mut picked, rest) = (0, &x.shape[1..]);
+    let size = rest.iter().product::<usize>();
+    let mut data = Vec::new();
+    for index in indices {
+        data.extend_from_slice(&x.data[index * size..(index + 1) * size]);
+        picked += 1;
+    }
+    Tensor::new([&[picked], rest].concat(), data)
+}
+
+/// `[a, b, ..]` → `[b, a, ..]`.
+///
+/// # Panics
+/// When there are fewer than two dimensions.
+pub fn swap<T: Copy>(x: &Tensor<T>) -> Tensor<T> {
+    let (a, b, rest) = (x.shape[0], x.shape[1], &x.shape[2..]);
+    let size = rest.iter().product::<usize>();
+    let pieces = (0..b).flat_map(|j| (0..a).map(move |i| i * b + j));
+    let data = pieces.flat_map(|piece| x.data[piece * size..(piece + 1) * size].iter().copied());
+    Tensor::new([&[b, a], rest].concat(), data.collect())
 }

@@ -3,91 +3,23 @@
 //! `cargo run --release -p reference --example speed -- datasets/dsv4-mini [logits]`: times forward passes and decode steps;
 //! logits are saved to the file if it does not exist, and else compared to it.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use reference::paths::Weights;
-use reference::paths::deepseek_v4::{Config, Model, State};
+use reference::paths::deepseek_v4::{Config, Model, Scalar, State};
+use reference::weights::Safetensors;
 use reference::{Choice, Numerics, Plain, Real, Site, Tensor};
-use safetensors::{Dtype, SafeTensors};
 
 const CONTEXT: usize = 512;
 const STEPS: usize = 8;
-
-/// The model's tensors as f32: FP8 E4M3 codes times the scale of their block of columns.
-struct Checkpoint(BTreeMap<String, Vec<f32>>);
-
-impl Checkpoint {
-    fn read(folder: &Path) -> Result<Self, Box<dyn Error>> {
-        let mut tensors = BTreeMap::new();
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "safetensors") {
-                let bytes = fs::read(&path)?;
-                for (name, view) in SafeTensors::deserialize(&bytes)?.iter() {
-                    let values = match view.dtype() {
-                        Dtype::F32 => floats(view.data()),
-                        Dtype::F8_E4M3 => view.data().iter().map(|&code| e4m3(code)).collect(),
-                        Dtype::U8 => view.data().iter().map(|&byte| f32::from(byte)).collect(),
-                        other => return Err(format!("{name}: dtype {other:?}").into()),
-                    };
-                    tensors.insert(name.to_string(), values);
-                }
-            }
-        }
-        let names: Vec<String> = tensors.keys().cloned().collect();
-        for name in names {
-            let Some(scales) = tensors.remove(&format!("{name}_scale")) else {
-                continue;
-            };
-            let values = tensors.entry(name).or_default();
-            let block = values.len() / scales.len();
-            for (values, scale) in values.chunks_mut(block).zip(scales) {
-                values.iter_mut().for_each(|value| *value *= scale);
-            }
-        }
-        Ok(Self(tensors))
-    }
-}
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         .collect()
-}
-
-fn e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
-    let magnitude = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2f32.powi(-6),
-        _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
-    };
-    if code >> 7 == 1 { -magnitude } else { magnitude }
-}
-
-impl Weights for Checkpoint {
-    type Error = String;
-
-    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
-        let values = self.0.get(name).ok_or_else(|| format!("{name} is missing"))?;
-        let expected: usize = shape.iter().product();
-        (values.len() == expected)
-            .then(|| values.clone())
-            .ok_or_else(|| format!("{name} has {} elements, expected {expected}", values.len()))
-    }
-
-    fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, String> {
-        Ok(self
-            .floats(name, shape)?
-            .into_iter()
-            .map(|value| value as u32)
-            .collect())
-    }
 }
 
 /// Keeps a copy of all that passes.
@@ -135,20 +67,20 @@ fn time<S, R>(repeats: usize, start: impl Fn() -> S, run: impl Fn(S) -> R) -> (f
     best.expect("at least one run")
 }
 
-fn decode<T: Real>(model: &Model<T>, mut state: State<T>, ids: &[u32]) -> Vec<T> {
+fn decode<T: Scalar>(model: &Model<T>, mut state: State<T>, ids: &[u32]) -> Vec<T> {
     let mut logits = Vec::new();
     for id in ids {
-        logits.extend(model.forward(&mut state, &[*id], &mut Plain).expect("valid ids").data);
+        logits.extend(model.run(&mut state, &[*id], &mut Plain).expect("valid ids").data);
     }
     logits
 }
 
 /// Times in a pool of `threads`; gives the logits of the prompt and of the decode steps.
-fn measure<T: Real>(model: &Model<T>, ids: &[u32], threads: usize, repeats: usize) -> Result<Vec<T>, Box<dyn Error>> {
+fn measure<T: Scalar>(model: &Model<T>, ids: &[u32], threads: usize, repeats: usize) -> Result<Vec<T>, Box<dyn Error>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     let (prompt, steps) = ids.split_at(CONTEXT);
     let prefill = |mut state: State<T>| {
-        let logits = model.forward(&mut state, prompt, &mut Plain).expect("valid ids");
+        let logits = model.run(&mut state, prompt, &mut Plain).expect("valid ids");
         (logits, state)
     };
     Ok(pool.install(|| {
@@ -159,7 +91,7 @@ fn measure<T: Real>(model: &Model<T>, ids: &[u32], threads: usize, repeats: usiz
             repeats,
             || (model.state(), Recorder::default()),
             |(mut state, mut recorder)| {
-                let logits = model.forward(&mut state, prompt, &mut recorder).expect("valid ids");
+                let logits = model.run(&mut state, prompt, &mut recorder).expect("valid ids");
                 (logits, recorder)
             },
         );
@@ -203,8 +135,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let saved = args.next();
     let folder = Path::new(&folder);
     let config: Config = serde_json::from_str(&fs::read_to_string(folder.join("config.json"))?)?;
-    config.check()?;
-    let mut weights = Checkpoint::read(folder)?;
+    let mut weights = Safetensors::open(folder)?;
     let text = fs::read(folder.join("train.py"))?;
     let ids: Vec<u32> = text[..CONTEXT + STEPS].iter().map(|&byte| u32::from(byte)).collect();
 

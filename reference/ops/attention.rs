@@ -10,7 +10,9 @@ use crate::real::vectorized;
 /// Consecutive rows read as keys and as values; the two differ only where the roles were split.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRows<'a, T> {
+    /// `[n, dim]`.
     pub keys: &'a [T],
+    /// `[n, dim]`.
     pub values: &'a [T],
 }
 

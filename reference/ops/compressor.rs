@@ -26,6 +26,7 @@ pub struct Pool<T> {
 }
 
 impl<T: Real> Pool<T> {
+    /// Before the first token, with entries of `dim` channels for every `rate` tokens, overlapping or not.
     pub fn new(rate: usize, overlap: bool, dim: usize) -> Self {
         Self {
             rate,
@@ -57,7 +58,8 @@ impl<T: Real> Pool<T> {
         if self.overlap { 2 * self.dim } else { self.dim }
     }
 
-    /// Takes the next tokens' rows and gives the entries they complete, `[new, dim]`.
+    /// Takes the next tokens' rows `[tokens, width]` and gives the entries they complete, `[new, dim]`; width is `dim`, or `2 · dim` with
+    /// overlap, and every call must have it.
     pub fn push(&mut self, values: &Tensor<T>, logits: &Tensor<T>) -> Tensor<T> {
         let before = self.entries();
         self.tokens += values.rows();
@@ -122,6 +124,38 @@ impl<T: Real> Pool<T> {
             }
             out.iter_mut().zip(&sum).for_each(|(out, &sum)| *out = *out / sum);
         });
+    }
+}
+
+/// A pool as it was between two tokens.
+impl<T: Real> Pool<T> {
+    /// A pool like `other` that has seen `tokens` tokens; the rows that wait are still missing.
+    pub(crate) fn restored(other: &Self, tokens: usize) -> Self {
+        let mut pool = Self::new(other.rate, other.overlap, other.dim);
+        pool.tokens = tokens;
+        let entries = pool.entries();
+        // As `push` leaves it: with overlap, the last window pooled is pooled once more.
+        pool.first = if pool.overlap {
+            entries.saturating_sub(1)
+        } else {
+            entries
+        } * pool.rate;
+        pool
+    }
+
+    /// The rows that wait: all tokens from [`Pool::first`] on.
+    pub(crate) fn with_pending(self, values: Vec<T>, logits: Vec<T>) -> Self {
+        Self { values, logits, ..self }
+    }
+
+    /// Token number of the first row that waits.
+    pub(crate) fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Channels of a row that waits.
+    pub(crate) fn width_of_rows(&self) -> usize {
+        self.width()
     }
 }
 

@@ -17,8 +17,11 @@ use crate::{Real, Tensor};
 /// Parameters, each `[heads, N]`.
 #[derive(Clone, Copy, Debug)]
 pub struct DiagonalSsm<'a, T> {
+    /// Of the state before.
     pub a: &'a Tensor<T>,
+    /// Of the input.
     pub b: &'a Tensor<T>,
+    /// Of the output.
     pub c: &'a Tensor<T>,
 }
 
@@ -28,6 +31,9 @@ type Head<'a, T> = [&'a [T]; 3];
 impl<T: Real> DiagonalSsm<'_, T> {
     /// Step by step. Takes u `[heads, S]` and the states `[heads, N]`, which go on to those after the last step; gives
     /// y `[heads, S]`. The state is stored after each step.
+    ///
+    /// # Errors
+    /// Shapes that do not agree.
     pub fn recurrent(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: &impl Store<T>) -> Result<Tensor<T>, String> {
         self.heads(u, state, |head, [a, b, c], u, x, y| {
             for (token, (&u, y)) in u.iter().zip(y).enumerate() {
@@ -45,6 +51,9 @@ impl<T: Real> DiagonalSsm<'_, T> {
 
     /// The same with b folded into c: x' = x / b, so that x'_t = a x'_{t−1} + u_t and y = Σ (c b) x'. It is x' that is
     /// stored. A state that is not 0 where b is 0 has no x' and is an error.
+    ///
+    /// # Errors
+    /// That, and shapes that do not agree.
     pub fn folded(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: &impl Store<T>) -> Result<Tensor<T>, String> {
         self.heads(u, state, |head, [a, b, c], u, x, y| {
             if let Some(n) = (0..x.len()).find(|&n| b[n] == T::ZERO && x[n] != T::ZERO) {
@@ -70,6 +79,9 @@ impl<T: Real> DiagonalSsm<'_, T> {
     /// ```text
     /// y_t = Σ_{s≤t} K_{t−s} u_s + Σ_n c a^{t+1} x       x ← a^T x + Σ_s b a^{T−1−s} u_s
     /// ```
+    ///
+    /// # Errors
+    /// Shapes that do not agree, and chunks of no steps.
     pub fn chunked(&self, u: &Tensor<T>, state: &mut Tensor<T>, chunk: usize) -> Result<Tensor<T>, String> {
         if chunk == 0 {
             return Err("chunks of 0 steps".into());

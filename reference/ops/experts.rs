@@ -21,7 +21,9 @@ pub struct Expert<T> {
 /// The experts of a layer.
 #[derive(Clone, Debug)]
 pub struct Experts<T> {
+    /// Those that a router selects, by number.
     pub routed: Vec<Expert<T>>,
+    /// The one that every token goes through.
     pub shared: Expert<T>,
     /// c of the clamp.
     pub limit: T,
@@ -68,7 +70,8 @@ pub fn swiglu<T: Real>(gate: T, up: T, limit: T) -> T {
 }
 
 impl<T: Real> Experts<T> {
-    /// `[tokens, dim]` → shared expert + Σ over the selected, weighted.
+    /// x `[tokens, dim]` → `[tokens, dim]`: the shared expert + Σ over the selected, weighted. `weights` `[tokens, k]` are in the order of
+    /// the choice; experts are added in the order of their numbers.
     pub fn apply(
         &self,
         x: &Tensor<T>,

@@ -19,15 +19,22 @@ use crate::{Real, Tensor};
 /// Tokens whose n×n matrices are normalised side by side.
 const LANES: usize = 16;
 
+/// The mixing around one block.
 #[derive(Clone, Debug)]
 pub struct HyperConnection<T> {
     /// `[2n + n², n·D]`.
     pub projection: Linear<T>,
+    /// base `[2n + n²]`.
     pub base: Vec<T>,
+    /// scale₀, scale₁ and scale₂.
     pub scale: [T; 3],
+    /// n.
     pub streams: usize,
+    /// Normalisations of columns; rows are normalised once less after the softmax.
     pub iterations: usize,
+    /// Added to mean(x²) in rms.
     pub norm_eps: T,
+    /// ε of pre and of the Sinkhorn normalisation.
     pub eps: T,
 }
 
@@ -115,9 +122,13 @@ impl<T: Real> HyperConnection<T> {
 pub struct HyperHead<T> {
     /// `[n, n·D]`.
     pub projection: Linear<T>,
+    /// base `[n]`.
     pub base: Vec<T>,
+    /// One for all streams.
     pub scale: T,
+    /// Added to mean(x²) in rms.
     pub norm_eps: T,
+    /// ε of the weights.
     pub eps: T,
 }
 

@@ -108,12 +108,17 @@ fn pairwise<T: Real>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
 /// y `[m, n]` = x `[m, k]` · w `[k, n]` with strides, on this thread: by the `gemm` crate, or by dot products for so few
 /// rows that turning w over would take longer than multiplying by it.
 pub struct Product<'a, T> {
+    /// Rows of x and of y.
     pub m: usize,
+    /// Columns of w and of y.
     pub n: usize,
+    /// Columns of x and rows of w.
     pub k: usize,
+    /// x, its rows contiguous.
     pub x: &'a [T],
     /// Elements from one row of x to the next.
     pub x_stride: usize,
+    /// w, in either order.
     pub w: &'a [T],
     /// Elements from one column of w to the next, and from one row to the next.
     pub w_strides: (usize, usize),

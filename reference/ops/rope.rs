@@ -12,10 +12,13 @@ use crate::{Real, Tensor};
 /// How long contexts change the frequencies (YaRN without its attention factor).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
+    /// How many times longer contexts are than [`Yarn::original_positions`].
     pub factor: f64,
     /// Context the model was first trained on.
     pub original_positions: f64,
+    /// Pairs that turn more often than this over the original context keep their frequency.
     pub beta_fast: f64,
+    /// Pairs that turn less often than this have theirs divided by the factor.
     pub beta_slow: f64,
 }
 
@@ -51,6 +54,7 @@ pub struct Rope<T> {
 }
 
 impl<T: Real> Rope<T> {
+    /// No position yet: call [`Rope::extend`] first.
     pub fn new(frequencies: Vec<f32>) -> Self {
         Self {
             frequencies,
@@ -74,8 +78,11 @@ impl<T: Real> Rope<T> {
         &self.table[position * pairs..(position + 1) * pairs]
     }
 
-    /// Turns the last r channels of every row in place; row i of `x` is at position `position(i / rows_per_token)`, and
-    /// every row is one head of `cols` channels. `inverse` turns back.
+    /// Turns the last r channels of every row in place. The rows of `x` `[.., cols]` are `heads` to a token, one token after the other:
+    /// row i is of token `i / heads`, which is at `position(i / heads)`. `inverse` turns back.
+    ///
+    /// # Panics
+    /// When a position lies beyond the table, or rows have fewer than r channels.
     pub fn apply(&self, x: &mut Tensor<T>, heads: usize, position: impl Fn(usize) -> usize + Sync, inverse: bool) {
         let cols = x.cols();
         let pairs = self.frequencies.len();

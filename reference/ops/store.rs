@@ -3,7 +3,9 @@
 /// Whose state is being stored: stochastic rounding draws by this, so that the order of work does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
+    /// Number of the sequence in its batch.
     pub sequence: usize,
+    /// Value head.
     pub head: usize,
     /// Within the sequence, from where this call started.
     pub token: usize,

@@ -1,4 +1,6 @@
-//! One folder per model path.
+//! One module for each model path, and what their models are made of: [`Weights`] gives the tensors that `Config::tensors` lists.
+
+use std::fmt;
 
 pub mod deepseek_v4;
 pub mod swap_ffn;
@@ -6,14 +8,17 @@ pub mod swap_ffn;
 /// A tensor a model is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
+    /// As [`Weights`] is asked for it.
     pub name: String,
+    /// Sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
     /// Whole numbers (a table of indices) rather than weights.
     pub integer: bool,
 }
 
-/// Where a model's tensors come from.
+/// Where a model's tensors come from: `weights::Safetensors` (feature `safetensors`), or anything else that has them by name.
 pub trait Weights {
+    /// Why a tensor cannot be had.
     type Error;
 
     /// The tensor called `name`, row-major, of exactly this shape.
@@ -21,4 +26,31 @@ pub trait Weights {
 
     /// The same for a table of indices.
     fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Self::Error>;
+}
+
+/// Why a model cannot be made, although its tensors can be had. It turns into the error of [`Weights`]: into a `String`, a boxed
+/// error or that of the module `weights` it does so already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// What the configuration's `check` says.
+    Config(String),
+    /// A tensor has another number of elements than was asked for, or an index of nothing.
+    Tensor(String),
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(message) => write!(f, "the configuration: {message}"),
+            Self::Tensor(message) => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+impl From<Invalid> for String {
+    fn from(invalid: Invalid) -> Self {
+        invalid.to_string()
+    }
 }

@@ -17,6 +17,8 @@ mod moe;
 mod mutants;
 #[path = "deepseek_v4/nan.rs"]
 mod nan;
+#[path = "deepseek_v4/parts.rs"]
+mod parts;
 #[path = "deepseek_v4/random.rs"]
 mod random;
 #[path = "deepseek_v4/seam.rs"]

@@ -5,6 +5,7 @@ use std::f64::consts::TAU;
 use proptest::prelude::*;
 use reference::ops::diagonal_ssm::DiagonalSsm;
 use reference::ops::store::{Token, Unrounded};
+use reference::tensor::cast;
 use reference::{Real, Tensor};
 
 const U32: f64 = 1.0 / (1 << 24) as f64;
@@ -33,10 +34,6 @@ enum Form {
     Chunked(usize),
 }
 
-fn cast<T: Real>(x: &Tensor<f64>) -> Tensor<T> {
-    Tensor::new(x.shape.clone(), x.data.iter().map(|&x| T::from_f64(x)).collect())
-}
-
 impl Case {
     /// `a` of two uniform numbers; the rest normal. The state starts at 0.
     fn random(heads: usize, states: usize, steps: usize, seed: u64, a: impl Fn(f64, f64) -> f64) -> Self {
@@ -63,7 +60,7 @@ impl Case {
     }
 
     fn run<T: Real>(&self, form: Form) -> Result<Outcome<T>, String> {
-        let [a, b, c] = [&self.a, &self.b, &self.c].map(cast::<T>);
+        let [a, b, c] = [&self.a, &self.b, &self.c].map(cast::<f64, T>);
         let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
         let (u, mut state) = (cast(&self.u), cast(&self.state));
         let y = match form {
@@ -267,7 +264,7 @@ fn states_in_bf16() {
     for (regime, (least, most)) in REGIMES.into_iter().zip(bounds) {
         let case = long(regime);
         let want = case.run::<f64>(Form::Recurrent).expect("a good case").y;
-        let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(cast::<f32>);
+        let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(cast::<f64, f32>);
         let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
         let store = |_: Token, state: &mut [f32], _: usize| state.iter_mut().for_each(|x| *x = bf16(*x));
         let got = ssm.recurrent(&u, &mut cast(&case.state), &store).expect("a good case");
@@ -281,7 +278,7 @@ fn states_in_bf16() {
 #[test]
 fn states_are_stored_step_by_step() {
     let case = Case::random(2, 3, 4, 1, |x, _| x);
-    let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(cast::<f64>);
+    let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(cast::<f64, f64>);
     let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
     for folded in [false, true] {
         let calls = std::sync::Mutex::new(Vec::new());

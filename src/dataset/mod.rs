@@ -1,7 +1,6 @@
 //! Data sets: what `datasets/manifest.toml` lists, and model checkpoints in safetensors.
 
 mod checkpoint;
-mod decode;
 mod manifest;
 mod shards;
 mod strict;

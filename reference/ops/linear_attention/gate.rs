@@ -12,21 +12,31 @@ use crate::{Real, Tensor};
 pub enum Gate<'a, T> {
     /// g = −exp(a_log) · softplus(x + dt_bias), softplus(x) = ln(1 + eˣ), or x beyond 20.
     Softplus {
+        /// The raw gate.
         x: &'a Tensor<T>,
+        /// `[HV]`.
         a_log: &'a [T],
+        /// Added to the raw gate: one for each channel of a token.
         dt_bias: Option<&'a [T]>,
     },
     /// g = bound · sigmoid(exp(a_log) · (x + dt_bias)), which lies between `bound` < 0 and 0; without `a_log` the factor is 1.
     LowerBound {
+        /// The raw gate.
         x: &'a Tensor<T>,
+        /// `[HV]`.
         a_log: Option<&'a [T]>,
+        /// Added to the raw gate: one for each channel of a token.
         dt_bias: Option<&'a [T]>,
+        /// What log decays do not fall below.
         bound: T,
     },
 }
 
 impl<T: Real> Gate<'_, T> {
     /// The log decays, shaped like x.
+    ///
+    /// # Errors
+    /// Shapes that do not agree, and a bound that is not below 0 and finite.
     pub fn log_decay(&self) -> Result<Tensor<T>, String> {
         match *self {
             Self::Softplus { x, a_log, dt_bias } => map(x, Some(a_log), dt_bias, |x, factor| -(factor * softplus(x))),

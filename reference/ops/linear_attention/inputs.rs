@@ -26,6 +26,7 @@ pub struct Inputs<'a, T> {
     pub k: &'a Tensor<T>,
     /// `[tokens, HV, V]`.
     pub v: &'a Tensor<T>,
+    /// Log decays.
     pub decay: Decay<'a, T>,
     /// `[tokens, HV]`; none is the recurrence without the delta rule.
     pub beta: Option<&'a Tensor<T>>,
@@ -36,9 +37,13 @@ pub struct Inputs<'a, T> {
 /// The sizes that the shapes of [`Inputs`] agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
+    /// H, key heads.
     pub heads: usize,
+    /// HV, a multiple of H.
     pub value_heads: usize,
+    /// K.
     pub key_dim: usize,
+    /// V.
     pub value_dim: usize,
 }
 
@@ -49,6 +54,9 @@ impl<T: Real> Inputs<'_, T> {
     }
 
     /// The sizes, if all shapes agree, every sequence lies within the tokens and no decay grows.
+    ///
+    /// # Errors
+    /// The first that does not hold, naming the input.
     pub fn check(&self) -> Result<Sizes, String> {
         let (&[tokens, heads, key_dim], &[_, value_heads, value_dim]) = (&self.q.shape[..], &self.v.shape[..]) else {
             let shapes = (&self.q.shape, &self.v.shape);
@@ -139,11 +147,15 @@ fn has_shape<T>(what: &str, tensor: &Tensor<T>, expected: &[usize]) -> Result<()
 /// What one value head of one sequence reads, token by token.
 #[derive(Clone, Debug)]
 pub struct Head<T> {
+    /// Number of the sequence.
     pub sequence: usize,
+    /// Number of the value head.
     pub value_head: usize,
     /// Where its sequence starts among all tokens.
     pub first_token: usize,
+    /// K.
     pub key_dim: usize,
+    /// V.
     pub value_dim: usize,
     /// `[tokens, K]`.
     pub q: Vec<T>,
@@ -157,10 +169,12 @@ pub struct Head<T> {
     pub decays: usize,
     /// `[tokens]`.
     pub beta: Option<Vec<T>>,
+    /// Factor of q.
     pub scale: T,
 }
 
 impl<T> Head<T> {
+    /// Tokens of the sequence.
     pub fn tokens(&self) -> usize {
         self.v.len() / self.value_dim
     }

@@ -26,7 +26,7 @@ use rayon::prelude::*;
 
 pub use chunked::Chunked;
 pub use gate::{Gate, L2_EPS, beta, l2_normalize};
-pub use inputs::{Decay, Head, Inputs};
+pub use inputs::{Decay, Head, Inputs, Sizes};
 pub use inverse::{BLOCK, Inversion};
 pub use policy::{Exact, FORGOTTEN, Intermediate, Policy};
 pub use recurrent::Recurrent;
@@ -37,6 +37,9 @@ use crate::{Real, Tensor};
 /// A way to compute the recurrence.
 pub trait Form<T: Real>: Sync {
     /// Whether it can be computed so at all.
+    ///
+    /// # Errors
+    /// Why not.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -50,6 +53,9 @@ pub trait Form<T: Real>: Sync {
 ///
 /// `slots[n]` is the slot of sequence n; below 0 the sequence is skipped: its output is zero and no state is touched.
 /// Without `slots`, sequence n has slot n. A sequence of no tokens leaves its state as it is. On an error nothing is changed.
+///
+/// # Errors
+/// What [`Form::check`] and [`Inputs::check`] find, states of other sizes, and slots that do not exist or are used twice.
 pub fn forward<T: Real, L: Layout>(
     inputs: &Inputs<'_, T>,
     form: &impl Form<T>,

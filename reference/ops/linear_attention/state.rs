@@ -8,6 +8,7 @@ use crate::{Real, Tensor};
 
 /// The order of a state matrix in memory.
 pub trait Layout: Send + Sync + 'static {
+    /// The other of the two orders.
     type Other: Layout;
 
     /// Dimensions as stored.
@@ -94,6 +95,7 @@ pub struct State<T, L> {
 }
 
 impl<T: Real, L: Layout> State<T, L> {
+    /// Of zeros.
     pub fn zeros(slots: usize, value_heads: usize, key_dim: usize, value_dim: usize) -> Self {
         let [rows, cols] = L::stored(key_dim, value_dim);
         Self {
@@ -103,6 +105,9 @@ impl<T: Real, L: Layout> State<T, L> {
     }
 
     /// Takes a tensor `[slots, HV, K, V]` as [`Kv`], or `[slots, HV, V, K]` as [`Vk`].
+    ///
+    /// # Errors
+    /// A tensor that does not have four dimensions, or has none of a matrix or of heads.
     pub fn new(tensor: Tensor<T>) -> Result<Self, String> {
         if tensor.shape.len() != 4 || tensor.shape[1..].contains(&0) {
             return Err(format!(

@@ -21,58 +21,145 @@ pub enum LayerType {
     Heavy,
 }
 
+/// How a layer finds the experts of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum RouterType {
+    /// By its id, in a table.
     #[serde(rename = "hash_moe")]
     Hash,
+    /// By logits of its vector.
     #[serde(rename = "moe")]
     Learned,
 }
 
+/// The frequencies of a RoPE, see [`frequencies`](crate::ops::rope::frequencies).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct RopeParameters {
+    /// `default`, or `yarn` for longer contexts.
     pub rope_type: String,
+    /// θ.
     pub rope_theta: f64,
+    /// YaRN: how many times longer contexts are; required by it, as is the next.
     pub factor: Option<f64>,
+    /// YaRN: the context before.
     pub original_max_position_embeddings: Option<f64>,
+    /// YaRN: see [`Yarn::beta_fast`]; 32 if it is not given.
     pub beta_fast: Option<f64>,
+    /// YaRN: see [`Yarn::beta_slow`]; 1 if it is not given.
     pub beta_slow: Option<f64>,
 }
 
 /// RoPE of sliding layers, and of layers with a compressor.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct RopeByLayer {
+    /// Of sliding layers.
     pub main: RopeParameters,
+    /// Of layers with a compressor, and of their indexers.
     pub compress: RopeParameters,
 }
 
+/// The sizes of a model, named as in `config.json`, of which other keys are ignored. Read it with `serde_json`, or write it
+/// down:
+///
+/// ```
+/// use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
+///
+/// let rope = RopeParameters {
+///     rope_type: "default".into(),
+///     rope_theta: 10_000.0,
+///     factor: None,
+///     original_max_position_embeddings: None,
+///     beta_fast: None,
+///     beta_slow: None,
+/// };
+/// let config = Config {
+///     vocab_size: 256,
+///     hidden_size: 64,
+///     moe_intermediate_size: 48,
+///     num_hidden_layers: 2,
+///     num_attention_heads: 4,
+///     head_dim: 32,
+///     qk_rope_head_dim: 8,
+///     q_lora_rank: 16,
+///     num_experts_per_tok: 2,
+///     n_routed_experts: 4,
+///     routed_scaling_factor: 1.5,
+///     swiglu_limit: 10.0,
+///     sliding_window: 128,
+///     o_groups: 2,
+///     o_lora_rank: 16,
+///     index_n_heads: 2,
+///     index_head_dim: 16,
+///     index_topk: 8,
+///     hc_mult: 4,
+///     hc_sinkhorn_iters: 20,
+///     hc_eps: 1e-6,
+///     rms_norm_eps: 1e-6,
+///     compress_rates: [("compressed_sparse_attention".into(), 4)].into(),
+///     rope_parameters: RopeByLayer {
+///         main: rope.clone(),
+///         compress: rope,
+///     },
+///     layer_types: vec![LayerType::Sliding, LayerType::Sparse],
+///     mlp_layer_types: vec![RouterType::Hash, RouterType::Learned],
+///     max_position_embeddings: None,
+/// };
+/// assert_eq!(config.check(), Ok(()));
+/// assert_eq!(config.tensors()[0].name, "model.embed_tokens.weight");
+/// ```
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {
+    /// Token ids are below this.
     pub vocab_size: usize,
+    /// Channels of a residual stream.
     pub hidden_size: usize,
+    /// Channels within an expert.
     pub moe_intermediate_size: usize,
+    /// Layers.
     pub num_hidden_layers: usize,
+    /// Query heads; keys and values have one.
     pub num_attention_heads: usize,
+    /// Channels of a head.
     pub head_dim: usize,
+    /// Channels of a head that RoPE turns, the last; even.
     pub qk_rope_head_dim: usize,
+    /// Channels between the two projections of queries.
     pub q_lora_rank: usize,
+    /// Routed experts of a token.
     pub num_experts_per_tok: usize,
+    /// Routed experts; there is one shared expert beside them.
     pub n_routed_experts: usize,
+    /// γ of [`router::weights`](crate::ops::router::weights).
     pub routed_scaling_factor: f64,
+    /// c of [`experts`](crate::ops::experts).
     pub swiglu_limit: f64,
+    /// Keys of the window, the token's own among them.
     pub sliding_window: usize,
+    /// Groups of heads that the output projection takes apart.
     pub o_groups: usize,
+    /// Channels of a group between the two output projections.
     pub o_lora_rank: usize,
+    /// Heads of the indexer.
     pub index_n_heads: usize,
+    /// Channels of a head of the indexer.
     pub index_head_dim: usize,
+    /// Compressed entries that the indexer selects.
     pub index_topk: usize,
+    /// Residual streams.
     pub hc_mult: usize,
+    /// Iterations of the Sinkhorn normalisation.
     pub hc_sinkhorn_iters: usize,
+    /// ε of [`hyper_connection`](crate::ops::hyper_connection).
     pub hc_eps: f64,
+    /// ε of every norm.
     pub rms_norm_eps: f64,
+    /// Tokens per entry, by the name of the layer type: `compressed_sparse_attention`, `heavily_compressed_attention`.
     pub compress_rates: BTreeMap<String, usize>,
+    /// The two RoPEs.
     pub rope_parameters: RopeByLayer,
+    /// What every layer attends to.
     pub layer_types: Vec<LayerType>,
+    /// How every layer finds its experts.
     pub mlp_layer_types: Vec<RouterType>,
     /// Tokens that the model was made for, if the file says.
     #[serde(default)]
@@ -81,6 +168,9 @@ pub struct Config {
 
 impl Config {
     /// Finds what would not work: every inconsistency that loading or running could trip over.
+    ///
+    /// # Errors
+    /// The first inconsistency, naming the keys.
     pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("vocab_size", self.vocab_size),
@@ -155,6 +245,7 @@ impl Config {
         Ok(())
     }
 
+    /// Tokens per entry of the compressed cache of such layers; `None` where they have none.
     pub fn rate(&self, layer: LayerType) -> Option<usize> {
         let name = match layer {
             LayerType::Sliding => return None,

@@ -6,10 +6,12 @@
 mod config;
 mod layer;
 mod model;
-mod sites;
+mod parts;
+pub mod sites;
 mod state;
 
-pub use config::{Config, LayerType};
-pub use model::Model;
+pub use config::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
+pub use model::{Model, Scalar};
+pub use parts::{CacheParts, CompressedParts, LayerParts, StateParts};
 pub use sites::SITES;
-pub use state::State;
+pub use state::{Cache, Compressed, LayerState, State};

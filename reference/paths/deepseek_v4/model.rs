@@ -3,13 +3,12 @@
 use super::config::{Config, LayerType, RouterType};
 use super::layer::{Compressor, Context, Indexer, Layer};
 use super::sites::LOGITS;
-use super::state::{Cache, Compressed, LayerState, State};
+use super::state::State;
 use crate::ops::experts::{Expert, Experts};
 use crate::ops::hyper_connection::{HyperConnection, HyperHead};
 use crate::ops::linear::Linear;
-use crate::ops::rope::Rope;
 use crate::ops::router::Selection;
-use crate::paths::Weights;
+use crate::paths::{Invalid, Weights};
 use crate::{Numerics, Real, Role, Site, Tensor};
 
 /// A model with its weights.
@@ -24,8 +23,15 @@ pub struct Model<T> {
 }
 
 impl<T: Real> Model<T> {
-    /// Takes every tensor of [`Config::tensors`] from `weights`. The configuration must have passed [`Config::check`].
-    pub fn load<W: Weights>(config: Config, weights: &mut W) -> Result<Self, W::Error> {
+    /// Takes every tensor of [`Config::tensors`] from `weights`.
+    ///
+    /// # Errors
+    /// What [`Config::check`] finds, errors of `weights`, and tensors of another length or with experts that do not exist.
+    pub fn load<W: Weights>(config: Config, weights: &mut W) -> Result<Self, W::Error>
+    where
+        Invalid: Into<W::Error>,
+    {
+        config.check().map_err(|message| Invalid::Config(message).into())?;
         let mut load = Loader {
             config: &config,
             weights,
@@ -58,45 +64,29 @@ impl<T: Real> Model<T> {
         })
     }
 
+    /// The configuration it was loaded with.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
     /// The caches of an empty sequence.
     pub fn state(&self) -> State<T> {
-        let config = &self.config;
-        let layers = (0..config.num_hidden_layers)
-            .map(|layer| {
-                let sparse = config.layer_types[layer] == LayerType::Sparse;
-                let compressed = |dim: usize| {
-                    config
-                        .compress_rate(layer)
-                        .map(|rate| Compressed::new(rate, sparse, dim))
-                };
-                LayerState {
-                    window: Cache::new(config.head_dim),
-                    window_first: 0,
-                    compressed: compressed(config.head_dim),
-                    index: compressed(config.index_head_dim).filter(|_| sparse),
-                }
-            })
-            .collect();
-        let ropes = [LayerType::Sliding, LayerType::Heavy].map(|kind| Rope::new(config.rope_frequencies(kind)));
-        State {
-            layers,
-            tokens: 0,
-            ropes,
-        }
+        State::empty(&self.config)
     }
 
     /// Appends `ids` to the sequence and gives their logits `[ids, vocab_size]`. All tokens at once, in chunks or one by one
-    /// is the same to rounding.
-    pub fn forward(
-        &self,
-        state: &mut State<T>,
-        ids: &[u32],
-        numerics: &mut dyn Numerics<T>,
-    ) -> Result<Tensor<T>, String> {
+    /// is the same to rounding. `numerics` is called at every site on the way.
+    ///
+    /// # Errors
+    /// No ids, ids beyond the vocabulary, and a state that another configuration has made; the state is then as it was.
+    pub fn run(&self, state: &mut State<T>, ids: &[u32], numerics: &mut dyn Numerics<T>) -> Result<Tensor<T>, String>
+    where
+        T: Scalar,
+    {
+        T::run(self, state, ids, numerics)
+    }
+
+    fn forward(&self, state: &mut State<T>, ids: &[u32], numerics: &mut dyn Numerics<T>) -> Result<Tensor<T>, String> {
         if ids.is_empty() {
             return Err("no tokens to feed".into());
         }
@@ -104,6 +94,7 @@ impl<T: Real> Model<T> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
             return Err(format!("token {id} is beyond the vocabulary of {vocabulary}"));
         }
+        state.check(&self.config)?;
         let start = state.tokens;
         state.tokens += ids.len();
         for rope in &mut state.ropes {
@@ -156,7 +147,10 @@ struct Loader<'a, T, W> {
     scalar: std::marker::PhantomData<T>,
 }
 
-impl<T: Real, W: Weights> Loader<'_, T, W> {
+impl<T: Real, W: Weights> Loader<'_, T, W>
+where
+    Invalid: Into<W::Error>,
+{
     fn full(&self, name: &str) -> String {
         if self.prefix.is_empty() {
             name.to_string()
@@ -166,11 +160,27 @@ impl<T: Real, W: Weights> Loader<'_, T, W> {
     }
 
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<T>, W::Error> {
-        let values = self.weights.floats(&self.full(name), shape)?;
+        let name = self.full(name);
+        let values = self.weights.floats(&name, shape)?;
+        has_length(&name, values.len(), shape).map_err(Into::into)?;
         Ok(Tensor::new(
             shape,
             values.into_iter().map(|x| T::from_f64(x.into())).collect(),
         ))
+    }
+
+    /// Numbers of experts by token id.
+    fn table(&mut self, name: &str, shape: [usize; 2], experts: usize) -> Result<Vec<u32>, W::Error> {
+        let table = self.weights.integers(name, &shape)?;
+        has_length(name, table.len(), &shape).map_err(Into::into)?;
+        match table.iter().position(|&expert| expert as usize >= experts) {
+            None => Ok(table),
+            Some(at) => {
+                let (found, index) = (table[at], [at / shape[1], at % shape[1]]);
+                let message = format!("tensor '{name}' has expert {found} at {index:?} of {experts} experts");
+                Err(Invalid::Tensor(message).into())
+            }
+        }
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Vec<T>, W::Error> {
@@ -211,7 +221,7 @@ impl<T: Real, W: Weights> Loader<'_, T, W> {
             RouterType::Learned => Selection::Bias(self.vector("mlp.gate.e_score_correction_bias", experts)?),
             RouterType::Hash => {
                 let name = self.full("mlp.gate.tid2eid");
-                Selection::Table(self.weights.integers(&name, &[config.vocab_size, chosen])?)
+                Selection::Table(self.table(&name, [config.vocab_size, chosen], experts)?)
             }
         };
         Ok(Layer {
@@ -313,21 +323,47 @@ impl<T: Real, W: Weights> Loader<'_, T, W> {
     }
 }
 
-/// [`Model::forward`] as code of this package. A caller's own instance of the generic function is compiled as the caller
-/// is, which in a development build means slow.
-macro_rules! compiled_here {
-    ($($scalar:ty),*) => {$(
-        impl Model<$scalar> {
-            /// [`Model::forward`], compiled with this package's optimisation.
-            pub fn run(
-                &self,
-                state: &mut State<$scalar>,
-                ids: &[u32],
-                numerics: &mut dyn Numerics<$scalar>,
-            ) -> Result<Tensor<$scalar>, String> {
-                self.forward(state, ids, numerics)
-            }
-        }
-    )*};
+fn has_length(name: &str, found: usize, shape: &[usize]) -> Result<(), Invalid> {
+    let expected = shape.iter().product::<usize>();
+    match found == expected {
+        true => Ok(()),
+        false => Err(Invalid::Tensor(format!(
+            "tensor '{name}' has {found} elements, expected {expected} of {shape:?}"
+        ))),
+    }
 }
-compiled_here!(f32, f64);
+
+mod sealed {
+    use super::*;
+
+    pub trait Compiled: Real {
+        fn run(
+            model: &Model<Self>,
+            state: &mut State<Self>,
+            ids: &[u32],
+            numerics: &mut dyn Numerics<Self>,
+        ) -> Result<Tensor<Self>, String>;
+    }
+
+    macro_rules! compiled {
+        ($($scalar:ty),*) => {$(
+            impl Compiled for $scalar {
+                fn run(
+                    model: &Model<Self>,
+                    state: &mut State<Self>,
+                    ids: &[u32],
+                    numerics: &mut dyn Numerics<Self>,
+                ) -> Result<Tensor<Self>, String> {
+                    model.forward(state, ids, numerics)
+                }
+            }
+        )*};
+    }
+    compiled!(f32, f64);
+}
+
+/// A scalar for which [`Model::run`] is compiled in this package, with its optimisation: f32 or f64. A caller's own instance of
+/// generic code is compiled as the caller is, which in a development build means slow.
+pub trait Scalar: sealed::Compiled {}
+
+impl<T: sealed::Compiled> Scalar for T {}

@@ -3,22 +3,39 @@
 use super::config::{Config, LayerType, RouterType};
 use crate::{SiteInfo, SiteKind};
 
+/// Residual streams that enter the layer, `[T, hc_mult, hidden_size]`.
 pub const INPUT: &str = "input";
+/// Attention's input, mixed from the streams and normed, `[T, hidden_size]`.
 pub const ATTENTION_INPUT: &str = "attention.input";
+/// Queries after norm and RoPE, `[T, num_attention_heads, head_dim]`.
 pub const QUERY: &str = "attention.query";
+/// KV vectors of the window cache, after norm and RoPE, `[T, head_dim]`.
 pub const WINDOW: &str = "attention.kv.window";
+/// New entries of the compressed KV cache, after norm and RoPE, `[n, head_dim]`.
 pub const COMPRESSED: &str = "attention.kv.compressed";
+/// Indexer queries after RoPE, `[T, index_n_heads, index_head_dim]`.
 pub const INDEX_QUERY: &str = "attention.indexer.query";
+/// New indexer keys, after norm and RoPE, `[n, index_head_dim]`.
 pub const INDEX_KEY: &str = "attention.indexer.key";
+/// Entries the indexer selects, a choice `[T, index_topk]`.
 pub const TOPK: &str = "attention.indexer.topk";
+/// Attention probability of each selected entry, mean over heads, `[T, index_topk]`; watched only.
 pub const MASS: &str = "attention.indexer.mass";
+/// Attention's result by head, RoPE undone, `[T, num_attention_heads, head_dim]`.
 pub const HEADS: &str = "attention.heads";
+/// Attention's output after its projections, `[T, hidden_size]`.
 pub const ATTENTION_OUTPUT: &str = "attention.output";
+/// The experts' input, mixed from the streams and normed, `[T, hidden_size]`.
 pub const MOE_INPUT: &str = "moe.input";
+/// Experts a learned router selects, a choice `[T, num_experts_per_tok]`.
 pub const ROUTER: &str = "moe.router";
+/// The shared expert's two projections, before the activation, `[T, 2 · moe_intermediate_size]`; watched only.
 pub const GATE_UP: &str = "moe.gate_up";
+/// Sum of the experts, `[T, hidden_size]`.
 pub const MOE_OUTPUT: &str = "moe.output";
+/// Residual streams that leave the layer, `[T, hc_mult, hidden_size]`.
 pub const OUTPUT: &str = "output";
+/// Logits, `[T, vocab_size]`.
 pub const LOGITS: &str = "logits";
 
 const fn layered(name: &'static str, kind: SiteKind, shape: &'static str, doc: &'static str) -> SiteInfo {

@@ -5,7 +5,7 @@ use crate::ops::compressor::Pool;
 use crate::ops::rope::Rope;
 use crate::{Real, Tensor};
 
-/// The caches of one sequence.
+/// The caches of one sequence, of [`Model::state`](super::Model::state) or restored by [`State::from_parts`].
 #[derive(Clone, Debug)]
 pub struct State<T> {
     pub(super) layers: Vec<LayerState<T>>,
@@ -21,6 +21,10 @@ impl<T: Real> State<T> {
         self.tokens
     }
 
+    /// The caches of a layer.
+    ///
+    /// # Panics
+    /// When there is no such layer.
     pub fn layer(&self, layer: usize) -> &LayerState<T> {
         &self.layers[layer]
     }
@@ -33,19 +37,23 @@ pub struct LayerState<T> {
     pub window: Cache<T>,
     /// Token number of the window cache's first row.
     pub window_first: usize,
+    /// Compressed KV vectors, in layers that have them.
     pub compressed: Option<Compressed<T>>,
-    /// The indexer's keys.
+    /// The indexer's keys, in sparse layers.
     pub index: Option<Compressed<T>>,
 }
 
 /// A compressor's pool with the entries made so far.
 #[derive(Clone, Debug)]
 pub struct Compressed<T> {
+    /// Tokens that are not yet, or not yet for the last time, pooled.
     pub pool: Pool<T>,
+    /// Entries made so far, `[n, dim]`.
     pub entries: Cache<T>,
 }
 
 impl<T: Real> Compressed<T> {
+    /// Before the first token, with `rate` tokens to an entry of `dim` channels.
     pub fn new(rate: usize, overlap: bool, dim: usize) -> Self {
         Self {
             pool: Pool::new(rate, overlap, dim),
@@ -63,6 +71,7 @@ pub struct Cache<T> {
 }
 
 impl<T: Real> Cache<T> {
+    /// No rows, of `dim` channels.
     pub fn new(dim: usize) -> Self {
         Self {
             dim,
@@ -71,15 +80,27 @@ impl<T: Real> Cache<T> {
         }
     }
 
+    /// Rows kept.
     pub fn rows(&self) -> usize {
         self.keys.len() / self.dim
     }
 
-    /// All rows as keys.
+    /// Channels of a row.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// All rows as values, `[rows, dim]`, where they are kept apart from the keys.
+    pub fn values(&self) -> Option<&[T]> {
+        self.values.as_deref()
+    }
+
+    /// All rows as keys, `[rows, dim]`.
     pub fn keys(&self) -> &[T] {
         &self.keys
     }
 
+    /// Adds rows `[n, dim]`; `values` are given where the roles are split, and then in every call.
     pub fn push(&mut self, keys: Tensor<T>, values: Option<Tensor<T>>) {
         if let Some(values) = values {
             // Split from the first row on: `Numerics::splits` answers alike for all rows.

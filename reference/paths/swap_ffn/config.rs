@@ -27,12 +27,15 @@ pub enum RouterForm {
 pub struct Config {
     /// Channels of a token and of a core.
     pub d_model: usize,
+    /// Channels within the FFN.
     pub d_ff: usize,
+    /// Cores of a token.
     pub core_count: usize,
     /// Events of a token.
     pub n_events: usize,
     /// FFN steps of an event.
     pub k_ffn: usize,
+    /// Channels of the router's z.
     pub d_router: usize,
     /// Ways in which cores are pooled.
     pub collapse_k: usize,
@@ -44,8 +47,11 @@ pub struct Config {
     pub eps: f64,
     /// Whether an FFN step adds to x or takes its place.
     pub residual: bool,
+    /// How an exchange changes a map.
     pub lane_rule: LaneRule,
+    /// On what gate and bank are decided.
     pub decision: DecisionRule,
+    /// How the router's logits are computed.
     pub router: RouterForm,
     /// Whether silu stands before the decoder.
     pub collapse_silu: bool,
@@ -72,6 +78,9 @@ impl Config {
     };
 
     /// Finds a size that cannot be. No events, or events without FFN steps, can.
+    ///
+    /// # Errors
+    /// The first such size, by name.
     pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("d_model", self.d_model),

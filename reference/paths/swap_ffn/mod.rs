@@ -13,7 +13,7 @@ mod model;
 mod parameters;
 mod parts;
 mod router;
-mod sites;
+pub mod sites;
 mod state;
 
 pub use config::{Config, DecisionRule, RouterForm};
@@ -24,3 +24,22 @@ pub use parts::{Collapse, Ffn, Film};
 pub use router::{Decisions, Router};
 pub use sites::SITES;
 pub use state::State;
+
+/// [`Model::load`] of a configuration that need not have been checked. Weights that cannot fail, as [`Initial`], have no error
+/// for it: there, check it and call [`Model::load`].
+///
+/// # Errors
+/// What [`Config::check`] finds, and errors of `weights`.
+pub fn load<T: crate::Real, W: crate::paths::Weights>(
+    config: Config,
+    weights: &mut W,
+    numerics: &mut dyn crate::Numerics<T>,
+) -> Result<Model<T>, W::Error>
+where
+    crate::paths::Invalid: Into<W::Error>,
+{
+    config
+        .check()
+        .map_err(|message| crate::paths::Invalid::Config(message).into())?;
+    Model::load(config, weights, numerics)
+}

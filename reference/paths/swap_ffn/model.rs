@@ -33,6 +33,9 @@ pub struct Output<T> {
 
 impl<T: Real> Model<T> {
     /// A model of these parts; the form of the router takes the place of the configuration's.
+    ///
+    /// # Errors
+    /// Tensors of shapes that the configuration does not have, and what [`Config::check`] finds.
     pub fn new(
         config: Config,
         film: Film<T>,
@@ -91,7 +94,13 @@ impl<T: Real> Model<T> {
     }
 
     /// Takes every tensor of [`Config::tensors`] from `weights`, past its site. The configuration must have passed
-    /// [`Config::check`].
+    /// [`Config::check`]. The tensors of [`Film`] are made of the embeddings here, once.
+    ///
+    /// # Errors
+    /// Those of `weights`.
+    ///
+    /// # Panics
+    /// When the configuration was not checked; [`load`](super::load) checks it.
     pub fn load<W: Weights>(config: Config, weights: &mut W, numerics: &mut dyn Numerics<T>) -> Result<Self, W::Error> {
         let (cores, width, inner) = (config.core_count, config.d_model, config.d_ff);
         let (routed, embed) = (config.d_router, config.d_embed);
@@ -148,6 +157,7 @@ impl<T: Real> Model<T> {
         })
     }
 
+    /// Sizes and readings, with the form of router it has.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -158,6 +168,9 @@ impl<T: Real> Model<T> {
     }
 
     /// Takes tokens `[B, d_model]`, one of each sequence, through the model; the state goes on to the next.
+    ///
+    /// # Errors
+    /// Tensors of shapes that the configuration does not have, and decisions overruled by what does not exist.
     pub fn step(
         &self,
         x_in: &Tensor<T>,
@@ -174,6 +187,9 @@ impl<T: Real> Model<T> {
     }
 
     /// Tokens `[B, d_model]` → x `[B · core_count, d_model]`, as it enters the first event.
+    ///
+    /// # Errors
+    /// Tensors of shapes that the configuration does not have.
     pub fn spread(
         &self,
         x_in: &Tensor<T>,
@@ -192,6 +208,9 @@ impl<T: Real> Model<T> {
     }
 
     /// One event on x `[B · core_count, d_model]`: an exchange, then the FFN steps.
+    ///
+    /// # Errors
+    /// Tensors of shapes that the configuration does not have, and decisions overruled by what does not exist.
     pub fn event(
         &self,
         x: &mut Tensor<T>,
@@ -207,6 +226,9 @@ impl<T: Real> Model<T> {
     }
 
     /// One FFN step on x `[B · core_count, d_model]`.
+    ///
+    /// # Errors
+    /// Tensors of shapes that the configuration does not have.
     pub fn ffn(
         &self,
         x: &mut Tensor<T>,
@@ -221,6 +243,9 @@ impl<T: Real> Model<T> {
     }
 
     /// Decides for every core whether x goes to a bank and what is there becomes x, and does it.
+    ///
+    /// # Errors
+    /// Tensors of shapes that the configuration does not have, and decisions overruled by what does not exist.
     pub fn exchange(
         &self,
         x: &mut Tensor<T>,
@@ -250,6 +275,9 @@ impl<T: Real> Model<T> {
     }
 
     /// x `[B · core_count, d_model]` after the last event → delta `[B, d_model]`.
+    ///
+    /// # Errors
+    /// Tensors of shapes that the configuration does not have.
     pub fn collapse(
         &self,
         x: &Tensor<T>,

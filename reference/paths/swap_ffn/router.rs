@@ -12,11 +12,14 @@ use crate::{Real, Tensor};
 /// What decides on an exchange: five logits of x, the gate's and those of the four banks.
 #[derive(Clone, Debug)]
 pub enum Router<T> {
+    /// One dot product with x for each logit.
     Folded {
         /// `[5, d_model]`.
         weight: Linear<T>,
+        /// Added to each logit.
         bias: [T; 1 + BANKS],
     },
+    /// As the definition has it.
     Unfolded {
         /// `[d_model]`.
         norm: Vec<T>,
@@ -24,6 +27,7 @@ pub enum Router<T> {
         projection: Linear<T>,
         /// `[5, d_router]`.
         weight: Linear<T>,
+        /// Added to each logit.
         bias: [T; 1 + BANKS],
     },
 }
@@ -61,6 +65,7 @@ impl<T: Real> Router<T> {
         }
     }
 
+    /// Which of the two it is.
     pub fn form(&self) -> RouterForm {
         match self {
             Self::Folded { .. } => RouterForm::Folded,

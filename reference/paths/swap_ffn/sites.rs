@@ -3,47 +3,89 @@
 use super::config::Config;
 use crate::{SiteInfo, SiteKind};
 
+/// Embeddings of the cores, `[core_count, d_embed]`.
 pub const EMBED: &str = "weights.core_embed";
+/// FiLM's scale of an embedding, `[d_model, d_embed]`.
 pub const SCALE_WEIGHT: &str = "weights.film_scale";
+/// Bias of FiLM's scale, `[d_model]`.
 pub const SCALE_BIAS: &str = "weights.film_scale_bias";
+/// FiLM's shift of an embedding, `[d_model, d_embed]`.
 pub const SHIFT_WEIGHT: &str = "weights.film_shift";
+/// Bias of FiLM's shift, `[d_model]`.
 pub const SHIFT_BIAS: &str = "weights.film_shift_bias";
+/// Pooling logits of an embedding, `[collapse_k, d_embed]`.
 pub const ALPHA_WEIGHT: &str = "weights.film_alpha";
+/// Bias of the pooling logits, `[collapse_k]`.
 pub const ALPHA_BIAS: &str = "weights.film_alpha_bias";
+/// Weight of the router's norm, `[d_model]`.
 pub const ROUTER_NORM: &str = "weights.router_norm";
+/// The router's projection, `[d_router, d_model]`.
 pub const ROUTER_W: &str = "weights.router_w";
+/// Weight of the gate's logit, `[d_router]`.
 pub const SWAP_W: &str = "weights.router_swap_w";
+/// Bias of the gate's logit, `[1]`.
 pub const SWAP_B: &str = "weights.router_swap_b";
+/// Weights of the banks' logits, `[d_router, 4]`.
 pub const BANK_W: &str = "weights.bank_w";
+/// Biases of the banks' logits, `[4]`.
 pub const BANK_B: &str = "weights.bank_b";
+/// Weight of the FFN's norm, `[d_model]`.
 pub const FFN_NORM: &str = "weights.norm";
+/// The FFN's gate projection, `[d_ff, d_model]`.
 pub const W1: &str = "weights.w1";
+/// The FFN's up projection, `[d_ff, d_model]`.
 pub const W3: &str = "weights.w3";
+/// The FFN's down projection, `[d_model, d_ff]`.
 pub const W2: &str = "weights.w2";
+/// What pooled cores are multiplied by, `[collapse_k, collapse_r, d_model]`.
 pub const BASIS: &str = "weights.collapse_basis";
+/// The decoder, `[d_model, collapse_r]`.
 pub const DECODER: &str = "weights.collapse_decoder";
+/// S of FiLM, one added, `[core_count, d_model]`.
 pub const SCALE: &str = "film.scale";
+/// T of FiLM, `[core_count, d_model]`.
 pub const SHIFT: &str = "film.shift";
+/// A, a softmax over the cores, `[core_count, collapse_k]`.
 pub const ALPHA: &str = "film.alpha";
+/// The token, `[B, d_model]`.
 pub const INPUT: &str = "input";
+/// X before the first event, `[B · core_count, d_model]`.
 pub const SPREAD: &str = "film.x";
+/// The router's copy of x, `[B · core_count, d_model]`.
 pub const ROUTER_INPUT: &str = "router.input";
+/// That copy normed, where the router is unfolded, `[B · core_count, d_model]`.
 pub const ROUTER_NORMED: &str = "router.n";
+/// Its projection z, where the router is unfolded, `[B · core_count, d_router]`.
 pub const ROUTER_Z: &str = "router.z";
+/// Logits of the gate and of the four banks, `[B · core_count, 5]`.
 pub const LOGITS: &str = "router.logits";
+/// Sigmoid and softmax of the logits, where these decide, `[B · core_count, 5]`.
 pub const PROBABILITIES: &str = "router.probabilities";
+/// Whether x is exchanged (1) or stays (0): a choice `[B · core_count, 1]`.
 pub const GATE: &str = "router.gate";
+/// The lane of the bank it is exchanged with: a choice `[B · core_count, 1]`.
 pub const BANK: &str = "router.bank";
+/// What is stored in banks, `[rows that are exchanged, d_model]`.
 pub const RAM: &str = "ram";
+/// X normed, `[B · core_count, d_model]`.
 pub const FFN_INPUT: &str = "ffn.n";
+/// W1 n, `[B · core_count, d_ff]`.
 pub const FFN_GATE: &str = "ffn.gate";
+/// W3 n, `[B · core_count, d_ff]`.
 pub const FFN_UP: &str = "ffn.up";
+/// Silu of the gate, `[B · core_count, d_ff]`.
 pub const FFN_SILU: &str = "ffn.silu";
+/// Silu times up, `[B · core_count, d_ff]`.
 pub const FFN_HIDDEN: &str = "ffn.h";
+/// W2 h, `[B · core_count, d_model]`.
 pub const FFN_DOWN: &str = "ffn.down";
+/// X after an FFN step, `[B · core_count, d_model]`.
 pub const X: &str = "x";
+/// Sums of the cores, weighted by A, `[B, collapse_k · d_model]`.
 pub const POOLED: &str = "collapse.pooled";
+/// What the decoder reads, `[B, collapse_r]`.
 pub const COLLAPSED: &str = "collapse.z";
+/// What is to be added to the token, `[B, d_model]`.
 pub const DELTA: &str = "delta";
 
 const fn tensor(name: &'static str, shape: &'static str, doc: &'static str) -> SiteInfo {

@@ -17,6 +17,9 @@ pub struct State<T> {
 
 impl<T: Real> State<T> {
     /// Before the first token, with these banks. Banks of zeros are of little use: without a residual a core whose x is 0 stays so.
+    ///
+    /// # Errors
+    /// Banks of another shape.
     pub fn new(config: &Config, ram: Tensor<T>) -> Result<Self, String> {
         let batch = ram.shape.first().copied().unwrap_or(0);
         let map = vec![IDENTITY; batch * config.core_count];

@@ -2,7 +2,7 @@
 
 use reference::Plain;
 use reference::paths::Weights;
-use reference::paths::deepseek_v4::{Config, Model};
+use reference::paths::deepseek_v4::{Config, Model, State};
 use serde_json::{Value, json};
 
 use super::models::*;
@@ -24,6 +24,8 @@ fn configurations() {
         assert!(got.contains(want), "{got}");
     };
     assert_eq!(with(&[]).check(), Ok(()));
+    let model = Model::<f32>::load(with(&[("/head_dim", json!(0))]), &mut &SMALL.weights);
+    assert_eq!(model.err(), Some("the configuration: head_dim is 0".into()));
     for name in [
         "vocab_size",
         "hidden_size",
@@ -94,12 +96,12 @@ fn configurations() {
 fn ids() {
     let model = &SMALL.f32;
     let mut state = model.state();
-    let mut feed = |ids: &[u32]| model.forward(&mut state, ids, &mut Plain);
+    let mut feed = |ids: &[u32]| model.run(&mut state, ids, &mut Plain);
     assert_eq!(feed(&[]), Err("no tokens to feed".into()));
     assert_eq!(feed(&[3, 96]), Err("token 96 is beyond the vocabulary of 96".into()));
     let first = feed(&[3]).expect("an id of the vocabulary");
     assert_eq!(state.tokens(), 1, "errors leave the state alone");
-    assert_eq!(model.forward(&mut model.state(), &[3], &mut Plain), Ok(first));
+    assert_eq!(model.run(&mut model.state(), &[3], &mut Plain), Ok(first));
 }
 
 /// Whatever tensor cannot be had, its error comes through.
@@ -127,4 +129,48 @@ fn weights() {
         let model = Model::<f32>::load(SMALL.config.clone(), &mut Missing(spec.name.clone()));
         assert_eq!(model.err(), Some(format!("no {}", spec.name)));
     }
+}
+
+/// Tensors that are not as they were asked for are refused, and read no further.
+#[test]
+fn weights_that_cannot_be_used() {
+    struct Wrong {
+        elements: usize,
+        expert: u32,
+    }
+    impl Weights for Wrong {
+        type Error = String;
+
+        fn floats(&mut self, _: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+            Ok(vec![0.5; shape.iter().product::<usize>() - self.elements])
+        }
+
+        fn integers(&mut self, _: &str, shape: &[usize]) -> Result<Vec<u32>, String> {
+            let mut table = vec![0; shape.iter().product::<usize>()];
+            table[shape[1] + 1] = self.expert;
+            Ok(table)
+        }
+    }
+    let load = |elements, expert| Model::<f32>::load(SMALL.config.clone(), &mut Wrong { elements, expert }).err();
+    assert_eq!(load(0, 7), None);
+    let error = load(1, 0).expect("a tensor is too short");
+    assert!(error.starts_with("tensor 'model.embed_tokens.weight' has "), "{error}");
+    let error = load(0, 8).expect("there are 8 experts");
+    assert!(
+        error.contains(".mlp.gate.tid2eid' has expert 8 at [1, 1] of 8 experts"),
+        "{error}"
+    );
+}
+
+/// A state of another model.
+#[test]
+fn states() {
+    let mut config = SMALL.config.clone();
+    config.layer_types.rotate_left(1);
+    assert_ne!(config.layer_types, SMALL.config.layer_types);
+    let mut state = State::new(&config).expect("a good configuration");
+    assert_eq!(
+        SMALL.f32.run(&mut state, &[3], &mut Plain),
+        Err("the state is that of a model with another configuration".into())
+    );
 }

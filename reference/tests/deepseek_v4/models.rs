@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use reference::ops::compressor::Pool;
 use reference::ops::linear::Linear;
 use reference::ops::rope::Rope;
-use reference::paths::deepseek_v4::{Config, LayerType, Model, State};
+use reference::paths::deepseek_v4::{Config, LayerType, Model, Scalar, State};
 use reference::{Numerics, Real, Tensor};
 
 use super::support::{File, cast, fixture};
@@ -15,7 +15,7 @@ use super::support::{File, cast, fixture};
 pub static SMALL: LazyLock<Fixture> = LazyLock::new(|| {
     Fixture::new(
         &fixture("dsv4-small/config.json"),
-        File::fixture("dsv4-small/weights.safetensors"),
+        &fixture("dsv4-small/weights.safetensors"),
     )
 });
 /// Its inputs and logits, both sequences.
@@ -28,8 +28,7 @@ pub const TOKENS: usize = 45;
 /// dsv4-mini: trained, 61 layers.
 pub static MINI: LazyLock<Fixture> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/dsv4-mini");
-    let shard = |number: usize| folder.join(format!("model-0000{number}-of-00002.safetensors"));
-    Fixture::new(&folder.join("config.json"), File::read(&[shard(1), shard(2)]))
+    Fixture::new(&folder.join("config.json"), &folder)
 });
 /// What it gave for the first 512 bytes of a text.
 pub static ORACLE: LazyLock<File> = LazyLock::new(|| File::fixture("dsv4-mini/oracle.safetensors"));
@@ -46,10 +45,10 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    fn new(config: &Path, weights: File) -> Self {
+    fn new(config: &Path, weights: &Path) -> Self {
         let text = std::fs::read_to_string(config).expect("a configuration");
         let config: Config = serde_json::from_str(&text).expect("a configuration");
-        config.check().expect("a usable configuration");
+        let weights = File::checkpoint(weights, &config);
         let (for_f32, for_f64) = ((config.clone(), weights.clone()), (config.clone(), weights.clone()));
         Self {
             config,
@@ -90,8 +89,7 @@ impl Fixture {
 }
 
 pub fn load<T: Real>(config: &Config, mut weights: &File) -> Model<T> {
-    let Ok(model) = Model::load(config.clone(), &mut weights);
-    model
+    Model::load(config.clone(), &mut weights).expect("the tensors of the model")
 }
 
 /// Token ids of one of dsv4-small's two sequences.
@@ -125,7 +123,7 @@ pub fn streams(layer: usize) -> Tensor<f32> {
 }
 
 /// Feeds `ids` cut after the given numbers of tokens, the last being all that is left; gives the logits of all.
-pub fn run<T: Real>(
+pub fn run<T: Scalar>(
     model: &Model<T>,
     state: &mut State<T>,
     ids: &[u32],
@@ -135,7 +133,7 @@ pub fn run<T: Real>(
     let mut logits = Tensor::new([0, model.config().vocab_size], Vec::new());
     let mut rest = ids;
     let mut feed = |ids: &[u32]| {
-        let part = model.forward(state, ids, numerics).expect("ids of the vocabulary");
+        let part = model.run(state, ids, numerics).expect("ids of the vocabulary");
         logits.shape[0] += part.shape[0];
         logits.data.extend(part.data);
     };

@@ -2,11 +2,14 @@
 
 pub use super::measure::*;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use reference::paths::Weights;
+use reference::paths::deepseek_v4::Config;
+use reference::paths::{TensorSpec, Weights};
+pub use reference::tensor::{cast, pick, swap};
+use reference::weights::Safetensors;
 use reference::{Choice, Numerics, Real, Role, Site, Tensor};
+use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 /// Tensors of safetensors files; integers become floats, exactly.
@@ -14,19 +17,39 @@ use safetensors::{Dtype, SafeTensors};
 pub struct File(pub BTreeMap<String, Tensor<f32>>);
 
 impl File {
-    pub fn read(paths: &[PathBuf]) -> Self {
-        let mut tensors = BTreeMap::new();
-        for path in paths {
-            let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            for (name, view) in SafeTensors::deserialize(&bytes).expect("a safetensors file").tensors() {
-                tensors.insert(name, Tensor::new(view.shape(), decode(view.dtype(), view.data())));
-            }
-        }
-        Self(tensors)
+    /// What an oracle gave, infinities included.
+    pub fn fixture(path: &str) -> Self {
+        let path = fixture(path);
+        let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let read = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let tensor = |(name, view): (String, TensorView<'_>)| {
+            let words = view.data().as_chunks().0.iter();
+            let data = match view.dtype() {
+                Dtype::F32 => words.map(|&word| f32::from_le_bytes(word)).collect(),
+                Dtype::I32 => words.map(|&word| i32::from_le_bytes(word) as f32).collect(),
+                Dtype::U8 => view.data().iter().map(|&byte| byte.into()).collect(),
+                other => panic!("no decoder for {other:?}"),
+            };
+            (name, Tensor::new(view.shape(), data))
+        };
+        Self(read.tensors().into_iter().map(tensor).collect())
     }
 
-    pub fn fixture(path: &str) -> Self {
-        Self::read(&[fixture(path)])
+    /// The tensors of a checkpoint.
+    pub fn checkpoint(path: &Path, config: &Config) -> Self {
+        let read = Safetensors::open(path).expect("a checkpoint");
+        let tensor = |spec: TensorSpec| {
+            let data = match spec.integer {
+                false => read.floats(&spec.name, &spec.shape).expect("a tensor"),
+                true => {
+                    let integers = read.integers(&spec.name, &spec.shape, 1 << 24).expect("a tensor");
+                    integers.into_iter().map(|x| x as f32).collect()
+                }
+            };
+            (spec.name, Tensor::new(spec.shape, data))
+        };
+        assert!(read.unused(&config.tensors()).is_empty());
+        Self(config.tensors().into_iter().map(tensor).collect())
     }
 
     pub fn get(&self, name: &str) -> &Tensor<f32> {
@@ -46,74 +69,22 @@ pub fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
 }
 
-fn decode(dtype: Dtype, data: &[u8]) -> Vec<f32> {
-    let words = data.as_chunks().0.iter();
-    match dtype {
-        Dtype::F32 => words.map(|&word| f32::from_le_bytes(word)).collect(),
-        Dtype::I32 => words.map(|&word| i32::from_le_bytes(word) as f32).collect(),
-        Dtype::U8 => data.iter().map(|&byte| byte.into()).collect(),
-        Dtype::F8_E4M3 => data.iter().map(|&code| e4m3(code)).collect(),
-        other => panic!("no decoder for {other:?}"),
-    }
-}
-
-/// Sign, 4 bits of exponent with bias 7, 3 bits of mantissa; no infinities.
-fn e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let magnitude = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2f32.powi(-9),
-        _ => (8.0 + mantissa) * 2f32.powi(exponent - 10),
-    };
-    if code & 128 == 0 { magnitude } else { -magnitude }
-}
-
 impl Weights for &File {
-    type Error = Infallible;
+    type Error = String;
 
-    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Infallible> {
-        let tensor = self.get(name);
-        assert_eq!(tensor.shape, shape, "{name}");
-        let mut data = tensor.data.clone();
-        if let Some(scales) = self.find(&format!("{name}_scale")) {
-            let block = tensor.cols() / scales.cols();
-            data.iter_mut()
-                .enumerate()
-                .for_each(|(i, x)| *x *= scales.data[i / block]);
-        }
-        Ok(data)
-    }
-
-    fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Infallible> {
+    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         assert_eq!(self.get(name).shape, shape, "{name}");
-        Ok(self.get(name).data.iter().map(|&x| x as u32).collect())
+        Ok(self.get(name).data.clone())
     }
-}
 
-pub fn cast<T: Real>(x: &Tensor<f32>) -> Tensor<T> {
-    Tensor::new(x.shape.clone(), x.data.iter().map(|&x| T::from_f64(x.into())).collect())
-}
-
-/// `[a, b, ..]` → `[b, a, ..]`.
-pub fn swap<T: Copy>(x: &Tensor<T>) -> Tensor<T> {
-    let (a, b) = (x.shape[0], x.shape[1]);
-    let size = x.data.len() / (a * b);
-    let pieces = (0..b).flat_map(|j| (0..a).map(move |i| i * b + j));
-    let data = pieces.flat_map(|piece| x.data[piece * size..(piece + 1) * size].iter().copied());
-    Tensor::new([&[b, a], &x.shape[2..]].concat(), data.collect())
-}
-
-/// Rows of the first dimension.
-pub fn pick<T: Copy>(x: &Tensor<T>, rows: &[usize]) -> Tensor<T> {
-    let size = x.data.len() / x.shape[0];
-    let data = rows
-        .iter()
-        .flat_map(|row| x.data[row * size..(row + 1) * size].iter().copied());
-    Tensor::new([&[rows.len()], &x.shape[1..]].concat(), data.collect())
+    fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, String> {
+        self.floats(name, shape)
+            .map(|values| values.iter().map(|&x| x as u32).collect())
+    }
 }
 
 pub fn span<T: Copy>(x: &Tensor<T>, rows: std::ops::Range<usize>) -> Tensor<T> {
-    pick(x, &rows.collect::<Vec<_>>())
+    pick(x, rows)
 }
 
 /// Prints a measured error and holds it to its bound.

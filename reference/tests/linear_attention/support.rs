@@ -8,6 +8,7 @@ use std::path::Path;
 use reference::ops::linear_attention::{
     Chunked, Decay, Form, Inputs, Kv, Layout, Recurrent, State, forward, l2_normalize,
 };
+pub use reference::tensor::cast;
 use reference::{Real, Tensor};
 use safetensors::{Dtype, SafeTensors};
 
@@ -71,10 +72,6 @@ fn decode(dtype: Dtype, data: &[u8]) -> Vec<f64> {
             .collect(),
         other => panic!("no decoder for {other:?}"),
     }
-}
-
-pub fn cast<T: Real>(x: &Tensor<f64>) -> Tensor<T> {
-    Tensor::new(x.shape.clone(), x.data.iter().map(|&x| T::from_f64(x)).collect())
 }
 
 #[derive(Clone, Debug)]

@@ -2,17 +2,14 @@
 //! of n terms in whatever order.
 
 use reference::paths::swap_ffn::{Config, Model, RouterForm, State};
-use reference::{Plain, Real, Tensor};
+use reference::tensor::cast;
+use reference::{Plain, Tensor};
 
 use super::definition::{Definition, Fault};
 use super::measure::relative;
 use super::support::*;
 
 const U: f64 = 1.0 / (1 << 24) as f64;
-
-fn cast<T: Real, U: Real>(x: &Tensor<T>) -> Tensor<U> {
-    Tensor::new(x.shape.clone(), x.data.iter().map(|&x| U::from_f64(x.into())).collect())
-}
 
 /// Σ |w| |x| for every row of w, with `each` in the place of |x|.
 fn sums(weight: &Tensor<f64>, each: impl Fn(usize) -> f64) -> Vec<f64> {

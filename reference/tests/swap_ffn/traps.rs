@@ -4,6 +4,7 @@ use reference::ops::linear::Linear;
 use reference::paths::swap_ffn::{
     BANKS, Collapse, Config, DecisionRule, Decisions, Ffn, Film, IDENTITY, Model, Router, State,
 };
+use reference::paths::{Weights, swap_ffn};
 use reference::{Plain, Tensor};
 
 use super::definition::{Definition, Fault};
@@ -285,4 +286,26 @@ fn wrong_shapes_are_told() {
         "layers.3.router.bank: row 4 was given 4, expected 0 to 3",
     );
     assert!(one == before);
+}
+
+/// Loading checks the configuration before it asks for anything.
+#[test]
+fn configurations_are_checked_when_loaded() {
+    struct Fallible(Config);
+    impl Weights for Fallible {
+        type Error = String;
+
+        fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+            let Ok(values) = Drawn(&self.0).floats(name, shape);
+            Ok(values)
+        }
+
+        fn integers(&mut self, name: &str, _: &[usize]) -> Result<Vec<u32>, String> {
+            Err(format!("'{name}' is no table of indices"))
+        }
+    }
+    let load = |config| swap_ffn::load::<f32, _>(config, &mut Fallible(config), &mut Plain);
+    assert_eq!(load(SMALL).expect("a good configuration").config(), &SMALL);
+    let error = load(Config { d_router: 0, ..SMALL }).err();
+    assert_eq!(error, Some("the configuration: d_router is 0".into()));
 }

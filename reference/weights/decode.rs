@@ -5,12 +5,17 @@ use std::borrow::Cow;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use crate::formats;
-
 /// Side of the blocks that share a scale where the shape of the scales leaves it open, as in DeepSeek's checkpoints.
 const BLOCK: usize = 128;
 
-/// Whether ulplab reads weights of this type.
+/// What is read of weights, as it is said in errors.
+pub(super) const FLOATS: &str = "F64, F32, BF16, F16, F8_E4M3 or F8_E5M2";
+/// The same of scales.
+pub(super) const SCALES: &str = "F32, BF16, F16 or F8_E8M0";
+/// The same of integers.
+pub(super) const INTEGERS: &str = "an integer type of 8 to 64 bits";
+
+/// Whether weights of this type are read.
 pub(super) fn is_float(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, F64 | F32 | BF16 | F16) || needs_scale(dtype)
@@ -18,48 +23,70 @@ pub(super) fn is_float(dtype: Dtype) -> bool {
 
 /// Whether values of this type mean nothing without a scale.
 pub(super) fn needs_scale(dtype: Dtype) -> bool {
-    fp8(dtype).is_some()
+    matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2)
 }
 
-/// Whether ulplab reads scales of this type.
+/// Whether scales of this type are read.
 pub(super) fn is_scale(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, F32 | BF16 | F16 | F8_E8M0)
 }
 
-/// Whether ulplab reads ids of this type.
+/// Whether integers of this type are read.
 pub(super) fn is_integer(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, U8 | I8 | U16 | I16 | U32 | I32 | U64 | I64)
 }
 
-/// The ulplab name of an 8-bit float type that carries values.
-fn fp8(dtype: Dtype) -> Option<&'static str> {
-    match dtype {
-        Dtype::F8_E4M3 => Some("e4m3"),
-        Dtype::F8_E5M2 => Some("e5m2"),
-        _ => None,
-    }
-}
-
-/// The values of a tensor of floats or scales, unscaled; `None` if ulplab does not read the type.
-pub(super) fn floats(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
-    let codes = |name| {
-        let element = formats::element(name)?;
-        let table: [f32; 256] = std::array::from_fn(|code| element.decode(code as u16));
-        Some(bytes.iter().map(|&code| table[usize::from(code)]).collect())
+/// Sign, 4 bits of exponent with bias 7, 3 bits of mantissa; no infinities, and NaN only where all bits are set (OCP "FN").
+pub(super) fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (code >> 3 & 15, f32::from(code & 7));
+    let magnitude = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * power_of_two(-9),
+        _ => (8.0 + mantissa) * power_of_two(i32::from(exponent) - 10),
     };
-    match dtype {
-        Dtype::F64 => Some(each(bytes, |b| f64::from_le_bytes(b) as f32)),
-        Dtype::F32 => Some(each(bytes, f32::from_le_bytes)),
-        Dtype::BF16 => Some(each(bytes, |b| bf16::from_le_bytes(b).to_f32())),
-        Dtype::F16 => Some(each(bytes, |b| f16::from_le_bytes(b).to_f32())),
-        Dtype::F8_E8M0 => codes("e8m0"),
-        _ => codes(fp8(dtype)?),
+    if code & 128 == 0 { magnitude } else { -magnitude }
+}
+
+/// The upper half of an f16.
+pub(super) fn e5m2(code: u8) -> f32 {
+    f16::from_bits(u16::from(code) << 8).to_f32()
+}
+
+/// 2^(code − 127), and NaN for 255.
+pub(super) fn e8m0(code: u8) -> f32 {
+    match code {
+        0 => f32::MIN_POSITIVE / 2.0,
+        255 => f32::NAN,
+        code => power_of_two(i32::from(code) - 127),
     }
 }
 
-/// The values of a tensor of integers; `None` if ulplab does not read the type. No type exceeds i128.
+/// Of normal f32 only: exponents −126 to 127. `powi` does not promise to be exact.
+fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
+}
+
+/// The values of a tensor of floats or scales, unscaled; `None` if the type is not read.
+pub(super) fn floats(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
+    let codes = |decode: fn(u8) -> f32| {
+        let table: [f32; 256] = std::array::from_fn(|code| decode(code as u8));
+        bytes.iter().map(|&code| table[usize::from(code)]).collect()
+    };
+    Some(match dtype {
+        Dtype::F64 => each(bytes, |b| f64::from_le_bytes(b) as f32),
+        Dtype::F32 => each(bytes, f32::from_le_bytes),
+        Dtype::BF16 => each(bytes, |b| bf16::from_le_bytes(b).to_f32()),
+        Dtype::F16 => each(bytes, |b| f16::from_le_bytes(b).to_f32()),
+        Dtype::F8_E4M3 => codes(e4m3),
+        Dtype::F8_E5M2 => codes(e5m2),
+        Dtype::F8_E8M0 => codes(e8m0),
+        _ => return None,
+    })
+}
+
+/// The values of a tensor of integers; `None` if the type is not read. No type exceeds i128.
 pub(super) fn integers(dtype: Dtype, bytes: &[u8]) -> Option<Vec<i128>> {
     Some(match dtype {
         Dtype::U8 => each(bytes, |b| u8::from_le_bytes(b).into()),
@@ -157,5 +184,46 @@ pub(super) fn scale(values: &mut [f32], shape: &[usize], scales: &[f32], block: 
         for (values, scale) in values.chunks_mut(block_cols).zip(scales) {
             values.iter_mut().for_each(|value| *value *= scale);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The definition of a float of these widths, in f64.
+    fn defined(code: u8, exponent_bits: u32, mantissa_bits: u32) -> f64 {
+        let bias = (1 << (exponent_bits - 1)) - 1;
+        let (exponent, mantissa) = (
+            i32::from(code) >> mantissa_bits & ((1 << exponent_bits) - 1),
+            f64::from(code & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits),
+        );
+        let magnitude = match exponent {
+            0 => mantissa * f64::from(1 - bias).exp2(),
+            _ => (1.0 + mantissa) * f64::from(exponent - bias).exp2(),
+        };
+        if code >= 128 { -magnitude } else { magnitude }
+    }
+
+    #[test]
+    fn every_code() {
+        for code in 0..=255u8 {
+            match code & 0x7f {
+                0x7f => assert!(e4m3(code).is_nan()),
+                _ => assert_eq!(f64::from(e4m3(code)).to_bits(), defined(code, 4, 3).to_bits(), "{code}"),
+            }
+            match code & 0x7f {
+                0x7c => assert_eq!(e5m2(code), f32::INFINITY.copysign(defined(code, 5, 2) as f32)),
+                0x7d.. => assert!(e5m2(code).is_nan()),
+                _ => assert_eq!(f64::from(e5m2(code)).to_bits(), defined(code, 5, 2).to_bits(), "{code}"),
+            }
+            match code {
+                255 => assert!(e8m0(code).is_nan()),
+                _ => assert_eq!(f64::from(e8m0(code)), (f64::from(code) - 127.0).exp2(), "{code}"),
+            }
+        }
+        // From the tables of the OCP specification.
+        assert_eq!([0x01, 0x08, 0x38, 0x7e].map(e4m3), [0.001953125, 0.015625, 1.0, 448.0]);
+        assert_eq!([0x04, 0x3c, 0x7b].map(e5m2), [6.1035156e-5, 1.0, 57344.0]);
     }
 }

@@ -1,0 +1,241 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+use reference::paths::Weights;
+use reference::weights::{Error, Safetensors};
+use safetensors::Dtype;
+
+use crate::{Written, f32s, fails, folder, serialize, spec, tensor, write};
+
+fn one(name: &str, value: f32) -> Written {
+    f32s(name, &[1], &[value])
+}
+
+fn index(folder: &Path, map: &[(&str, &str)]) {
+    let map: std::collections::BTreeMap<_, _> = map.iter().copied().collect();
+    let json = serde_json::json!({"metadata": {"total_size": 8}, "weight_map": map});
+    std::fs::write(folder.join("model.safetensors.index.json"), json.to_string()).unwrap();
+}
+
+const FIRST: &str = "model-00001-of-00002.safetensors";
+const SECOND: &str = "model-00002-of-00002.safetensors";
+
+/// Tensors `a` and `b` in a shard each.
+fn sharded() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join(FIRST), &[one("a", 1.0)]);
+    write(&folder.path().join(SECOND), &[one("b", 2.0)]);
+    folder
+}
+
+#[test]
+fn shards_are_read_with_and_without_an_index() {
+    let folder = sharded();
+    let read = || {
+        let tensors = Safetensors::open(folder.path()).unwrap();
+        (
+            tensors.floats("a", &[1]).unwrap()[0],
+            tensors.floats("b", &[1]).unwrap()[0],
+        )
+    };
+    assert_eq!(read(), (1.0, 2.0));
+    index(folder.path(), &[("a", FIRST), ("b", SECOND)]);
+    assert_eq!(read(), (1.0, 2.0));
+}
+
+#[test]
+fn a_missing_shard_is_told() {
+    let folder = sharded();
+    std::fs::remove_file(folder.path().join(SECOND)).unwrap();
+    index(folder.path(), &[("a", FIRST), ("b", SECOND)]);
+    fails(Safetensors::open(folder.path()), &[SECOND, "cannot be read"]);
+}
+
+#[test]
+fn an_index_that_disagrees_with_the_shards_is_told() {
+    let folder = sharded();
+    index(folder.path(), &[("a", SECOND), ("b", SECOND), ("c", FIRST)]);
+    fails(
+        Safetensors::open(folder.path()),
+        &["'a' should be in", SECOND, "but is in", FIRST],
+    );
+    index(folder.path(), &[("a", FIRST), ("b", SECOND), ("c", FIRST)]);
+    fails(
+        Safetensors::open(folder.path()),
+        &["'c' should be in", FIRST, "but is in none of the files"],
+    );
+    index(folder.path(), &[]);
+    fails(
+        Safetensors::open(folder.path()),
+        &["index.json", "no tensors are listed"],
+    );
+    index(folder.path(), &[("a", "../model.safetensors")]);
+    fails(Safetensors::open(folder.path()), &["'../model.safetensors' is outside"]);
+    std::fs::write(
+        folder.path().join("model.safetensors.index.json"),
+        "{\"weight_map\": 3}",
+    )
+    .unwrap();
+    fails(Safetensors::open(folder.path()), &["index.json", "line 1"]);
+}
+
+#[test]
+fn a_tensor_in_two_shards_is_told() {
+    let folder = sharded();
+    write(&folder.path().join(SECOND), &[one("a", 1.0), one("b", 2.0)]);
+    fails(Safetensors::open(folder.path()), &[SECOND, "'a' is in", FIRST, "too"]);
+}
+
+#[test]
+fn an_empty_or_absent_folder_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    fails(
+        Safetensors::open(folder.path()),
+        &["expected model.safetensors", "found none"],
+    );
+    fails(
+        Safetensors::open(folder.path().join("nowhere")),
+        &["nowhere", "cannot be read"],
+    );
+}
+
+#[test]
+fn a_file_is_read_by_itself() {
+    let folder = sharded();
+    let mut one = Safetensors::open(folder.path().join(SECOND)).unwrap();
+    assert_eq!(one.names().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(one.shape("b"), Some(&[1][..]));
+    assert_eq!(one.shape("a"), None);
+    assert_eq!(one.file_of("b"), Some(&folder.path().join(SECOND)));
+    assert_eq!(Weights::floats(&mut one, "b", &[1]).unwrap(), [2.0]);
+    let bytes = serialize(&[f32s("c", &[1], &[3.0])]);
+    let memory = Safetensors::of_bytes("memory", [("c".into(), Box::new(bytes) as _)]).unwrap();
+    assert_eq!(memory.floats("c", &[1]).unwrap(), [3.0]);
+    fails(memory.floats("d", &[1]), &["memory: tensor 'd' [1] is missing"]);
+}
+
+#[test]
+fn tensors_that_are_not_as_needed_are_told() {
+    let folder = folder(&[
+        f32s("norm", &[2], &[1.0; 2]),
+        tensor("gate", Dtype::I8, &[2], [0; 2]),
+        tensor("experts", Dtype::F8_E5M2, &[2], [0; 2]),
+        f32s("table", &[1], &[0.0]),
+    ]);
+    let tensors = Safetensors::open(folder.path()).unwrap();
+    for (needed, told) in [
+        (spec("norm", &[3], false), "'norm' is [2], the model needs [3]"),
+        (spec("proj", &[2], false), "'proj' [2] is missing"),
+        (
+            spec("gate", &[2], false),
+            "'gate' is stored as I8, expected F64, F32, BF16",
+        ),
+        (spec("experts", &[2], false), "'experts' is F8_E5M2, but has neither"),
+        (
+            spec("table", &[1], true),
+            "'table' is stored as F32, expected an integer type",
+        ),
+    ] {
+        fails(tensors.check(&needed), &[told, &folder.path().display().to_string()]);
+    }
+    assert!(tensors.check(&spec("norm", &[2], false)).is_ok());
+    assert!(matches!(
+        tensors.floats("norm", &[3]),
+        Err(Error::Shape { tensor, found, expected, .. }) if (&*tensor, found[0], expected[0]) == ("norm", 2, 3)
+    ));
+}
+
+#[test]
+fn unused_tensors_are_named_but_allowed() {
+    let folder = folder(&[
+        tensor("w", Dtype::F8_E4M3, &[1], [0x38]),
+        one("w_scale", 1.0),
+        one("v", 1.0),
+        one("v_scale_inv", 1.0),
+        one("mtp.norm", 1.0),
+    ]);
+    let tensors = Safetensors::open(folder.path()).unwrap();
+    assert_eq!(
+        tensors.unused(&[spec("w", &[1], false)]),
+        ["mtp.norm", "v", "v_scale_inv"]
+    );
+}
+
+#[test]
+fn truncation_and_corruption_are_told_apart() {
+    let bytes = serialize(&[one("a", 1.0), one("b", 2.0)]);
+    let folder = tempfile::tempdir().unwrap();
+    let open = |bytes: &[u8]| {
+        std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+        Safetensors::open(folder.path())
+    };
+    let size = bytes.len();
+    assert!(open(&bytes).is_ok());
+    fails(open(&[]), &["model.safetensors", "0 bytes are too few"]);
+    fails(
+        open(&bytes[..size - 3]),
+        &["truncated", &format!("{} bytes", size - 3), &format!("tells of {size}")],
+    );
+    fails(open(&bytes[..20]), &["the header should have", "the file has 20"]);
+    fails(open(&[bytes.clone(), vec![0]].concat()), &["corrupt"]);
+    let mut broken = bytes.clone();
+    broken[9] = b'?';
+    fails(open(&broken), &["corrupt"]);
+    let json = String::from_utf8_lossy(&bytes[8..size - 8]).replace("F32", "F31");
+    let unknown = [&bytes[..8], json.as_bytes(), &bytes[size - 8..]].concat();
+    fails(open(&unknown), &["corrupt", "unknown variant `F31`"]);
+}
+
+/// Reads everything a folder with these bytes as its `model.safetensors` holds; what comes out does not matter.
+fn read_all(bytes: &[u8]) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    let Ok(tensors) = Safetensors::open(folder.path()) else {
+        return;
+    };
+    for needed in [
+        spec("w", &[4, 8], false),
+        spec("v", &[6], false),
+        spec("ids", &[3], true),
+    ] {
+        let checked = tensors.check(&needed).is_ok();
+        let read = match needed.integer {
+            true => tensors.integers(&needed.name, &needed.shape, 4).map(|ids| ids.len()),
+            false => tensors.floats(&needed.name, &needed.shape).map(|values| values.len()),
+        };
+        assert!(checked || read.is_err());
+        if let Ok(len) = read {
+            assert_eq!(len, needed.shape.iter().product::<usize>());
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), header in 0u64..200) {
+        read_all(&bytes);
+        read_all(&[&header.to_le_bytes()[..], &bytes].concat());
+    }
+
+    #[test]
+    fn damaged_files_never_panic(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        keep in prop::option::weighted(0.2, any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = serialize(&[
+            tensor("w", Dtype::F8_E4M3, &[4, 8], (0..32).collect::<Vec<u8>>()),
+            f32s("w_scale", &[4, 2], &[0.5; 8]),
+            tensor("v", Dtype::BF16, &[6], [0x3f; 12]),
+            tensor("ids", Dtype::U8, &[3], [0, 1, 3]),
+        ]);
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            // A digit stays a digit, so that the header stays readable and its numbers go wrong.
+            bytes[at] = if bytes[at].is_ascii_digit() { b'0' + byte % 10 } else { byte };
+        }
+        if let Some(keep) = keep {
+            bytes.truncate(keep.index(bytes.len()));
+        }
+        read_all(&bytes);
+    }
+}

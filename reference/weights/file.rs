@@ -1,0 +1,358 @@
+//! The tensors of safetensors files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde::Deserialize;
+
+use super::files::{self, Files};
+use super::{Error, decode};
+use crate::paths::{TensorSpec, Weights};
+
+/// The bytes of a file: mapped, or in memory.
+type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
+
+/// The tensors of a checkpoint, decoded when they are asked for. The [module](super) says what is read.
+pub struct Safetensors {
+    path: PathBuf,
+    files: Vec<Opened>,
+    stored: BTreeMap<String, Stored>,
+}
+
+struct Opened {
+    path: PathBuf,
+    bytes: Bytes,
+}
+
+struct Stored {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Range<usize>,
+}
+
+impl Safetensors {
+    /// Opens a file, or of a folder `model.safetensors`, else the files named by `model.safetensors.index.json`, else every
+    /// `*.safetensors`. Files are mapped into memory: nobody may shorten them while the tensors are read.
+    ///
+    /// # Errors
+    /// Files that are missing, truncated or no safetensors; tensors in two files; an index that does not agree with its files.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let Files { paths, told } = Files::of(path)?;
+        let map = |path: PathBuf| {
+            let bytes: Bytes = Box::new(files::map(&path)?);
+            Ok((path, bytes))
+        };
+        let opened = Self::of_bytes(path, paths.into_iter().map(map).collect::<Result<Vec<_>, Error>>()?)?;
+        for (tensor, expected) in told {
+            let found = opened.file_of(&tensor);
+            if found != Some(&expected) {
+                let found = found.map_or("in none of the files".into(), |found| format!("in {}", found.display()));
+                return Err(Error::Format {
+                    path: path.to_path_buf(),
+                    message: format!("tensor '{tensor}' should be in {}, but is {found}", expected.display()),
+                });
+            }
+        }
+        Ok(opened)
+    }
+
+    /// The tensors of files whose bytes the caller has; their paths, and `path` for all of them, stand in errors only.
+    ///
+    /// # Errors
+    /// Bytes that are truncated or no safetensors, and tensors in two files.
+    pub fn of_bytes(
+        path: impl Into<PathBuf>,
+        files: impl IntoIterator<Item = (PathBuf, Bytes)>,
+    ) -> Result<Self, Error> {
+        let mut opened = Self {
+            path: path.into(),
+            files: Vec::new(),
+            stored: BTreeMap::new(),
+        };
+        for (path, bytes) in files {
+            opened.add(path, bytes)?;
+        }
+        Ok(opened)
+    }
+
+    fn add(&mut self, path: PathBuf, file: Bytes) -> Result<(), Error> {
+        let bytes = (*file).as_ref();
+        let read = SafeTensors::read_metadata(bytes);
+        let (header, metadata) = read.map_err(|error| Error::Format {
+            message: describe(bytes, &error),
+            path: path.clone(),
+        })?;
+        let data = size_of::<u64>() + header;
+        let mut twice = Vec::new();
+        for name in metadata.offset_keys() {
+            let Some(info) = metadata.info(&name) else { continue };
+            let stored = Stored {
+                file: self.files.len(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                bytes: data + info.data_offsets.0..data + info.data_offsets.1,
+            };
+            if let Some(other) = self.stored.insert(name.clone(), stored) {
+                twice.push((name, self.files[other.file].path.clone()));
+            }
+        }
+        if !twice.is_empty() {
+            return Err(Error::Twice { path, tensors: twice });
+        }
+        self.files.push(Opened { path, bytes: file });
+        Ok(())
+    }
+
+    /// The names of all tensors, scales among them, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.stored.keys().map(String::as_str)
+    }
+
+    /// The shape of a tensor as stored; `None` if there is no such tensor.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.stored.get(name).map(|stored| &stored.shape[..])
+    }
+
+    /// The file that a tensor is in.
+    pub fn file_of(&self, name: &str) -> Option<&PathBuf> {
+        self.stored.get(name).map(|stored| &self.files[stored.file].path)
+    }
+
+    /// Checks, without decoding anything, that a tensor is there, of this shape, of a type that is read, and with a scale
+    /// that fits if it needs one.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self, spec: &TensorSpec) -> Result<(), Error> {
+        self.find(&spec.name, &spec.shape, spec.integer).map(|_| ())
+    }
+
+    /// Tensors that are none of these, nor their scales, sorted.
+    pub fn unused(&self, needed: &[TensorSpec]) -> Vec<&str> {
+        let mut unused: BTreeSet<&str> = self.names().collect();
+        for TensorSpec { name, .. } in needed {
+            unused.remove(name.as_str());
+            // Of two scales none is used.
+            if let [scale] = &self.scale_names(name)[..] {
+                unused.remove(scale.as_str());
+            }
+        }
+        unused.into_iter().collect()
+    }
+
+    /// A tensor as f32, times its scales.
+    ///
+    /// # Errors
+    /// A tensor that is missing, of another shape, of a type that is not read, without a scale that it needs, or with elements
+    /// that are not finite.
+    pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
+        let stored = self.find(name, shape, false)?;
+        let mut values = self.decoded(name, stored)?;
+        if let Some((scale, block)) = self.scale_of(name, stored)? {
+            let scales = self.decoded(name, scale)?;
+            decode::scale(&mut values, shape, &scales, &block);
+        }
+        let Some(first) = values.iter().position(|value| !value.is_finite()) else {
+            return Ok(values);
+        };
+        Err(Error::NotFinite {
+            path: self.file(stored).into(),
+            tensor: name.into(),
+            count: values[first..].iter().filter(|value| !value.is_finite()).count(),
+            first: values[first],
+            index: unravel(first, shape),
+        })
+    }
+
+    /// A tensor of integers from 0 to `limit − 1`.
+    ///
+    /// # Errors
+    /// A tensor that is missing, of another shape, of no integer type, or with an integer out of range.
+    pub fn integers(&self, name: &str, shape: &[usize], limit: u32) -> Result<Vec<u32>, Error> {
+        self.up_to(name, shape, i128::from(limit) - 1)
+    }
+
+    fn up_to(&self, name: &str, shape: &[usize], most: i128) -> Result<Vec<u32>, Error> {
+        let stored = self.find(name, shape, true)?;
+        let integers = decode::integers(stored.dtype, self.bytes(stored));
+        let integers = integers.ok_or_else(|| self.wrong_type(name, stored, decode::INTEGERS))?;
+        let small = |(i, &found): (usize, &i128)| match u32::try_from(found) {
+            Ok(small) if found <= most => Ok(small),
+            _ => Err(Error::Integer {
+                path: self.file(stored).into(),
+                tensor: name.into(),
+                found,
+                most,
+                index: unravel(i, shape),
+            }),
+        };
+        integers.iter().enumerate().map(small).collect()
+    }
+
+    /// The tensor, if it is as it is needed.
+    fn find(&self, name: &str, shape: &[usize], integer: bool) -> Result<&Stored, Error> {
+        let Some(stored) = self.stored.get(name) else {
+            return Err(Error::Missing {
+                path: self.path.clone(),
+                tensor: name.into(),
+                expected: shape.to_vec(),
+            });
+        };
+        let (read, types): (fn(Dtype) -> bool, _) = match integer {
+            true => (decode::is_integer, decode::INTEGERS),
+            false => (decode::is_float, decode::FLOATS),
+        };
+        if !read(stored.dtype) {
+            return Err(self.wrong_type(name, stored, types));
+        }
+        if stored.shape != shape {
+            return Err(Error::Shape {
+                path: self.file(stored).into(),
+                tensor: name.into(),
+                found: stored.shape.clone(),
+                expected: shape.to_vec(),
+            });
+        }
+        self.scale_of(name, stored)?;
+        Ok(stored)
+    }
+
+    fn decoded(&self, name: &str, stored: &Stored) -> Result<Vec<f32>, Error> {
+        let values = decode::floats(stored.dtype, self.bytes(stored));
+        values.ok_or_else(|| self.wrong_type(name, stored, decode::FLOATS))
+    }
+
+    fn wrong_type(&self, name: &str, stored: &Stored, expected: &'static str) -> Error {
+        Error::Type {
+            path: self.file(stored).into(),
+            tensor: name.into(),
+            found: stored.dtype.to_string(),
+            expected,
+        }
+    }
+
+    /// The scale of a tensor that has to have one, with the block that each of its elements covers.
+    fn scale_of(&self, name: &str, weight: &Stored) -> Result<Option<(&Stored, Vec<usize>)>, Error> {
+        if !decode::needs_scale(weight.dtype) {
+            return Ok(None);
+        }
+        let wrong = |message: String| {
+            Err(Error::Scale {
+                path: self.file(weight).into(),
+                tensor: name.into(),
+                message,
+            })
+        };
+        let found = self.scale_names(name);
+        let (scale_name, scale) = match &found[..] {
+            [] => {
+                let names = match &possible_scales(name)[..] {
+                    [a, b] => format!("neither '{a}' nor '{b}'"),
+                    names => format!("none of '{}'", names.join("', '")),
+                };
+                return wrong(format!("tensor '{name}' is {}, but has {names}", weight.dtype));
+            }
+            [scale] => (scale, &self.stored[scale]),
+            [first, second, ..] => return wrong(format!("tensor '{name}' has two scales, '{first}' and '{second}'")),
+        };
+        if !decode::is_scale(scale.dtype) {
+            let (found, expected) = (scale.dtype, decode::SCALES);
+            return wrong(format!("scale '{scale_name}' is {found}, expected {expected}"));
+        }
+        match decode::block(&weight.shape, &scale.shape) {
+            Some(block) => Ok(Some((scale, block))),
+            None => wrong(format!(
+                "scale '{scale_name}' is {:?}, which is neither one per tensor, per row, per block of columns, nor per \
+                 128 × 128 of {:?}",
+                scale.shape, weight.shape
+            )),
+        }
+    }
+
+    /// Names of scales of a tensor that are there.
+    fn scale_names(&self, name: &str) -> Vec<String> {
+        let mut names = possible_scales(name);
+        names.retain(|name| self.stored.contains_key(name));
+        names
+    }
+
+    fn bytes(&self, stored: &Stored) -> &[u8] {
+        let bytes = (*self.files[stored.file].bytes).as_ref();
+        // Within the file, as `read_metadata` has checked.
+        &bytes[stored.bytes.clone()]
+    }
+
+    fn file(&self, stored: &Stored) -> &Path {
+        &self.files[stored.file].path
+    }
+}
+
+impl Weights for Safetensors {
+    type Error = Error;
+
+    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
+        Safetensors::floats(self, name, shape)
+    }
+
+    fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Error> {
+        self.up_to(name, shape, u32::MAX.into())
+    }
+}
+
+/// The tensors are too many to be shown.
+impl fmt::Debug for Safetensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, tensors) = (&self.path, self.stored.len());
+        f.debug_struct("Safetensors")
+            .field("path", path)
+            .field("tensors", &tensors)
+            .finish()
+    }
+}
+
+/// What the scale of a tensor may be called.
+fn possible_scales(name: &str) -> Vec<String> {
+    let mut names = vec![format!("{name}_scale"), format!("{name}_scale_inv")];
+    names.extend(name.strip_suffix(".weight").map(|stem| format!("{stem}.scale")));
+    names
+}
+
+/// The index of an element in every dimension.
+fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (index, &size) in index.iter_mut().zip(shape).rev() {
+        *index = flat % size;
+        flat /= size;
+    }
+    index
+}
+
+/// Says what the safetensors crate found wrong, telling truncation from corruption.
+fn describe(bytes: &[u8], error: &SafeTensorError) -> String {
+    /// What is needed of a tensor's entry; `__metadata__` has none.
+    #[derive(Deserialize)]
+    struct Entry {
+        #[serde(default)]
+        data_offsets: (u64, u64),
+    }
+    let size = bytes.len() as u64;
+    let Some(header) = bytes.first_chunk().map(|length| u64::from_le_bytes(*length)) else {
+        return format!("{size} bytes are too few for a safetensors file");
+    };
+    if header > size - 8 {
+        return format!("the header should have {header} bytes, the file has {size}: truncated, or not safetensors");
+    }
+    let entries: Result<BTreeMap<String, Entry>, _> = serde_json::from_slice(&bytes[8..8 + header as usize]);
+    let end = entries
+        .ok()
+        .and_then(|entries| entries.values().map(|entry| entry.data_offsets.1).max());
+    match end.and_then(|end| end.checked_add(8 + header)) {
+        Some(expected) if expected > size => format!("truncated: {size} bytes, but the header tells of {expected}"),
+        _ => format!("corrupt safetensors: {error}"),
+    }
+}

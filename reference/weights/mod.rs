@@ -1,0 +1,35 @@
+//! Checkpoints in safetensors files as [`Weights`](crate::paths::Weights): the feature `safetensors`, on by default.
+//!
+//! [`Safetensors::open`] takes a file or a folder. Weights are stored as F64, F32, BF16 or F16, or as FP8 codes (E4M3 of the
+//! OCP "FN" kind, or E5M2) that mean nothing without a scale. The scale of `NAME` is the tensor `NAME_scale` or
+//! `NAME_scale_inv` (which multiplies too, whatever it is called), or `X.scale` where `NAME` is `X.weight`; having two is an
+//! error. Scales are F32, BF16, F16 or E8M0. The shape of the scales tells what each covers; for a weight `[out, in]`:
+//!
+//! | scales | each covers |
+//! |---|---|
+//! | one in all, of any shape | the whole tensor |
+//! | `[out]`, `[out, 1]` | a row |
+//! | `[out, n]` | `in / n` columns of a row if that is a whole number, else 128 if `n = ⌈in / 128⌉` |
+//! | `[⌈out / 128⌉, ⌈in / 128⌉]` | a block of 128 × 128 |
+//!
+//! The first that fits holds. Dimensions before these two (experts) have a scale each, or one for all; `[1, 1]` behind them is
+//! one for the whole matrix. A weight is `fl32(code · scale)`, both widened exactly: rounded once. F64 is rounded to nearest
+//! even. An element that is not finite is an error.
+//!
+//! Integers (tables of indices) are stored as any integer type of 8 to 64 bits.
+//!
+//! ```no_run
+//! use reference::weights::Safetensors;
+//!
+//! let weights = Safetensors::open("a/folder")?;
+//! let norm = weights.floats("model.norm.weight", &[4096])?;
+//! # Ok::<(), reference::weights::Error>(())
+//! ```
+
+mod decode;
+mod error;
+mod file;
+mod files;
+
+pub use error::Error;
+pub use file::Safetensors;
