@@ -175,7 +175,8 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
         pairing.unmatched.extend(extra.map(|tensor| ("got", tensor.name)));
     }
     if !pairing.unmatched.is_empty() && !args.allow_unmatched {
-        return Err(unmatched(&pairing.unmatched, want, got));
+        let which = unmatched(&pairing.unmatched, want, got);
+        return Err(Error::Usage(format!("{which}{}", unlike(want, got))));
     }
     if pairing.pairs.is_empty() {
         return Err(Error::NothingSelected("no tensor is in both files".into()));
@@ -202,12 +203,17 @@ pub(crate) fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &Tenso
     if tensors.len() > SHOWN {
         lines.push(format!("  and {} more", tensors.len() - SHOWN));
     }
-    let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
-    if is_quantized(got) && !is_quantized(want) {
-        lines.push(format!(
-            "  {} is quantized: --parity compares codes and scales, `ulplab dequantize` makes numbers of them",
-            got.path().display()
-        ));
-    }
     Error::Usage(lines.join("\n"))
+}
+
+/// What helps where numbers were to be compared with codes and scales.
+fn unlike(want: &TensorFile, got: &TensorFile) -> String {
+    let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
+    match is_quantized(got) && !is_quantized(want) {
+        true => format!(
+            "\n  {} is quantized: --parity compares codes and scales, `ulplab dequantize` makes numbers of them",
+            got.path().display()
+        ),
+        false => String::new(),
+    }
 }
