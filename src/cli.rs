@@ -111,7 +111,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("trace", &["ulplab trace swap_ffn --variant fused --html trace.html"]),
     ("describe", &["ulplab describe rmsnorm"]),
-    ("dump", &["ulplab dump rmsnorm bf16.random.7x333 /tmp/rmsnorm"]),
+    ("dump", &["ulplab dump rmsnorm bf16.random.7x333 rmsnorm-case"]),
     ("verify", &["ulplab verify formats"]),
     ("list", &["ulplab list formats", "ulplab list sites"]),
     (

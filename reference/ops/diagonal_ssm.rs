@@ -17,11 +17,11 @@ use crate::{Real, Tensor};
 /// Parameters, each `[heads, N]`.
 #[derive(Clone, Copy, Debug)]
 pub struct DiagonalSsm<'a, T> {
-    /// Of the state before.
+    /// The factor of the state before.
     pub a: &'a Tensor<T>,
-    /// Of the input.
+    /// The factor of the input.
     pub b: &'a Tensor<T>,
-    /// Of the output.
+    /// The factor of the output.
     pub c: &'a Tensor<T>,
 }
 

@@ -63,7 +63,7 @@ pub(super) fn e8m0(code: u8) -> f32 {
     }
 }
 
-/// Of normal f32 only: exponents −126 to 127. `powi` does not promise to be exact.
+/// Normal f32 only: exponents −126 to 127. `powi` does not promise to be exact.
 fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }

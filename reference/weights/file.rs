@@ -137,7 +137,7 @@ impl Safetensors {
         let mut unused: BTreeSet<&str> = self.names().collect();
         for TensorSpec { name, .. } in needed {
             unused.remove(name.as_str());
-            // Of two scales none is used.
+            // If there are two scales, neither is used.
             if let [scale] = &self.scale_names(name)[..] {
                 unused.remove(scale.as_str());
             }

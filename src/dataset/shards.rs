@@ -104,7 +104,7 @@ fn said(error: &ReadError) -> String {
     }
 }
 
-/// Of a checkpoint that was opened, and so checked.
+/// The checkpoint was opened, and so checked.
 #[expect(
     clippy::from_over_into,
     reason = "a second `From` of errors leaves open what `?` in closures turns into"

@@ -95,7 +95,7 @@ pub struct State<T, L> {
 }
 
 impl<T: Real, L: Layout> State<T, L> {
-    /// Of zeros.
+    /// A state of zeros.
     pub fn zeros(slots: usize, value_heads: usize, key_dim: usize, value_dim: usize) -> Self {
         let [rows, cols] = L::stored(key_dim, value_dim);
         Self {

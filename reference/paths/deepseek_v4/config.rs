@@ -52,9 +52,9 @@ pub struct RopeParameters {
 /// RoPE of sliding layers, and of layers with a compressor.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct RopeByLayer {
-    /// Of sliding layers.
+    /// RoPE of sliding layers.
     pub main: RopeParameters,
-    /// Of layers with a compressor, and of their indexers.
+    /// RoPE of layers with a compressor, and of their indexers.
     pub compress: RopeParameters,
 }
 

@@ -59,7 +59,7 @@ impl<T: Real> State<T> {
         Ok(Self::empty(config))
     }
 
-    /// Of a configuration that was checked.
+    /// The parts of a new sequence; the configuration must have been checked.
     pub(super) fn empty(config: &Config) -> Self {
         let layers = config.layer_types.iter().map(|kind| {
             let sparse = *kind == LayerType::Sparse;

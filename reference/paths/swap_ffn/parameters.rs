@@ -72,7 +72,7 @@ impl Config {
 
 /// Weights before training, of numbers that `draw` gives: so many of N(0, 1) for the tensor of that name.
 pub struct Initial<'a, F> {
-    /// Of the model that is made.
+    /// The configuration of the model that is made.
     pub config: &'a Config,
     /// `draw(name, n)` gives n numbers.
     pub draw: F,

@@ -1,13 +1,14 @@
+//! Weights decoded from files; the reference's reader and the lab's, which lies over it, pass the same tests.
+
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
-use reference::weights::{Error, Safetensors};
 use safetensors::Dtype;
 
-use crate::{Written, f32s, fails, folder, tensor};
+use crate::{Error, Tensors, Written, f32s, fails, folder, tensor};
 
 fn read(tensors: &[Written], name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
     let folder = folder(tensors);
-    Safetensors::open(folder.path())?.floats(name, shape)
+    Tensors::open(folder.path())?.floats(name, shape)
 }
 
 #[test]
@@ -258,7 +259,7 @@ fn integers_of_every_type_are_read_and_bounded() {
     ];
     for (dtype, width) in types {
         let folder = folder(&[tensor("ids", dtype, &[2, 2], wide(width))]);
-        let tensors = Safetensors::open(folder.path()).unwrap();
+        let tensors = Tensors::open(folder.path()).unwrap();
         assert_eq!(tensors.integers("ids", &[2, 2], 4).unwrap(), [0, 3, 1, 2], "{dtype}");
         fails(
             tensors.integers("ids", &[2, 2], 3),
@@ -272,13 +273,13 @@ fn integers_of_every_type_are_read_and_bounded() {
     ] {
         let folder = folder(&[tensor("ids", dtype, &[1], bytes)]);
         fails(
-            Safetensors::open(folder.path()).unwrap().integers("ids", &[1], 4),
+            Tensors::open(folder.path()).unwrap().integers("ids", &[1], 4),
             &["'ids' has", value],
         );
     }
     let folder = folder(&[f32s("ids", &[1], &[0.0])]);
     fails(
-        Safetensors::open(folder.path()).unwrap().integers("ids", &[1], 4),
+        Tensors::open(folder.path()).unwrap().integers("ids", &[1], 4),
         &["'ids' is stored as F32"],
     );
 }
