@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::error::{Exit, Result};
-use crate::sweep::{command as sweep, judge};
-use crate::{
-    bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, output, quantize, trace, verify,
+use crate::commands::{
+    bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, quantize, trace, verify,
 };
+use crate::commands::{judge, sweep};
+use crate::output;
+use ulplab_core::error::{Exit, Result};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.

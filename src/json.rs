@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use ulplab_core::error::{Error, Result};
 
 /// Prints a value as JSON, on several lines.
 pub fn print(value: &impl Serialize) -> Result<()> {

@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::{Error, Result};
+use ulplab_core::error::{Error, Result};
 
 /// Width if nothing tells it.
 const WIDTH: usize = 120;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use safetensors::Dtype;
 use safetensors::tensor::{View, serialize};
 use ulplab::Exit;
-use ulplab::compare::{CompareArgs, run_to};
+use ulplab::commands::compare::{CompareArgs, run_to};
 
 /// A tensor to be written.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
-#[path = "../build"]
+#[path = "../core/build"]
 mod build {
     pub mod files;
     pub mod judgement;
@@ -44,12 +44,12 @@ use safetensors::Dtype;
 use ulplab::backend::cuda::plan::Work;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
-use ulplab::kernels::data::{bf16_bytes, f32_bytes};
-use ulplab::kernels::judge::Judge;
-use ulplab::kernels::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
 use ulplab::metrics::VIOLATIONS;
-use ulplab::sweep::execute::Text;
-use ulplab::sweep::kernels::sites;
+use ulplab::ops::data::{bf16_bytes, f32_bytes};
+use ulplab::ops::judge::Judge;
+use ulplab::ops::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
+use ulplab::studies::execute::Text;
+use ulplab::studies::kernels::sites;
 
 fn datasets() -> Manifest {
     Manifest::open(Some(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets"))).unwrap()
@@ -63,7 +63,7 @@ fn mini() -> Model<f32> {
 
 /// Every case with inputs that need no model and are not timed, and its problem.
 fn problems(op: &str) -> Vec<(Case, Problem)> {
-    let op = ulplab::kernels::find(op).unwrap();
+    let op = ulplab::ops::find(op).unwrap();
     let sites = |_: &str| Err("no model".to_string());
     let data = Data::new(1, &sites);
     let small = |case: &Case| !matches!(case.inputs, Inputs::Site(_)) && !case.timed;
@@ -80,7 +80,7 @@ fn problems(op: &str) -> Vec<(Case, Problem)> {
 fn values(problem: &Problem, name: &str) -> Vec<f32> {
     let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
     let size = buffer.dtype.bitsize() / 8;
-    ulplab::kernels::data::floats(&buffer.bytes, size)
+    ulplab::ops::data::floats(&buffer.bytes, size)
         .into_iter()
         .map(|x| x as f32)
         .collect()
@@ -210,7 +210,7 @@ fn cases_and_headers_fit() {
     let sources = Source::read_all(&folder).unwrap();
     assert_eq!(sources.len(), OPS.len(), "a .cu for each operation");
     for source in sources {
-        let op = ulplab::kernels::find(&source.op).unwrap();
+        let op = ulplab::ops::find(&source.op).unwrap();
         let mut taken = vec![0; source.header.variants.len()];
         for case in op.cases() {
             let plans: Vec<Option<Plan>> = source

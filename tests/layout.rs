@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ulplab::sweep::experiment::Experiment;
+use ulplab::experiment::Experiment;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -185,16 +185,18 @@ fn nothing_points_outside_the_repository() {
 fn files_are_read_in_one_place() {
     // What the system and the cache of kernels hold is not named by a user.
     let kept = [
-        "src/input.rs",
-        "src/atomic.rs",
+        "core/input.rs",
+        "core/atomic.rs",
         "src/backend/cuda/cache.rs",
-        "src/sweep/limits.rs",
-        "src/bench/formats.rs",
+        "src/studies/limits.rs",
+        "src/commands/bench/formats.rs",
     ];
     let readers = ["read_to_string(", "fs::read(", "File::open("].map(|reader| (reader, format!("Tensor{reader}")));
     let findings = with_extension(&["rs"])
         .into_iter()
-        .filter(|file| file.starts_with("src") && !kept.iter().any(|kept| file == Path::new(kept)))
+        .filter(|file| {
+            (file.starts_with("src") || file.starts_with("core")) && !kept.iter().any(|kept| file == Path::new(kept))
+        })
         .flat_map(|file| {
             let text = read(&file);
             let reads = |line: &str| {

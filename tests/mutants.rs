@@ -7,13 +7,13 @@ use reference::paths::deepseek_v4::Model;
 use reference::{Choice, Numerics, Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
 use ulplab::dataset::{Checkpoint, Manifest};
+use ulplab::experiment::Rule;
+use ulplab::experiment::load::Source;
 use ulplab::formats::{Codec, Encoded, codec};
 use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::record::{Phase, Record};
-use ulplab::sweep::experiment::Rule;
-use ulplab::sweep::load::Source;
-use ulplab::sweep::probe::{Probe, Recorder, Trace};
-use ulplab::sweep::summary::summarize;
+use ulplab::run::summary::summarize;
+use ulplab::studies::model::probe::{Probe, Recorder, Trace};
 
 /// A cache of one record whose bytes are damaged between write and read.
 struct Cache<'a> {

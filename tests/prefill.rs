@@ -7,8 +7,8 @@ use reference::ops::linear_attention::{
     Chunked, Decay, Form, Inputs, Intermediate, Kv, L2_EPS, Recurrent, State, beta, forward, l2_normalize,
 };
 use reference::{Real, Tensor};
-use ulplab::backend::prefill::{Narrow, PREFILLS, Prefill, prefill};
 use ulplab::formats::BF16;
+use ulplab::studies::recurrence::prefill::{Narrow, PREFILLS, Prefill, prefill};
 
 const DIM: usize = 128;
 const HEADS: usize = 2;

@@ -5,8 +5,8 @@ use std::path::Path;
 use reference::paths::deepseek_v4::{Config, SITES};
 use reference::{Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
+use ulplab::experiment::Recipe;
 use ulplab::formats::codec;
-use ulplab::sweep::experiment::Recipe;
 
 const COLS: usize = 512;
 const NOPE: usize = 448;

@@ -4,22 +4,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ulplab::backend::rounding::Rounding;
-use ulplab::backend::theory;
+use ulplab::experiment::load::Source as SourceFile;
+use ulplab::experiment::source::{Origin, Source, draw};
+use ulplab::experiment::{Experiment, Kind, Recipe};
 use ulplab::formats::{Codec, Encoded, Format, codec};
 use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::metrics::{Choice, Pair, RoundTrip, Threshold, measure_all};
 use ulplab::pattern::matches;
+use ulplab::random::stream;
 use ulplab::record::{Phase, Record};
-use ulplab::sweep::execute::Bench;
-use ulplab::sweep::experiment::{Experiment, Kind, Recipe};
-use ulplab::sweep::load::Source as SourceFile;
-use ulplab::sweep::plan::Cell;
-use ulplab::sweep::ready::Ready;
-use ulplab::sweep::recall::{drawn, of_vectors};
-use ulplab::sweep::round_trip::{Sample, measure, with_means};
-use ulplab::sweep::source::{Origin, Source, draw, stream};
-use ulplab::sweep::summary::summarize;
-use ulplab::sweep::swap_ffn;
+use ulplab::run::plan::Cell;
+use ulplab::run::summary::summarize;
+use ulplab::studies::execute::Bench;
+use ulplab::studies::ready::Ready;
+use ulplab::studies::recall::{drawn, of_vectors};
+use ulplab::studies::round_trip::theory;
+use ulplab::studies::round_trip::{Sample, measure, with_means};
+use ulplab::studies::swap_ffn;
 
 fn sample(origin: &Origin, shape: [usize; 2]) -> Sample {
     Sample {

@@ -9,12 +9,12 @@ use std::path::Path;
 use reference::paths::swap_ffn::{LaneRule, Model};
 use reference::{Choice, Numerics, Plain, Site, Tensor};
 use ulplab::dataset::parse_toml;
+use ulplab::experiment::Experiment;
 use ulplab::formats::codec;
 use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::record::{Phase, Record};
-use ulplab::sweep::experiment::Experiment;
-use ulplab::sweep::summary::summarize;
-use ulplab::sweep::swap_ffn::{Event, Method, exact, measure};
+use ulplab::run::summary::summarize;
+use ulplab::studies::swap_ffn::{Event, Method, exact, measure};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments/swap_ffn.toml");
 
@@ -46,7 +46,7 @@ fn failing(event: Event) -> Vec<String> {
         measure(&blank, &experiment, &method, &want).expect("records")
     });
     let summaries = summarize(&records.concat());
-    let binds = |rule: &&ulplab::sweep::experiment::Rule| {
+    let binds = |rule: &&ulplab::experiment::Rule| {
         rule.recipes.iter().any(|recipe| recipe == "f32" || recipe == "*") && !rule.at.ends_with("64")
     };
     let rules: Vec<_> = experiment

@@ -11,12 +11,13 @@ use rand_distr::{Distribution, StandardNormal};
 use reference::paths::deepseek_v4::{Config, Model, State};
 use reference::{Numerics, Operations, Plain, Role, Site, SiteInfo, SiteKind, Tensor};
 
-use crate::error::Error;
-use crate::formats::{Codec, RECORDS, Record, codec, hadamard};
-use crate::kernels::call::StandIn;
-use crate::pattern::{matches, matches_nothing};
-use crate::sweep::experiment::{self, Recipe, Segment};
-use crate::sweep::stand_in::stand_in;
+use super::stand_in::stand_in;
+use crate::experiment;
+use crate::experiment::{Recipe, Segment};
+use ulplab_core::error::Error;
+use ulplab_core::formats::{Codec, RECORDS, Record, codec, hadamard};
+use ulplab_core::ops::call::StandIn;
+use ulplab_core::pattern::{matches, matches_nothing};
 
 /// A recipe resolved against a model: codecs found, layers parsed, patterns known to match.
 #[derive(Clone)]

@@ -8,7 +8,8 @@ use reference::paths::deepseek_v4::Config;
 use serde_json::Value;
 
 use super::Tensors;
-use crate::{Error, Result, input};
+use crate::{Error, Result};
+use ulplab_core::input;
 
 /// A DeepSeek-V4 checkpoint as `transformers` names its tensors: `config.json`, and safetensors in one file or many.
 pub struct Checkpoint {

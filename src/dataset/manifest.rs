@@ -8,8 +8,9 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::strict::parse_toml;
-use crate::error::did_you_mean;
-use crate::{Error, Result, input, shipped};
+use crate::{Error, Result, shipped};
+use ulplab_core::error::did_you_mean;
+use ulplab_core::input;
 
 const MANIFEST: &str = "manifest.toml";
 const CONFIG: &str = "config.json";

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use reference::paths::{Invalid, TensorSpec};
+use reference::paths::TensorSpec;
 use reference::weights::{Error as ReadError, Safetensors};
 
 use super::manifest;
-use crate::error::did_you_mean;
-use crate::tensorfile::folder::{Problems, Shards};
 use crate::{Error, Result};
+use ulplab_core::error::did_you_mean;
+use ulplab_core::tensorfile::folder::{Problems, Shards};
 
 /// Every tensor of a checkpoint folder, memory-mapped and decoded to f32 on demand.
 pub struct Tensors {
@@ -101,16 +101,5 @@ fn said(error: &ReadError) -> String {
             format!("tensor '{tensor}' is stored as {found}, which ulplab does not read here")
         }
         _ => error.problem(),
-    }
-}
-
-/// The checkpoint was opened, and so checked.
-#[expect(
-    clippy::from_over_into,
-    reason = "a second `From` of errors leaves open what `?` in closures turns into"
-)]
-impl Into<Error> for Invalid {
-    fn into(self) -> Error {
-        Error::Reference(self.to_string())
     }
 }

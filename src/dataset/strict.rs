@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::error::did_you_mean;
 use crate::{Error, Result};
+use ulplab_core::error::did_you_mean;
 
 /// Reads `text`, the contents of `file`, as a `T`. With `deny_unknown_fields` on the types, an unknown key is an error.
 pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {

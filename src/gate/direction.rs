@@ -1,7 +1,7 @@
 //! Which way a gate may point.
 
-use crate::metrics::{Better, Bound, Metric, Show};
-use crate::sweep::experiment::{Rule, Statistic};
+use crate::experiment::{Rule, Statistic};
+use ulplab_core::metrics::{Better, Bound, Metric, Show};
 
 /// Refuses a bound that bad values meet and good ones break, as `cosine <= 0.9`. A metric whose values have either sign may be
 /// bounded from both sides.

@@ -5,9 +5,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{Verdict, binds_always};
-use crate::metrics::{Bound, MAX_ABS};
-use crate::pattern::matches;
-use crate::record::{Failure, Record, place};
+use ulplab_core::metrics::{Bound, MAX_ABS};
+use ulplab_core::pattern::matches;
+use ulplab_core::record::{Failure, Record, place};
 
 /// Cells that are shown of a rule that fails, and measurements of each.
 const CELLS: usize = 5;
@@ -30,7 +30,7 @@ pub struct Failed {
     pub window: String,
     pub layer: Option<u32>,
     pub site: String,
-    #[serde(with = "crate::record::nullable")]
+    #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
     /// Elements behind it: of `violations`, of how many so many are wrong.
     #[serde(default)]

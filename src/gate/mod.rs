@@ -11,11 +11,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{Bound, VIOLATIONS};
-use crate::pattern::matches;
-use crate::record::{Record, place};
-use crate::sweep::experiment::{Rule, Statistic};
-use crate::sweep::summary::{LEAST_WINDOWS, Summary};
+use crate::experiment::{Rule, Statistic};
+use crate::run::summary::{LEAST_WINDOWS, Summary};
+use ulplab_core::metrics::{Bound, VIOLATIONS};
+use ulplab_core::pattern::matches;
+use ulplab_core::record::{Record, place};
 
 /// What a rule comes to on one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub struct Verdict {
     pub recipe: String,
     pub status: Status,
     /// The statistic the bound is compared with, the worst over layers and sites; NaN if there is none.
-    #[serde(with = "crate::record::nullable")]
+    #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
     /// Site the value is from, without the layer.
     pub site: Option<String>,

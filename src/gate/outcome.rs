@@ -1,7 +1,7 @@
 //! What a whole run comes to.
 
 use super::{Status, Verdict};
-use crate::error::Exit;
+use ulplab_core::error::Exit;
 
 /// What a run comes to, and the exit code of the commands that judge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

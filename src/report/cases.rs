@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use super::number;
-use crate::metrics::{BOUND_RATIO, US_CLAIMED, US_COLD, VIOLATIONS};
-use crate::record::Record;
-use crate::sweep::experiment::Kind;
-use crate::sweep::run::Run;
+use crate::experiment::Kind;
+use crate::run::Run;
+use ulplab_core::metrics::{BOUND_RATIO, US_CLAIMED, US_COLD, VIOLATIONS};
+use ulplab_core::record::Record;
 
 /// Heads of the table.
 pub const HEADS: [&str; 7] = ["kernel", "case", "", "wrong", "error/bound", "µs", "what is wrong"];

@@ -17,12 +17,13 @@
 //! `last`, or a layer's number; `-` outside the layers. Values are means over the windows.
 
 use super::Summarized;
-use super::index::{self, Quantity};
+use super::index;
+use super::index::Quantity;
 use super::number;
-use crate::error::did_you_mean;
-use crate::metrics::{Bound, Metric};
-use crate::record::Phase;
-use crate::sweep::summary::Summary;
+use crate::run::summary::Summary;
+use ulplab_core::error::did_you_mean;
+use ulplab_core::metrics::{Bound, Metric};
+use ulplab_core::record::Phase;
 
 /// Fills a template. The error names the template's line and what is wrong there.
 pub fn fill(run: &Summarized, template: &str) -> Result<String, String> {

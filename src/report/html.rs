@@ -3,14 +3,17 @@
 use askama::Template;
 
 use super::Summarized;
-use super::figures::{self, Section};
-use super::overview::{self, Column, Row};
+use super::figures;
+use super::figures::Section;
+use super::overview;
+use super::overview::{Column, Row};
 use super::recipes::Group;
 use super::verdicts::{Check, Outcome, Tally};
-use super::worst::{self, Place};
+use super::worst;
+use super::worst::Place;
+use crate::experiment::Experiment;
 use crate::gate::Status;
-use crate::sweep::experiment::Experiment;
-use crate::sweep::invocation::quoted;
+use crate::run::invocation::quoted;
 
 #[derive(Template)]
 #[template(path = "report.html")]

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::record::Phase;
-use crate::sweep::run::Run;
-use crate::sweep::summary::Summary;
+use crate::run::Run;
+use crate::run::summary::Summary;
+use ulplab_core::record::Phase;
 
 /// A metric at a site in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -11,11 +11,13 @@ use super::index::{Index, Quantity};
 use super::number;
 use super::overview::Column;
 use super::recipes::Candidate;
-use crate::metrics::{self, Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90};
-use crate::record::{Phase::Local, Record};
-use crate::sweep::kernels::TIME;
-use crate::sweep::run::Run;
-use crate::sweep::summary::Summary;
+use crate::run::Run;
+use crate::run::summary::Summary;
+use crate::studies::kernels::TIME;
+use ulplab_core::metrics;
+use ulplab_core::metrics::{Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90};
+use ulplab_core::record::Phase::Local;
+use ulplab_core::record::Record;
 
 /// All summaries of a metric, one for each output.
 fn summaries<'a>(index: &'a Index, kernel: &'a str, metric: &'a str) -> impl Iterator<Item = &'a Summary> {

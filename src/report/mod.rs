@@ -24,11 +24,11 @@ mod worst;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use crate::atomic::write_text;
+use crate::experiment::Kind;
 use crate::gate::Status;
-use crate::sweep::experiment::Kind;
-use crate::sweep::run::{Manifest, Run};
+use crate::run::{Manifest, Run};
 use crate::{Error, Result};
+use ulplab_core::atomic::write_text;
 
 use index::Index;
 pub use kernels::times;

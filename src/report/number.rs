@@ -1,6 +1,6 @@
 //! Numbers as people read them: few digits, but never so few that they lie.
 
-use crate::metrics::Show;
+use ulplab_core::metrics::Show;
 
 /// A quantity whose best value is 1 (a cosine, a recall): as many nines as it has and two digits more, so that it
 /// reads `1` only if it is 1.

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::index::{self, Index, Quantity};
+use super::index;
+use super::index::{Index, Quantity};
 use super::recipes::{Candidate, Gate, Group};
 use super::{kernels, number, recurrence, sources, swap_ffn};
-use crate::record::Phase::{Cumulative, Local};
-use crate::sweep::experiment::{Experiment, Kind};
+use crate::experiment::{Experiment, Kind};
+use ulplab_core::record::Phase::{Cumulative, Local};
 
 /// Error of the residual streams where each layer is fed the reference's input.
 pub const LOCAL_ERROR: Quantity = Quantity::new(Local, "output", "relative_l2");

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use super::chart::{GREY, SLOTS};
 use super::index::Index;
 use super::overview;
+use crate::experiment::{Kind, Recipe};
 use crate::gate::Verdict;
-use crate::sweep::experiment::{Kind, Recipe};
-use crate::sweep::run::{RecipeInfo, Run};
+use crate::run::{RecipeInfo, Run};
 
-pub use crate::sweep::plan::REFERENCE;
+pub use crate::run::plan::REFERENCE;
 
 /// What kind of candidate a recipe is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,8 +10,8 @@ use super::number;
 use super::overview::Column;
 use super::recipes::Candidate;
 use super::sources::{by_source, summary};
-use crate::sweep::experiment::Experiment;
-use crate::sweep::recurrence::checkpoints;
+use crate::experiment::Experiment;
+use crate::studies::recurrence::checkpoints;
 
 /// For every source the error of the output at the end, and its growth.
 pub fn columns(experiment: &Experiment) -> Vec<Column> {

@@ -9,10 +9,10 @@ use super::index::{Index, Quantity};
 use super::number;
 use super::overview::{Cell, Column};
 use super::recipes::{Candidate, Gate, Group};
-use crate::record::Phase::Local;
-use crate::sweep::experiment::{Experiment, Kind};
-use crate::sweep::source::Origin;
-use crate::sweep::summary::Summary;
+use crate::experiment::source::Origin;
+use crate::experiment::{Experiment, Kind};
+use crate::run::summary::Summary;
+use ulplab_core::record::Phase::Local;
 
 /// The value over all layers of a source.
 pub fn summary<'a>(index: &'a Index, recipe: &'a str, source: &'a str, metric: &'a str) -> Option<&'a Summary> {

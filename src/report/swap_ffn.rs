@@ -9,9 +9,10 @@ use super::index::{Index, Quantity};
 use super::number;
 use super::overview::Column;
 use super::recipes::Candidate;
-use crate::record::Phase::{self, Cumulative, Local};
-use crate::sweep::experiment::Experiment;
-use crate::sweep::swap_ffn::checkpoints;
+use crate::experiment::Experiment;
+use crate::studies::swap_ffn::checkpoints;
+use ulplab_core::record::Phase;
+use ulplab_core::record::Phase::{Cumulative, Local};
 
 /// What is measured at checkpoints: the site behind the source, the metric, and what its values are.
 type Measured = (Phase, &'static str, &'static str, &'static str);

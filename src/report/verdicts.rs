@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 
-use super::failures::{self, Line};
-use super::index::{self, Index, Quantity};
+use super::failures;
+use super::failures::Line;
+use super::index;
+use super::index::{Index, Quantity};
 use super::number;
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
+use crate::experiment::{Rule, Statistic};
 pub use crate::gate::Outcome;
 use crate::gate::{Status, Verdict};
-use crate::sweep::experiment::{Rule, Statistic};
-use crate::sweep::run::Run;
+use crate::run::Run;
 
 /// Counts of verdicts; a verdict is one rule judged on one recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::recipes::Candidate;
-use crate::record::{Record, Worst};
-use crate::sweep::run::Run;
+use crate::run::Run;
+use ulplab_core::record::{Record, Worst};
 
 /// The element of a recipe with the largest absolute error of all that were measured.
 pub struct Place<'a> {

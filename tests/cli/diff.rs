@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use ulplab::record::Record;
-use ulplab::sweep::folder::Folder;
-use ulplab::sweep::plan::plan;
+use ulplab::run::folder::Folder;
+use ulplab::run::plan::plan;
 
 use super::*;
 

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use ulplab::kernels::{self, Data, Outputs};
+use ulplab::ops;
+use ulplab::ops::{Data, Outputs};
 use ulplab::tensorfile::TensorFile;
 
 use super::*;
@@ -174,8 +175,8 @@ fn what_failed_is_kept_whole() {
         "{}",
         given["again"]
     );
-    let op = kernels::find(&given["op"]).unwrap();
-    let case = kernels::case(op, &given["case"]).unwrap();
+    let op = ops::find(&given["op"]).unwrap();
+    let case = ops::case(op, &given["case"]).unwrap();
     let none = |_: &str| Err("no model".to_string());
     let problem = op.problem(&case, &Data::new(3, &none)).unwrap();
     let found = problem.judge(&Outputs(vec![("y", capsule.get("got.y").unwrap().bytes.to_vec())]));

@@ -2,8 +2,8 @@
 
 use ulplab::backend::cuda::Source;
 use ulplab::backend::cuda::toolkit::FLAGS;
-use ulplab::kernels::{digest, find};
-use ulplab::sweep::attest::{Attestation, Shown, Verified};
+use ulplab::ops::{digest, find};
+use ulplab::studies::kernels::attest::{Attestation, Shown, Verified};
 
 use super::*;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use schemars::schema_for;
-use ulplab::sweep::experiment::Experiment;
-use ulplab::sweep::keys::KEYS;
-use ulplab::sweep::load::Source;
+use ulplab::experiment::Experiment;
+use ulplab::experiment::keys::KEYS;
+use ulplab::experiment::load::Source;
 
 use super::*;
 

@@ -237,9 +237,9 @@ fn mistakes_in_cases() {
 /// A case of the user's with the sizes and keys of a shipped one has all that the shipped one has.
 #[test]
 fn what_follows_from_keys_is_as_in_shipped_cases() {
-    use ulplab::kernels::OPS;
-    use ulplab::sweep::experiment::Experiment;
-    use ulplab::sweep::operations::{Operation, OwnCase, Setting};
+    use ulplab::experiment::Experiment;
+    use ulplab::ops::OPS;
+    use ulplab::studies::kernels::operations::{Operation, OwnCase, Setting};
 
     let page = std::fs::read_to_string(root().join("docs/kernels.md")).unwrap();
     let mut tried = 0;

@@ -3,7 +3,7 @@
 use clap::Parser;
 use serde_json::{Value, json};
 use ulplab::Exit;
-use ulplab::compare::CompareArgs;
+use ulplab::commands::compare::CompareArgs;
 
 use super::{Array, Bench, Dtype, f32s, i64s, raw};
 

@@ -151,7 +151,9 @@ fn a_closed_pipe_is_an_error_and_no_panic() {
     }
     let bench = bench();
     assert_eq!(
-        ulplab::compare::run_to(&bench.args, &mut Closed).unwrap_err().exit(),
+        ulplab::commands::compare::run_to(&bench.args, &mut Closed)
+            .unwrap_err()
+            .exit(),
         Exit::Setup
     );
 }

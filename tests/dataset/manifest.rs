@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use ulplab::dataset::{Kind, Manifest, find_root_from};
+use ulplab::experiment::Window;
 use ulplab::shipped::places_from;
-use ulplab::sweep::experiment::Window;
 
 use crate::fails;
 

@@ -1,7 +1,7 @@
 //! Zero points, tables of values and scales of 16 bits: against the libraries' own code, against definitions, and at the ends.
 
-use ulplab::backend::theory;
 use ulplab::formats::{AFFINE_RULES, E2M1, Encoded, MXINT8, NF4, Repr, codec, convention, unpack};
+use ulplab::studies::round_trip::theory;
 
 use crate::oracle::{Fixture, Random};
 

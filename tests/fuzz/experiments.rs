@@ -1,8 +1,8 @@
 //! Experiments with lines lost, moved, and of other experiments.
 
 use proptest::prelude::*;
-use ulplab::sweep::load::Source;
-use ulplab::sweep::ready::Ready;
+use ulplab::experiment::load::Source;
+use ulplab::studies::ready::Ready;
 
 use super::{cases, edited, edits};
 

@@ -1,5 +1,5 @@
-use ulplab::kernels::data::bf16_bytes;
-use ulplab::kernels::{Case, Problem};
+use ulplab::ops::data::bf16_bytes;
+use ulplab::ops::{Case, Problem};
 
 use super::{problems, stored, values, violations};
 

@@ -1,4 +1,4 @@
-use ulplab::kernels::{Buffer, Case, Problem};
+use ulplab::ops::{Buffer, Case, Problem};
 
 use super::delta_decode::{self, decoded};
 use super::delta_prefill::{self, prefill};

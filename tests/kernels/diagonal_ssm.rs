@@ -1,4 +1,4 @@
-use ulplab::kernels::data::f32_bytes;
+use ulplab::ops::data::f32_bytes;
 
 use super::{accepts_only, problems, values, violations};
 

@@ -1,11 +1,11 @@
 //! What is said of outputs that are wrong: which element, by how much, in what pattern, and why that is too much.
 
 use safetensors::Dtype;
-use ulplab::backend::checks::{Band, GUARD_BYTE, guards, inputs, rerun};
 use ulplab::formats::{GlobalScale, codec};
-use ulplab::kernels::judge::{Judge, Measured};
-use ulplab::kernels::{Buffer, OPS, Outputs};
 use ulplab::metrics::VIOLATIONS;
+use ulplab::ops::checks::{Band, GUARD_BYTE, guards, inputs, rerun};
+use ulplab::ops::judge::{Judge, Measured};
+use ulplab::ops::{Buffer, OPS, Outputs};
 use ulplab::record::Failure;
 
 use super::{bf16_bytes, f32_bytes, problems};
@@ -350,7 +350,7 @@ fn guards_inputs_and_second_runs_are_named() {
 #[test]
 fn every_operation_is_described() {
     for op in OPS {
-        let described = ulplab::describe::describe(*op).unwrap();
+        let described = ulplab::commands::describe::describe(*op).unwrap();
         assert!(
             !described.judgements.is_empty() && !described.buffers.is_empty(),
             "{}",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use ulplab::kernels::{OPS, digest};
+use ulplab::ops::{OPS, digest};
 
 use super::build::files::Files;
 use super::build::judgement::{Judgement, of_files};
@@ -49,21 +49,21 @@ fn whatever_judges_changes_the_digest() {
     let edits: [Edit; 9] = [
         // The bound of RMSNorm is that of the fused operation too.
         (
-            "src/kernels/rmsnorm.rs",
+            "core/ops/rmsnorm.rs",
             "fn error(cols: usize, eps: f32, y: f64) -> f64 {",
             "fn error(cols: usize, eps: f32, y: f64) -> f64 {\n    let y = 2.0 * y;",
             &["rmsnorm", "rmsnorm_quantize"],
             &["rope", "swiglu_quantize"],
         ),
         (
-            "src/kernels/swiglu.rs",
+            "core/ops/swiglu.rs",
             "LIMIT_RANGE: [f64; 2] = [0.01,",
             "LIMIT_RANGE: [f64; 2] = [0.02,",
             &["swiglu", "swiglu_quantize"],
             &["rmsnorm", "quantize"],
         ),
         (
-            "src/kernels/slots.rs",
+            "core/ops/slots.rs",
             "fn encoded(",
             "fn encoded<const KEPT: usize>(",
             &["record_read"],
@@ -71,14 +71,14 @@ fn whatever_judges_changes_the_digest() {
         ),
         // A row of a table of formats.
         (
-            "src/formats/named.rs",
+            "core/formats/named.rs",
             "    Named {\n",
             "    Named {\n        another: true,\n",
             &["quantize", "record_write"],
             &[],
         ),
         (
-            "src/layouts/table.rs",
+            "core/layouts/table.rs",
             "    Layout {\n",
             "    Layout {\n        another: true,\n",
             &["scale_layout"],
@@ -93,14 +93,14 @@ fn whatever_judges_changes_the_digest() {
         ),
         // What every operation is judged by.
         (
-            "src/kernels/judge/elements.rs",
+            "core/ops/judge/elements.rs",
             "usize::from(ratio > 1.0)",
             "usize::from(ratio > 2.0)",
             &["rmsnorm", "rope", "delta_handover"],
             &[],
         ),
         (
-            "src/backend/checks.rs",
+            "core/ops/checks.rs",
             "*byte != GUARD_BYTE",
             "*byte == GUARD_BYTE",
             &["rmsnorm", "scale_layout"],
@@ -108,9 +108,9 @@ fn whatever_judges_changes_the_digest() {
         ),
         // A name that leads elsewhere.
         (
-            "src/formats/mod.rs",
-            "pub(crate) use single::Single;",
-            "pub(crate) use block::Format as Single;",
+            "core/formats/mod.rs",
+            "pub use single::Single;",
+            "pub use block::Format as Single;",
             &["rmsnorm_quantize", "record_write"],
             &[],
         ),
@@ -131,28 +131,28 @@ fn what_does_not_judge_changes_no_digest() {
     let before = of_files(&files, |_| true).unwrap();
     for (file, from, to) in [
         (
-            "src/kernels/judge/mod.rs",
+            "core/ops/judge/mod.rs",
             "pub fn within(\n",
             "// A comment.\n/// And documentation.\npub fn\nwithin(\n",
         ),
         (
-            "src/kernels/judge/mod.rs",
+            "core/ops/judge/mod.rs",
             "        why: impl Into<Cow<'static, str>>,\n    )",
             "        why: impl Into<Cow<'static, str>>\n    )",
         ),
         (
-            "src/formats/quantize.rs",
+            "core/formats/quantize.rs",
             "    use super::*;",
             "    use super::*;\n    #[test]\n    fn another() {}\n",
         ),
-        ("src/error.rs", "nothing selected", "nothing was selected"),
+        ("core/error.rs", "nothing selected", "nothing was selected"),
         (
-            "src/backend/cuda/run.rs",
-            "const MOST_SETS: usize = 128;",
-            "const MOST_SETS: usize = 64;",
+            "core/parity/mod.rs",
+            "pub mod output;",
+            "pub mod output;\npub mod unused {}",
         ),
-        ("src/kernels/mod.rs", "mod slots;", "mod slots;\nmod unused {}"),
-        ("src/metrics/mod.rs", "    &cosine::COSINE,\n", ""),
+        ("core/ops/mod.rs", "mod slots;", "mod slots;\nmod unused {}"),
+        ("core/metrics/mod.rs", "    &cosine::COSINE,\n", ""),
     ] {
         // These reach every room.
         let changed = changed(

@@ -1,4 +1,4 @@
-use ulplab::kernels::data::{bf16_bytes, f32_bytes};
+use ulplab::ops::data::{bf16_bytes, f32_bytes};
 
 use super::{problems, values, violations};
 

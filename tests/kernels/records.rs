@@ -1,5 +1,5 @@
 use ulplab::formats::{Codec, Encoded, PAGE, Part, RECORDS, Record, codec};
-use ulplab::kernels::{Case, Problem};
+use ulplab::ops::{Case, Problem};
 
 use super::{accepts_only, problems, stored, values, violations};
 

@@ -1,11 +1,11 @@
-use ulplab::kernels::Inputs;
+use ulplab::ops::Inputs;
 
 use super::{accepts_only, problems, stored, values, violations};
 
 /// The outputs of a case, with `turn` of a pair, its cosine and its sine in the place of its two channels.
 fn turned(
-    case: &ulplab::kernels::Case,
-    problem: &ulplab::kernels::Problem,
+    case: &ulplab::ops::Case,
+    problem: &ulplab::ops::Problem,
     turn: fn([f32; 2], f32, f32) -> [f32; 2],
 ) -> Vec<u8> {
     let [t, h, d, r] = ["T", "H", "D", "R"].map(|dim| case.dim(dim));

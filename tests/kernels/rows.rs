@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 use ulplab::formats::GlobalScale;
-use ulplab::kernels::{Case, Problem, Scalar};
+use ulplab::ops::{Case, Problem, Scalar};
 
 use super::quantize::format;
 use super::{accepts_only, problems, stored, values};

@@ -9,11 +9,11 @@ use reference::paths::deepseek_v4::{Model, SITES};
 use reference::{Numerics, Operations, Plain, Tensor};
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::backend::rounding::Rounding;
+use ulplab::experiment::Recipe;
 use ulplab::formats::{Encoded, RECORDS, codec};
-use ulplab::kernels::call::{CALLED, Call, Runner, StandIn, Type};
-use ulplab::kernels::data::{bf16_bytes, f32_bytes, round_to_bf16};
-use ulplab::kernels::{Outputs, Scalar};
-use ulplab::sweep::experiment::Recipe;
+use ulplab::ops::call::{CALLED, Call, Runner, StandIn, Type};
+use ulplab::ops::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use ulplab::ops::{Outputs, Scalar};
 
 use super::{arguments_are_there, mini, stored, values};
 

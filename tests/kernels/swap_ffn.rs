@@ -1,8 +1,8 @@
 use reference::Tensor;
 use reference::ops::linear::Linear;
 use ulplab::formats::element;
-use ulplab::kernels::data::{bf16_bytes, f32_bytes, round_to_bf16};
-use ulplab::kernels::{Case, Data, Problem};
+use ulplab::ops::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use ulplab::ops::{Case, Data, Problem};
 
 use super::{accepts_only, values, violations};
 
@@ -257,7 +257,7 @@ impl<'a> Kernel<'a> {
 }
 
 fn each(wanted: impl Fn(&Case) -> bool, check: impl Fn(&Case, &Problem)) {
-    let op = ulplab::kernels::find("swap_ffn").unwrap();
+    let op = ulplab::ops::find("swap_ffn").unwrap();
     let sites = |_: &str| Err("no model".to_string());
     let data = Data::new(1, &sites);
     let cases: Vec<Case> = op.cases().into_iter().filter(|case| wanted(case)).collect();

@@ -1,7 +1,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use ulplab::record::{Phase, Record};
-use ulplab::sweep::summary::{Summary, summarize};
+use ulplab::run::summary::{Summary, summarize};
 
 fn record(recipe: &str, layer: Option<u32>, site: &str, metric: &str, window: usize, value: f64) -> Record {
     Record {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use ulplab::formats::{self, GlobalScale, codec};
+use ulplab::formats;
+use ulplab::formats::{GlobalScale, codec};
 use ulplab::packed::codes;
 use ulplab::parity::{Cause, Stored, diagnose};
 

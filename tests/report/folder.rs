@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ulplab::experiment::load::Source;
+use ulplab::experiment::{Experiment, Kind, Recipe, Rule, Statistic};
 use ulplab::record::{Phase, Record, Worst};
-use ulplab::sweep::experiment::{Experiment, Kind, Recipe, Rule, Statistic};
-use ulplab::sweep::folder::{Folder, read_cell, read_manifest, sealed};
-use ulplab::sweep::load::Source;
-use ulplab::sweep::plan::plan;
-use ulplab::sweep::run::Manifest;
-use ulplab::sweep::{seal, store};
+use ulplab::run::Manifest;
+use ulplab::run::folder::{Folder, read_cell, read_manifest, sealed};
+use ulplab::run::plan::plan;
+use ulplab::run::{seal, store};
 use ulplab::{Exit, Result};
 
 /// Two recipes on two draws.

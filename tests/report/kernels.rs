@@ -1,12 +1,12 @@
 //! What reports show of kernels and of peers beside them.
 
 use ulplab::backend::cuda::time::Ceilings;
+use ulplab::experiment::{Experiment, Kind, Recipe};
 use ulplab::record::{Phase, Record};
 use ulplab::report;
-use ulplab::sweep::experiment::{Experiment, Kind, Recipe};
-use ulplab::sweep::peers::Peers;
-use ulplab::sweep::run::{RecipeInfo, Run};
-use ulplab::sweep::summary::summarize;
+use ulplab::run::summary::summarize;
+use ulplab::run::{RecipeInfo, Run};
+use ulplab::studies::kernels::peers::Peers;
 
 use super::synthetic;
 

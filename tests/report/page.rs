@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ulplab::experiment::Rule;
 use ulplab::gate::{Status, Verdict};
 use ulplab::record::{Phase, Record};
 use ulplab::report;
-use ulplab::sweep::experiment::Rule;
-use ulplab::sweep::run::Run;
+use ulplab::run::Run;
 
 use super::synthetic::{self, HOSTILE};
 

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use ulplab::atomic::{create_atomic, write_atomic};
-use ulplab::sweep::folder::Folder;
-use ulplab::sweep::plan::plan;
-use ulplab::sweep::run::Manifest;
-use ulplab::sweep::session::Begun;
+use ulplab::run::Manifest;
+use ulplab::run::folder::Folder;
+use ulplab::run::plan::plan;
+use ulplab::run::session::Begun;
 use ulplab::{Error, Exit, Result};
 
 use super::folder::{finished, manifest, read};

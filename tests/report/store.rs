@@ -6,8 +6,8 @@ use std::path::Path;
 
 use ulplab::atomic::write_atomic;
 use ulplab::record::{Phase, Record, Worst};
-use ulplab::sweep::run::Run;
-use ulplab::sweep::store;
+use ulplab::run::Run;
+use ulplab::run::store;
 use ulplab::{Error, Exit, report};
 
 use super::synthetic;
@@ -120,7 +120,7 @@ fn jsonl_begins_with_the_manifest_and_ends_with_the_counts() {
     );
     let measured: Vec<&str> = text.lines().skip(1).take(lines.len() - 2).collect();
     assert_same(
-        &ulplab::sweep::lines::read(&measured.join("\n")).expect("records"),
+        &ulplab::run::lines::read(&measured.join("\n")).expect("records"),
         &run.records,
     );
     let end = lines.last().expect("a line");

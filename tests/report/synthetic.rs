@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use ulplab::experiment::{Experiment, Recipe, Role, Round, Rule, Segment, Statistic, Window};
 use ulplab::formats::Direction;
 use ulplab::gate::{Failures, Status, Verdict};
 use ulplab::record::{Phase, Record, Worst};
-use ulplab::sweep::experiment::{Experiment, Recipe, Role, Round, Rule, Segment, Statistic, Window};
-use ulplab::sweep::invocation::Invocation;
-use ulplab::sweep::run::{Manifest, RecipeInfo, Run};
-use ulplab::sweep::summary::Summary;
+use ulplab::run::invocation::Invocation;
+use ulplab::run::summary::Summary;
+use ulplab::run::{Manifest, RecipeInfo, Run};
 
 pub const LAYERS: u32 = 61;
 pub const HOSTILE: &str = "<b>&\"'|`x`\u{1b}[31m";

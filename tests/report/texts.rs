@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 
 use quick_junit::{NonSuccessKind, TestCaseStatus};
 use ulplab::gate::{Status, Verdict};
-use ulplab::report::{self, Outcome, REPORTS};
-use ulplab::sweep::run::Run;
+use ulplab::report;
+use ulplab::report::{Outcome, REPORTS};
+use ulplab::run::Run;
 
 use super::synthetic::{self, HOSTILE};
 

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
+use ulplab::commands::judge::load;
+use ulplab::experiment::{Experiment, Kind, Recipe, Rule, Statistic};
 use ulplab::gate::{Outcome, Status, Verdict};
 use ulplab::record::{Phase, Record};
 use ulplab::report;
-use ulplab::sweep::experiment::{Experiment, Kind, Recipe, Rule, Statistic};
-use ulplab::sweep::folder::Folder;
-use ulplab::sweep::judge::load;
-use ulplab::sweep::plan::Cell;
-use ulplab::sweep::run::{Hindrance, Manifest, RecipeInfo, Run};
+use ulplab::run::folder::Folder;
+use ulplab::run::plan::Cell;
+use ulplab::run::{Hindrance, Manifest, RecipeInfo, Run};
 
 use super::synthetic;
 

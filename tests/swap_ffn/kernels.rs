@@ -4,11 +4,11 @@ use reference::ops::linear::Linear;
 use reference::paths::swap_ffn::{Collapse, Config, Ffn, Film, LaneRule, Model, Router, State};
 use reference::{Numerics, Site, Tensor};
 use ulplab::formats::codec;
-use ulplab::kernels::Outputs;
-use ulplab::kernels::call::{Call, Runner};
-use ulplab::kernels::data::floats;
+use ulplab::ops::Outputs;
+use ulplab::ops::call::{Call, Runner};
+use ulplab::ops::data::floats;
 use ulplab::record::{Phase, Record};
-use ulplab::sweep::swap_ffn::{Kernels, Method, exact, measure};
+use ulplab::studies::swap_ffn::{Kernels, Method, exact, measure};
 
 use super::experiment;
 
@@ -121,7 +121,7 @@ impl Runner for Cpu {
 fn measured(recipe: &str, lossy: Option<bool>) -> Vec<Record> {
     let mut experiment = experiment();
     for source in &mut experiment.sources {
-        if let ulplab::sweep::source::Origin::SwapFfn(sizes) = &mut source.from {
+        if let ulplab::experiment::source::Origin::SwapFfn(sizes) = &mut source.from {
             sizes.collapse_r = Config::STANDARD.collapse_r;
         }
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::toolkit::Cubin;
-use crate::atomic::write_atomic;
+use ulplab_core::atomic::write_atomic;
 
 /// A folder of machine code. It may be deleted at any time.
 pub struct Cache(Option<PathBuf>);

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use cudarc::driver::{result, sys};
 
-use crate::error::{Error, Result};
+use ulplab_core::error::{Error, Result};
 
 /// The first GPU of the machine, and one stream on it. Used from one thread.
 pub struct Device {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{like, sequence};
-use crate::error::{Error, Result, did_you_mean};
-use crate::input;
+use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::input;
 
 /// A file of kernels.
 #[derive(Clone, Debug)]

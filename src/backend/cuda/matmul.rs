@@ -8,7 +8,7 @@ use super::device::{Device, Memory};
 use super::header::{Factor, Sum};
 use super::time::{Spread, Timer};
 use super::toolkit;
-use crate::error::{Error, Result};
+use ulplab_core::error::{Error, Result};
 
 /// Bytes that cuBLASLt may work in.
 static WORKSPACE: usize = 32 << 20;

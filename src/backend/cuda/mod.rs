@@ -4,7 +4,6 @@ mod cache;
 pub mod cubin;
 pub mod device;
 pub mod expr;
-pub mod guards;
 pub mod header;
 mod like;
 pub mod matmul;

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 
 use super::device::Shape;
 use super::expr::eval;
-use super::header::{self, Factor, Launch, Number, Variant};
+use super::header;
+use super::header::{Factor, Launch, Number, Variant};
 use super::matmul::Product;
 use super::sequence::{Turn, unroll};
-use crate::error::did_you_mean;
-use crate::kernels::Case;
+use ulplab_core::error::did_you_mean;
+use ulplab_core::ops::Case;
 
 /// What is put into the stream.
 #[derive(Clone, Debug, PartialEq)]

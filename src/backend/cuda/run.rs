@@ -1,15 +1,16 @@
 //! A variant run on a problem, with everything that shows it writing where or what it should not.
 
 use super::device::{Argument, Device, Function, Memory, Module};
-use super::guards::{self, Checked, GUARD, Guarded};
 use super::matmul::{Matmul, Operands};
 use super::plan::{Plan, Step, Work};
 use super::sequence::Turn;
 use super::time::{Replay, Spread, Stopwatch, Times};
-use crate::backend::checks::{Band, GUARD_BYTE, failures};
-use crate::error::{Error, Result};
-use crate::kernels::judge::Measured;
-use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::ops::checks::{Band, GUARD_BYTE, failures};
+use ulplab_core::ops::guards;
+use ulplab_core::ops::guards::{Checked, GUARD, Guarded};
+use ulplab_core::ops::judge::Measured;
+use ulplab_core::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 
 /// Most copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;

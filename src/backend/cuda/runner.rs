@@ -8,9 +8,9 @@ use super::header::{Source, Variant};
 use super::plan::Plan;
 use super::run::Running;
 use super::toolkit::Toolkit;
-use crate::error::{Error, Result};
-use crate::kernels::Outputs;
-use crate::kernels::call::{Call, Runner};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::ops::Outputs;
+use ulplab_core::ops::call::{Call, Runner};
 
 /// A thread that has the device for itself, and works on calls in the order in which they come.
 pub struct Worker {

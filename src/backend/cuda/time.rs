@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::device::{Device, Memory, cuda};
 use super::header::{Factor, Sum};
 use super::matmul::{Matmul, Operands, Product};
-use crate::error::Result;
-use crate::formats::element;
-use crate::kernels::Data;
+use ulplab_core::error::Result;
+use ulplab_core::formats::element;
+use ulplab_core::ops::Data;
 
 /// Microseconds of one repetition.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,9 +6,10 @@ use std::ptr::null;
 
 use libloading::Library;
 
-use super::cache::{self, Cache};
+use super::cache;
+use super::cache::Cache;
 use super::header::Source;
-use crate::error::{Error, Result};
+use ulplab_core::error::{Error, Result};
 
 /// What every kernel is compiled with: what is written is what is computed.
 pub const FLAGS: &[&str] = &[

@@ -13,12 +13,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::backend::checks::rerun;
-use crate::backend::cuda::guards::Checked;
-use crate::error::did_you_mean;
-use crate::input;
-use crate::kernels::{Buffer, Case, Outputs, Problem, Role, Scalar};
-use crate::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
+use ulplab_core::error::did_you_mean;
+use ulplab_core::input;
+use ulplab_core::ops::checks::rerun;
+use ulplab_core::ops::guards::Checked;
+use ulplab_core::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
+use ulplab_core::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -146,7 +146,7 @@ impl<'a> Program<'a> {
 }
 
 /// Writes the inputs of a problem as a program reads them; sizes, keys and scalars in the metadata, and what is to be written.
-pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> crate::error::Result<()> {
+pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> ulplab_core::error::Result<()> {
     let given: Vec<&Buffer> = problem
         .buffers
         .iter()

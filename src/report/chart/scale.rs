@@ -1,6 +1,6 @@
 //! From values to pixels, and where the ticks go.
 
-use super::super::number;
+use crate::report::number;
 
 /// A linear or logarithmic axis.
 #[derive(Clone, Debug)]

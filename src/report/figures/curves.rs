@@ -1,9 +1,9 @@
 //! Charts of a metric along steps, tokens or events, a line for each recipe.
 
-use super::super::Summarized;
-use super::super::chart::{Axis, Lines, Series};
-use super::super::recipes::Candidate;
 use super::{Figure, HALF, figure, fold};
+use crate::report::Summarized;
+use crate::report::chart::{Axis, Lines, Series};
+use crate::report::recipes::Candidate;
 
 /// What is drawn.
 pub struct Curves {

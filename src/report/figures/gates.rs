@@ -1,12 +1,13 @@
 //! Gates as lines across charts.
 
-use super::super::Summarized;
-use super::super::chart::Bound;
-use super::super::index::Quantity;
-use super::super::number;
-use super::super::verdicts;
-use crate::metrics::{self, Better, COSINE, Metric, RELATIVE_L2};
-use crate::sweep::experiment::Rule;
+use crate::experiment::Rule;
+use crate::report::Summarized;
+use crate::report::chart::Bound;
+use crate::report::index::Quantity;
+use crate::report::number;
+use crate::report::verdicts;
+use ulplab_core::metrics;
+use ulplab_core::metrics::{Better, COSINE, Metric, RELATIVE_L2};
 
 /// A gate that binds recipes of a chart.
 pub struct Line {

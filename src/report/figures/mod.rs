@@ -14,8 +14,8 @@ use super::number;
 use super::overview::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use super::{Summarized, kernels, recurrence, sources, swap_ffn};
-use crate::record::Phase::{Cumulative, Local};
-use crate::sweep::experiment::Kind;
+use crate::experiment::Kind;
+use ulplab_core::record::Phase::{Cumulative, Local};
 
 /// Charts under one heading.
 pub struct Section {

@@ -1,0 +1,161 @@
+//! Errors people meet, and the exit codes they end in.
+
+use std::path::{Path, PathBuf};
+
+/// What a command ends in; the number is the process's exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All gates hold, on everything that the experiment plans.
+    Pass = 0,
+    /// A bug of ulplab's.
+    Bug = 1,
+    /// Bad command line, experiment file or input data.
+    Usage = 2,
+    /// Not everything was judged.
+    NotJudged = 4,
+    /// Something the machine must have is not there (a device, a writable folder).
+    Setup = 96,
+    /// A gate failed.
+    GateFailed = 100,
+    /// The reference failed: it is not finite, or disagrees with its own check.
+    ReferenceFailed = 101,
+    /// The run is not complete, so it cannot be judged.
+    Incomplete = 103,
+    /// Interrupted by SIGINT or SIGTERM.
+    Interrupted = 130,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error a user can act on: each message names the file, the key or tensor, what was found and what was expected.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line asks for something that does not exist or does not fit.
+    #[error("{0}")]
+    Usage(String),
+    /// An experiment or manifest file is wrong; `message` holds line, key, and the nearest valid name.
+    #[error("{}: {message}", file.display())]
+    Config { file: PathBuf, message: String },
+    /// A data file (checkpoint, text, safetensors, npy, stored run) is wrong.
+    #[error("{}: {message}", file.display())]
+    Data { file: PathBuf, message: String },
+    /// The operating system refused to read or write.
+    #[error("{}: cannot {action}: {source}", file.display())]
+    Io {
+        file: PathBuf,
+        action: &'static str,
+        source: std::io::Error,
+    },
+    #[error("nothing selected: {0}")]
+    NothingSelected(String),
+    #[error("set-up: {0}")]
+    Setup(String),
+    #[error("the reference failed: {0}")]
+    Reference(String),
+    #[error("incomplete run: {0}")]
+    Incomplete(String),
+    #[error("interrupted; finished cells are kept, go on with --resume")]
+    Interrupted,
+}
+
+impl Error {
+    pub fn config(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
+        Self::Config {
+            file: file.as_ref().to_path_buf(),
+            message: message.into(),
+        }
+    }
+
+    pub fn data(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
+        Self::Data {
+            file: file.as_ref().to_path_buf(),
+            message: message.into(),
+        }
+    }
+
+    /// For `map_err`: `action` completes "cannot …".
+    pub fn io(file: impl AsRef<Path>, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        let file = file.as_ref().to_path_buf();
+        move |source| Self::Io { file, action, source }
+    }
+
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_) | Self::Config { .. } | Self::Data { .. } => Exit::Usage,
+            // A file to read that is not there was misnamed; what else the system refuses is the machine's matter.
+            Self::Io { source, action, .. }
+                if source.kind() == std::io::ErrorKind::NotFound
+                    && (action.starts_with("read") || action.starts_with("open")) =>
+            {
+                Exit::Usage
+            }
+            Self::Io { .. } | Self::Setup(_) => Exit::Setup,
+            Self::NothingSelected(_) => Exit::NotJudged,
+            Self::Reference(_) => Exit::ReferenceFailed,
+            Self::Incomplete(_) => Exit::Incomplete,
+            Self::Interrupted => Exit::Interrupted,
+        }
+    }
+}
+
+/// Names of a family that an error lists at most.
+const LISTED: usize = 8;
+
+/// The names among `valid` that `wrong` may stand for, worded for the end of an error message, or nothing if none is near.
+///
+/// Upper and lower case are the same. A name that is one slip away comes first, then all names that begin with `wrong` and
+/// those that have it as the end of a word, then the nearest name.
+pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
+    let wrong = wrong.to_lowercase();
+    let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
+    let slips = |name: &str| 1 + name.len() / 3;
+    let distances = valid
+        .iter()
+        .filter(|(lower, name)| wrong.len().abs_diff(lower.len()) <= slips(name))
+        .map(|(lower, name)| (strsim::damerau_levenshtein(&wrong, lower), *name));
+    let nearest = distances.min().filter(|(distance, name)| *distance <= slips(name));
+    let family = |belongs: &dyn Fn(&str) -> bool| -> Vec<&str> {
+        let names = valid.iter().filter(|(lower, _)| wrong.len() > 2 && belongs(lower));
+        names.map(|(_, name)| *name).collect()
+    };
+    let begins = family(&|name| name.starts_with(&wrong));
+    let has = family(&|name| name.split('_').any(|word| word.ends_with(&wrong)));
+    match (nearest, begins.as_slice(), has.as_slice()) {
+        (Some((0 | 1, name)), ..) => or(&[name]),
+        (_, begins @ [_, ..], has) | (_, begins @ [], has @ [_, ..]) => {
+            let more = has.iter().filter(|name| !begins.contains(name));
+            or(&begins.iter().chain(more).copied().collect::<Vec<_>>())
+        }
+        (Some((_, name)), ..) => or(&[name]),
+        _ => String::new(),
+    }
+}
+
+/// `; did you mean 'a', 'b' or 'c'?`
+fn or(names: &[&str]) -> String {
+    let quoted = |names: &[&str]| -> Vec<String> { names.iter().map(|name| format!("'{name}'")).collect() };
+    let listed = quoted(&names[..names.len().min(LISTED)]);
+    match listed.split_last() {
+        Some((last, [])) => format!("; did you mean {last}?"),
+        Some((last, others)) => format!("; did you mean {} or {last}?", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// `1 tensor`, `2 tensors`.
+pub fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+/// A checkpoint is checked when it is opened, so what is wrong later is the reference's error.
+#[expect(
+    clippy::from_over_into,
+    reason = "a second `From` of errors leaves open what `?` in closures turns into"
+)]
+impl Into<Error> for reference::paths::Invalid {
+    fn into(self) -> Error {
+        Error::Reference(self.to_string())
+    }
+}

@@ -1,0 +1,430 @@
+//! Scales of NVFP4: E4M3 per block of E2M1, alone or under a second, f32 level.
+//!
+//! Libraries agree on what the bytes mean up to the last bit of the product, and differ in how they pick them. A rule is
+//! a row of data. `amax_b` is the largest magnitude of a block, `amax` that of all blocks under one f32; `G` is the f32
+//! that values are multiplied by, `span/amax`, and `g` the one that codes are multiplied by; both are 1 where there is
+//! one level.
+
+use super::element::{Cast, UE4M3_CAST};
+use super::nvfp4_select;
+use super::nvfp4_select::Select;
+use super::scale::{INFINITY_BITS, Operation};
+
+/// Which f32 is stored above the block scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Global {
+    /// None: one level.
+    Absent,
+    Amax,
+    /// `g = amax/span`.
+    Decode,
+    /// `G = span/amax`.
+    Encode,
+}
+
+/// The scale of a block before its cast to E4M3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockScale {
+    /// `amax_b·(G·fl32(1/6))`.
+    AmaxTimesSixth,
+    /// `G·(amax_b·fl32(1/6))`.
+    SixthTimesG,
+    /// `(amax_b/6)·G`.
+    QuotientTimesG,
+    /// `(amax_b/6)/g`.
+    QuotientOverG,
+    /// `amax_b/(6·g)`.
+    OverSixG,
+}
+
+/// How elements are divided, `s` being the value of the stored E4M3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Division {
+    /// `x·min(1/(s·fl32(1/G)), FLT_MAX)`.
+    Reciprocal,
+    /// `x·(1/(s·fl32(1/G)))`, infinite for `s = 0`; a block of zeros has codes 0.
+    Unclamped,
+    /// `x·((1/g)/s)`.
+    InverseOver,
+    /// `x/(s·g)`.
+    Over,
+}
+
+/// A rule for E4M3 scales of E2M1 elements.
+#[derive(Debug)]
+pub struct Nvfp4Rule {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub stored: Global,
+    /// The largest value per unit of `g`: 448·6, or less to leave room.
+    pub span: f32,
+    pub scale: BlockScale,
+    /// The scale before its cast is at least this.
+    pub floor: f32,
+    /// The scale of a block of zeros before its cast.
+    pub zero_block: f32,
+    pub division: Division,
+    /// Blocks whose scale underflows to 0 have codes 0, whatever is in them.
+    pub drops_zero_scale: bool,
+    /// −0 is stored as +0.
+    pub unsigned_zero: bool,
+    /// How one of several scales is chosen.
+    pub select: Select,
+    /// The library's kernel takes an approximate reciprocal (≤ 1 ulp) where the rule is exact: its scale may be one code
+    /// off, and its elements one step.
+    pub approximate: bool,
+}
+
+impl PartialEq for Nvfp4Rule {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+/// The factors of the level above the block scales.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Level {
+    /// What is stored.
+    pub stored: f32,
+    /// `G`.
+    pub encode: f32,
+    /// `fl32(1/G)`.
+    pub inverse: f32,
+    /// `g`.
+    pub decode: f32,
+}
+
+impl Level {
+    /// No such level.
+    pub const ONE: Self = Self {
+        stored: 1.0,
+        encode: 1.0,
+        inverse: 1.0,
+        decode: 1.0,
+    };
+}
+
+const SIXTH: f32 = 1.0 / 6.0;
+
+/// Like `f32::min(x, f32::MAX)`, but keeps NaN.
+#[inline(always)]
+pub(super) fn finite(x: f32) -> f32 {
+    if x > f32::MAX { f32::MAX } else { x }
+}
+
+/// `1` for what nothing can be divided by.
+fn nonzero(x: f32) -> f32 {
+    if x == 0.0 { 1.0 } else { x }
+}
+
+impl Nvfp4Rule {
+    /// The level of an `amax`; one that is not finite makes everything under it NaN.
+    pub(super) fn level(&self, amax: f32) -> Level {
+        let amax = if amax.is_finite() { amax } else { f32::NAN };
+        let encode = |amax: f32| nonzero(if amax == 0.0 { 1.0 } else { finite(self.span / amax) });
+        self.stored_level(match self.stored {
+            Global::Absent => return Level::ONE,
+            Global::Amax => amax,
+            Global::Decode => amax / self.span,
+            Global::Encode => encode(amax),
+        })
+    }
+
+    /// The level of a stored f32.
+    pub(super) fn stored_level(&self, stored: f32) -> Level {
+        match self.stored {
+            Global::Absent => Level::ONE,
+            Global::Amax => {
+                let encode = nonzero(if stored == 0.0 { 1.0 } else { finite(self.span / stored) });
+                Level {
+                    stored,
+                    encode,
+                    inverse: 1.0 / encode,
+                    decode: stored / self.span,
+                }
+            }
+            // A tensor of zeros has g = 0; libraries make NaN of it, or have the caller avoid it.
+            Global::Decode => Level {
+                stored,
+                encode: 1.0 / nonzero(stored),
+                inverse: nonzero(stored),
+                decode: nonzero(stored),
+            },
+            Global::Encode => Level {
+                stored,
+                encode: stored,
+                inverse: 1.0 / stored,
+                decode: 1.0 / stored,
+            },
+        }
+    }
+
+    /// Stores the codes for the bits of largest magnitudes, and gives the factors of elements.
+    #[inline(always)]
+    pub(super) fn encode(
+        &self,
+        amax: &[u32],
+        (x, width): (&[f32], usize),
+        level: &Level,
+        stored: &mut [u8],
+        factors: &mut [f32],
+    ) {
+        // Constants for the default, so that its loops vectorise.
+        match (self.scale, self.division) {
+            (BlockScale::AmaxTimesSixth, Division::Reciprocal) => {
+                self.scales(BlockScale::AmaxTimesSixth, amax, level, factors);
+                self.codes((x, width), amax, level, factors, stored);
+                self.factors(Division::Reciprocal, amax, stored, level, factors);
+            }
+            (scale, division) => {
+                self.scales(scale, amax, level, factors);
+                self.codes((x, width), amax, level, factors, stored);
+                self.factors(division, amax, stored, level, factors);
+            }
+        }
+    }
+
+    /// Scales of blocks before their cast.
+    #[inline(always)]
+    fn scales(&self, scale: BlockScale, amax: &[u32], level: &Level, out: &mut [f32]) {
+        let sixth = level.encode * SIXTH;
+        for (bits, out) in amax.iter().zip(out) {
+            let amax = if *bits < INFINITY_BITS {
+                f32::from_bits(*bits)
+            } else {
+                f32::NAN
+            };
+            let scale = match scale {
+                BlockScale::AmaxTimesSixth => amax * sixth,
+                BlockScale::SixthTimesG => level.encode * (amax * SIXTH),
+                BlockScale::QuotientTimesG => (amax / 6.0) * level.encode,
+                BlockScale::QuotientOverG => (amax / 6.0) / level.decode,
+                BlockScale::OverSixG => amax / (6.0 * level.decode),
+            };
+            let scale = if amax == 0.0 { self.zero_block } else { scale };
+            // Unlike `f32::max` this keeps NaN. Infinities, where G is large, saturate in the cast.
+            *out = if scale < self.floor { self.floor } else { scale };
+        }
+    }
+
+    #[inline(always)]
+    fn codes(&self, (x, width): (&[f32], usize), amax: &[u32], level: &Level, scales: &[f32], stored: &mut [u8]) {
+        if self.select == Select::One {
+            scales
+                .iter()
+                .zip(stored)
+                .for_each(|(scale, code)| *code = UE4M3_CAST.encode(*scale) as u8);
+            return;
+        }
+        for (((block, amax), scale), code) in x.chunks(width).zip(amax).zip(scales).zip(stored) {
+            *code = nvfp4_select::best(self, *amax, *scale, block, level);
+        }
+    }
+
+    /// Factors of elements under stored scales.
+    #[inline(always)]
+    fn factors(&self, division: Division, amax: &[u32], stored: &[u8], level: &Level, out: &mut [f32]) {
+        for ((amax, code), out) in amax.iter().zip(stored).zip(out) {
+            let scale = UE4M3_CAST.decode(u32::from(*code));
+            *out = self.factor(division, *amax, scale, level);
+        }
+    }
+
+    /// The factor of elements of a block with that largest magnitude, under a scale.
+    #[inline(always)]
+    pub(super) fn factor(&self, division: Division, amax: u32, scale: f32, level: &Level) -> f32 {
+        let factor = match division {
+            Division::Reciprocal => finite(1.0 / (scale * level.inverse)),
+            Division::Unclamped if amax == 0 => 0.0,
+            Division::Unclamped => 1.0 / (scale * level.inverse),
+            Division::InverseOver => level.encode / scale,
+            // A step that underflows to 0 holds zeros only; dividing by it would make NaN of them.
+            Division::Over if scale * level.decode == 0.0 => f32::INFINITY,
+            Division::Over => scale * level.decode,
+        };
+        if self.drops_zero_scale && scale == 0.0 {
+            0.0
+        } else {
+            factor
+        }
+    }
+
+    pub(super) fn operation(&self) -> Operation {
+        Operation {
+            divide: self.division == Division::Over,
+            zero: if self.unsigned_zero { 0.0 } else { -0.0 },
+        }
+    }
+
+    /// What the elements are multiplied by, from the block scale's value.
+    #[inline(always)]
+    pub(super) fn decode(&self, scale: f32, level: &Level) -> f32 {
+        match self.stored {
+            Global::Absent => scale,
+            Global::Amax => scale * level.stored * (1.0 / self.span),
+            Global::Decode => scale * level.stored,
+            Global::Encode => scale * level.inverse,
+        }
+    }
+}
+
+pub(super) const fn rule(name: &'static str, doc: &'static str) -> Nvfp4Rule {
+    Nvfp4Rule {
+        name,
+        doc,
+        stored: Global::Amax,
+        span: 2688.0,
+        scale: BlockScale::AmaxTimesSixth,
+        floor: 0.0,
+        zero_block: 0.0,
+        division: Division::Reciprocal,
+        drops_zero_scale: false,
+        unsigned_zero: false,
+        select: Select::One,
+        approximate: false,
+    }
+}
+
+const fn single(name: &'static str, doc: &'static str) -> Nvfp4Rule {
+    Nvfp4Rule {
+        stored: Global::Absent,
+        scale: BlockScale::SixthTimesG,
+        ..rule(name, doc)
+    }
+}
+
+/// Rules with one level; the first is the default.
+pub const NVFP4_SINGLE_RULES: &[&Nvfp4Rule] = &[&FLASHINFER, &TORCHAO_SINGLE, &V41];
+
+/// Rules with two levels; the first is the default.
+pub const NVFP4_RULES: &[&Nvfp4Rule] = &[
+    &TE,
+    &TORCHAO,
+    &TORCHAO_TRITON,
+    &MODELOPT,
+    &VLLM,
+    &FLASHINFER_TWO,
+    &FLASHINFER_EXACT,
+    &FOUROVERSIX,
+    &nvfp4_select::TE46_MAE,
+    &nvfp4_select::TE46_MSE,
+    &nvfp4_select::TE46_MAE_256,
+    &nvfp4_select::TE46_MSE_256,
+    &nvfp4_select::TE46_MAE_F16,
+    &nvfp4_select::TE46_MSE_F16,
+    &nvfp4_select::TE46_MAE_256_F16,
+    &nvfp4_select::TE46_MSE_256_F16,
+    &nvfp4_select::SEARCH,
+];
+
+pub static FLASHINFER: Nvfp4Rule = Nvfp4Rule {
+    approximate: true,
+    ..single(
+        "flashinfer",
+        "s = e4m3(amax_b·fl32(1/6)), elements x·min(fl32(1/s), FLT_MAX): FlashInfer with global scale 1, its rcp.approx \
+         taken as exact; a block below 6·2^-10 has s = 0 and is lost",
+    )
+};
+
+pub static TORCHAO_SINGLE: Nvfp4Rule = Nvfp4Rule {
+    scale: BlockScale::QuotientTimesG,
+    floor: 1.0 / 64.0,
+    ..single(
+        "torchao",
+        "s = e4m3(max(amax_b/6, 2^-6)), elements x·fl32(1/s) (torchao)",
+    )
+};
+
+pub static V41: Nvfp4Rule = Nvfp4Rule {
+    floor: 1.0 / 512.0,
+    division: Division::Over,
+    unsigned_zero: true,
+    ..single(
+        "v41",
+        "s = e4m3(max(amax_b·fl32(1/6), 2^-9)), elements x/s with −0 stored as +0 (SGLang: DeepSeek-V4.1 FP4 KV)",
+    )
+};
+
+pub static TE: Nvfp4Rule = rule(
+    "te",
+    "stores amax; G = min(2688/amax, FLT_MAX), s = e4m3(amax_b·(G·fl32(1/6))), elements x·min(1/(s·fl32(1/G)), FLT_MAX), \
+     value q·(s·amax·fl32(1/2688)) (TransformerEngine)",
+);
+
+pub static TORCHAO: Nvfp4Rule = Nvfp4Rule {
+    stored: Global::Decode,
+    scale: BlockScale::QuotientOverG,
+    floor: 1.0 / 64.0,
+    division: Division::InverseOver,
+    ..rule(
+        "torchao",
+        "stores g = amax/2688; s = e4m3(max((amax_b/6)/g, 2^-6)), elements x·((1/g)/s), value q·(s·g) (torchao 0.18 and \
+         main); a tensor of zeros has g = 0",
+    )
+};
+
+pub static TORCHAO_TRITON: Nvfp4Rule = Nvfp4Rule {
+    stored: Global::Encode,
+    scale: BlockScale::QuotientTimesG,
+    floor: 1.0 / 64.0,
+    ..rule(
+        "torchao_triton",
+        "stores G = min(2688/amax, FLT_MAX); s = e4m3(max((amax_b/6)·G, 2^-6)), elements x·min(1/(s·fl32(1/G)), FLT_MAX) \
+         (torchao's Triton kernel for training)",
+    )
+};
+
+pub static MODELOPT: Nvfp4Rule = Nvfp4Rule {
+    stored: Global::Decode,
+    scale: BlockScale::OverSixG,
+    zero_block: 1.0,
+    division: Division::Over,
+    unsigned_zero: true,
+    ..rule(
+        "modelopt",
+        "stores g = amax/2688; s = e4m3(amax_b/(6·g)), 1 for a block of zeros, elements x/(s·g), value q·(s·g) (NVIDIA \
+         ModelOpt, checkpoints' weight_scale_2)",
+    )
+};
+
+const VLLM_RULE: Nvfp4Rule = Nvfp4Rule {
+    stored: Global::Encode,
+    scale: BlockScale::SixthTimesG,
+    division: Division::Unclamped,
+    drops_zero_scale: true,
+    approximate: true,
+    ..rule(
+        "vllm",
+        "stores G = 2688/amax; s = e4m3(G·(amax_b·fl32(1/6))), elements x·(1/(s·fl32(1/G))), 0 where s = 0 (vLLM, its \
+         rcp.approx taken as exact)",
+    )
+};
+
+pub static VLLM: Nvfp4Rule = VLLM_RULE;
+
+pub static FLASHINFER_TWO: Nvfp4Rule = Nvfp4Rule {
+    name: "flashinfer",
+    doc: "vllm's, but a block whose s underflows to 0 gets the codes of x·∞ (FlashInfer, its rcp.approx taken as exact)",
+    drops_zero_scale: false,
+    ..VLLM_RULE
+};
+
+pub static FLASHINFER_EXACT: Nvfp4Rule = Nvfp4Rule {
+    stored: Global::Encode,
+    ..rule(
+        "flashinfer_exact",
+        "stores G = 2688/amax; s and elements by te's formulas (FlashInfer's exact mode)",
+    )
+};
+
+pub static FOUROVERSIX: Nvfp4Rule = Nvfp4Rule {
+    stored: Global::Encode,
+    scale: BlockScale::QuotientTimesG,
+    division: Division::Unclamped,
+    drops_zero_scale: true,
+    ..rule(
+        "fouroversix",
+        "stores G = 2688/amax; s = e4m3((amax_b/6)·G), elements x·(1/(s·fl32(1/G))), 0 where s = 0 (fouroversix without \
+         its selection; the published NVFP4 training recipe)",
+    )
+};

@@ -1,0 +1,78 @@
+//! Block formats one scale and one element at a time, for judging codes that someone else has chosen.
+
+use super::block::{Format, Scaling};
+use super::codes;
+use super::element::Repr;
+use super::nvfp4::Level;
+use super::scale::{Operation, Scale, Target};
+
+/// A block format with one scale per block, under a given f32 where it has a level above.
+pub struct Single {
+    format: Format,
+    scale: Scale,
+    level: Level,
+    repr: Repr,
+    operation: Operation,
+}
+
+impl Single {
+    /// None where the format has no scales, or zero points beside them.
+    pub fn new(format: &Format, stored: f32) -> Option<Self> {
+        let Scaling { scale, .. } = format.scaling.filter(|_| format.zero_point().is_none())?;
+        let level = format
+            .second_level()
+            .map_or(Level::ONE, |(rule, _)| rule.stored_level(stored));
+        Some(Self {
+            format: *format,
+            scale,
+            level,
+            repr: format.repr(),
+            operation: scale.division(),
+        })
+    }
+
+    /// Bytes of a scale.
+    pub fn scale_bytes(&self) -> usize {
+        self.scale.bytes()
+    }
+
+    /// The code at an index of packed codes.
+    pub fn code_at(&self, data: &[u8], at: usize) -> u32 {
+        codes::code_at(data, self.format.element.stored_bits(), at).into()
+    }
+
+    /// A code as a number that grows with the value; −0 is below +0.
+    pub fn rank(&self, code: u32) -> i32 {
+        let sign = 1 << (self.format.element.bits - 1);
+        let magnitude = (code & (sign - 1)) as i32;
+        if code & sign == 0 { magnitude } else { -1 - magnitude }
+    }
+
+    /// The bytes, little-endian, of the scale of a block with that largest magnitude. They grow with it, NaN last.
+    pub fn scale(&self, amax: f32) -> u32 {
+        let target = Target {
+            level: self.level,
+            ..Target::alone(self.format.element)
+        };
+        let mut stored = [0; 4];
+        let stored_bytes = &mut stored[..self.scale.bytes()];
+        let amax = [amax.to_bits() & 0x7fff_ffff];
+        self.scale.encode(&amax, (&[], 1), &target, stored_bytes, &mut [0.0]);
+        u32::from_le_bytes(stored)
+    }
+
+    /// What elements are multiplied or divided by under a scale.
+    pub fn factor(&self, scale: u32, amax: f32) -> f32 {
+        self.scale.factor(&scale.to_le_bytes(), amax.to_bits(), &self.level)
+    }
+
+    /// An element under a factor, before its cast.
+    pub fn scaled(&self, x: f32, factor: f32) -> f32 {
+        self.operation.apply(factor, x)
+    }
+
+    /// The code of an element under a factor.
+    pub fn code(&self, x: f32, factor: f32) -> u32 {
+        u32::from(self.repr.encode(self.scaled(x, factor)))
+    }
+}

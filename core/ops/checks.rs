@@ -1,0 +1,138 @@
+//! What is said of a kernel besides its outputs: bytes around buffers, inputs, a second run.
+
+use rayon::prelude::*;
+
+use super::judge::{Judge, Measured};
+use super::{Buffer, Outputs, Problem};
+use crate::metrics::VIOLATIONS;
+use crate::record::Failure;
+
+/// What guard bands hold.
+pub const GUARD_BYTE: u8 = 0xc3;
+
+/// Bytes before or behind a buffer, as a kernel left them.
+pub struct Band {
+    /// The buffer, or scratch.
+    pub of: String,
+    pub behind: bool,
+    pub bytes: Vec<u8>,
+}
+
+/// Bytes of guard bands that were written.
+pub fn guards(bands: &[Band]) -> Measured {
+    let all = bands.iter().map(|band| band.bytes.len()).sum();
+    let (counts, said): (Vec<usize>, Vec<String>) = bands.iter().filter_map(Band::touched).unzip();
+    let count = counts.iter().sum();
+    violations("guards", count, all, || Failure {
+        message: format!(
+            "guards: {count} bytes were written where none may be: {}",
+            said.join("; ")
+        ),
+        bound: Some(0.0),
+        why: "a kernel writes its buffers and nothing else".into(),
+        pattern: said.join("; "),
+        ..Failure::default()
+    })
+}
+
+impl Band {
+    /// How many bytes were written, and where.
+    fn touched(&self) -> Option<(usize, String)> {
+        let wrong = |byte: &u8| *byte != GUARD_BYTE;
+        let first = self.bytes.iter().position(wrong)?;
+        let last = self.bytes.iter().rposition(wrong)?;
+        let count = self.bytes.iter().filter(|byte| wrong(byte)).count();
+        let place = match self.behind {
+            true => format!("behind '{}', {first} to {last} bytes after its end", self.of),
+            false => {
+                let [first, last] = [first, last].map(|at| self.bytes.len() - at);
+                format!("before '{}', {first} to {last} bytes ahead of its start", self.of)
+            }
+        };
+        Some((count, format!("{count} {place}")))
+    }
+}
+
+/// Bytes of inputs that changed: each with what it holds now.
+pub fn inputs(inputs: &[(&Buffer, Vec<u8>)]) -> Measured {
+    let pairs = inputs
+        .iter()
+        .map(|(buffer, now)| (*buffer, &buffer.bytes[..], &now[..]));
+    changed(
+        "inputs",
+        pairs,
+        "an input was changed",
+        "a kernel leaves its inputs as they are",
+    )
+}
+
+/// Bytes in which two runs of a problem differ.
+pub fn rerun(problem: &Problem, first: &Outputs, second: &Outputs) -> Measured {
+    let pairs = first.0.iter().filter_map(|(name, bytes)| {
+        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
+        Some((buffer, &bytes[..], second.get(name)))
+    });
+    let why =
+        "two runs on the same inputs leave the same bytes, unless it is said why they may differ (`nondeterministic`)";
+    changed("rerun", pairs, "a second run left other bytes", why)
+}
+
+/// Bytes that are not as they were before, and the first element that is not.
+fn changed<'a>(
+    site: &'static str,
+    pairs: impl Iterator<Item = (&'a Buffer, &'a [u8], &'a [u8])>,
+    what: &str,
+    why: &'static str,
+) -> Measured {
+    let (mut count, mut all, mut first) = (0, 0, None);
+    for (buffer, before, now) in pairs {
+        let differ = differing(before, now);
+        (count, all) = (count + differ, all + before.len());
+        if differ > 0 {
+            first = first.or(Some((buffer, before, now)));
+        }
+    }
+    violations(site, count, all, || {
+        let (buffer, before, now) = first.expect("some byte differs");
+        let judge = Judge::equal(buffer.name, buffer.dtype, &buffer.shape, before.to_vec(), why);
+        let said = judge.of(&Outputs(vec![(buffer.name, now.to_vec())]));
+        let failure = said.into_iter().find_map(|measured| measured.failure);
+        let failure = *failure.expect("some element differs");
+        Failure {
+            message: format!("{what}: {}", failure.message),
+            ..failure
+        }
+    })
+}
+
+fn differing(a: &[u8], b: &[u8]) -> usize {
+    let chunks = a.par_chunks(1 << 16).zip(b.par_chunks(1 << 16));
+    chunks
+        .map(|(a, b)| {
+            if a == b {
+                0
+            } else {
+                a.iter().zip(b).filter(|(a, b)| a != b).count()
+            }
+        })
+        .sum()
+}
+
+fn violations(output: &'static str, count: usize, of: usize, failure: impl FnOnce() -> Failure) -> Measured {
+    let failure = (count > 0).then(|| Box::new(failure()));
+    Measured {
+        output,
+        metric: &VIOLATIONS,
+        value: count as f64,
+        n: of as u64,
+        worst: failure.as_ref().and_then(|failure| failure.worst.clone()),
+        failure,
+    }
+}
+
+/// What says that a kernel is wrong.
+pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
+    measured
+        .iter()
+        .filter(|measured| measured.metric == &VIOLATIONS && measured.value != 0.0)
+}

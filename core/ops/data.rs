@@ -1,0 +1,145 @@
+//! What problems are filled with.
+
+use std::sync::Mutex;
+
+use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::{Case, Inputs};
+use crate::random::stream;
+use crate::tensorfile::TensorFile;
+
+/// What passes at one site of one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    pub layer: Option<u32>,
+    pub cols: usize,
+    pub values: Vec<f32>,
+}
+
+/// Looks up what passes at the sites a pattern means.
+pub type Sites<'a> = dyn Fn(&str) -> Result<Vec<Rows>, String> + Send + Sync + 'a;
+
+/// Numbers that depend on the seed and what they are for, and activations of the model.
+pub struct Data<'a> {
+    seed: u64,
+    sites: &'a Sites<'a>,
+    /// The last answer: the variants of an operation ask for the same.
+    seen: Mutex<Option<(String, Vec<Rows>)>>,
+}
+
+/// Elements drawn from a stream of their own, so that any number of threads draws the same.
+const CHUNK: usize = 1 << 16;
+
+impl<'a> Data<'a> {
+    pub fn new(seed: u64, sites: &'a Sites<'a>) -> Self {
+        let seen = Mutex::new(None);
+        Self { seed, sites, seen }
+    }
+
+    /// N(0, 1).
+    pub fn normal(&self, purpose: &str, len: usize) -> Vec<f32> {
+        let mut values = vec![0.0; len];
+        values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
+            let mut rng = stream(self.seed, &format!("{purpose}/{chunk}"));
+            values.iter_mut().for_each(|x| *x = StandardNormal.sample(&mut rng));
+        });
+        values
+    }
+
+    /// Any bytes.
+    pub fn bytes(&self, purpose: &str, len: usize) -> Vec<u8> {
+        use rand_chacha::rand_core::Rng;
+        let mut bytes = vec![0; len];
+        bytes.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, bytes)| {
+            stream(self.seed, &format!("{purpose}/{chunk}")).fill_bytes(bytes);
+        });
+        bytes
+    }
+
+    /// The bytes of a buffer in the user's file, if the case reads one that has it.
+    pub fn given(&self, case: &Case, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Option<Vec<u8>>, String> {
+        let Inputs::File(path) = case.inputs else {
+            return Ok(None);
+        };
+        let file = TensorFile::open(path).map_err(|error| error.to_string())?;
+        let Some(found) = file.get(name) else {
+            return Ok(None);
+        };
+        if (found.dtype, found.shape) == (dtype, shape) {
+            return Ok(Some(found.bytes.to_vec()));
+        }
+        let (is, has) = (found.dtype, found.shape);
+        Err(format!("{path}: '{name}' is {is} {has:?}, expected {dtype} {shape:?}"))
+    }
+
+    /// What passes at a site of the model in every layer that has it, first to last.
+    pub fn site(&self, pattern: &str) -> Result<Vec<Rows>, String> {
+        let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((last, rows)) = &*seen
+            && last == pattern
+        {
+            return Ok(rows.clone());
+        }
+        let rows = (self.sites)(pattern)?;
+        *seen = Some((pattern.into(), rows.clone()));
+        Ok(rows)
+    }
+
+    /// `[rows, cols]` of what passes at a site: as many tokens of every layer that has it as make up the rows.
+    pub fn site_rows(&self, pattern: &str, rows: usize, cols: usize) -> Result<Vec<f32>, String> {
+        let layers = self.site(pattern)?;
+        let each = rows.div_ceil(layers.len().max(1)) * cols;
+        let mut values = Vec::with_capacity(rows * cols);
+        for layer in &layers {
+            if layer.cols != cols || layer.values.len() < each {
+                let found = layer.values.len() / layer.cols.max(1);
+                return Err(format!(
+                    "site '{pattern}' has {found} rows of {} in a layer, but the case takes {} of {cols}",
+                    layer.cols,
+                    each / cols
+                ));
+            }
+            values.extend_from_slice(&layer.values[..each]);
+        }
+        if values.len() < rows * cols {
+            return Err(format!("no layer has a site '{pattern}'"));
+        }
+        values.truncate(rows * cols);
+        Ok(values)
+    }
+}
+
+/// Rounds to bfloat16, nearest even.
+pub fn round_to_bf16(values: &mut [f32]) {
+    values
+        .par_iter_mut()
+        .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
+}
+
+/// The bytes of values as bfloat16, nearest even.
+pub fn bf16_bytes(values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * values.len()];
+    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(2));
+    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&half::bf16::from_f32(*x).to_le_bytes()));
+    bytes
+}
+
+/// The bytes of values as f32.
+pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 4 * values.len()];
+    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(4));
+    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&x.to_le_bytes()));
+    bytes
+}
+
+/// The values of bytes in bfloat16 or f32, by the size of an element.
+pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
+    let value = |bytes: &[u8]| match *bytes {
+        [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
+        _ => unreachable!("numbers of {} bytes", bytes.len()),
+    };
+    bytes.par_chunks_exact(size).map(value).collect()
+}

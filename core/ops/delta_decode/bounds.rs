@@ -1,0 +1,179 @@
+//! How far off one token's outputs may be in f32, to first order and a hundredth more.
+
+use rayon::prelude::*;
+
+use super::Step;
+use crate::ops::judge::bf16_error;
+
+/// Half an ulp of f32, relative.
+const UNIT: f64 = 1.0 / (1 << 24) as f64;
+
+/// What products and exponentials below the normal numbers are off by, for each unit of what they multiply.
+const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
+
+/// β below this may be 0, since what it is the inverse of is nearly infinite.
+const LOST: f64 = 1.0 / (1u128 << 126) as f64;
+
+/// What errors come of.
+pub(super) struct Bounds {
+    step: Step,
+    /// Of every value head of every token, its decays α and their relative errors: one of each, or K.
+    decays: Vec<[f64; 2]>,
+    /// k normalised, `[B, H, K]`.
+    k: Vec<f64>,
+    /// The error of k dᵀ for each unit of k, `[B, HV, V]`.
+    written: Vec<f64>,
+    /// The error of o before it is rounded, `[B, HV, V]`; below 0 where it must be exact.
+    o: Vec<f64>,
+}
+
+impl Bounds {
+    pub fn new(owned: Step) -> Result<Self, String> {
+        let step = &owned;
+        let [q, k, g, beta] = step.prepared()?;
+        let sizes = step.sizes;
+        let (heads, values) = (sizes.heads, sizes.value_heads());
+        let decays = (0..g.data.len()).into_par_iter();
+        let decays: Vec<[f64; 2]> = decays.map(|at| step.decay(at, g.data[at])).collect();
+        let tokens = step.indices.par_iter().enumerate();
+        let errors = tokens.flat_map_iter(|(token, &slot)| {
+            let (q, k, decays, beta) = (&q, &k, &decays, &beta);
+            (0..values).map(move |head| {
+                let at = token * values + head;
+                let key = token * heads + head / sizes.group;
+                let one = Head {
+                    q: q.row(key),
+                    k: k.row(key),
+                    decays: &decays[at * sizes.gates..][..sizes.gates],
+                    beta: beta.data[at],
+                    scale: (sizes.key as f64).powf(-0.5),
+                    v: &step.v[at * sizes.value..][..sizes.value],
+                    vk: step.vk,
+                };
+                match usize::try_from(slot) {
+                    Ok(slot) => {
+                        let bytes = sizes.matrix() * step.size;
+                        let state = &step.state[(slot * values + head) * bytes..][..bytes];
+                        one.errors(state, step.size)
+                    }
+                    Err(_) => vec![[0.0, -1.0]; sizes.value],
+                }
+            })
+        });
+        let errors: Vec<Vec<[f64; 2]>> = errors.collect();
+        let (written, o) = errors.into_iter().flatten().map(|[written, o]| (written, o)).unzip();
+        Ok(Self {
+            decays,
+            k: k.data,
+            written,
+            o,
+            step: owned,
+        })
+    }
+
+    /// Of number `at` of the pool, which should be `want`; below 0 if no token has it, since then its bits must stay.
+    pub fn state(&self, at: usize, want: f64) -> f64 {
+        let step = &self.step;
+        let Some((head, [key, value])) = step.place(at) else {
+            return -1.0;
+        };
+        let sizes = step.sizes;
+        let values = sizes.value_heads();
+        let [decay, relative] = self.decays[head * sizes.gates + key % sizes.gates];
+        let key_head = head / values * sizes.heads + head % values / sizes.group;
+        let before = number(&step.state, step.size, at).abs();
+        // α S and k dᵀ are rounded, and their sum.
+        let decayed = before * (decay * (relative + UNIT) + LEAST);
+        let written = self.k[key_head * sizes.key + key].abs() * self.written[head * sizes.value + value];
+        let error = 1.01 * (decayed + written + UNIT * want.abs() + LEAST);
+        if step.size == 4 { error } else { bf16_error(want, error) }
+    }
+
+    /// Of number `at` of o, which should be `want`.
+    pub fn o(&self, at: usize, want: f64) -> f64 {
+        if self.o[at] < 0.0 {
+            0.0
+        } else {
+            bf16_error(want, self.o[at])
+        }
+    }
+}
+
+/// One value head of a token.
+struct Head<'a> {
+    q: &'a [f64],
+    k: &'a [f64],
+    decays: &'a [[f64; 2]],
+    beta: f64,
+    scale: f64,
+    v: &'a [f32],
+    vk: bool,
+}
+
+impl Head<'_> {
+    /// Of every value channel, the error of k dᵀ for each unit of k, and that of o.
+    fn errors(&self, state: &[u8], size: usize) -> Vec<[f64; 2]> {
+        let (keys, values) = (self.k.len(), self.v.len());
+        // A sum of K products in any order is off by K units of what their magnitudes add up to; a norm is a sum of squares
+        // and the root halves its error, and a few operations are rounded after it.
+        let norm = (keys as f64 / 2.0 + 8.0) * UNIT;
+        let sum = (keys as f64 + 2.0) * UNIT;
+        let overlap: f64 = self.scale * self.k.iter().zip(self.q).map(|(k, q)| (k * q).abs()).sum::<f64>();
+        let errors = (0..values).map(|value| {
+            let (mut read, mut k_error, mut q_error) = (0.0, 0.0, 0.0);
+            for (key, (k, q)) in self.k.iter().zip(self.q).enumerate() {
+                let at = if self.vk {
+                    value * keys + key
+                } else {
+                    key * values + value
+                };
+                let s = number(state, size, at);
+                let [decay, relative] = self.decays[key % self.decays.len()];
+                read += decay * s * k;
+                let error = s.abs() * (decay * (relative + norm + sum + 2.0 * UNIT) + LEAST) + LEAST;
+                k_error += error * k.abs();
+                q_error += error * q.abs();
+            }
+            let v = f64::from(self.v[value]);
+            let d = self.beta * (v - read);
+            let off = k_error + UNIT * (v.abs() + read.abs());
+            let d_error = self.beta * off + 10.0 * UNIT * d.abs() + LOST * (v - read).abs();
+            let written = d_error + (norm + 2.0 * UNIT) * d.abs();
+            // The same bound for (α S)ᵀq + (k·q) d as for the sum over the updated state.
+            let o =
+                self.scale * (q_error * (1.0 + UNIT)) + overlap * (d_error + (2.0 * norm + sum + 8.0 * UNIT) * d.abs());
+            [written, 1.01 * o]
+        });
+        errors.collect()
+    }
+}
+
+fn number(state: &[u8], size: usize, at: usize) -> f64 {
+    match state[at * size..][..size] {
+        [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
+        _ => unreachable!("numbers of {size} bytes"),
+    }
+}
+
+impl Step {
+    /// exp(g) of gate `at`, whose log decay is g, and by how much it may be off, relative. An exponential, logarithm or
+    /// quotient is off by 4 units of itself at most.
+    fn decay(&self, at: usize, g: f64) -> [f64; 2] {
+        let of_token = at % self.dt_bias.len();
+        let x = f64::from(self.gate[at]) + f64::from(self.dt_bias[of_token]);
+        let factor = f64::from(self.a_log[of_token / self.sizes.gates]).exp();
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let error = if !x.is_finite() {
+            // The gate is at its limit, which is exact, or the decay 0.
+            0.0
+        } else if self.bound == 0.0 {
+            // The slope of softplus is a sigmoid; 1 + eˣ is taken of an eˣ that is off.
+            factor * sigmoid(x) * x.abs() + 16.0 * g.abs()
+        } else {
+            let y = factor * x;
+            -self.bound * sigmoid(y) * (1.0 - sigmoid(y)) * y.abs() * 8.0 + 16.0 * g.abs()
+        };
+        [g.exp(), UNIT * (error + 4.0)]
+    }
+}

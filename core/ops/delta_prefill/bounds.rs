@@ -1,0 +1,51 @@
+//! How far off f32 arithmetic may be.
+
+use super::Prefill;
+use crate::ops::Case;
+
+/// Half an ulp of f32, relative.
+const UNIT: f64 = 1.0 / (1 << 24) as f64;
+
+/// Bounds of every element of o, and of the columns `[N, HV, V]` of the final states.
+///
+/// A step multiplies a column s of the state by exp(g) ≤ 1 and by 1 − β k kᵀ, both of which make no vector longer, and so no
+/// error that is there, and adds β v k. With m ≥ |s| kept along, sums of K products, here and in the two norms, and a
+/// few single operations err by at most (3 K + 40) units of m + |v|.
+pub struct Bounds {
+    pub o: Vec<f64>,
+    pub state: Vec<f64>,
+}
+
+impl Bounds {
+    pub fn new(prefill: &Prefill, case: &Case) -> Self {
+        let [n, heads, k, v, decays] = ["N", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
+        let vk = case.dim("in_vk") == 1;
+        let unit = (3 * k + 40) as f64 * UNIT;
+        let scale = f64::from(prefill.scale());
+        let mut bounds = Self {
+            o: vec![0.0; prefill.v.data.len()],
+            state: vec![0.0; n * heads * v],
+        };
+        for (column, state) in bounds.state.iter_mut().enumerate() {
+            let (sequence, head, channel) = (column / heads / v, column / v % heads, column % v);
+            let matrix = &prefill.initial.data[(sequence * heads + head) * k * v..][..k * v];
+            let element = |key: usize| matrix[if vk { channel * k + key } else { key * v + channel }];
+            let mut most = (0..k).map(|key| f64::from(element(key)).powi(2)).sum::<f64>().sqrt();
+            let mut error = 0.0;
+            for token in prefill.starts[sequence]..prefill.starts[sequence + 1] {
+                let row = token * heads + head;
+                let slowest = prefill.g.data[row * decays..][..decays]
+                    .iter()
+                    .fold(f32::MIN, |a, b| a.max(*b));
+                let value = f64::from(prefill.v.data[row * v + channel]).abs();
+                let decay = f64::from(slowest).exp();
+                // What is subnormal has no relative error.
+                error = decay * error + unit * (decay * most + value) + 1e-37 * (1.0 + most);
+                most = decay * most + f64::from(prefill.beta.data[row]) * value;
+                bounds.o[row * v + channel] = 1.01 * scale * (error + unit * most) + 1e-37;
+            }
+            *state = 1.01 * error;
+        }
+        bounds
+    }
+}

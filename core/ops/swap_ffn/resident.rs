@@ -1,0 +1,157 @@
+//! A model of the reference as calls of kernels, which take its events or whole tokens.
+
+use reference::Tensor;
+use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
+
+use super::{EPS, POOLED, REDUCED, ROUTER, RULES, Token, Weight, dims};
+use crate::ops::Outputs;
+use crate::ops::call::{Call, Runner};
+use crate::ops::data::floats;
+
+/// A model with its weights as kernels read them.
+pub struct Resident(Token);
+
+/// What a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// From x_in to delta.
+    Token,
+    /// One event on x.
+    Event,
+    /// The exchange of an event only.
+    Exchange,
+}
+
+/// What it leaves, besides the state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Left {
+    /// Of every event and row: whether the gate is open, and the bank.
+    pub decisions: Vec<Vec<(bool, u8)>>,
+    pub x: Tensor<f32>,
+    /// Of no meaning but of a token.
+    pub delta: Vec<f32>,
+}
+
+impl Resident {
+    /// Weights as they are, or in E4M3. The router must be loaded unfolded: some kernels read it so, and others what it folds to.
+    pub fn new(model: &Model<f32>, e4m3: bool) -> Result<Self, String> {
+        let config = *model.config();
+        let sizes = [
+            ("d_router", config.d_router, ROUTER),
+            ("collapse_k", config.collapse_k, POOLED),
+            ("collapse_r", config.collapse_r, REDUCED),
+        ];
+        if let Some((name, found, expected)) = sizes.iter().find(|(_, found, expected)| found != expected) {
+            return Err(format!("{name} is {found}, kernels have {expected}"));
+        }
+        let (film, router, ffn, collapse) = model.parts();
+        let Router::Unfolded {
+            norm,
+            projection,
+            weight,
+            bias,
+        } = router
+        else {
+            return Err("the router is folded".into());
+        };
+        if config.decision != DecisionRule::Logits || config.eps as f32 != EPS || !config.collapse_silu {
+            return Err(
+                "kernels decide on logits, add 1e-6 to means of squares, and have silu before the decoder".into(),
+            );
+        }
+        let matrix = |weight: &Tensor<f32>| Weight::new(weight.clone(), e4m3);
+        let none = || Tensor::new([0, config.d_model], Vec::new());
+        Ok(Self(Token {
+            config,
+            batch: 0,
+            events: 0,
+            begin: false,
+            end: false,
+            e4m3,
+            x_in: none(),
+            film: film.clone(),
+            router_g: norm.clone(),
+            router_w: projection.weight.clone(),
+            heads: weight.weight.clone(),
+            bias: *bias,
+            ffn_g: ffn.norm.clone(),
+            w1: matrix(&ffn.w1.weight),
+            w3: matrix(&ffn.w3.weight),
+            w2: matrix(&ffn.w2.weight),
+            collapse: collapse.clone(),
+            x: none(),
+            ram: none(),
+            map: Vec::new(),
+            delta: none(),
+        }))
+    }
+
+    /// Runs a part on tokens `[B, d_model]` or x `[B · core_count, d_model]`, whichever it begins with; the state goes on.
+    pub fn run(
+        &mut self,
+        runner: &dyn Runner,
+        part: Part,
+        from: &Tensor<f32>,
+        state: &mut State<f32>,
+    ) -> Result<Left, String> {
+        let outputs = runner.run(self.call(part, from, state))?;
+        let token = &self.0;
+        let rows = token.map.len();
+        state.ram.data = f32s(&outputs, "ram", 2);
+        state.map = outputs.get("map").to_vec();
+        let events = outputs.get("decisions").chunks_exact(rows);
+        let decisions = events.map(|codes| codes.iter().map(|code| (code >> 2 & 1 == 1, code & 3)).collect());
+        Ok(Left {
+            decisions: decisions.collect(),
+            x: Tensor::new(token.x.shape.clone(), f32s(&outputs, "x", 4)),
+            delta: f32s(&outputs, "delta", 4),
+        })
+    }
+
+    fn call(&mut self, part: Part, from: &Tensor<f32>, state: &State<f32>) -> Call {
+        let token = &mut self.0;
+        let Config {
+            core_count,
+            d_model,
+            d_ff,
+            n_events,
+            k_ffn,
+            residual,
+            lane_rule,
+            ..
+        } = token.config;
+        let batch = state.map.len() / core_count;
+        (token.begin, token.events, token.end) = match part {
+            Part::Token => (true, n_events, true),
+            Part::Event | Part::Exchange => (false, 1, false),
+        };
+        token.batch = batch;
+        let zeros = |rows: usize| Tensor::full([rows, d_model], 0.0);
+        (token.x_in, token.x) = match part {
+            Part::Token => (from.clone(), zeros(batch * core_count)),
+            Part::Event | Part::Exchange => (zeros(batch), from.clone()),
+        };
+        token.ram = Tensor::new([batch, core_count, BANKS, d_model], state.ram.data.clone());
+        token.map.clone_from(&state.map);
+        token.delta = zeros(batch);
+        let sizes = [batch, core_count, d_model, d_ff].map(|size| size as i64);
+        let steps = if part == Part::Exchange { 0 } else { k_ffn };
+        let done = [
+            token.events as i64,
+            steps as i64,
+            token.begin.into(),
+            token.end.into(),
+            residual.into(),
+        ];
+        let weights = if token.e4m3 { "e4m3" } else { "bf16" };
+        let number = RULES.iter().position(|(_, rule)| *rule == lane_rule).expect("a rule");
+        let dims = dims(sizes, done, number, token.e4m3);
+        let dims: Vec<_> = dims.into_iter().map(|(name, size)| (name, size as usize)).collect();
+        let keys = [("W", weights), ("L", RULES[number].0)];
+        Call::new("swap_ffn", &keys, &dims, token.buffers(), &[("eps", EPS)])
+    }
+}
+
+fn f32s(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
+    floats(outputs.get(name), size).into_iter().map(|x| x as f32).collect()
+}

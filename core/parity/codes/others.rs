@@ -1,0 +1,263 @@
+//! Causes that lie outside the cast: other scales, encodings, places and inputs.
+
+use super::{Codes, bracket};
+use crate::parity::maker::{INPUTS, Maker};
+use crate::parity::problem::Cell;
+use crate::parity::{Cause, recode};
+
+impl Codes<'_> {
+    /// Other scales than those the codes stand under.
+    pub(super) fn scales(&mut self) {
+        if self.maker.format.scaling.is_none() {
+            return;
+        }
+        self.hold(
+            Cause::Stale,
+            "made with the scale the rule gives, not the one that is stored",
+            |codes, seen| codes.maker.codes(codes.problem, &seen.cell, seen.own),
+        );
+        let (down, across) = self.problem.grid.count;
+        for (name, dr, dc) in [
+            ("of the block before", 0isize, -1isize),
+            ("of the next block", 0, 1),
+            ("of the row before", -1, 0),
+            ("of the next row", 1, 0),
+        ] {
+            self.hold(
+                Cause::Stale,
+                format!("made with the scale {name}"),
+                move |codes, seen| {
+                    let [r, c] = codes.problem.grid.place(seen.cell.group);
+                    let (r, c) = (r.checked_add_signed(dr)?, c.checked_add_signed(dc)?);
+                    let inside = r < down && c < across;
+                    let scale = codes.view.scale(codes.problem, r * across + c).filter(|_| inside)?;
+                    codes.maker.codes(codes.problem, &seen.cell, scale)
+                },
+            );
+        }
+        for (detail, group) in [
+            (
+                "made with the scale of the first block",
+                (|_, _| 0) as fn(usize, usize) -> usize,
+            ),
+            ("made with the scale of the first block of the row", |group, across| {
+                group / across * across
+            }),
+            ("made with the scale of the first row", |group, across| group % across),
+        ] {
+            self.hold(Cause::Stale, detail, move |codes, seen| {
+                // Its own scale is no other block's.
+                let other = Some(group(seen.cell.group, across)).filter(|other| *other != seen.cell.group)?;
+                let scale = codes.view.scale(codes.problem, other)?;
+                codes.maker.codes(codes.problem, &seen.cell, scale)
+            });
+        }
+        let repr = self.repr;
+        self.hold(Cause::Scaling, "made without any scale", |_, seen| {
+            Some(seen.x.iter().map(|x| repr.encode(*x)).collect())
+        });
+        self.hold(Cause::Scaling, "made with the reciprocals of the scales", |_, seen| {
+            let code = |(x, y): (&f32, &f32)| repr.encode(if *y == 0.0 { 0.0 } else { x * (x / y) });
+            Some(seen.x.iter().zip(&seen.y).map(code).collect())
+        });
+        if self.maker.format.global.is_some() {
+            self.hold(
+                Cause::GlobalScale,
+                "codes are made without the global scale",
+                |codes, seen| {
+                    let scale = codes.problem.value(seen.scale);
+                    Some(seen.x.iter().map(|x| repr.encode(x / scale)).collect())
+                },
+            );
+        }
+        let element = self.problem.format.element.max();
+        let mut factors = vec![
+            2.0,
+            0.5,
+            4.0,
+            0.25,
+            8.0,
+            0.125,
+            16.0,
+            1.0 / 16.0,
+            1.5,
+            0.75,
+            2.0 / 3.0,
+            4.0 / 3.0,
+            0.9,
+            1.1,
+        ];
+        factors
+            .extend([240.0, 448.0, 57344.0, 127.0, 6.0, 7.0, 127.5, 128.0, 256.0, 8.0].map(|max: f32| max / element));
+        factors.extend([element, 1.0 / element]);
+        for factor in factors.into_iter().filter(|factor: &f32| (factor - 1.0).abs() > 1e-6) {
+            let what = recode::factor_name(f64::from(factor), 1e-4);
+            self.cast(Cause::Scaling, format!("quotients are {what}"), |y, _| {
+                repr.encode(y * factor)
+            });
+        }
+    }
+
+    pub(super) fn recodes(&mut self) {
+        let bits = self.problem.format.element.bits;
+        // What was done to all codes is found already.
+        let known = self.view.codes.recode;
+        let known = known.map(|recode| self.view.storage.code_recodes[recode].name.as_str());
+        for recode in recode::of_codes(self.repr, bits) {
+            if known == Some(recode.name.as_str()) {
+                continue;
+            }
+            self.cast(recode.cause, format!("codes are {}", recode.name), |_, want| {
+                (recode.apply)(want.into()) as u16
+            });
+        }
+        for other in recode::others(self.problem.format.element) {
+            self.cast(Cause::Encoding, format!("codes are {}", other.name), |y, _| {
+                other.encode(y)
+            });
+        }
+    }
+
+    /// Codes at other places of their cell, or of other cells.
+    pub(super) fn orders(&mut self) {
+        for (detail, at) in PERMUTED {
+            self.hold(Cause::Layout, *detail, |_, seen| {
+                let n = seen.want.len();
+                Some((0..n).map(|i| seen.want[at(i, n).min(n - 1)]).collect())
+            });
+        }
+        if self.problem.format.element.bits == 4 {
+            self.hold(Cause::NibbleOrder, "in some blocks", |_, seen| {
+                Some(
+                    (0..seen.want.len())
+                        .map(|i| seen.want[(i ^ 1).min(seen.want.len() - 1)])
+                        .collect(),
+                )
+            });
+        }
+        let (rows, cols) = (self.problem.grid.rows as isize, self.problem.grid.cols as isize);
+        let width = self.problem.grid.tile.1.min(128) as isize;
+        for (detail, cause, by) in [
+            ("the codes of the row before", Cause::Stale, -cols),
+            ("the codes of the next row", Cause::Stale, cols),
+            ("the codes of the block before", Cause::Stale, -width),
+            ("the codes of the next block", Cause::Stale, width),
+            ("the codes of two rows before", Cause::Stale, -2 * cols),
+            ("the codes of two rows on", Cause::Stale, 2 * cols),
+            ("the codes of the element before: one place late", Cause::Layout, -1),
+            ("the codes of the next element: one place early", Cause::Layout, 1),
+            ("two places late", Cause::Layout, -2),
+            ("two places early", Cause::Layout, 2),
+        ] {
+            self.hold(cause, detail, |codes, seen| {
+                let start = isize::try_from(seen.cell.at).ok()? + by;
+                let whole = start >= 0 && start + seen.want.len() as isize <= rows * cols;
+                let start = usize::try_from(start).ok().filter(|_| whole)?;
+                let (end, mut at) = (start + seen.want.len(), start);
+                let mut moved = Vec::with_capacity(seen.want.len());
+                while at < end {
+                    // What of a cell is within.
+                    let whole = codes.problem.cell_of(at);
+                    let len = end.min(whole.at + whole.len) - at;
+                    let cell = Cell { at, len, ..whole };
+                    let scale = codes.maker.scale(codes.problem, cell.group).unwrap_or(seen.scale);
+                    moved.extend(codes.maker.codes(codes.problem, &cell, scale)?);
+                    at += len;
+                }
+                Some(moved)
+            });
+        }
+    }
+
+    pub(super) fn inputs(&mut self) {
+        for input in INPUTS {
+            let maker = Maker {
+                input: Some(input),
+                ..self.maker.clone()
+            };
+            self.hold(input.cause, format!("the input is {}", input.detail), |codes, seen| {
+                maker.codes(codes.problem, &seen.cell, seen.scale)
+            });
+        }
+    }
+
+    pub(super) fn never_written(&mut self) {
+        let mut stored: Vec<u16> = self
+            .wrong
+            .iter()
+            .filter_map(|(cell, i)| self.seen[*cell].stored[*i])
+            .collect();
+        stored.sort_unstable();
+        let runs = stored.chunk_by(|a, b| a == b);
+        if let Some(run) = runs.max_by_key(|run| run.len()) {
+            let code = run[0];
+            let shown = self.show(code);
+            self.cast(
+                Cause::Missing,
+                format!("all codes are {shown}: never written, or written over"),
+                |_, _| code,
+            );
+        }
+    }
+
+    /// One step off, some up and some down.
+    pub(super) fn steps(&mut self) {
+        let (repr, top) = (self.repr, self.top());
+        let distance = |&(cell, i): &(usize, usize)| {
+            let seen = &self.seen[cell];
+            let (low, high) = bracket(repr, top, seen.y[i]);
+            let (low, high) = (f64::from(repr.decode(low)), f64::from(repr.decode(high)));
+            let stored = repr.decode(seen.stored[i]?);
+            let same = stored == 0.0 || (stored < 0.0) == (seen.y[i] < 0.0);
+            let stored = f64::from(stored).abs();
+            let far = (stored - f64::from(seen.y[i].abs())).abs() / (high - low);
+            (same && high > low && (stored == low || stored == high)).then_some((far, stored == high))
+        };
+        let distances: Vec<(f64, bool)> = self.wrong.iter().filter_map(distance).collect();
+        if distances.len() * 20 < self.wrong.len() * 19 || distances.is_empty() {
+            return;
+        }
+        let mean = distances.iter().map(|(far, _)| far).sum::<f64>() / distances.len() as f64;
+        let most = distances.iter().map(|(far, _)| *far).fold(0.0, f64::max);
+        let up = distances.iter().filter(|(_, up)| *up).count() as f64 / distances.len() as f64;
+        let (cause, detail) = if most < 0.5 + 1e-4 {
+            (Cause::Division, "the quotient is an ulp or two off, just beside a tie")
+        } else if most < 0.75 && (mean - 0.5) < 0.6 * (most - 0.5) {
+            (
+                Cause::Division,
+                "the quotient is less exact than f32: only values near a tie differ",
+            )
+        } else if (0.6..0.72).contains(&mean) && (0.3..0.7).contains(&up) {
+            (
+                Cause::Stochastic,
+                "rounded up or down at random, the nearer one more often",
+            )
+        } else {
+            return;
+        };
+        self.hold(cause, detail, |_, seen| {
+            let code = |(stored, want): (&Option<u16>, &u16)| stored.unwrap_or(*want);
+            Some(seen.stored.iter().zip(&seen.want).map(code).collect())
+        });
+    }
+}
+
+type Permuted = (&'static str, fn(usize, usize) -> usize);
+
+const PERMUTED: &[Permuted] = &[
+    ("every two elements are exchanged", |i, _| i ^ 1),
+    ("every two pairs of elements are exchanged", |i, _| i ^ 2),
+    ("every two fours of elements are exchanged", |i, _| i ^ 4),
+    ("every four elements are in reverse order", |i, _| i ^ 3),
+    ("every eight elements are in reverse order", |i, _| i ^ 7),
+    ("the halves of blocks are exchanged", |i, n| (i + n / 2) % n),
+    ("blocks are in reverse order", |i, n| n - 1 - i),
+    ("blocks are rotated by one element", |i, n| (i + 1) % n),
+    ("blocks are rotated by one element the other way", |i, n| {
+        (i + n - 1) % n
+    }),
+    ("the halves of blocks are interleaved", |i, n| i / 2 + i % 2 * (n / 2)),
+    ("even elements come before odd ones in blocks", |i, n| {
+        i * 2 % n + i * 2 / n
+    }),
+];

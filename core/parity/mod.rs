@@ -1,0 +1,507 @@
+//! Which rule made the bytes of a quantized tensor; or, where none did, what went wrong.
+//!
+//! First a sample decides which rules can have made the bytes, and these are held against all of them. If none did, every
+//! combination of rule, order of codes and scales, encoding, global scale and input is held against a sample; the simplest
+//! that explains it is what the rest is judged by. What then still differs is looked at for where it is, and every cause
+//! that can be computed is held against what differs and what does not. A cause is named only if it predicts what is stored;
+//! causes that predict the same are named together, and what nothing predicts is called unknown.
+
+pub mod bytes;
+mod choose;
+mod codes;
+pub mod copies;
+mod levels;
+pub mod maker;
+mod order;
+pub mod output;
+mod place;
+mod problem;
+mod recode;
+mod rules;
+mod scales;
+mod search;
+mod storage;
+mod verify;
+
+use std::fmt;
+use std::sync::atomic::AtomicUsize;
+
+use levels::Level;
+use maker::Maker;
+use problem::Problem;
+pub use problem::Source;
+pub use rules::Candidate;
+use search::{Fit, Storage, Way};
+use verify::{Tally, View};
+
+use crate::formats::{Encoded, Format, Global, Half, Scale};
+use crate::layouts::Layout;
+use crate::packed::reads_as;
+
+/// Why bytes differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// The largest magnitude is one of other elements than the block's.
+    Amax,
+    /// The scale is rounded or bounded otherwise.
+    ScaleRounding,
+    /// A value just between two codes became the other one.
+    TieRule,
+    /// What is too large wraps around, becomes NaN, or stops elsewhere.
+    Saturation,
+    /// 4-bit codes in another order within their bytes or words.
+    NibbleOrder,
+    /// Scales in the order of a blocked layout, or not in it.
+    Swizzle,
+    /// Rows and columns exchanged, or rows another number of elements apart, or bytes of words swapped.
+    Layout,
+    /// The f32 above the block scales means something else.
+    GlobalScale,
+    /// The quotient before the cast is computed or rounded otherwise.
+    Division,
+    /// Rounded to another format first.
+    DoubleRounding,
+    /// Rounded at random.
+    Stochastic,
+    /// Codes are those of values that are a constant factor off, or not scaled.
+    Scaling,
+    /// Codes or scales are written in another number format.
+    Encoding,
+    /// Signs are lost or inverted.
+    Sign,
+    /// Zeros have another sign.
+    ZeroSign,
+    /// Subnormal numbers became zero.
+    Subnormals,
+    /// Other values were quantized than the source.
+    Input,
+    /// What is stored belongs to another block or row.
+    Stale,
+    /// What is stored was never written.
+    Missing,
+    /// So few that any cause would explain them.
+    Isolated,
+    /// Differences without a place in common, between others like them that are right.
+    Scattered,
+    /// None of these.
+    Unknown,
+}
+
+impl Cause {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Amax => "amax",
+            Self::ScaleRounding => "scale rounding",
+            Self::TieRule => "tie rule",
+            Self::Saturation => "saturation",
+            Self::NibbleOrder => "nibble order",
+            Self::Swizzle => "swizzle",
+            Self::Layout => "layout",
+            Self::GlobalScale => "global-scale convention",
+            Self::Division => "division",
+            Self::DoubleRounding => "double rounding",
+            Self::Stochastic => "stochastic rounding",
+            Self::Scaling => "scaling",
+            Self::Encoding => "encoding",
+            Self::Sign => "sign",
+            Self::ZeroSign => "sign of zero",
+            Self::Subnormals => "subnormal numbers",
+            Self::Input => "input",
+            Self::Stale => "another block's data",
+            Self::Missing => "missing data",
+            Self::Isolated => "isolated",
+            Self::Scattered => "scattered",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Bytes of a quantized tensor as they lie in its buffers.
+#[derive(Clone, Debug, Default)]
+pub struct Stored<'a> {
+    /// As many as the codes take.
+    pub data: &'a [u8],
+    /// At least as many as the scales take.
+    pub scale: &'a [u8],
+    /// One, or one for each row, or none.
+    pub global: Vec<f32>,
+    /// The layout the scales are said to be in; none is row-major.
+    pub layout: Option<&'static Layout>,
+}
+
+/// Mismatches of one cause.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub cause: Cause,
+    pub detail: String,
+    /// Other causes that explain the same mismatches as well.
+    pub others: Vec<String>,
+    /// Rows and columns, in words that follow "in"; none if they are everywhere.
+    pub place: Option<String>,
+    /// How many there are at that place.
+    pub region: usize,
+    pub count: usize,
+    pub of: usize,
+    /// What is counted.
+    pub unit: &'static str,
+    pub example: Option<Example>,
+}
+
+/// The first mismatch of a finding.
+#[derive(Clone, Debug)]
+pub struct Example {
+    /// Row and column, of the element or of the block among the blocks.
+    pub place: Vec<usize>,
+    /// The element, or the first 16 of the block.
+    pub source: Vec<f32>,
+    pub stored: String,
+    pub expected: String,
+}
+
+/// What was found out about one tensor.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    /// The format with the rule that findings are relative to.
+    pub reference: Candidate,
+    /// Order of the codes and of the scales.
+    pub data_order: String,
+    pub scale_order: String,
+    /// All rules that explain every byte, in that order of storage.
+    pub exact: Vec<Candidate>,
+    /// Rules of approximate kernels that explain every byte within what such a kernel may differ by.
+    pub tolerated: Vec<Candidate>,
+    /// Global scales that are not of the largest magnitude under them.
+    pub foreign_globals: usize,
+    /// What differs from the reference: how it is stored first, then most first.
+    pub findings: Vec<Finding>,
+    /// Whether the reference was named by the user.
+    pub named: bool,
+}
+
+impl Diagnosis {
+    /// Adds to findings about global scales what tells how these are read.
+    pub fn say_why(&mut self, said: Option<&str>) {
+        let global = self
+            .findings
+            .iter_mut()
+            .filter(|finding| finding.cause == Cause::GlobalScale);
+        for (finding, said) in global.zip(said) {
+            finding.detail = finding
+                .detail
+                .replace("it is read as", &format!("{said} says that it is"));
+        }
+    }
+
+    /// One sentence.
+    pub fn conclusion(&self) -> String {
+        output::conclusion(self)
+    }
+
+    /// Whether the storage is as declared, and the rule asked for, or any, explains the bytes.
+    pub fn explained(&self) -> bool {
+        let tolerated =
+            self.named && self.reference.tolerated() && self.findings.iter().all(|finding| !finding.storage());
+        self.findings.is_empty() || tolerated
+    }
+
+    /// The cause of most of the mismatches.
+    pub fn cause(&self) -> Option<Cause> {
+        self.findings.first().map(|finding| finding.cause)
+    }
+}
+
+impl Finding {
+    /// Whether it is about where bytes are, not about what they are.
+    fn storage(&self) -> bool {
+        matches!(self.cause, Cause::NibbleOrder | Cause::Swizzle | Cause::Layout)
+    }
+
+    fn share(&self) -> f64 {
+        self.count as f64 / self.of.max(1) as f64
+    }
+}
+
+/// Which rules may explain the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// Any of the format's table.
+    #[default]
+    Any,
+    /// Those whose scales are read as the format's own: it is known what the stored scales mean.
+    ReadAlike,
+    /// The format's own.
+    Own,
+}
+
+/// What a diagnosis is told besides the format.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    pub rules: Rules,
+    /// The type that the scales have in the file, where the rules compute them as f32.
+    pub narrow: Option<Half>,
+}
+
+/// Diagnoses `[rows, cols]` values beside what is stored of them. `named`: the format's own rule is the one to hold
+/// against, and not just any.
+///
+/// # Panics
+/// When the format does not take `cols`, or the buffers are too small.
+pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named: bool) -> Diagnosis {
+    let rules = if named { Rules::Own } else { Rules::Any };
+    let asked = Asked { rules, narrow: None };
+    diagnose_from(Source::slice(x), cols, stored, format, asked, &AtomicUsize::new(0))
+}
+
+/// [`diagnose`] of values that are read where they are needed; counts in `done` the elements that were held against a rule.
+pub fn diagnose_from(
+    source: Source,
+    cols: usize,
+    stored: &Stored,
+    format: &Format,
+    asked: Asked,
+    done: &AtomicUsize,
+) -> Diagnosis {
+    let problem = Problem::new(source, cols, stored, format);
+    let storage = Storage::new(&problem);
+    let formats = problem.format.by_rules();
+    let named = asked.rules == Rules::Own;
+    let view = |scales: Way, under_stored| View {
+        storage: &storage,
+        scales,
+        codes: Way::default(),
+        under_stored,
+    };
+    // Scales as the rules compute them, and rounded to the type that the file has for them.
+    let narrow = asked.narrow.and_then(|half| Some((half, storage.narrowed(half)?)));
+    let held = |formats: &[Format]| {
+        let mut all = rules::candidates(&problem, &view(Way::default(), false), formats, done);
+        if let Some((half, scales)) = narrow.filter(|_| !all.iter().any(Candidate::exact)) {
+            let rounded = rules::candidates(&problem, &view(scales, true), formats, done);
+            all.extend(rounded.into_iter().map(|candidate| Candidate {
+                narrow: Some(half),
+                ..candidate
+            }));
+        }
+        all
+    };
+    let own = &formats[..1];
+    if named {
+        let exact = |own: &Candidate| own.format == formats[0] && own.exact();
+        if let Some(own) = held(own).into_iter().find(exact) {
+            return Diagnosis::exact(&problem, &storage, own, Vec::new(), Vec::new(), named);
+        }
+    }
+    let allowed = |format: &Format| match asked.rules {
+        Rules::Any => true,
+        Rules::ReadAlike => reads_as(format, &formats[0]),
+        Rules::Own => *format == formats[0],
+    };
+    let (exact, close): (Vec<Candidate>, Vec<Candidate>) = held(&formats).into_iter().partition(Candidate::exact);
+    let own_exact: Vec<Candidate> = exact.iter().filter(|exact| allowed(&exact.format)).cloned().collect();
+    let tolerated: Vec<Candidate> = close
+        .iter()
+        .filter(|candidate| candidate.tolerated() && (named || allowed(&candidate.format)))
+        .cloned()
+        .collect();
+    if !named && let Some(first) = own_exact.first().cloned() {
+        return Diagnosis::exact(&problem, &storage, first, own_exact, tolerated, named);
+    }
+    // Rules that explain every byte, but the values that are read are others.
+    if asked.rules == Rules::ReadAlike && !exact.is_empty() {
+        return Diagnosis::read_otherwise(&problem, &storage, exact, tolerated);
+    }
+    // A rule that explains the sample is nearly right, and differs too seldom to be seen in it.
+    let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
+    let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
+    let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
+        Some(candidate) => {
+            let mut fit = Fit::declared(&problem, &candidate.format);
+            if let Some((_, scales)) = narrow.filter(|_| candidate.narrow.is_some()) {
+                fit.scales = scales;
+            }
+            fit
+        }
+        None => {
+            let some: Vec<Format> = formats.iter().copied().filter(allowed).collect();
+            search::search(&problem, &storage, &some)
+        }
+    };
+    explain(
+        &problem,
+        &storage,
+        &formats,
+        &fit,
+        (exact, tolerated),
+        (named, narrow),
+        done,
+    )
+}
+
+/// What differs from the best that was found.
+fn explain(
+    problem: &Problem,
+    storage: &Storage,
+    formats: &[Format],
+    fit: &Fit,
+    (mut exact, tolerated): (Vec<Candidate>, Vec<Candidate>),
+    (named, narrow): (bool, Option<(Half, Way)>),
+    done: &AtomicUsize,
+) -> Diagnosis {
+    let mut view = View {
+        storage,
+        scales: fit.scales,
+        codes: fit.codes,
+        under_stored: false,
+    };
+    let mut tally = view.tally(problem, &fit.maker, done);
+    if tally.wrong_scales > 0 || fit.scales.recode.is_some() {
+        let stored = View {
+            under_stored: true,
+            ..view
+        };
+        let other = stored.tally(problem, &fit.maker, done);
+        if other.wrong_codes < tally.wrong_codes {
+            (view, tally) = (stored, other);
+        }
+    }
+    let mut findings = storage::findings(problem, &view, fit);
+    // Scales that the file has in a narrower type are rounded to it, as they must be.
+    if let Some((_, scales)) = narrow.filter(|(_, scales)| *scales == fit.scales && view.under_stored) {
+        let rounded = scales.recode.map(|recode| storage.scale_recodes[recode].finding());
+        let is_rounding = |finding: &Finding| rounded.as_ref().is_some_and(|words| finding.detail.starts_with(words));
+        findings.retain(|finding| !is_rounding(finding));
+    }
+    let stored_otherwise = !findings.is_empty();
+    if stored_otherwise && exact.is_empty() && fit.maker.input.is_none() {
+        let stored = View {
+            under_stored: false,
+            ..view
+        };
+        exact = rules::candidates(problem, &stored, formats, done);
+        exact.retain(Candidate::exact);
+    }
+    let mut rest = scales::classify(problem, &fit.maker, &view, &tally, view.under_stored);
+    rest.extend(codes::classify(problem, &fit.maker, &view, &tally));
+    rest.sort_by(|a, b| {
+        let unknown = |finding: &Finding| finding.cause == Cause::Unknown;
+        unknown(a).cmp(&unknown(b)).then(b.share().total_cmp(&a.share()))
+    });
+    findings.extend(rest);
+    let Tally {
+        wrong_scales,
+        wrong_codes,
+        wrong_blocks,
+        far,
+        ..
+    } = tally;
+    let reference = Candidate {
+        format: fit.maker.format,
+        wrong_scales,
+        wrong_codes,
+        wrong_blocks,
+        wrong_globals: if fit.level == Level::AsStored {
+            0
+        } else {
+            fit.maker.globals.len()
+        },
+        close: !far,
+        narrow: narrow
+            .filter(|(_, scales)| *scales == fit.scales && view.under_stored)
+            .map(|(half, _)| half),
+    };
+    Diagnosis {
+        data_order: storage.code_orders.0[fit.codes.order].name.clone(),
+        scale_order: storage.scale_orders.0[fit.scales.order].name.clone(),
+        exact,
+        tolerated,
+        foreign_globals: if fit.level == Level::AsStored {
+            foreign(problem, &reference.format)
+        } else {
+            0
+        },
+        reference,
+        findings,
+        named,
+    }
+}
+
+/// The global scales that are not of the largest magnitude they stand above: calibrated, or wrong.
+fn foreign(problem: &Problem, format: &Format) -> usize {
+    let globals = problem.stored.global.iter().enumerate();
+    let own = |index: usize| format.global_of(problem.amax_under(index));
+    // A quotient, or the reciprocal of one, each rounded; what is stored as it is, is exact.
+    let ulps = match format.scaling.map(|scaling| scaling.scale) {
+        Some(Scale::E4m3(rule)) if rule.stored == Global::Amax => 0,
+        _ => 2,
+    };
+    let far = |own: f32, global: f32| own.to_bits().abs_diff(global.to_bits()) > ulps;
+    globals
+        .filter(|(index, global)| own(*index).is_some_and(|own| far(own, **global)))
+        .count()
+}
+
+impl Diagnosis {
+    /// Every byte is as `exact` make it, but what they mean by a scale is not what it is read as.
+    fn read_otherwise(problem: &Problem, storage: &Storage, exact: Vec<Candidate>, tolerated: Vec<Candidate>) -> Self {
+        let own = problem.format;
+        let finding = storage::read_otherwise(problem, &exact[0].format, &own);
+        let mut diagnosis = Self::exact(problem, storage, exact[0].clone(), exact, tolerated, false);
+        diagnosis.foreign_globals = 0;
+        diagnosis.reference.format = own;
+        diagnosis.reference.wrong_globals = problem.stored.global.len();
+        diagnosis.findings.push(finding);
+        diagnosis
+    }
+
+    fn exact(
+        problem: &Problem,
+        storage: &Storage,
+        reference: Candidate,
+        exact: Vec<Candidate>,
+        tolerated: Vec<Candidate>,
+        named: bool,
+    ) -> Self {
+        Self {
+            data_order: storage.code_orders.0[0].name.clone(),
+            scale_order: storage.scale_orders.0[0].name.clone(),
+            exact: if exact.is_empty() {
+                vec![reference.clone()]
+            } else {
+                exact
+            },
+            tolerated,
+            foreign_globals: foreign(problem, &reference.format),
+            reference,
+            findings: Vec::new(),
+            named,
+        }
+    }
+}
+
+/// The bytes of a tensor that was encoded, for tests and for tensors in memory.
+impl<'a> From<&'a Encoded> for Stored<'a> {
+    fn from(encoded: &'a Encoded) -> Self {
+        let globals = encoded.part("global").as_chunks().0.iter();
+        Self {
+            data: encoded.part("data"),
+            scale: encoded.part("scale"),
+            global: globals.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+            layout: None,
+        }
+    }
+}
+
+/// A maker by the rule of a format, under the global scales as they are stored.
+fn as_stored(problem: &Problem, format: &Format) -> Maker {
+    Maker {
+        format: *format,
+        globals: problem.stored.global.clone(),
+        input: None,
+    }
+}

@@ -1,0 +1,155 @@
+//! What a run measures: the one type between the runner and everything after it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Whether a layer is fed the reference's input or the candidate's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Every layer is fed the reference's input, so that its own error shows.
+    Local,
+    /// The candidate runs free, so that errors add up.
+    Cumulative,
+}
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Cumulative => "cumulative",
+        }
+    }
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One measured number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// `<recipe>/<phase>/<window>`: filter key, test name and JUnit name of the cell that measured it.
+    pub cell: String,
+    pub recipe: String,
+    pub phase: Phase,
+    /// Name of the input window, e.g. `alice@4096`.
+    pub window: String,
+    /// Decoder layer, 0-based; `None` outside the layers.
+    pub layer: Option<u32>,
+    /// Site name without the layer, e.g. `attention.kv.window`, `output`, `logits`.
+    pub site: String,
+    /// Name of one of `metrics::METRICS`.
+    pub metric: String,
+    /// NaN is a measurement too (and fails every gate); JSON stores it as null.
+    #[serde(with = "nullable")]
+    pub value: f64,
+    /// Elements (or rows, for decisions) behind the number.
+    pub n: u64,
+    /// NaN and infinite elements of the reference's tensor.
+    pub nonfinite_want: u64,
+    /// NaN and infinite elements of the candidate's tensor.
+    pub nonfinite_got: u64,
+    /// The element with the largest absolute error, where the metric has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst: Option<Worst>,
+    /// What is wrong, if something must not be as it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Box<Failure>>,
+}
+
+impl Record {
+    /// A record of nothing yet, to be filled with what is measured in a cell.
+    pub fn blank(cell: &str, recipe: &str, phase: Phase, window: &str) -> Self {
+        Self {
+            cell: cell.to_string(),
+            recipe: recipe.to_string(),
+            phase,
+            window: window.to_string(),
+            layer: None,
+            site: String::new(),
+            metric: String::new(),
+            value: f64::NAN,
+            n: 0,
+            nonfinite_want: 0,
+            nonfinite_got: 0,
+            worst: None,
+            failure: None,
+        }
+    }
+}
+
+/// Full name of a site: `layers.12.output`, or `logits`.
+pub fn place(layer: Option<u32>, site: &str) -> String {
+    match layer {
+        Some(layer) => format!("layers.{layer}.{site}"),
+        None => site.to_string(),
+    }
+}
+
+/// One element, with both values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Worst {
+    pub index: Vec<u64>,
+    #[serde(with = "nullable")]
+    pub want: f64,
+    #[serde(with = "nullable")]
+    pub got: f64,
+}
+
+/// What is wrong with an output, so that a reader can tell without the data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// A sentence that stands alone: element, want, got, bound, how many of how many, in what pattern; or what a program did
+    /// wrong.
+    pub message: String,
+    /// The worst element. `None` if no element can be named, as when a program left no output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst: Option<Worst>,
+    /// Largest error that `worst` may have; 0 where bits are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<f64>,
+    /// Where the bound comes from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Where the wrong elements lie, e.g. `all in columns 512..1024`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pattern: String,
+}
+
+/// JSON has no NaN and no infinities: NaN is written as null, infinities as strings.
+pub fn to_json(value: f64) -> Value {
+    match serde_json::Number::from_f64(value) {
+        Some(number) => Value::Number(number),
+        None if value.is_nan() => Value::Null,
+        None => Value::String(if value > 0.0 { "Infinity" } else { "-Infinity" }.into()),
+    }
+}
+
+/// Reads what [`to_json`] wrote.
+pub fn from_json(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => number.as_f64(),
+        Value::Null => Some(f64::NAN),
+        Value::String(text) if text == "Infinity" => Some(f64::INFINITY),
+        Value::String(text) if text == "-Infinity" => Some(f64::NEG_INFINITY),
+        _ => None,
+    }
+}
+
+/// [`to_json`] and [`from_json`] for serde.
+pub mod nullable {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::Value;
+
+    pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        super::to_json(*value).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        super::from_json(&value).ok_or_else(|| serde::de::Error::custom(format!("{value} is not a number")))
+    }
+}

@@ -1,0 +1,256 @@
+//! Named tensors from `.safetensors` and `.npy` files and folders of shards, whoever wrote them.
+//!
+//! A file is checked as a whole when it is opened: afterwards every tensor has its bytes, in row-major order and little
+//! endian. Errors name the file, the tensor, what was found and what was expected.
+
+pub mod folder;
+mod npy;
+mod safetensors;
+mod values;
+mod write;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use ::safetensors::Dtype;
+use folder::Shards;
+use memmap2::Mmap;
+pub use write::{Slot, Writer, write_safetensors};
+
+use crate::error::{Error, Result};
+use crate::input;
+
+/// A file of tensors, or a folder of such files.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    /// The files: the shards of a folder.
+    files: Vec<PathBuf>,
+    /// One for each file.
+    bytes: Vec<Bytes>,
+    entries: Vec<Entry>,
+    /// Where the names are among the entries: checkpoints have tens of thousands.
+    index: HashMap<String, usize>,
+    metadata: Metadata,
+}
+
+/// What a safetensors file says of itself: any strings under any names.
+pub type Metadata = BTreeMap<String, String>;
+
+/// One tensor of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    /// Its name; for `.npy`, which has none, the name of the file without the extension.
+    pub name: &'a str,
+    pub dtype: Dtype,
+    pub shape: &'a [usize],
+    /// Row-major, little endian.
+    pub bytes: &'a [u8],
+}
+
+/// How tensors of a type are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Floating-point numbers: by how far they are apart.
+    Real,
+    /// Integers, booleans and power-of-two scales: equal or not.
+    Exact,
+    /// Complex numbers, types of less than a byte, the FNUZ variants of FP8.
+    Unsupported,
+}
+
+/// Where a tensor is in the bytes of its file.
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    /// Which of the files it is in.
+    shard: usize,
+    range: Range<usize>,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// What a file may be, by its extension.
+#[derive(Clone, Copy)]
+enum Format {
+    Safetensors,
+    Npy,
+}
+
+impl TensorFile {
+    /// Opens a file, or a folder of safetensors shards (`model.safetensors`, what `model.safetensors.index.json` names, or
+    /// all `*.safetensors`), and checks the headers. The data is mapped into memory, not read; the files must not change
+    /// meanwhile.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        if path.is_dir() {
+            return Self::folder(path);
+        }
+        let format = format(path)?;
+        let file = input::open(path)?;
+        // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost
+        // pages ends the program with SIGBUS; there is no undefined behaviour to be had from a file that stays.
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
+        Self::parse(path, format, Bytes::Mapped(map))
+    }
+
+    /// The same from bytes in memory; `path` stands in messages, and its extension tells the format.
+    pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
+        Self::parse(path.as_ref(), format(path.as_ref())?, Bytes::Owned(bytes))
+    }
+
+    fn folder(path: &Path) -> Result<Self> {
+        let Shards { files, index } = Shards::of(path)?;
+        let mut all = Self {
+            path: path.into(),
+            files: Vec::new(),
+            bytes: Vec::new(),
+            entries: Vec::new(),
+            index: HashMap::new(),
+            metadata: Metadata::new(),
+        };
+        for file in &files {
+            all.add(Self::open(file)?)?;
+        }
+        if let Some(index) = index {
+            index.agrees(|name| all.index.get(name).map(|at| &all.files[all.entries[*at].shard]))?;
+        }
+        Ok(all)
+    }
+
+    /// Adds a shard.
+    fn add(&mut self, shard: Self) -> Result<()> {
+        let wrong = |why: String| Error::data(&shard.path, why);
+        for mut entry in shard.entries {
+            entry.shard = self.bytes.len();
+            if let Some(at) = self.index.insert(entry.name.clone(), self.entries.len()) {
+                let other = self.files[self.entries[at].shard].display();
+                return Err(wrong(format!("tensor '{}' is in {other} too", entry.name)));
+            }
+            self.entries.push(entry);
+        }
+        for (key, value) in shard.metadata {
+            let kept = self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
+            if key == crate::packed::KEY && *kept != value {
+                return Err(wrong(format!(
+                    "metadata '{key}' differs from that of the shards before it"
+                )));
+            }
+        }
+        self.bytes.extend(shard.bytes);
+        self.files.push(shard.path);
+        Ok(())
+    }
+
+    fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
+        // Names of tensors may hold what a terminal would obey.
+        let error = |message: String| Error::data(path, message.replace(char::is_control, " "));
+        let ((entries, metadata), bytes) = match format {
+            Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
+            Format::Npy => {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                let (entry, rewritten) = npy::parse(&name, bytes.as_ref()).map_err(error)?;
+                let entries = (vec![entry], Metadata::new());
+                (entries, rewritten.map_or(bytes, Bytes::Owned))
+            }
+        };
+        let index = entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at));
+        Ok(Self {
+            path: path.into(),
+            files: vec![path.into()],
+            bytes: vec![bytes],
+            index: index.collect(),
+            entries,
+            metadata,
+        })
+    }
+
+    /// The file, or the folder of its shards.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files that are mapped.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// All tensors, in the order of their data in the file.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+        self.entries.iter().map(|entry| self.tensor(entry))
+    }
+
+    /// Empty where the file has none.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
+        self.index.get(name).map(|at| self.tensor(&self.entries[*at]))
+    }
+
+    fn tensor<'a>(&'a self, entry: &'a Entry) -> Tensor<'a> {
+        Tensor {
+            name: &entry.name,
+            dtype: entry.dtype,
+            shape: &entry.shape,
+            bytes: &self.bytes[entry.shard].as_ref()[entry.range.clone()],
+        }
+    }
+}
+
+fn format(path: &Path) -> Result<Format> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("safetensors") => Ok(Format::Safetensors),
+        Some("npy") => Ok(Format::Npy),
+        other => Err(Error::data(
+            path,
+            format!(
+                "extension '{}', expected 'safetensors' or 'npy' (safetensors.torch.save_file and numpy.save write them)",
+                other.unwrap_or_default()
+            ),
+        )),
+    }
+}
+
+/// As many dimensions as NumPy allows.
+const MAX_DIMENSIONS: usize = 64;
+
+/// Bytes of a tensor, or what is wrong with its shape.
+fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<usize, String> {
+    if shape.len() > MAX_DIMENSIONS {
+        return Err(format!(
+            "shape has {} dimensions, expected at most {MAX_DIMENSIONS}",
+            shape.len()
+        ));
+    }
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |product, &size| product.checked_mul(size));
+    let bits = elements.and_then(|elements| elements.checked_mul(dtype.bitsize()));
+    match bits {
+        Some(bits) if bits % 8 == 0 => Ok(bits / 8),
+        Some(bits) => Err(format!(
+            "shape {shape:?} of {dtype} is misaligned: {bits} bits do not end at a byte"
+        )),
+        None => Err(format!(
+            "shape {shape:?} of {dtype} has more elements than memory has addresses"
+        )),
+    }
+}

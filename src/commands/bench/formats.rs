@@ -1,0 +1,188 @@
+//! `ulplab bench formats`: how fast tensors become stored bytes and values again, on one core.
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
+use serde::{Deserialize, Serialize};
+
+use super::{Timing, timing};
+use crate::json;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::formats::codec;
+use ulplab_core::input;
+
+/// Time quantizing and dequantizing on one core, in GB of f32 a second.
+#[derive(Debug, clap::Args)]
+pub struct FormatsArgs {
+    /// Formats or records to time.
+    #[arg(default_values = ["nvfp4", "mxfp8", "mxfp4", "fp8_b128", "fp8_b128_f32", "e4m3", "e5m2", "bf16"])]
+    pub formats: Vec<String>,
+    /// Rows of the tensor.
+    #[arg(long, default_value_t = 1024)]
+    pub rows: usize,
+    /// Its columns.
+    #[arg(long, default_value_t = 4096)]
+    pub cols: usize,
+    /// Times each is repeated.
+    #[arg(long, default_value_t = 21)]
+    pub repeats: usize,
+    /// Figures of peers to set beside, as experiments/peers/quantize.py prints them.
+    #[arg(long, value_name = "FILE")]
+    pub peer: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One conversion, timed. The peer script prints a list of them too.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// Who was timed.
+    pub name: String,
+    /// The format, in ulplab's words.
+    pub format: String,
+    /// `quantize` or `dequantize`.
+    pub what: String,
+    pub rows: usize,
+    pub cols: usize,
+    /// Seconds.
+    pub time: Timing,
+}
+
+impl Figure {
+    /// GB of f32 a second at this many seconds.
+    fn rate(&self, seconds: f64) -> f64 {
+        (4 * self.rows * self.cols) as f64 / seconds / 1e9
+    }
+}
+
+pub fn run(args: &FormatsArgs) -> Result<Exit> {
+    let (rows, cols) = (args.rows, args.cols);
+    if rows == 0 || cols == 0 || args.repeats == 0 {
+        return Err(Error::Usage("--rows, --cols and --repeats must be 1 or more".into()));
+    }
+    let peers: Vec<Figure> = match &args.peer {
+        None => Vec::new(),
+        Some(file) => {
+            let text = input::text(file)?;
+            serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?
+        }
+    };
+    let load = load_average();
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let x: Vec<f32> = (0..rows * cols).map(|_| StandardNormal.sample(&mut random)).collect();
+    let mut figures = Vec::new();
+    for name in &args.formats {
+        let codec = codec(name).map_err(Error::Usage)?;
+        codec.check(cols).map_err(Error::Usage)?;
+        let encoded = codec.encode(&x, cols);
+        let mut out = vec![0.0; x.len()];
+        let mut time = |what: &str, work: &mut dyn FnMut()| {
+            let seconds = (0..args.repeats).map(|_| {
+                let started = Instant::now();
+                work();
+                started.elapsed().as_secs_f64()
+            });
+            figures.push(Figure {
+                name: "ulplab".into(),
+                format: name.clone(),
+                what: what.into(),
+                rows,
+                cols,
+                time: timing(seconds.collect()),
+            });
+        };
+        time("quantize", &mut || drop(black_box(codec.encode(black_box(&x), cols))));
+        time("dequantize", &mut || codec.decode(black_box(&encoded), &mut out));
+        black_box(&out);
+    }
+    if let Some(note) = busy(&figures, load) {
+        errln!("{note}");
+    }
+    if args.json {
+        json::print(&figures)?;
+        return Ok(Exit::Pass);
+    }
+    outln!(
+        "{:14} {:11} {:>20}   one core, [{rows}, {cols}] f32",
+        "format",
+        "",
+        "GB/s of f32"
+    );
+    for figure in &figures {
+        let Timing { median, min, max } = figure.time;
+        let beside: Vec<String> = peers
+            .iter()
+            .filter(|peer| (&peer.format, &peer.what) == (&figure.format, &figure.what))
+            .map(|peer| {
+                let rate = peer.rate(peer.time.median);
+                let ratio = figure.rate(median) / rate;
+                format!("{ratio:.1} × {} ({rate:.3})", peer.name)
+            })
+            .collect();
+        let (format, what) = (&figure.format, &figure.what);
+        let [rate, slowest, fastest] = [median, max, min].map(|seconds| figure.rate(seconds));
+        outln!(
+            "{format:14} {what:11} {rate:6.2} ({slowest:.2} to {fastest:.2})   {}",
+            beside.join("   ")
+        );
+    }
+    Ok(Exit::Pass)
+}
+
+/// Repeats this many times as long as the shortest are no longer the work's own time.
+const SPREAD: f64 = 3.0;
+
+/// What to say of repeats that take too different times. `load`: the load average before the first.
+fn busy(figures: &[Figure], load: Option<f64>) -> Option<String> {
+    let spread = |figure: &Figure| figure.time.max / figure.time.min;
+    let worst = figures.iter().max_by(|a, b| spread(a).total_cmp(&spread(b)))?;
+    let load = load.map_or(String::new(), |load| {
+        format!(", with a load average of {load:.1} before the start")
+    });
+    (spread(worst) > SPREAD).then(|| {
+        format!(
+            "note: the machine is busy{load}: the longest repeat of {} {} took {:.1} times as long as the shortest, so the \
+             figures say little",
+            worst.format,
+            worst.what,
+            spread(worst)
+        )
+    })
+}
+
+/// Processes that wanted to run, mean over a minute; only Linux says it.
+fn load_average() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_machine_is_named() {
+        let figure = |max| Figure {
+            name: "ulplab".into(),
+            format: "mxfp4".into(),
+            what: "quantize".into(),
+            rows: 1,
+            cols: 1,
+            time: Timing {
+                median: 1.5,
+                min: 1.0,
+                max,
+            },
+        };
+        assert_eq!(busy(&[figure(2.0), figure(3.0)], Some(14.0)), None);
+        let note = busy(&[figure(2.0), figure(40.0)], Some(14.0)).expect("a note");
+        assert!(note.contains("busy, with a load average of 14.0"), "{note}");
+        assert!(note.contains("mxfp4 quantize took 40.0 times"), "{note}");
+        assert!(busy(&[figure(40.0)], None).is_some() && busy(&[], None).is_none());
+    }
+}

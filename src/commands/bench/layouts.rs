@@ -1,0 +1,107 @@
+//! `ulplab bench layouts`: conversions of scale layouts against a copy of the matrix, on one core.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use super::{Timing, timing};
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::layouts::{Groups, LAYOUTS, Layout};
+
+/// Time scale layouts on one core: both directions, beside a plain copy of the matrix in the same run.
+#[derive(Debug, clap::Args)]
+pub struct LayoutsArgs {
+    /// Rows of the matrix.
+    #[arg(long, default_value_t = 8192)]
+    pub rows: usize,
+    /// Bytes of a row.
+    #[arg(long, default_value_t = 4096)]
+    pub bytes: usize,
+    /// Groups of the layouts that have them, of different sizes.
+    #[arg(long, default_value_t = 8)]
+    pub groups: usize,
+    /// Times each is repeated.
+    #[arg(long, default_value_t = 25)]
+    pub repeats: usize,
+    /// Only this layout; repeatable.
+    #[arg(long = "layout", value_name = "NAME")]
+    pub layouts: Vec<String>,
+}
+
+pub(super) fn run(args: &LayoutsArgs) -> Result<Exit> {
+    if [args.rows, args.bytes, args.groups, args.repeats].contains(&0) {
+        return Err(Error::Usage(
+            "--rows, --bytes, --groups and --repeats must be 1 or more".into(),
+        ));
+    }
+    let named = args.layouts.iter().map(|name| Layout::find(name));
+    let mut layouts = named.collect::<Result<Vec<_>, String>>().map_err(Error::Usage)?;
+    if layouts.is_empty() {
+        layouts = LAYOUTS.iter().collect();
+    }
+    outln!(
+        "GB/s read and written; median of {} (slowest to fastest), and of memcpy",
+        args.repeats
+    );
+    layouts
+        .into_iter()
+        .try_for_each(|layout| measure(layout, args).map_err(Error::Usage))?;
+    Ok(Exit::Pass)
+}
+
+fn measure(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
+    let (rows, cols) = (args.rows, args.bytes / layout.scale);
+    let ends = match layout.groups {
+        Groups::None => Vec::new(),
+        Groups::Rows => ends(rows, args.groups),
+        Groups::Cols => ends(cols, args.groups),
+    };
+    let placement = layout.place(&[rows, cols], &ends)?;
+    let matrix: Vec<u8> = (0..placement.matrix_len()).map(|i| ((i * 31) >> 3) as u8).collect();
+    // Every page of both is there before the first run.
+    let (mut buffer, mut back) = (vec![1; placement.len()], vec![1; matrix.len()]);
+    let [mut copy, mut forward, mut inverse] = [const { Vec::new() }; 3];
+    for _ in 0..args.repeats {
+        let started = Instant::now();
+        back.copy_from_slice(black_box(&matrix));
+        copy.push(started.elapsed().as_secs_f64());
+        black_box(&mut back);
+
+        let started = Instant::now();
+        placement.forward_into(black_box(&matrix), &mut buffer)?;
+        forward.push(started.elapsed().as_secs_f64());
+        black_box(&mut buffer);
+
+        let started = Instant::now();
+        placement.inverse_into(black_box(&buffer), &mut back)?;
+        inverse.push(started.elapsed().as_secs_f64());
+        black_box(&mut back);
+    }
+    if back != matrix {
+        return Err(format!("{}: the inverse does not give the matrix back", layout.name));
+    }
+    let moved = (placement.matrix_len() + placement.len()) as f64 / 1e9;
+    let copied = 2.0 * placement.matrix_len() as f64 / 1e9;
+    let memcpy = timing(copy);
+    for (direction, times) in [("forward", forward), ("inverse", inverse)] {
+        let Timing { median, min, max } = timing(times);
+        let share = moved / median / (copied / memcpy.median);
+        outln!(
+            "{:24} {:14} {direction}  {:6.2}  ({:.2} to {:.2})  memcpy {:6.2} ({:.2} to {:.2})  ratio {share:.2}",
+            layout.name,
+            format!("({rows}, {cols})"),
+            moved / median,
+            moved / max,
+            moved / min,
+            copied / memcpy.median,
+            copied / memcpy.max,
+            copied / memcpy.min,
+        );
+    }
+    Ok(())
+}
+
+/// Ends of groups that grow in size, ragged.
+fn ends(length: usize, groups: usize) -> Vec<usize> {
+    let share = |g: usize| (g as f64 / groups as f64).powf(1.7);
+    (1..=groups).map(|g| (length as f64 * share(g)) as usize).collect()
+}

@@ -1,0 +1,166 @@
+//! `ulplab bench`: how long the reference takes here, and kernels, and conversions of formats and of layouts.
+
+mod formats;
+mod kernels;
+mod layouts;
+mod pair;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use reference::Plain;
+use reference::paths::deepseek_v4::Model;
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::{Checkpoint, Manifest as Datasets};
+use crate::json;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::input;
+
+/// Time the FP32 reference: one forward over a window, and one decode step after it.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Option<What>,
+    /// Checkpoint: a name of datasets/manifest.toml, or a folder.
+    #[arg(long, default_value = "dsv4-mini")]
+    pub model: String,
+    /// Tokens of the forward, and context of the decode step.
+    #[arg(long, default_value_t = 512)]
+    pub tokens: usize,
+    /// Times each is repeated.
+    #[arg(long, default_value_t = 9)]
+    pub repeats: usize,
+    /// Figures of a peer to set beside, as experiments/peers/transformers_forward.py prints them.
+    #[arg(long, value_name = "FILE")]
+    pub peer: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
+    pub datasets: Option<PathBuf>,
+}
+
+/// What else can be timed.
+#[derive(Debug, clap::Subcommand)]
+pub enum What {
+    Formats(formats::FormatsArgs),
+    Kernels(kernels::KernelsArgs),
+    Layouts(layouts::LayoutsArgs),
+    Pair(pair::PairArgs),
+}
+
+/// Seconds of repeated runs.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Timing {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// What the peer scripts print too.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// Who was timed.
+    pub name: String,
+    pub threads: usize,
+    pub tokens: usize,
+    /// One forward of `tokens` tokens.
+    pub forward: Timing,
+    /// One token after them.
+    pub decode: Timing,
+}
+
+pub fn run(args: &BenchArgs) -> Result<Exit> {
+    match &args.what {
+        Some(What::Formats(args)) => return formats::run(args),
+        Some(What::Kernels(args)) => return kernels::run(args),
+        Some(What::Layouts(args)) => return layouts::run(args),
+        Some(What::Pair(args)) => return pair::run(args),
+        None => {}
+    }
+    if args.tokens == 0 || args.repeats == 0 {
+        return Err(Error::Usage("--tokens and --repeats must be 1 or more".into()));
+    }
+    let peer = args.peer.as_ref().map(|file| {
+        let text = input::text(file)?;
+        serde_json::from_str::<Figures>(&text).map_err(|error| Error::data(file, error.to_string()))
+    });
+    let peer = peer.transpose()?;
+    let ours = measure(args)?;
+    if args.json {
+        json::print(&ours)?;
+        return Ok(Exit::Pass);
+    }
+    let row = |name: &str, what: &str, t: Timing| {
+        outln!(
+            "{name:24} {what:16} {:9.2} ms  ({:.2} to {:.2})",
+            t.median * 1e3,
+            t.min * 1e3,
+            t.max * 1e3
+        );
+    };
+    for figures in [Some(&ours), peer.as_ref()].into_iter().flatten() {
+        row(
+            &figures.name,
+            &format!("forward of {}", figures.tokens),
+            figures.forward,
+        );
+        row(&figures.name, "decode step", figures.decode);
+    }
+    if let Some(peer) = &peer {
+        if (peer.tokens, peer.threads) != (ours.tokens, ours.threads) {
+            outln!(
+                "the peer ran {} tokens on {} threads: no ratio",
+                peer.tokens,
+                peer.threads
+            );
+        } else {
+            let (forward, decode) = (
+                peer.forward.median / ours.forward.median,
+                peer.decode.median / ours.decode.median,
+            );
+            outln!("times {}: forward {forward:.1}, decode step {decode:.1}", peer.name);
+        }
+    }
+    Ok(Exit::Pass)
+}
+
+fn measure(args: &BenchArgs) -> Result<Figures> {
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let mut checkpoint = Checkpoint::open(&datasets.checkpoint(&args.model)?)?;
+    let vocabulary = checkpoint.config.vocab_size as u32;
+    let model = Model::<f32>::load(checkpoint.config.clone(), &mut checkpoint)?;
+    let ids: Vec<u32> = (0..args.tokens as u32).map(|i| (i * 31 + 7) % vocabulary).collect();
+    let mut forward = Vec::new();
+    let mut decode = Vec::new();
+    for _ in 0..args.repeats {
+        let mut state = model.state();
+        forward.push(seconds(|| model.run(&mut state, &ids, &mut Plain))?);
+        decode.push(seconds(|| model.run(&mut state, &ids[..1], &mut Plain))?);
+    }
+    Ok(Figures {
+        name: "ulplab reference (f32)".into(),
+        threads: rayon::current_num_threads(),
+        tokens: args.tokens,
+        forward: timing(forward),
+        decode: timing(decode),
+    })
+}
+
+fn seconds<R>(work: impl FnOnce() -> Result<R, String>) -> Result<f64> {
+    let started = Instant::now();
+    work().map_err(Error::Reference)?;
+    Ok(started.elapsed().as_secs_f64())
+}
+
+fn timing(mut times: Vec<f64>) -> Timing {
+    times.sort_by(f64::total_cmp);
+    Timing {
+        median: times[times.len() / 2],
+        min: times[0],
+        max: times[times.len() - 1],
+    }
+}

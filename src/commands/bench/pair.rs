@@ -1,0 +1,209 @@
+//! `ulplab bench pair`: two kernels timed in turn, so that clocks and temperature are the same for both.
+
+use serde::Serialize;
+
+use crate::backend::cuda::device::Module;
+use crate::backend::cuda::run::Running;
+use crate::backend::cuda::time::{Replay, Stopwatch};
+use crate::backend::cuda::{Device, Plan, Source, Toolkit};
+use crate::json;
+use crate::studies::kernels::file;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::ops;
+use ulplab_core::ops::{Case, Problem};
+
+/// Time two kernels in turn on the GPU that is here: the ratio of the second's time to the first's, with an interval.
+///
+/// Each kernel is checked first and timed only if it is right, as one of many launches in a graph on the same memory; the two
+/// take turns at going first. The interval holds the median with a probability of 95 %, whatever the distribution of the times.
+#[derive(Debug, clap::Args)]
+pub struct PairArgs {
+    /// e.g. delta_prefill.chunks/gdn.bf16.t8192.kv
+    #[arg(value_name = "OP.VARIANT/CASE")]
+    first: String,
+    #[arg(value_name = "OP.VARIANT/CASE")]
+    second: String,
+    /// Pairs of times: 30 or more.
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(30..))]
+    pairs: u32,
+    /// Exit with 100 unless the whole interval lies within this distance of 1, e.g. 0.01.
+    #[arg(long, value_name = "SHARE")]
+    within: Option<f64>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+struct Measured {
+    device: String,
+    names: [String; 2],
+    /// Microseconds of a run: medians.
+    us: [f64; 2],
+    pairs: usize,
+    /// The second's time to the first's: the median over the pairs, and its interval of 95 %.
+    ratio: f64,
+    interval: [f64; 2],
+}
+
+pub(super) fn run(args: &PairArgs) -> Result<Exit> {
+    if let Some(within) = args.within.filter(|within| !(*within > 0.0 && within.is_finite())) {
+        return Err(Error::Usage(format!(
+            "--within is {within}, expected a share above 0, e.g. 0.01"
+        )));
+    }
+    let names = [&args.first, &args.second];
+    let [first, second] = names.map(|name| Kernel::find(name));
+    let kernels = [first?, second?];
+    let device = Device::open()?;
+    let toolkit = Toolkit::open()?;
+    let watch = Stopwatch::new(&device)?;
+    let load = |kernel: &Kernel| {
+        let cubin = toolkit.compile(&kernel.source, &device.arch, &[])?;
+        Ok((Module::load(&cubin.bytes)?, kernel.plan(device.sms)?))
+    };
+    let loaded = kernels.iter().map(load).collect::<Result<Vec<_>>>()?;
+    let running = kernels.iter().zip(&loaded).map(|(kernel, (module, plan))| {
+        let running = Running::new(&device, module, &kernel.case, &kernel.problem, plan)?;
+        running.right(&kernel.name, kernel.deterministic)?;
+        Ok(running)
+    });
+    let running = running.collect::<Result<Vec<_>>>()?;
+    let replay = |running: &Running| {
+        let replay = running.replay(&watch)?;
+        replay.ok_or_else(|| Error::Setup("these launches cannot be captured as a graph".into()))
+    };
+    let replays = [replay(&running[0])?, replay(&running[1])?];
+    let pairs = (0..args.pairs)
+        .map(|pair| take(&replays, pair % 2 == 1))
+        .collect::<Result<Vec<_>>>()?;
+    let measured = Measured::of(device.describe(), names, &pairs);
+    match args.json {
+        true => json::print(&measured)?,
+        false => out!("{}", measured.text()),
+    }
+    let near = |end: f64| args.within.is_none_or(|within| (end - 1.0).abs() <= within);
+    Ok(match measured.interval.into_iter().all(near) {
+        true => Exit::Pass,
+        false => Exit::GateFailed,
+    })
+}
+
+/// One time of each, the second first if `turned`.
+fn take(replays: &[Replay; 2], turned: bool) -> Result<[f64; 2]> {
+    let mut us = [0.0; 2];
+    for at in if turned { [1, 0] } else { [0, 1] } {
+        us[at] = replays[at].once()?;
+    }
+    Ok(us)
+}
+
+/// A variant on a case.
+struct Kernel {
+    name: String,
+    source: Source,
+    variant: String,
+    deterministic: bool,
+    case: Case,
+    problem: Problem,
+}
+
+impl Kernel {
+    fn find(name: &str) -> Result<Self> {
+        let parts = name
+            .split_once('/')
+            .and_then(|(kernel, case)| Some((kernel.split_once('.')?, case)));
+        let ((op, variant), case) = parts.ok_or_else(|| Error::Usage(format!("'{name}': expected OP.VARIANT/CASE")))?;
+        let op = ops::find(op).map_err(Error::Usage)?;
+        let source = file(op)?;
+        let found = source.named(variant)?;
+        let deterministic = found.nondeterministic.is_none();
+        let case = ops::case(op, case).map_err(Error::Usage)?;
+        Ok(Self {
+            name: name.into(),
+            variant: variant.into(),
+            deterministic,
+            problem: ops::problem(op, &case).map_err(Error::Usage)?,
+            case,
+            source,
+        })
+    }
+
+    fn plan(&self, sms: i64) -> Result<Plan> {
+        let plan = Plan::new(self.source.named(&self.variant)?, &self.case, sms).map_err(Error::Usage)?;
+        plan.ok_or_else(|| Error::Usage(format!("'{}': the variant does not take this case", self.name)))
+    }
+}
+
+impl Measured {
+    fn of(device: String, names: [&String; 2], pairs: &[[f64; 2]]) -> Self {
+        let sorted = |of: &dyn Fn(&[f64; 2]) -> f64| {
+            let mut values: Vec<f64> = pairs.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let median = |values: &[f64]| f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
+        let ratios = sorted(&|pair| pair[1] / pair[0]);
+        let outside = outside(ratios.len());
+        Self {
+            device,
+            names: names.map(Clone::clone),
+            us: [0, 1].map(|at| median(&sorted(&|pair| pair[at]))),
+            pairs: pairs.len(),
+            ratio: median(&ratios),
+            interval: [ratios[outside], ratios[ratios.len() - 1 - outside]],
+        }
+    }
+
+    fn text(&self) -> String {
+        let width = self.names.iter().map(String::len).max().unwrap_or(0);
+        let line = |at: usize| format!("{:width$}  {:9.2} µs\n", self.names[at], self.us[at]);
+        let [low, high] = self.interval;
+        let (pairs, ratio) = (self.pairs, self.ratio);
+        format!(
+            "{}\n{}{}second / first {ratio:.4}, 95 % interval {low:.4} to {high:.4}, {pairs} pairs\n",
+            self.device,
+            line(0),
+            line(1)
+        )
+    }
+}
+
+/// How many of `n` sorted values lie outside, at each end, of an interval that holds the median of what they are drawn from
+/// with a probability of at least 95 %: the binomial distribution of ½ has 2.5 % below, at most.
+fn outside(n: usize) -> usize {
+    let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
+    for count in 0..n {
+        below += term;
+        if below > 0.025 {
+            return count.saturating_sub(1);
+        }
+        term *= (n - count) as f64 / (count + 1) as f64;
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_of_medians_are_those_of_the_tables() {
+        // Ranks of the ends, from 1, of the sign test's 95 % interval.
+        for (n, rank) in [(6, 1), (10, 2), (20, 6), (30, 10), (40, 14), (50, 18), (100, 40)] {
+            assert_eq!(outside(n) + 1, rank, "{n}");
+        }
+    }
+
+    #[test]
+    fn ratios_are_of_pairs() {
+        // Clocks that drift by a half between pairs leave the ratio as it is.
+        let pairs: Vec<[f64; 2]> = (0..30)
+            .map(|at| [1.0, 1.02].map(|us| us * (1.0 + f64::from(at) / 60.0)))
+            .collect();
+        let measured = Measured::of(String::new(), [&"a".to_string(), &"b".to_string()], &pairs);
+        assert!((measured.ratio - 1.02).abs() < 1e-12);
+        assert!(measured.interval[1] - measured.interval[0] < 1e-12);
+    }
+}

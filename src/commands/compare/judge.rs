@@ -1,0 +1,194 @@
+//! One tensor of the reference against one of the candidate.
+
+use safetensors::Dtype;
+
+use super::gates::Gate;
+use ulplab_core::metrics::{Metric, Pair, unravel};
+use ulplab_core::record::Worst;
+use ulplab_core::tensorfile::{Kind, Tensor};
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    /// The reference's name.
+    pub name: String,
+    pub want: Side,
+    pub got: Side,
+    /// Defined metrics of real tensors.
+    pub metrics: Vec<(&'static Metric, f64)>,
+    /// The largest error, or the first place where only one side is finite.
+    pub worst: Option<Worst>,
+    pub exact: Option<Exact>,
+    pub gates: Vec<Judged>,
+    /// What is wrong, each in a sentence. Empty: passed.
+    pub failures: Vec<String>,
+}
+
+/// What is to be said of one side.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// NaN and infinite elements.
+    pub nonfinite: u64,
+}
+
+/// How integers compare.
+#[derive(Debug, Default)]
+pub(super) struct Exact {
+    pub mismatches: u64,
+    /// Index of the first mismatch, and both values.
+    pub first: Option<(Vec<u64>, i128, i128)>,
+}
+
+/// A gate and what it said.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub gate: String,
+    /// None where the metric is not defined.
+    pub value: Option<f64>,
+    pub pass: bool,
+}
+
+/// Whether compare can do anything with the tensor's type.
+pub(super) fn supported(tensor: &Tensor) -> Result<(), String> {
+    match tensor.kind() {
+        Kind::Unsupported => Err(format!(
+            "tensor '{}': type {} cannot be compared",
+            tensor.name, tensor.dtype
+        )),
+        Kind::Real | Kind::Exact => Ok(()),
+    }
+}
+
+impl Comparison {
+    pub fn new(want: &Tensor, got: &Tensor, metrics: &[&'static Metric], gates: &[&Gate]) -> Self {
+        let side = |tensor: &Tensor| Side {
+            dtype: tensor.dtype,
+            shape: tensor.shape.into(),
+            nonfinite: 0,
+        };
+        let mut comparison = Self {
+            name: want.name.into(),
+            want: side(want),
+            got: side(got),
+            metrics: Vec::new(),
+            worst: None,
+            exact: None,
+            gates: Vec::new(),
+            failures: Vec::new(),
+        };
+        if want.shape != got.shape {
+            comparison.fail(format!("shape: want {:?}, got {:?}", want.shape, got.shape));
+        } else if want.kind() != got.kind() {
+            comparison.fail(format!(
+                "type: want {}, got {}: one is exact, the other is not",
+                want.dtype, got.dtype
+            ));
+        } else if want.kind() == Kind::Exact {
+            comparison.judge_exact(want, got);
+        } else {
+            comparison.judge_real(want, got, metrics, gates);
+        }
+        comparison
+    }
+
+    pub fn pass(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// Whether more was asked than shape, NaN and infinities: a gate binds it, or every element is equal or must be.
+    pub fn judged(&self) -> bool {
+        let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);
+        !self.pass() || !self.gates.is_empty() || self.exact.is_some() || equal
+    }
+
+    /// The word of the table.
+    pub fn verdict(&self) -> &'static str {
+        match (self.pass(), self.judged()) {
+            (false, _) => "FAIL",
+            (true, true) => "PASS",
+            (true, false) => "—",
+        }
+    }
+
+    fn fail(&mut self, failure: String) {
+        self.failures.push(failure);
+    }
+
+    fn judge_exact(&mut self, want: &Tensor, got: &Tensor) {
+        let mut exact = Exact::default();
+        for (index, (x, y)) in want.integers().zip(got.integers()).enumerate() {
+            if x != y {
+                exact.mismatches += 1;
+                exact.first.get_or_insert_with(|| (unravel(index, want.shape), x, y));
+            }
+        }
+        if let Some((index, x, y)) = &exact.first {
+            let (count, n) = (exact.mismatches, want.shape.iter().product::<usize>());
+            self.fail(format!(
+                "{count} of {n} elements differ, first at {index:?}: want {x}, got {y}"
+            ));
+        }
+        self.exact = Some(exact);
+    }
+
+    fn judge_real(&mut self, want: &Tensor, got: &Tensor, metrics: &[&'static Metric], gates: &[&Gate]) {
+        let Some(pair) = pair(want, got, metrics) else { return };
+        (self.want.nonfinite, self.got.nonfinite) = (pair.nonfinite_want, pair.nonfinite_got);
+        self.worst = pair.worst.map(|worst| worst.in_shape(want.shape));
+        if let (false, Some(at)) = (pair.same_nonfinite, &self.worst) {
+            let (x, y) = (digits(at.want, want.dtype), digits(at.got, got.dtype));
+            let place = format!("differ first at {:?}: want {x}, got {y}", at.index);
+            let (want, got) = (pair.nonfinite_want, pair.nonfinite_got);
+            self.fail(format!(
+                "NaN/Inf: {want} elements of the reference, {got} of the candidate; {place}"
+            ));
+        }
+        self.metrics = metrics
+            .iter()
+            .filter_map(|&metric| Some((metric, metric.measure(&pair)?)))
+            .collect();
+        for gate in gates {
+            let value = gate.metric.measure(&pair);
+            let pass = value.is_some_and(|value| gate.bound.admits(value));
+            if !pass {
+                let name = gate.metric.name;
+                let found = match value {
+                    Some(value) if value.is_nan() => format!("{name} is NaN, not every element is finite"),
+                    Some(value) => format!("{name} is {value:?}"),
+                    None => format!("{name} is not defined between {} and {}", want.dtype, got.dtype),
+                };
+                self.fail(format!("{found}; gate {gate}"));
+            }
+            self.gates.push(Judged {
+                gate: gate.to_string(),
+                value,
+                pass,
+            });
+        }
+    }
+}
+
+/// An element in as many digits as tell it from its neighbours.
+pub(super) fn digits(value: f64, dtype: Dtype) -> String {
+    match dtype {
+        Dtype::F64 => format!("{value:?}"),
+        // All others were decoded to f32, so the cast gives back what was there.
+        _ => format!("{:?}", value as f32),
+    }
+}
+
+/// The pair in the narrowest type that holds both sides exactly. None if a type is not a real number.
+fn pair(want: &Tensor, got: &Tensor, metrics: &[&Metric]) -> Option<Pair> {
+    let pair = if [want.dtype, got.dtype].contains(&Dtype::F64) {
+        Pair::new(&want.to_f64()?, &got.to_f64()?)
+    } else {
+        Pair::new(&want.to_f32()?, &got.to_f32()?)
+    };
+    let ulps = want.dtype == got.dtype && metrics.iter().any(|metric| metric.unit == "ulp");
+    Some(match ulps {
+        true => pair.with_ulps_of_codes(want.dtype.bitsize() as u32, want.codes(), got.codes()),
+        false => pair,
+    })
+}

@@ -1,0 +1,204 @@
+//! `ulplab compare WANT GOT`: two files of tensors from anyone's kernel, tensor by tensor.
+//!
+//! Shapes are judged first, then the pattern of NaN and infinities, then metrics. Integers, booleans and power-of-two
+//! scales are equal or not.
+
+mod gates;
+mod judge;
+mod output;
+pub mod parity;
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::metrics::{Eval, METRICS, Metric};
+use ulplab_core::packed::parts;
+
+use gates::Gate;
+use judge::Comparison;
+use parity::ParityArgs;
+use ulplab_core::parity::copies::unmatched;
+use ulplab_core::pattern;
+use ulplab_core::pattern::selects;
+use ulplab_core::tensorfile::{Tensor, TensorFile};
+
+/// Compare the tensors of two files; the first is the reference.
+///
+/// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor
+/// of the other file. Checks run in this order: shape, then NaN and infinities (which must be at the same places), then
+/// metrics (in f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is shown
+/// and not judged: it fails only on its shape or on the places of NaN and infinities.
+///
+/// Exit code: 0 nothing failed; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 2 a tensor is in one file only,
+/// or the input is bad.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct CompareArgs {
+    /// The reference.
+    pub want: PathBuf,
+    /// The candidate.
+    pub got: PathBuf,
+    /// Metrics to show besides those of the gates.
+    #[arg(long, value_name = "A,B,…", value_delimiter = ',', default_values_t = DEFAULT_METRICS.map(String::from))]
+    pub metrics: Vec<String>,
+    /// Require a bound of a metric, e.g. 'cosine>=0.999' or 'logits*:diff<=1e-3'; repeatable.
+    ///
+    /// A pattern before the colon selects tensors: `*` stands for any characters but a dot, `**` for any characters;
+    /// a gate without a pattern is for all tensors. For each tensor and metric, the first gate whose pattern matches
+    /// counts, so write exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A
+    /// gate that applies to no tensor is an error.
+    #[arg(long = "gate", value_name = "[PATTERN:]METRIC>=BOUND")]
+    pub gates: Vec<String>,
+    /// Compare only tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+    /// Leave out tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
+    /// Accept tensors that are in one file only.
+    #[arg(long)]
+    pub allow_unmatched: bool,
+    /// Print JSON Lines: one record for the configuration, each tensor, and the summary. NaN is null, infinities are
+    /// strings.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub parity: ParityArgs,
+}
+
+const DEFAULT_METRICS: [&str; 4] = ["cosine", "diff", "sqnr", "max_abs"];
+
+/// Compares, and prints to standard output.
+pub fn run(args: &CompareArgs) -> Result<Exit> {
+    run_to(args, &mut crate::output::stdout())
+}
+
+/// Compares, and prints to `out`.
+pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
+    if args.parity.parity {
+        if let Some(gate) = args.gates.first() {
+            return Err(Error::Usage(format!(
+                "gate '{gate}': --parity judges bytes, not metrics"
+            )));
+        }
+        return parity::run_to(&args.parity, args, out);
+    }
+    if let Some(flag) = args.parity.flag() {
+        return Err(Error::Usage(format!("--{flag} goes with --parity")));
+    }
+    let start = Instant::now();
+    let gates = args
+        .gates
+        .iter()
+        .map(|gate| gate.parse())
+        .collect::<Result<Vec<Gate>>>()?;
+    let metrics = metrics(&args.metrics, &gates)?;
+    let want = TensorFile::open(&args.want)?;
+    let got = TensorFile::open(&args.got)?;
+    let Pairing { pairs, unmatched } = pair(args, &want, &got)?;
+    let bound = gates::bind(&gates, &pairs)?;
+    let mut report = output::Report::new(args, &metrics, unmatched, out)?;
+    for ((want, got), gates) in pairs.iter().zip(bound) {
+        report.add(Comparison::new(want, got, &metrics, &gates))?;
+    }
+    report.finish(start)
+}
+
+/// The metrics to compute, in the order of [`METRICS`].
+fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
+    let mut named = HashSet::new();
+    for name in names {
+        named.insert(pair_metric(name)?.name);
+    }
+    named.extend(gates.iter().map(|gate| gate.metric.name));
+    Ok(METRICS
+        .iter()
+        .copied()
+        .filter(|metric| named.contains(metric.name))
+        .collect())
+}
+
+/// A metric that two tensors suffice for.
+fn pair_metric(name: &str) -> Result<&'static Metric> {
+    let metric = Metric::find(name.trim())?;
+    match metric.eval {
+        Eval::Pair(_) => Ok(metric),
+        _ => {
+            let names = METRICS
+                .iter()
+                .filter(|metric| matches!(metric.eval, Eval::Pair(_)))
+                .map(|metric| metric.name);
+            let names: Vec<_> = names.collect();
+            Err(Error::Usage(format!(
+                "metric '{}' needs more than two tensors; compare has {}",
+                metric.name,
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+struct Pairing<'a> {
+    /// Reference and candidate, in the order of the reference's file.
+    pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
+    /// Which file ("want" or "got"), and the tensor that only it has.
+    unmatched: Vec<(&'static str, &'a str)>,
+}
+
+fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Result<Pairing<'a>> {
+    let names: Vec<&str> = [want, got]
+        .iter()
+        .flat_map(|file| file.tensors())
+        .map(|tensor| tensor.name)
+        .collect();
+    pattern::check("tensor", &[&args.only, &args.skip], &names)?;
+    let select = |name: &str| selects(&args.only, &args.skip, name);
+    let is_npy = |file: &TensorFile| file.path().extension().is_some_and(|extension| extension == "npy");
+    let mut pairing = Pairing {
+        pairs: Vec::new(),
+        unmatched: Vec::new(),
+    };
+    if (is_npy(want) || is_npy(got)) && want.tensors().len() == 1 && got.tensors().len() == 1 {
+        pairing.pairs = want
+            .tensors()
+            .zip(got.tensors())
+            .filter(|(want, _)| select(want.name))
+            .collect();
+    } else {
+        for tensor in want.tensors().filter(|tensor| select(tensor.name)) {
+            match got.get(tensor.name) {
+                Some(other) => pairing.pairs.push((tensor, other)),
+                None => pairing.unmatched.push(("want", tensor.name)),
+            }
+        }
+        let extra = got
+            .tensors()
+            .filter(|tensor| select(tensor.name) && want.get(tensor.name).is_none());
+        pairing.unmatched.extend(extra.map(|tensor| ("got", tensor.name)));
+    }
+    if !pairing.unmatched.is_empty() && !args.allow_unmatched {
+        let which = unmatched(&pairing.unmatched, want, got);
+        return Err(Error::Usage(format!("{which}{}", unlike(want, got))));
+    }
+    if pairing.pairs.is_empty() {
+        return Err(Error::NothingSelected("no tensor is in both files".into()));
+    }
+    for (tensor, file) in pairing.pairs.iter().flat_map(|(a, b)| [(a, want), (b, got)]) {
+        judge::supported(tensor).map_err(|message| Error::data(file.path(), message))?;
+    }
+    Ok(pairing)
+}
+
+/// What helps where numbers were to be compared with codes and scales.
+fn unlike(want: &TensorFile, got: &TensorFile) -> String {
+    let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
+    match is_quantized(got) && !is_quantized(want) {
+        true => format!(
+            "\n  {} is quantized: --parity compares codes and scales, `ulplab dequantize` makes numbers of them",
+            got.path().display()
+        ),
+        false => String::new(),
+    }
+}

@@ -1,0 +1,174 @@
+//! `ulplab compare WANT GOT --parity`.
+
+use std::io::Write;
+
+use safetensors::Dtype;
+
+use super::CompareArgs;
+use crate::commands::inspect::source_of;
+use crate::commands::naming::NamingArgs;
+use crate::progress::Progress;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::formats::{Encoded, Half, Scale};
+use ulplab_core::packed::{Opened, Packed, check_layout, matrix_name, parts};
+use ulplab_core::parity::copies::Copies;
+use ulplab_core::parity::{Asked, Rules, Source, Stored, bytes, diagnose_from, output};
+use ulplab_core::tensorfile::{Tensor, TensorFile};
+
+/// Diagnosis of quantized tensors.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Parity")]
+pub struct ParityArgs {
+    /// Name the rule that made the quantized tensors of GOT from those of WANT, or count mismatches by cause.
+    ///
+    /// WANT holds the source, GOT codes and scales; these are recognised as by `ulplab dequantize`. With --rule they are
+    /// held against that rule, and kernels known to be approximate may differ by what they do; without, any rule of the
+    /// format's table may explain them, but where names or the file say what scales mean, only one that means the same.
+    /// Formats with zero points are held against their own rule, and no causes are looked for. Tensors that are not
+    /// quantized must be the source's, in bytes or rounded to another type. Exit code 0 if every byte is explained, 100 if
+    /// not, 2 where a tensor is in one file only.
+    #[arg(long)]
+    pub parity: bool,
+    #[command(flatten)]
+    pub naming: NamingArgs,
+    /// Name of the source tensor in WANT [default: as the quantized one, or the only tensor].
+    #[arg(long, value_name = "NAME")]
+    pub tensor: Option<String>,
+}
+
+impl ParityArgs {
+    /// A flag that was given and means nothing without --parity.
+    pub fn flag(&self) -> Option<&'static str> {
+        let naming = &self.naming;
+        let given = [
+            ("format", &naming.format),
+            ("rule", &naming.rule),
+            ("data", &naming.data),
+            ("scale", &naming.scale),
+            ("global", &naming.global),
+            ("layout", &naming.layout),
+            ("tensor", &self.tensor),
+        ];
+        given
+            .into_iter()
+            .find(|(_, value)| value.is_some())
+            .map(|(flag, _)| flag)
+    }
+}
+
+/// Diagnoses what `compare` is asked to, and prints to `out`.
+pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
+    let CompareArgs {
+        want, got, only, skip, ..
+    } = compare;
+    let json = compare.json;
+    let (source, file) = (TensorFile::open(want)?, TensorFile::open(got)?);
+    let beside: Vec<&str> = source.tensors().map(|tensor| tensor.name).collect();
+    let found = args.naming.naming().find_beside(&file, &beside, only, skip)?;
+    if found.is_empty() {
+        let hint = "name the tensors with --data, --scale and --global, and give --format";
+        return Err(Error::NothingSelected(format!(
+            "no quantized tensor in {}; {hint}",
+            got.display()
+        )));
+    }
+    let any_name = args.tensor.is_none() && found.len() == 1;
+    let mut pairs = Vec::new();
+    for packed in &found {
+        let name = args.tensor.as_deref().unwrap_or(&packed.name);
+        let tensor = source_of(&source, name, &packed.shape, any_name)?;
+        if tensor.bytes.is_empty() {
+            return Err(Error::data(want, format!("tensor '{name}' is empty")));
+        }
+        pairs.push((packed, tensor));
+    }
+    // Who names one tensor of a file means no other.
+    let copies = match args.naming.data.is_some() || args.tensor.is_some() {
+        true => Copies::default(),
+        false => {
+            let parts = parts(&file)?;
+            let is_source = |name: &str| pairs.iter().any(|(_, source)| source.name == name);
+            Copies::find(&source, &file, (only, skip), is_source, |name| parts.contains(name))
+        }
+    };
+    copies.check(compare.allow_unmatched, &source, &file)?;
+    let elements = found.iter().map(|packed| packed.shape.iter().product::<usize>()).sum();
+    let mut progress = Progress::new(elements, false);
+    let (mut explained, mut all) = (0, 0);
+    for (packed, tensor) in pairs {
+        let opened = open(packed).map_err(|why| Error::data(got, why))?;
+        let stack = opened.stack;
+        for expert in stack.matrices() {
+            let bytes = stack.share(tensor.bytes, expert);
+            let matrix = Tensor { bytes, ..tensor };
+            let encoded = opened.matrix(expert);
+            let name = matrix_name(&packed.name, &packed.shape, expert);
+            let mut diagnosis = progress.watch(&name, stack.matrix(), |done| match packed.format.zero_point() {
+                Some(_) => {
+                    let x = matrix.to_f32().expect("floating-point tensors are numbers");
+                    bytes::compare(&x, stack.cols, &encoded, &packed.format)
+                }
+                None => diagnose_from(
+                    Source::tensor(matrix),
+                    stack.cols,
+                    &stored(&encoded, packed),
+                    &packed.format,
+                    asked(args, packed),
+                    done,
+                ),
+            });
+            diagnosis.say_why(packed.said.as_deref());
+            explained += usize::from(diagnosis.explained());
+            all += 1;
+            let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
+            progress.apart(|| {
+                output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
+                // Before the bar is there again.
+                out.flush().map_err(Error::io("standard output", "write"))
+            })?;
+        }
+    }
+    drop(progress);
+    let copied = copies.compare(json, |text| output::write(out, text))?;
+    let pass = output::summary(out, json, (explained, all), copied)?;
+    Ok(if pass { Exit::Pass } else { Exit::GateFailed })
+}
+
+/// A quantized tensor, checked; its scales in whatever order, where causes are looked for.
+fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
+    if packed.format.zero_point().is_some() {
+        return packed.open();
+    }
+    let size = packed.format.scaling.map_or(0, |scaling| scaling.scale.bytes());
+    packed.layout.map_or(Ok(()), |layout| check_layout(layout, size))?;
+    packed.buffers.open_in_any_order(&packed.format, &packed.shape)
+}
+
+/// What is known of a tensor besides its format.
+fn asked(args: &ParityArgs, packed: &Packed) -> Asked {
+    let rules = match (args.naming.naming().names_rule(), &packed.said) {
+        (true, _) => Rules::Own,
+        (false, Some(_)) => Rules::ReadAlike,
+        // Nothing says what a global scale means; other scales are read in one way only.
+        (false, None) if packed.format.global.is_some() => Rules::Any,
+        (false, None) => Rules::ReadAlike,
+    };
+    let f32s = matches!(packed.format.scaling.map(|scaling| scaling.scale), Some(Scale::F32(_)));
+    let narrow = match packed.buffers.scale.map(|tensor| tensor.dtype).filter(|_| f32s) {
+        Some(Dtype::BF16) => Some(Half::Bf16),
+        Some(Dtype::F16) => Some(Half::F16),
+        _ => None,
+    };
+    Asked { rules, narrow }
+}
+
+/// The bytes of a matrix, the scales in whatever order.
+fn stored<'a>(encoded: &'a Encoded, packed: &Packed) -> Stored<'a> {
+    let globals = encoded.part("global").as_chunks().0.iter();
+    Stored {
+        data: encoded.part("data"),
+        scale: encoded.part("scale"),
+        global: globals.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        layout: packed.layout,
+    }
+}

@@ -1,0 +1,393 @@
+//! `ulplab describe`: what an operation's kernels read and write, and how they are judged, taken from the operation itself.
+
+mod own;
+mod shapes;
+
+use std::path::PathBuf;
+
+use safetensors::Dtype;
+use serde::Serialize;
+
+use crate::json;
+use crate::studies::kernels::operations;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::ops;
+use ulplab_core::ops::judge::Rule;
+use ulplab_core::ops::{Buffer, Case, Inputs, Op, Problem, Role, Scalar};
+
+/// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
+#[derive(Debug, clap::Args)]
+pub struct DescribeArgs {
+    /// The operation, as `ulplab list kernels` names them: what stands before the dot; or one of the experiment's.
+    #[arg(value_name = "OP")]
+    pub op: String,
+    /// The experiment file whose operations (`[[op]]`) and cases (`[[case]]`) there are besides.
+    #[arg(long, value_name = "FILE")]
+    pub experiment: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// An operation in words and names.
+#[derive(Debug, Serialize)]
+pub struct Description {
+    pub op: String,
+    pub doc: String,
+    pub buffers: Vec<BufferLine>,
+    pub scalars: Vec<ScalarLine>,
+    /// Sizes by which shapes are named.
+    pub sizes: Vec<String>,
+    /// Keys with all the values that cases have.
+    pub keys: Vec<(String, Vec<String>)>,
+    pub judgements: Vec<JudgementLine>,
+    pub cases: Vec<CaseLine>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+pub struct BufferLine {
+    pub name: String,
+    /// `in`, `out` or `in place`.
+    pub role: &'static str,
+    /// Types that cases have.
+    pub dtypes: Vec<Dtype>,
+    /// Its dimensions in terms of the sizes.
+    pub shape: Vec<String>,
+    /// A case that has it so, if not all have.
+    pub such_as: Option<String>,
+    /// How many of the cases that were made have it so.
+    #[serde(skip)]
+    cases: usize,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+pub struct ScalarLine {
+    pub name: String,
+    pub r#type: &'static str,
+    /// Values that cases have.
+    pub values: Vec<String>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+pub struct JudgementLine {
+    pub output: String,
+    pub how: String,
+    pub why: String,
+    /// A case that is judged so, if not all are.
+    pub such_as: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CaseLine {
+    pub name: String,
+    pub sizes: Vec<(String, i64)>,
+    pub keys: Vec<(String, String)>,
+    /// `random`, `edges`, or the site of the model that they are from.
+    pub inputs: String,
+    pub timed: bool,
+}
+
+/// Cases of which problems are made, beside the smallest with each set of keys, and the largest product of their sizes.
+const MORE: usize = 4;
+const LARGE: f64 = 1e8;
+
+/// A case with its problem.
+struct Sample {
+    case: Case,
+    problem: Problem,
+}
+
+pub fn run(args: &DescribeArgs) -> Result<Exit> {
+    let file = args.experiment.as_deref();
+    let experiment = operations::read(file)?;
+    let op = operations::given(&experiment, &args.op, file)?;
+    let cases = op.cases().map_err(|(_, why)| Error::Usage(why))?;
+    let description = match op.own() {
+        Some(own) => own::describe(own, &cases),
+        None => Description {
+            cases: cases.iter().map(CaseLine::of).collect(),
+            ..describe(ops::find(&args.op).map_err(Error::Usage)?).map_err(Error::Usage)?
+        },
+    };
+    if args.json {
+        json::print(&description)?;
+    } else {
+        out!("{}", text(&description));
+    }
+    Ok(Exit::Pass)
+}
+
+/// What there is to say of an operation. Problems of a few small cases are made.
+pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
+    let cases = op.cases();
+    let samples = samples(op, &cases)?;
+    let first = &samples[0];
+    let mut keys: Vec<(String, Vec<String>)> = Vec::new();
+    for (key, value) in cases.iter().flat_map(|case| &case.keys) {
+        match keys.iter_mut().find(|(name, _)| name == key) {
+            Some((_, values)) if values.contains(value) => {}
+            Some((_, values)) => values.push(value.clone()),
+            None => keys.push((key.to_string(), vec![value.clone()])),
+        }
+    }
+    Ok(Description {
+        op: op.name().into(),
+        doc: op.doc().into(),
+        buffers: buffers(&samples),
+        scalars: scalars(&samples),
+        sizes: first.case.dims.iter().map(|(name, _)| name.to_string()).collect(),
+        keys,
+        judgements: judgements(&samples),
+        cases: cases.iter().map(CaseLine::of).collect(),
+    })
+}
+
+/// What outputs of an operation are called.
+#[derive(Debug)]
+pub struct OutputNames {
+    pub names: Vec<String>,
+    /// Whether these are all: where what is wanted depends on what is found, parts have names of their own.
+    pub all: bool,
+}
+
+/// The names under which outputs of an operation are judged, in a few small cases.
+pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
+    let samples = samples(op, &op.cases())?;
+    let judges = || samples.iter().flat_map(|sample| &sample.problem.judges);
+    let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
+    let written = buffers
+        .filter(|buffer| buffer.role != Role::In)
+        .map(|buffer| buffer.name);
+    let mut names: Vec<String> = Vec::new();
+    for name in written.chain(judges().map(|judge| judge.output)) {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.into());
+        }
+    }
+    let all = !judges().any(|judge| matches!(judge.rule, Rule::Parts(_)));
+    Ok(OutputNames { names, all })
+}
+
+/// The smallest case with each set of keys and a few more, none of which needs a model.
+fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
+    let mut small: Vec<&Case> = cases
+        .iter()
+        .filter(|case| !matches!(case.inputs, Inputs::Site(_)))
+        .collect();
+    let volume = |case: &&Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
+    small.sort_by(|a, b| volume(a).total_cmp(&volume(b)));
+    let mut chosen: Vec<&Case> = Vec::new();
+    for case in &small {
+        if !chosen.iter().any(|other| other.keys == case.keys) {
+            chosen.push(case);
+        }
+    }
+    // More of them, as long as each has a size that no other has: so that sizes which are equal by chance in one differ in another.
+    let sized = |name: &str, case: &Case| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
+    let mut more = 0;
+    for case in small.into_iter().filter(|case| volume(case) <= LARGE) {
+        let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| sized(name, other) != Some(*size));
+        if more < MORE && case.dims.iter().any(fresh) {
+            chosen.push(case);
+            more += 1;
+        }
+    }
+    let sample = |case: &Case| {
+        Ok(Sample {
+            case: case.clone(),
+            problem: ops::problem(op, case)?,
+        })
+    };
+    chosen.into_iter().map(sample).collect()
+}
+
+fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
+    let mut lines: Vec<BufferLine> = Vec::new();
+    for buffer in samples.iter().flat_map(|sample| &sample.problem.buffers) {
+        let role = match buffer.role {
+            Role::In => "in",
+            Role::Out => "out",
+            Role::InOut => "in place",
+        };
+        // A buffer may have another role, type or rank in other cases.
+        let rank = buffer.shape.len();
+        let known = |line: &BufferLine| {
+            line.name == buffer.name && line.role == role && line.dtypes == [buffer.dtype] && line.shape.len() == rank
+        };
+        if lines.iter().any(known) {
+            continue;
+        }
+        let like = |other: &&Buffer| {
+            other.name == buffer.name
+                && other.role == buffer.role
+                && other.dtype == buffer.dtype
+                && other.shape.len() == rank
+        };
+        let having = samples.iter().filter_map(|sample| {
+            let found = sample.problem.buffers.iter().find(like)?;
+            Some((&sample.case, &found.shape[..]))
+        });
+        let having: Vec<(&Case, &[usize])> = having.collect();
+        lines.push(BufferLine {
+            name: buffer.name.into(),
+            role,
+            dtypes: vec![buffer.dtype],
+            shape: (0..rank).map(|at| shapes::named(&having, at)).collect(),
+            such_as: Some(having[0].0.name.clone()),
+            cases: having.len(),
+        });
+    }
+    // Types with the same shape share a line.
+    let mut merged: Vec<BufferLine> = Vec::new();
+    for line in lines {
+        let same =
+            |other: &&mut BufferLine| other.name == line.name && other.role == line.role && other.shape == line.shape;
+        match merged.iter_mut().find(same) {
+            Some(other) => {
+                other.dtypes.extend(line.dtypes);
+                other.cases += line.cases;
+            }
+            None => merged.push(line),
+        }
+    }
+    for line in &mut merged {
+        line.such_as.take_if(|_| line.cases == samples.len());
+    }
+    merged
+}
+
+fn scalars(samples: &[Sample]) -> Vec<ScalarLine> {
+    let mut lines: Vec<ScalarLine> = Vec::new();
+    for (name, scalar) in samples.iter().flat_map(|sample| &sample.problem.scalars) {
+        let (r#type, value) = match scalar {
+            Scalar::I32(value) => ("i32", value.to_string()),
+            Scalar::I64(value) => ("i64", value.to_string()),
+            Scalar::F32(value) => ("f32", value.to_string()),
+        };
+        match lines.iter_mut().find(|line| line.name == *name) {
+            Some(line) if line.values.contains(&value) => {}
+            Some(line) => line.values.push(value),
+            None => lines.push(ScalarLine {
+                name: name.to_string(),
+                r#type,
+                values: vec![value],
+            }),
+        }
+    }
+    lines
+}
+
+fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
+    let mut lines: Vec<(JudgementLine, usize)> = Vec::new();
+    for sample in samples {
+        for judge in &sample.problem.judges {
+            let (how, why) = (judge.how(), judge.why.to_string());
+            let same = |line: &JudgementLine| line.output == judge.output && line.how == how && line.why == why;
+            match lines.iter_mut().find(|(line, _)| same(line)) {
+                Some((_, count)) => *count += 1,
+                None => lines.push((
+                    JudgementLine {
+                        output: judge.output.into(),
+                        how,
+                        why,
+                        such_as: Some(sample.case.name.clone()),
+                    },
+                    1,
+                )),
+            }
+        }
+    }
+    let lines = lines.into_iter().map(|(line, count)| JudgementLine {
+        such_as: line.such_as.filter(|_| count < samples.len()),
+        ..line
+    });
+    lines.collect()
+}
+
+impl CaseLine {
+    fn of(case: &Case) -> Self {
+        Self {
+            name: case.name.clone(),
+            sizes: case.dims.iter().map(|(name, size)| (name.to_string(), *size)).collect(),
+            keys: case
+                .keys
+                .iter()
+                .map(|(key, value)| (key.to_string(), value.clone()))
+                .collect(),
+            inputs: match case.inputs {
+                Inputs::Random => "random".into(),
+                Inputs::Edges => "edges".into(),
+                Inputs::Site(source) | Inputs::File(source) => source.into(),
+            },
+            timed: case.timed,
+        }
+    }
+}
+
+/// A description for a terminal.
+fn text(description: &Description) -> String {
+    let Description {
+        op,
+        doc,
+        sizes,
+        keys,
+        cases,
+        ..
+    } = description;
+    let mut lines = vec![format!("{op}: {doc}"), String::new(), "buffers".into()];
+    let such_as = |case: &Option<String>| match case {
+        Some(case) => format!(", in cases such as {case}"),
+        None => String::new(),
+    };
+    let width = |names: &mut dyn Iterator<Item = &String>| names.map(String::len).max().unwrap_or(0);
+    let wide = width(&mut description.buffers.iter().map(|buffer| &buffer.name));
+    for buffer in &description.buffers {
+        let dtypes: Vec<String> = buffer.dtypes.iter().map(|dtype| dtype.to_string()).collect();
+        lines.push(format!(
+            "  {:wide$}  {:8}  {} [{}]{}",
+            buffer.name,
+            buffer.role,
+            dtypes.join(" or "),
+            buffer.shape.join(", "),
+            such_as(&buffer.such_as)
+        ));
+    }
+    if !description.scalars.is_empty() {
+        lines.extend([String::new(), "scalars".into()]);
+    }
+    for scalar in &description.scalars {
+        lines.push(format!(
+            "  {}  {}, {}",
+            scalar.name,
+            scalar.r#type,
+            scalar.values.join(" or ")
+        ));
+    }
+    lines.extend([String::new(), format!("sizes  {}", sizes.join(" "))]);
+    for (key, values) in keys {
+        lines.push(format!("key    {key}: {}", values.join(", ")));
+    }
+    lines.extend([String::new(), "how outputs are judged".into()]);
+    for judgement in &description.judgements {
+        lines.push(format!(
+            "  {}: {}{}",
+            judgement.output,
+            judgement.how,
+            such_as(&judgement.such_as)
+        ));
+        lines.push(format!("    because: {}", judgement.why));
+    }
+    lines.extend([String::new(), format!("{} cases", cases.len())]);
+    let wide = width(&mut cases.iter().map(|case| &case.name));
+    for case in cases {
+        let sizes: Vec<String> = case.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
+        let timed = if case.timed { ", timed" } else { "" };
+        lines.push(format!(
+            "  {:wide$}  {}; {}{timed}",
+            case.name,
+            sizes.join(" "),
+            case.inputs
+        ));
+    }
+    lines.join("\n") + "\n"
+}

@@ -1,0 +1,295 @@
+//! Gates on the change of a number.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use super::Check;
+use super::numbers::{Pair, Pairs, timed, worst};
+use super::output::sentence;
+use crate::dataset::parse_toml;
+use crate::gate::Status;
+use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::input;
+use ulplab_core::metrics::Metric;
+use ulplab_core::pattern::matches;
+use ulplab_core::record::{Phase, Record, place};
+
+/// A bound on how much a metric may worsen from BASE to NEW, in every record that it matches.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// As it is shown.
+    text: String,
+    why: String,
+    metric: &'static Metric,
+    /// Pattern of sites, layers included.
+    at: String,
+    /// In this phase only.
+    phase: Option<Phase>,
+    /// Patterns of the recipes it binds.
+    recipes: Vec<String>,
+    most: Most,
+    /// File that states it, if it is not from the command line.
+    file: Option<std::path::PathBuf>,
+}
+
+/// The largest worsening that a gate admits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Most {
+    /// In the metric's unit.
+    Absolute(f64),
+    /// Of the value in BASE.
+    PerCent(f64),
+}
+
+impl Most {
+    fn admits(self, pair: &Pair) -> bool {
+        match self {
+            Self::Absolute(most) => pair.worsening() <= most,
+            Self::PerCent(most) => pair.per_cent() <= most,
+        }
+    }
+}
+
+impl FromStr for Most {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let (number, of): (_, fn(f64) -> Self) = match text.strip_suffix('%') {
+            Some(number) => (number.trim_end(), Self::PerCent),
+            None => (text, Self::Absolute),
+        };
+        match number.parse::<f64>() {
+            Ok(most) if most.is_finite() && most >= 0.0 => Ok(of(most)),
+            Ok(_) => Err(format!("'{text}' is not a change; expected a number of at least 0")),
+            Err(_) => Err(format!(
+                "'{text}' is not a change; expected a number, or one with % behind it"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Most {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absolute(most) => write!(f, "{most}"),
+            Self::PerCent(most) => write!(f, "{most}%"),
+        }
+    }
+}
+
+impl FromStr for Gate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let error = |message: String| Error::Usage(format!("gate '{text}': {message}"));
+        let (left, most) = text
+            .split_once("<=")
+            .ok_or_else(|| error("expected [PATTERN:]METRIC<=CHANGE, e.g. 'kl<=1e-4' or 'us_cold<=3%'".into()))?;
+        let (at, name) = left.rsplit_once(':').unwrap_or(("**", left));
+        Ok(Self {
+            text: text.into(),
+            why: String::new(),
+            metric: Metric::find(name.trim()).map_err(|cause| error(cause.to_string()))?,
+            at: at.trim().into(),
+            phase: None,
+            recipes: vec!["**".into()],
+            most: most.parse().map_err(error)?,
+            file: None,
+        })
+    }
+}
+
+/// A file of gates.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    #[serde(rename = "change")]
+    changes: Vec<Rule>,
+}
+
+/// A gate in a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    metric: String,
+    #[serde(default = "anything")]
+    at: String,
+    phase: Option<Phase>,
+    #[serde(default = "everything")]
+    recipes: Vec<String>,
+    worsening: String,
+    why: String,
+}
+
+fn anything() -> String {
+    "**".into()
+}
+
+fn everything() -> Vec<String> {
+    vec![anything()]
+}
+
+/// The gates of a file of `[[change]]`.
+pub fn read(file: &Path) -> Result<Vec<Gate>> {
+    let text = input::text(file)?;
+    let rules: Rules = parse_toml(file, &text)?;
+    if rules.changes.is_empty() {
+        return Err(Error::config(file, "the file has no [[change]]"));
+    }
+    let gate = |rule: Rule| {
+        let error = |message: String| Error::config(file, format!("change of {}: {message}", rule.metric));
+        let most: Most = rule.worsening.parse().map_err(error)?;
+        let phase = rule.phase.map(|phase| format!(" ({phase})")).unwrap_or_default();
+        let of = match rule.recipes.iter().any(|pattern| pattern == "**") {
+            true => String::new(),
+            false => format!(" of {}", rule.recipes.join(", ")),
+        };
+        Ok(Gate {
+            text: format!("{}:{}<={most}{phase}{of}", rule.at, rule.metric),
+            metric: Metric::find(&rule.metric).map_err(|cause| error(cause.to_string()))?,
+            why: rule.why,
+            at: rule.at,
+            phase: rule.phase,
+            recipes: rule.recipes,
+            most,
+            file: Some(file.to_path_buf()),
+        })
+    };
+    rules.changes.into_iter().map(gate).collect()
+}
+
+impl Gate {
+    fn binds(&self, record: &Record) -> bool {
+        record.metric == self.metric.name
+            && self.phase.is_none_or(|phase| phase == record.phase)
+            && self.recipes.iter().any(|pattern| matches(pattern, &record.recipe))
+            && matches(&self.at, &place(record.layer, &record.site))
+    }
+
+    /// Judges all records that it binds. One that matches no record of either run is an error.
+    pub fn judge(&self, pairs: &Pairs) -> Result<Check> {
+        let bound: Vec<&Pair> = pairs.both.iter().filter(|pair| self.binds(pair.base)).collect();
+        let alone = |records: &[&Record]| records.iter().filter(|record| self.binds(record)).count();
+        let (missing, added) = (alone(&pairs.only_base), alone(&pairs.only_new));
+        if bound.is_empty() && missing + added == 0 {
+            return Err(self.idle(pairs));
+        }
+        let failing = bound.iter().filter(|pair| !self.most.admits(pair)).count();
+        Ok(check(
+            &self.text,
+            &self.why,
+            &bound,
+            Counts {
+                failing,
+                missing,
+                added,
+                verb: "worsen by more",
+            },
+        ))
+    }
+
+    /// Why it binds nothing.
+    fn idle(&self, pairs: &Pairs) -> Error {
+        let both = pairs.both.iter().map(|pair| pair.base);
+        let all = both
+            .chain(pairs.only_base.iter().copied())
+            .chain(pairs.only_new.iter().copied());
+        let of_metric: Vec<&Record> = all.filter(|record| record.metric == self.metric.name).collect();
+        let mut sites: Vec<String> = of_metric
+            .iter()
+            .map(|record| place(record.layer, &record.site))
+            .collect();
+        sites.sort();
+        sites.dedup();
+        let reason = if of_metric.is_empty() {
+            format!("{} was measured in neither run", self.metric.name)
+        } else if !sites.iter().any(|site| matches(&self.at, site)) {
+            let hint = did_you_mean(&self.at, sites.iter().map(String::as_str));
+            format!(
+                "{} was measured at no site that matches '{}'{hint}",
+                self.metric.name, self.at
+            )
+        } else {
+            format!(
+                "{} was not measured there in that phase and those recipes",
+                self.metric.name
+            )
+        };
+        let message = format!("gate '{}' matches nothing: {reason}", self.text);
+        match &self.file {
+            Some(file) => Error::config(file, message),
+            None => Error::Usage(message),
+        }
+    }
+}
+
+/// The gate of `--identical`.
+pub fn identical(pairs: &Pairs) -> Check {
+    let numeric = |record: &Record| !timed(&record.metric);
+    let bound: Vec<&Pair> = pairs.both.iter().filter(|pair| numeric(pair.base)).collect();
+    let alone = |records: &[&Record]| records.iter().filter(|record| numeric(record)).count();
+    // A record that only NEW has is equal to nothing.
+    let missing = alone(&pairs.only_base) + alone(&pairs.only_new);
+    let unequal: Vec<&Pair> = bound.iter().copied().filter(|pair| !pair.equal()).collect();
+    let counts = Counts {
+        failing: unequal.len(),
+        missing,
+        added: 0,
+        verb: "are not bit-equal",
+    };
+    // Of equal records none is worst.
+    let mut check = check("identical", "", &bound, counts);
+    check.worst = worst(unequal).map(Pair::change);
+    check
+}
+
+/// What was found of the records that a gate binds.
+struct Counts {
+    failing: usize,
+    /// Records that cannot be compared, and must be.
+    missing: usize,
+    /// Records that only NEW has, and need not be compared.
+    added: usize,
+    /// What the failing ones do.
+    verb: &'static str,
+}
+
+fn check(gate: &str, why: &str, bound: &[&Pair], counts: Counts) -> Check {
+    let Counts {
+        failing,
+        missing,
+        added,
+        verb,
+    } = counts;
+    let change = worst(bound.iter().copied()).map(Pair::change);
+    let all = bound.len();
+    let status = match (failing, missing) {
+        (1.., _) => Status::Fail,
+        (0, 0) if all > 0 => Status::Pass,
+        _ => Status::NotJudged,
+    };
+    let mut message = match failing {
+        0 => format!("holds for {all} records"),
+        _ => format!("{failing} of {all} records {verb}"),
+    };
+    if let Some(change) = change.as_ref().filter(|change| change.worsening > 0.0) {
+        message += &format!("; the worst: {}", sentence(change));
+    }
+    if missing > 0 {
+        message += &format!("; {missing} records are in one run only, so that they cannot be compared");
+    }
+    if added > 0 {
+        message += &format!("; {added} records are in NEW only, where BASE has nothing to compare them with");
+    }
+    Check {
+        gate: gate.into(),
+        why: why.into(),
+        status,
+        message,
+        worst: change,
+    }
+}

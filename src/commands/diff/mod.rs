@@ -1,0 +1,176 @@
+//! `ulplab diff BASE NEW`: what became worse from one run to another, as from a main branch to a pull request.
+//!
+//! First comes what was asked otherwise, then which verdicts changed, then which numbers. Gates of its own bound the change of a
+//! number; two that are always there keep verdicts that pass, and the gates of the experiment.
+
+mod gates;
+mod numbers;
+mod output;
+mod question;
+mod verdicts;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::judge;
+use crate::gate::{Outcome, Status};
+use crate::json;
+use crate::output::{colour, width};
+use crate::run::folder::Folder;
+use crate::run::{Manifest, Run};
+use gates::Gate;
+use numbers::{Change, Numbers, Pairs};
+use question::Difference;
+use ulplab_core::atomic::write_text;
+use ulplab_core::error::{Exit, Result};
+use verdicts::{Loosened, Moved};
+
+/// Compare two runs: what became worse from BASE to NEW.
+///
+/// The answer says what differs in the question (gates that were removed or relaxed first), which verdicts changed, and which
+/// numbers: for every recipe, phase, site and metric it shows the record that worsens most. Two gates always apply: a check that
+/// passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge the change only; to judge NEW
+/// itself, use `ulplab gate NEW`.
+///
+/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks what a gate is for; 103 a run is incomplete;
+/// 2 a run is damaged, or the input is bad.
+#[derive(Debug, clap::Args)]
+pub struct DiffArgs {
+    /// Folder of the run to compare with.
+    pub base: PathBuf,
+    /// Folder of the run to judge.
+    pub new: PathBuf,
+    /// Limit how much a metric may worsen, e.g. 'layers.*.output:relative_l2<=5%', 'us_cold<=3%' or 'kl<=1e-4';
+    /// repeatable.
+    ///
+    /// The limit holds for every record: each recipe, phase, window and layer. Whether lower or higher is worse depends on the
+    /// metric (`ulplab list metrics`). With % the change is relative to the value in BASE; if the value in BASE is 0, any
+    /// worsening fails. A pattern before the colon selects sites: `*` stands for any characters but a dot, `**`
+    /// for any characters. A number that becomes NaN fails every gate. A gate that matches nothing is an error.
+    #[arg(long = "gate", value_name = "[PATTERN:]METRIC<=CHANGE")]
+    pub gates: Vec<String>,
+    /// Read more gates from a TOML file of [[change]] with the keys metric, worsening (as "5%" or "1e-4") and why; the keys at,
+    /// phase and recipes restrict a gate.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Require every record to be bit-equal, except times and what is computed from them.
+    #[arg(long)]
+    pub identical: bool,
+    /// Show at most so many rows of each table of numbers.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// Print one JSON object in place of the text. NaN is null, infinities are strings.
+    #[arg(long)]
+    pub json: bool,
+    /// Also write the answer as Markdown, e.g. for a step summary.
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+}
+
+/// Compares two stored runs, prints, and ends in the exit code of the gates.
+pub fn run(args: &DiffArgs) -> Result<Exit> {
+    let mut gates = args.gates.iter().map(|gate| gate.parse()).collect::<Result<Vec<_>>>()?;
+    if let Some(file) = &args.rules {
+        gates.extend(gates::read(file)?);
+    }
+    let (base, new) = (load(&args.base)?, load(&args.new)?);
+    let diff = Diff::new([&args.base, &args.new], &base, &new, &gates, args)?;
+    if let Some(file) = &args.markdown {
+        write_text(file, &output::markdown(&diff))?;
+    }
+    match args.json {
+        true => json::print(&diff)?,
+        false => out!("{}", output::terminal(&diff, width(), colour())),
+    }
+    Ok(diff.outcome.exit())
+}
+
+fn load(path: &Path) -> Result<Run> {
+    let (folder, manifest) = Folder::open(path)?;
+    judge::load(&folder, manifest)
+}
+
+/// All that is said of two runs.
+#[derive(Debug, Serialize)]
+pub struct Diff {
+    base: Side,
+    new: Side,
+    /// Gates of BASE that NEW does not state, or states with a weaker bound.
+    loosened: Vec<Loosened>,
+    question: Vec<Difference>,
+    /// Verdicts whose status is another.
+    verdicts: Vec<Moved>,
+    /// Verdicts that both runs have, with the same status.
+    same_verdicts: usize,
+    numbers: Numbers,
+    /// Times, and what is computed from them.
+    times: Numbers,
+    checks: Vec<Check>,
+    #[serde(serialize_with = "name_of")]
+    outcome: Outcome,
+}
+
+/// One of the two runs.
+#[derive(Debug, Serialize)]
+struct Side {
+    path: PathBuf,
+    experiment: String,
+    started_at: String,
+    fingerprint: String,
+}
+
+/// A gate on the change, judged.
+#[derive(Debug, Serialize)]
+pub struct Check {
+    gate: String,
+    why: String,
+    status: Status,
+    /// A sentence: how many hold, what is worst, what is missing.
+    message: String,
+    /// The record that worsens most.
+    worst: Option<Change>,
+}
+
+impl Diff {
+    fn new(paths: [&Path; 2], base: &Run, new: &Run, gates: &[Gate], args: &DiffArgs) -> Result<Self> {
+        let pairs = Pairs::new(&base.records, &new.records);
+        let fates = verdicts::fates(base, new);
+        let (verdicts, same_verdicts) = verdicts::moved(&fates, base, new);
+        let mut checks = verdicts::checks(&fates);
+        for gate in gates {
+            checks.push(gate.judge(&pairs)?);
+        }
+        if args.identical {
+            checks.push(gates::identical(&pairs));
+        }
+        let statuses: Vec<Status> = checks.iter().map(|check| check.status).collect();
+        Ok(Self {
+            base: Side::new(paths[0], &base.manifest),
+            new: Side::new(paths[1], &new.manifest),
+            loosened: verdicts::loosened(&fates),
+            question: question::differences(&base.manifest, &new.manifest),
+            verdicts,
+            same_verdicts,
+            numbers: pairs.numbers(false, args.top),
+            times: pairs.numbers(true, args.top),
+            checks,
+            outcome: Outcome::of_statuses(&statuses, true, true),
+        })
+    }
+}
+
+impl Side {
+    fn new(path: &Path, manifest: &Manifest) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            experiment: manifest.experiment.name.clone(),
+            started_at: manifest.started_at.clone(),
+            fingerprint: manifest.fingerprint.clone(),
+        }
+    }
+}
+
+fn name_of<S: serde::Serializer>(outcome: &Outcome, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(outcome.name())
+}

@@ -1,0 +1,275 @@
+//! Records of two runs, side by side.
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use ulplab_core::metrics::{Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_MATMUL, TIMES_PEER};
+use ulplab_core::record::{Phase, Record, Worst};
+
+/// A record of BASE and the same one of NEW.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair<'a> {
+    pub base: &'a Record,
+    pub new: &'a Record,
+}
+
+/// The records of two runs.
+pub struct Pairs<'a> {
+    pub both: Vec<Pair<'a>>,
+    pub only_base: Vec<&'a Record>,
+    pub only_new: Vec<&'a Record>,
+}
+
+/// One record, from run to run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    pub recipe: String,
+    pub phase: Phase,
+    pub site: String,
+    pub metric: String,
+    pub layer: Option<u32>,
+    pub window: String,
+    #[serde(with = "ulplab_core::record::nullable")]
+    pub base: f64,
+    #[serde(with = "ulplab_core::record::nullable")]
+    pub new: f64,
+    /// How much worse NEW is, in the metric's unit; below 0 it is better. Infinite if it became NaN.
+    #[serde(with = "ulplab_core::record::nullable")]
+    pub worsening: f64,
+    /// The same, of the magnitude of the value in BASE.
+    #[serde(with = "ulplab_core::record::nullable")]
+    pub per_cent: f64,
+}
+
+/// What became of many records.
+#[derive(Debug, Serialize)]
+pub struct Numbers {
+    pub both: usize,
+    pub bit_equal: usize,
+    pub only_base: usize,
+    pub only_new: usize,
+    /// Numbers in BASE that are NaN in NEW.
+    pub newly_nan: usize,
+    /// NaN in BASE that are numbers in NEW.
+    pub no_longer_nan: usize,
+    /// Recipes, phases, sites and metrics of which a record worsens.
+    pub worse: usize,
+    /// Recipes, phases, sites and metrics of which none does, and a record is better.
+    pub better: usize,
+    /// The worst record of each of `worse`, as many as are to be shown: NaN first, then by how near the metric is to what a
+    /// model does, then worst first. Of metrics that are functions of each other, one is shown at a place.
+    pub worst: Vec<Change>,
+}
+
+/// Whether the metric of that name is a time or computed from one, so that it differs from run to run even if nothing else does.
+pub fn timed(metric: &str) -> bool {
+    let shares = [&OF_COPY, &OF_COPY_ROTATED, &OF_MATMUL, &TIMES_PEER];
+    known(metric).is_some_and(|metric| metric.unit == "µs" || shares.iter().any(|share| share.name == metric.name))
+}
+
+fn known(name: &str) -> Option<&'static Metric> {
+    METRICS.iter().copied().find(|metric| metric.name == name)
+}
+
+impl Pair<'_> {
+    /// Whether all that was measured is the same, to the bit. NaN has no bits of its own here.
+    pub fn equal(&self) -> bool {
+        let counts = |record: &Record| (record.n, record.nonfinite_want, record.nonfinite_got);
+        let worst = |record: &Record| {
+            let plain = |worst: &Worst| (worst.index.clone(), bits(worst.want), bits(worst.got));
+            record.worst.as_ref().map(plain)
+        };
+        bits(self.base.value) == bits(self.new.value)
+            && counts(self.base) == counts(self.new)
+            && worst(self.base) == worst(self.new)
+    }
+
+    pub fn newly_nan(&self) -> bool {
+        self.new.value.is_nan() && !self.base.value.is_nan()
+    }
+
+    fn no_longer_nan(&self) -> bool {
+        self.base.value.is_nan() && !self.new.value.is_nan()
+    }
+
+    /// How much worse NEW is, in the metric's unit; below 0 it is better. Of a metric that this version does not know, any
+    /// change is worse.
+    pub fn worsening(&self) -> f64 {
+        let (base, new) = (self.base.value, self.new.value);
+        match known(&self.base.metric).map(|metric| metric.better) {
+            _ if base == new || base.is_nan() && new.is_nan() => 0.0,
+            _ if new.is_nan() => f64::INFINITY,
+            _ if base.is_nan() => f64::NEG_INFINITY,
+            Some(Better::Higher) => base - new,
+            Some(Better::Lower) => new - base,
+            None => (new - base).abs(),
+        }
+    }
+
+    /// The worsening in per cent of the value in BASE; infinite if that is 0 or the worsening is infinite.
+    pub fn per_cent(&self) -> f64 {
+        match self.worsening() {
+            0.0 => 0.0,
+            infinite if infinite.is_infinite() => infinite,
+            worsening => worsening / self.base.value.abs() * 100.0,
+        }
+    }
+
+    /// A number that becomes NaN is worse than any other; then per cent decide, then the worsening itself.
+    pub fn by_worsening(&self, other: &Self) -> Ordering {
+        let nan = self.newly_nan().cmp(&other.newly_nan());
+        let per_cent = || self.per_cent().total_cmp(&other.per_cent());
+        nan.then_with(per_cent)
+            .then_with(|| self.worsening().total_cmp(&other.worsening()))
+    }
+
+    pub fn change(&self) -> Change {
+        let record = self.base;
+        Change {
+            recipe: record.recipe.clone(),
+            phase: record.phase,
+            site: record.site.clone(),
+            metric: record.metric.clone(),
+            layer: record.layer,
+            window: record.window.clone(),
+            base: record.value,
+            new: self.new.value,
+            worsening: self.worsening(),
+            per_cent: self.per_cent(),
+        }
+    }
+}
+
+/// The bits of a number, the same for all NaN: a file does not keep their payload.
+fn bits(value: f64) -> u64 {
+    if value.is_nan() { f64::NAN } else { value }.to_bits()
+}
+
+/// The pair that worsens most; of several the first.
+pub fn worst<'p, 'a>(pairs: impl IntoIterator<Item = &'p Pair<'a>>) -> Option<&'p Pair<'a>>
+where
+    'a: 'p,
+{
+    let worse = |a: &'p Pair<'a>, b: &'p Pair<'a>| if b.by_worsening(a).is_gt() { b } else { a };
+    pairs.into_iter().reduce(worse)
+}
+
+impl<'a> Pairs<'a> {
+    /// Pairs records by recipe, phase, window, layer, site and metric; the second of a key with the second, should there be two.
+    pub fn new(base: &'a [Record], new: &'a [Record]) -> Self {
+        let mut partners: HashMap<_, &Record> = keyed(new).collect();
+        let (mut both, mut only_base) = (Vec::new(), Vec::new());
+        for (key, base) in keyed(base) {
+            match partners.remove(&key) {
+                Some(new) => both.push(Pair { base, new }),
+                None => only_base.push(base),
+            }
+        }
+        // What is left, in the order of the run.
+        let only_new = keyed(new).filter(|(key, _)| partners.contains_key(key));
+        Self {
+            both,
+            only_base,
+            only_new: only_new.map(|(_, record)| record).collect(),
+        }
+    }
+
+    /// What became of the times, or of all else; `top` of the changes.
+    pub fn numbers(&self, times: bool, top: usize) -> Numbers {
+        let of_kind = |record: &Record| timed(&record.metric) == times;
+        let both: Vec<&Pair> = self.both.iter().filter(|pair| of_kind(pair.base)).collect();
+        let count = |which: &dyn Fn(&Pair) -> bool| both.iter().filter(|pair| which(pair)).count();
+        let alone = |records: &[&Record]| records.iter().filter(|record| of_kind(record)).count();
+        let mut places: HashMap<_, usize> = HashMap::new();
+        let mut groups: Vec<Vec<&Pair>> = Vec::new();
+        for pair in &both {
+            let record = pair.base;
+            let place = *places
+                .entry((&record.recipe, record.phase, &record.site, &record.metric))
+                .or_insert(groups.len());
+            if place == groups.len() {
+                groups.push(Vec::new());
+            }
+            groups[place].push(pair);
+        }
+        let mut worse: Vec<&Pair> = groups.iter().filter_map(|group| worst(group.iter().copied())).collect();
+        worse.retain(|pair| pair.worsening() > 0.0);
+        // What became NaN comes first, whatever its metric.
+        worse.sort_by(|a, b| {
+            let nan = b.newly_nan().cmp(&a.newly_nan());
+            nan.then_with(|| rank(a).cmp(&rank(b))).then_with(|| b.by_worsening(a))
+        });
+        let places = worse.len();
+        worse = without_echoes(worse);
+        let better = |group: &&Vec<&Pair>| {
+            let any = |of: fn(f64) -> bool| group.iter().any(|pair| of(pair.worsening()));
+            any(|worsening| worsening < 0.0) && !any(|worsening| worsening > 0.0)
+        };
+        Numbers {
+            both: both.len(),
+            bit_equal: count(&|pair| pair.equal()),
+            only_base: alone(&self.only_base),
+            only_new: alone(&self.only_new),
+            newly_nan: count(&|pair| pair.newly_nan()),
+            no_longer_nan: count(&|pair| pair.no_longer_nan()),
+            worse: places,
+            better: groups.iter().filter(better).count(),
+            worst: worse.iter().take(top).map(|pair| pair.change()).collect(),
+        }
+    }
+}
+
+/// Metrics that tell what a model does, then those of a tensor's error that most people read; the others come after them.
+const FIRST: [&str; 10] = [
+    "kl",
+    "delta_nats",
+    "top1",
+    "flips",
+    "flips_outside",
+    "recall",
+    "recall_min",
+    "relative_l2",
+    "cosine",
+    "sqnr",
+];
+/// Metrics of the error's energy over the signal's, which are functions of each other (`diff` nearly): of those at a place, one
+/// is enough.
+const SAME_NEWS: [&str; 4] = ["relative_l2", "sqnr", "nsr", "diff"];
+
+fn rank(pair: &Pair) -> usize {
+    let name = pair.base.metric.as_str();
+    FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len())
+}
+
+/// Without what says the same as a row before it: a function of its metric, of the same recipe, phase and site.
+fn without_echoes<'p, 'a>(worse: Vec<&'p Pair<'a>>) -> Vec<&'p Pair<'a>> {
+    let mut seen = HashSet::new();
+    let mut told = worse;
+    told.retain(|pair| {
+        let record: &'a Record = pair.base;
+        let place = (&record.recipe, record.phase, &record.site, pair.newly_nan());
+        !SAME_NEWS.contains(&record.metric.as_str()) || seen.insert(place)
+    });
+    told
+}
+
+type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str, usize);
+
+/// Each record with what it is of, and how many such came before it.
+fn keyed(records: &[Record]) -> impl Iterator<Item = (Key<'_>, &Record)> {
+    let mut seen: HashMap<_, usize> = HashMap::new();
+    records.iter().map(move |record| {
+        let (recipe, window) = (record.recipe.as_str(), record.window.as_str());
+        let (site, metric) = (record.site.as_str(), record.metric.as_str());
+        let count = seen
+            .entry((recipe, record.phase, window, record.layer, site, metric))
+            .or_insert(0);
+        *count += 1;
+        (
+            (recipe, record.phase, window, record.layer, site, metric, *count),
+            record,
+        )
+    })
+}

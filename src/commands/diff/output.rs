@@ -1,0 +1,252 @@
+//! How two runs are shown: the same tables in a terminal and as Markdown.
+
+use super::numbers::{Change, Numbers};
+use super::{Check, Diff, Side};
+use crate::gate::{Outcome, Status};
+use crate::report::columns::fitted;
+use crate::report::markdown::{LIMIT, escape, table};
+use crate::report::number::{signed, significant};
+use ulplab_core::record::place;
+
+const CHANGES: [&str; 9] = [
+    "recipe", "phase", "where", "window", "metric", "BASE", "NEW", "worse by", "in %",
+];
+/// Columns of [`CHANGES`] that say least: the change itself is told by the per cent, the window and the phase by the JSON.
+const LEAST: [usize; 3] = [7, 1, 3];
+const DASH: &str = "—";
+
+/// A table below a line that stands without it too.
+struct Block {
+    title: String,
+    heads: &'static [&'static str],
+    rows: Vec<Vec<String>>,
+}
+
+impl Block {
+    fn new(
+        title: impl Into<String>,
+        heads: &'static [&'static str],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Self {
+        Self {
+            title: title.into(),
+            heads,
+            rows: rows.into_iter().collect(),
+        }
+    }
+
+    /// Columns that go if the width is small, the first of them first: those that can be told from the others.
+    fn least(&self) -> &'static [usize] {
+        match self.heads == CHANGES {
+            true => &LEAST,
+            false => &[],
+        }
+    }
+}
+
+/// For a terminal of `width` characters; the last line is the verdict.
+pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
+    let mut text = format!("BASE {}\nNEW  {}\n", side(&diff.base), side(&diff.new));
+    for block in blocks(diff) {
+        text += &format!("\n{}\n", block.title);
+        // The margin is a character.
+        let lines = fitted(block.heads, &block.rows, block.least(), width.saturating_sub(1));
+        if !block.rows.is_empty() {
+            text.extend(lines.iter().map(|line| format!(" {line}\n")));
+        }
+    }
+    let name = diff.outcome.name();
+    let code = match diff.outcome {
+        Outcome::Pass => 32,
+        Outcome::Fail => 31,
+        Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => 33,
+    };
+    let name = if colour {
+        format!("\x1b[{code}m{name}\x1b[0m")
+    } else {
+        name.into()
+    };
+    text + &format!("\n{name}: {}\n", counts(diff))
+}
+
+/// Below the size of a step summary.
+pub fn markdown(diff: &Diff) -> String {
+    let mut text = format!("## {}: what became worse\n\n", diff.outcome.name());
+    text += &format!("**{}**\n\n", escape(&counts(diff)));
+    text += &format!(
+        "- BASE {}\n- NEW {}\n",
+        escape(&side(&diff.base)),
+        escape(&side(&diff.new))
+    );
+    let blocks = blocks(diff);
+    let count = blocks.len();
+    for (at, block) in blocks.into_iter().enumerate() {
+        if block.rows.is_empty() {
+            text += &format!("\n### {}\n", escape(&block.title));
+        }
+        let rows: Vec<String> = block.rows.iter().map(|cells| row(cells)).collect();
+        // Every table leaves room for those behind it.
+        table(
+            &mut text,
+            &block.title,
+            block.heads,
+            rows.into_iter(),
+            LIMIT * (at + 1) / count,
+        );
+    }
+    text
+}
+
+fn row(cells: &[String]) -> String {
+    crate::report::markdown::row(cells.iter().map(String::as_str))
+}
+
+fn side(side: &Side) -> String {
+    let fingerprint: String = side.fingerprint.chars().take(12).collect();
+    let (path, experiment, started) = (side.path.display(), &side.experiment, &side.started_at);
+    format!("{path}: {experiment}, begun {started}, fingerprint {fingerprint}")
+}
+
+fn counts(diff: &Diff) -> String {
+    if diff.checks.is_empty() {
+        return "BASE has no gates, and no --gate, --rules or --identical is given".into();
+    }
+    let count = |status| diff.checks.iter().filter(|check| check.status == status).count();
+    let (hold, fail, open) = (count(Status::Pass), count(Status::Fail), count(Status::NotJudged));
+    format!("of the gates on what changed, {hold} hold, {fail} fail and {open} cannot be judged")
+}
+
+fn blocks(diff: &Diff) -> Vec<Block> {
+    let loosened = diff.loosened.iter().map(|gate| {
+        let now = gate.now.clone().unwrap_or("removed".into());
+        vec![gate.gate.clone(), now, gate.recipes.join(", ")]
+    });
+    let question = diff.question.iter();
+    let question = question.map(|found| vec![found.what.clone(), found.base.clone(), found.new.clone()]);
+    let verdicts = diff.verdicts.iter().map(|moved| {
+        let words = [moved.base, moved.new].map(|status| status.map_or(DASH, word).to_string());
+        let [base, new] = words;
+        vec![
+            moved.recipe.clone(),
+            moved.gate.clone(),
+            base,
+            new,
+            moved.message.clone(),
+        ]
+    });
+    let changed = format!(
+        "Verdicts: {} changed, {} as they were",
+        diff.verdicts.len(),
+        diff.same_verdicts
+    );
+    let of_times = diff.times.both + diff.times.only_base + diff.times.only_new > 0;
+    let optional = [
+        Block::new(
+            "Gates of BASE that were removed or relaxed",
+            &["gate in BASE", "in NEW", "recipes"],
+            loosened,
+        ),
+        Block::new("What differs in the question", &["", "BASE", "NEW"], question),
+    ];
+    let optional = optional.into_iter().filter(|block| !block.rows.is_empty());
+    let mut blocks: Vec<Block> = optional.collect();
+    blocks.push(Block::new(
+        changed,
+        &["recipe", "gate", "BASE", "NEW", "what NEW says"],
+        verdicts,
+    ));
+    blocks.push(numbers("Numbers", &diff.numbers));
+    blocks.extend(of_times.then(|| numbers("Times", &diff.times)));
+    if !diff.checks.is_empty() {
+        let rows = diff.checks.iter().map(gate);
+        blocks.push(Block::new("Gates on what changed", &["", "gate", "found", "why"], rows));
+    }
+    blocks
+}
+
+fn gate(check: &Check) -> Vec<String> {
+    vec![
+        word(check.status).into(),
+        check.gate.clone(),
+        check.message.clone(),
+        check.why.clone(),
+    ]
+}
+
+fn word(status: Status) -> &'static str {
+    match status {
+        Status::Pass => "PASS",
+        Status::Fail => "FAIL",
+        Status::NotJudged => "NOT JUDGED",
+        Status::NotForDevice => "NOT FOR THIS DEVICE",
+    }
+}
+
+fn numbers(noun: &str, numbers: &Numbers) -> Block {
+    let mut title = format!("{noun}: {} in both, {} bit-equal", numbers.both, numbers.bit_equal);
+    for (count, what) in [
+        (numbers.only_base, "only in BASE"),
+        (numbers.only_new, "only in NEW"),
+        (numbers.newly_nan, "NaN in NEW only, which is the worst that can be"),
+        (numbers.no_longer_nan, "NaN in BASE only, which is better"),
+    ] {
+        if count > 0 {
+            title += &format!("; {count} {what}");
+        }
+    }
+    let shown = numbers.worst.len();
+    title += &match numbers.worse {
+        0 => "; none is worse".to_string(),
+        worse if worse > shown => format!("; {worse} places are worse, of which {shown} are shown"),
+        worse => format!("; {worse} places are worse"),
+    };
+    Block::new(title, &CHANGES, numbers.worst.iter().map(cells))
+}
+
+fn cells(change: &Change) -> Vec<String> {
+    let [base, new] = apart(change.base, change.new);
+    vec![
+        change.recipe.clone(),
+        change.phase.to_string(),
+        place(change.layer, &change.site),
+        change.window.clone(),
+        change.metric.clone(),
+        base,
+        new,
+        worsening(change),
+        per_cent(change),
+    ]
+}
+
+/// A change in words.
+pub fn sentence(change: &Change) -> String {
+    let [base, new] = apart(change.base, change.new);
+    let (recipe, phase, window) = (&change.recipe, change.phase, &change.window);
+    format!(
+        "{recipe} at {} in {window} ({phase}): {base} → {new}, worse by {} ({} %)",
+        place(change.layer, &change.site),
+        worsening(change),
+        per_cent(change),
+    )
+}
+
+fn worsening(change: &Change) -> String {
+    match change.new.is_nan() {
+        true => "NaN".into(),
+        false => signed(change.worsening),
+    }
+}
+
+fn per_cent(change: &Change) -> String {
+    match change.per_cent.is_finite() {
+        true => signed(change.per_cent),
+        false => DASH.into(),
+    }
+}
+
+/// Two numbers in as many digits as it takes to tell them apart.
+fn apart(base: f64, new: f64) -> [String; 2] {
+    let texts = |digits| [base, new].map(|value| significant(value, digits));
+    let different = |[base, new]: &[String; 2]| base != new;
+    (4..17).map(texts).find(different).unwrap_or_else(|| texts(17))
+}

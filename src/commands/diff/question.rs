@@ -1,0 +1,160 @@
+//! What two runs ask otherwise.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::verdicts;
+use crate::experiment::{Experiment, Rule};
+use crate::run::Manifest;
+
+/// Names written out of those that only one run has.
+const NAMES: usize = 5;
+/// A value longer than this is cut.
+const VALUE: usize = 80;
+/// Stands where a run has nothing.
+const NOTHING: &str = "none";
+/// Stands for a value of NEW that differs in more than can be written out.
+const CHANGED: &str = "its definition changed";
+/// Keys of an experiment that are compared by name, or by what is said elsewhere.
+const APART: [&str; 6] = ["seed", "recipe", "gate", "window", "draws", "case_names"];
+
+/// Something that differs between the runs.
+#[derive(Debug, Serialize)]
+pub struct Difference {
+    pub what: String,
+    pub base: String,
+    pub new: String,
+}
+
+/// All that differs in what was asked: program, device, data, experiment.
+pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
+    let or_none = |value: &Option<String>| value.clone().unwrap_or(NOTHING.into());
+    let of = |manifest: &Manifest| {
+        [
+            ("version of ulplab", manifest.version.clone()),
+            ("commit", or_none(&manifest.commit)),
+            ("device", manifest.device.clone()),
+            ("seed", manifest.experiment.seed.to_string()),
+            ("planted fault", or_none(&manifest.invocation.mutant)),
+        ]
+    };
+    let mut found: Vec<Difference> = of(base)
+        .into_iter()
+        .zip(of(new))
+        .filter_map(|((what, base), (_, new))| differs(what, base, new))
+        .collect();
+    found.extend(named("data", hashes(base), hashes(new)));
+    found.extend(named("recipe", recipes(base), recipes(new)));
+    found.extend(named("window", windows(base), windows(new)));
+    found.extend(named("gate", gates(base), gates(new)));
+    found.extend(keys(&base.experiment, &new.experiment));
+    let cells = |manifest: &Manifest| manifest.cells.iter().map(|id| (id.clone(), ())).collect();
+    found.extend(named("cell", cells(base), cells(new)));
+    found
+}
+
+fn differs(what: &str, base: impl Display, new: impl Display) -> Option<Difference> {
+    let (base, new) = (base.to_string(), new.to_string());
+    (base != new).then(|| Difference {
+        what: what.into(),
+        base: cut(&base),
+        new: cut(&new),
+    })
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(VALUE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.into(),
+    }
+}
+
+fn hashes(manifest: &Manifest) -> BTreeMap<String, String> {
+    manifest.data.iter().cloned().collect()
+}
+
+fn windows(manifest: &Manifest) -> BTreeMap<String, ()> {
+    let names = manifest.experiment.window_names().into_iter();
+    names.map(|name| (name, ())).collect()
+}
+
+/// Gates with their bounds and what they bind.
+fn gates(manifest: &Manifest) -> BTreeMap<String, ()> {
+    let gates = manifest.experiment.gates.iter();
+    let named = |rule: &Rule| format!("'{}' for {}", verdicts::text(rule), rule.recipes.join(", "));
+    gates.map(|rule| (named(rule), ())).collect()
+}
+
+fn recipes(manifest: &Manifest) -> BTreeMap<String, Value> {
+    let recipes = manifest.experiment.recipes.iter();
+    recipes.map(|recipe| (recipe.name.clone(), plain(recipe))).collect()
+}
+
+fn plain(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).expect("plain data has a form in JSON")
+}
+
+/// Things that only one run has, and those whose definition changed.
+fn named<V: PartialEq>(
+    noun: &str,
+    base: BTreeMap<String, V>,
+    new: BTreeMap<String, V>,
+) -> impl Iterator<Item = Difference> {
+    let missing = |from: &BTreeMap<String, V>, other: &BTreeMap<String, V>| {
+        let names = from.keys().filter(|name| !other.contains_key(*name));
+        list(names.map(String::as_str).collect())
+    };
+    let changed = base
+        .iter()
+        .filter(|(name, value)| new.get(*name).is_some_and(|other| other != *value));
+    let changed = changed.map(|(name, _)| Difference {
+        what: format!("{noun} {name}"),
+        base: String::new(),
+        new: CHANGED.into(),
+    });
+    let changed: Vec<Difference> = changed.collect();
+    let alone = differs(
+        &format!("{noun} in one run only"),
+        missing(&base, &new),
+        missing(&new, &base),
+    );
+    alone.into_iter().chain(changed)
+}
+
+fn list(names: Vec<&str>) -> String {
+    match names.len() {
+        0 => NOTHING.into(),
+        count if count > NAMES => format!("{count}: {}, …", names[..NAMES].join(", ")),
+        _ => names.join(", "),
+    }
+}
+
+/// The other keys of the experiment file.
+fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
+    let [base, new] = [base, new].map(|experiment| match plain(experiment) {
+        Value::Object(keys) => keys,
+        _ => Default::default(),
+    });
+    let mut names: Vec<&String> = base.keys().chain(new.keys()).collect();
+    names.sort();
+    names.dedup();
+    let text = |value: Option<&Value>| value.map_or(NOTHING.into(), Value::to_string);
+    names
+        .into_iter()
+        .filter(|key| !APART.contains(&key.as_str()))
+        .filter_map(|key| {
+            let found = differs(key, text(base.get(key)), text(new.get(key)))?;
+            // Long values may differ behind the cut.
+            Some(match found.base == found.new {
+                true => Difference {
+                    new: CHANGED.into(),
+                    ..found
+                },
+                false => found,
+            })
+        })
+        .collect()
+}

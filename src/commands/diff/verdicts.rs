@@ -1,0 +1,209 @@
+//! Verdicts and gates, from run to run.
+
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::Check;
+use crate::experiment::Rule;
+use crate::gate::{Status, Verdict};
+use crate::run::Run;
+use crate::run::plan::REFERENCE;
+use ulplab_core::metrics::Bound;
+
+/// A verdict whose status is another than it was; `None` where a run has no such verdict.
+#[derive(Debug, Serialize)]
+pub struct Moved {
+    pub recipe: String,
+    /// The gate with the bound it has in NEW, or had in BASE if NEW does not have it.
+    pub gate: String,
+    pub base: Option<Status>,
+    pub new: Option<Status>,
+    /// What NEW says of it, or why it says nothing.
+    pub message: String,
+}
+
+/// A gate of BASE that NEW does not hold a recipe to.
+#[derive(Debug, Serialize)]
+pub struct Loosened {
+    /// The gate with its bound in BASE.
+    pub gate: String,
+    pub recipes: Vec<String>,
+    /// Its bound in NEW; `None` if it was removed.
+    pub now: Option<String>,
+}
+
+/// What became of a verdict of BASE.
+pub enum Fate<'a> {
+    Kept(&'a Verdict),
+    /// NEW does not have the recipe, and states the gate.
+    NoRecipe,
+    /// NEW does not hold the recipe to the gate.
+    Removed,
+}
+
+/// What a gate demands, in short, as `min of cosine at layers.*.output (local) >= 0.99`.
+pub fn text(rule: &Rule) -> String {
+    let control = if rule.control { ", a control" } else { "" };
+    let (statistic, metric) = (rule.statistic.name(), &rule.metric);
+    format!(
+        "{statistic} of {metric} at {} ({}{control}) {}",
+        rule.at, rule.phase, rule.require
+    )
+}
+
+fn bound(rule: &Rule) -> Option<Bound> {
+    Bound::from_str(&rule.require).ok()
+}
+
+/// Whether two rules bound the same number from the same side.
+fn alike(a: &Rule, b: &Rule) -> bool {
+    let of = |rule: &Rule| {
+        let side = bound(rule).map(|bound| bound.better);
+        (rule.statistic, rule.phase, rule.control, side)
+    };
+    a.metric == b.metric && a.at == b.at && of(a) == of(b)
+}
+
+/// Whether `a` admits a number that `b` does not.
+fn looser(a: &Rule, b: &Rule) -> bool {
+    match (bound(a), bound(b)) {
+        (Some(a), Some(b)) => b.worse(a.value, b.value),
+        _ => a.require != b.require,
+    }
+}
+
+/// The verdict that says most of the same recipe and number: that with the same bound, else that with the strictest.
+fn partner<'a>(verdict: &Verdict, others: &'a [Verdict]) -> Option<&'a Verdict> {
+    let same = |other: &&Verdict| other.recipe == verdict.recipe && alike(&other.rule, &verdict.rule);
+    let exact = |other: &&Verdict| other.rule.require == verdict.rule.require;
+    let strictest = |a: &'a Verdict, b: &'a Verdict| if looser(&a.rule, &b.rule) { b } else { a };
+    let found = others.iter().filter(same).find(exact);
+    found.or_else(|| others.iter().filter(same).reduce(strictest))
+}
+
+/// Every verdict of BASE, and what became of it.
+pub fn fates<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Fate<'a>)> {
+    let has = |name: &str| {
+        let recipes = &new.manifest.experiment.recipes;
+        name == REFERENCE || recipes.iter().any(|recipe| recipe.name == name)
+    };
+    let stated = |rule: &Rule| new.manifest.experiment.gates.iter().any(|other| alike(other, rule));
+    let fate = |verdict: &'a Verdict| match partner(verdict, &new.verdicts) {
+        Some(kept) => Fate::Kept(kept),
+        None if stated(&verdict.rule) && !has(&verdict.recipe) => Fate::NoRecipe,
+        None => Fate::Removed,
+    };
+    base.verdicts.iter().map(|verdict| (verdict, fate(verdict))).collect()
+}
+
+/// The gates of BASE that were removed or relaxed, each with all its recipes.
+pub fn loosened(fates: &[(&Verdict, Fate)]) -> Vec<Loosened> {
+    let mut found: Vec<Loosened> = Vec::new();
+    for (verdict, fate) in fates {
+        let now = match fate {
+            Fate::Kept(new) if looser(&new.rule, &verdict.rule) => Some(new.rule.require.clone()),
+            Fate::Removed => None,
+            Fate::Kept(_) | Fate::NoRecipe => continue,
+        };
+        let gate = text(&verdict.rule);
+        match found.iter_mut().find(|other| other.gate == gate && other.now == now) {
+            Some(same) => same.recipes.push(verdict.recipe.clone()),
+            None => found.push(Loosened {
+                gate,
+                recipes: vec![verdict.recipe.clone()],
+                now,
+            }),
+        }
+    }
+    found
+}
+
+/// The verdicts whose status changed (those that fail now, then those that are not judged now, then the others), and how many are
+/// as they were.
+pub fn moved(fates: &[(&Verdict, Fate)], base: &Run, new: &Run) -> (Vec<Moved>, usize) {
+    let mut moved = Vec::new();
+    let mut same = 0;
+    for (verdict, fate) in fates {
+        let (now, message) = match fate {
+            Fate::Kept(new) if new.status == verdict.status => {
+                same += 1;
+                continue;
+            }
+            Fate::Kept(new) => (Some(*new), new.message.clone()),
+            Fate::NoRecipe => (None, "NEW does not have the recipe".into()),
+            Fate::Removed => (None, "NEW does not hold the recipe to this gate".into()),
+        };
+        moved.push(Moved {
+            recipe: verdict.recipe.clone(),
+            gate: text(&now.unwrap_or(*verdict).rule),
+            base: Some(verdict.status),
+            new: now.map(|now| now.status),
+            message,
+        });
+    }
+    let added = new.verdicts.iter().filter(|now| partner(now, &base.verdicts).is_none());
+    moved.extend(added.map(|now| Moved {
+        recipe: now.recipe.clone(),
+        gate: text(&now.rule),
+        base: None,
+        new: Some(now.status),
+        message: now.message.clone(),
+    }));
+    moved.sort_by_key(|moved| match moved.new {
+        Some(Status::Fail) => 0,
+        Some(Status::NotJudged | Status::NotForDevice) => 1,
+        None => 2,
+        Some(Status::Pass) => 3,
+    });
+    (moved, same)
+}
+
+/// The gates that are always there, unless BASE has no verdicts: on those that pass, and on the gates they are by.
+pub fn checks(fates: &[(&Verdict, Fate)]) -> Vec<Check> {
+    let passing: Vec<&Fate> = fates
+        .iter()
+        .filter(|(verdict, fate)| verdict.passes() && !matches!(fate, Fate::Removed))
+        .map(|(_, fate)| fate)
+        .collect();
+    let kept = |which: fn(&Verdict) -> bool| {
+        let kept = passing
+            .iter()
+            .filter(|fate| matches!(fate, Fate::Kept(new) if which(new)));
+        kept.count()
+    };
+    let (pass, fail) = (kept(Verdict::passes), kept(Verdict::fails));
+    let unknown = passing.len() - pass - fail;
+    let loosened = loosened(fates);
+    let weaker: usize = loosened.iter().map(|loosened| loosened.recipes.len()).sum();
+    let verdicts = (!fates.is_empty()).then(|| Check {
+        gate: "a check that passes in BASE passes in NEW".into(),
+        why: String::new(),
+        status: match (fail, unknown) {
+            (1.., _) => Status::Fail,
+            (0, 0) if pass > 0 => Status::Pass,
+            _ => Status::NotJudged,
+        },
+        message: format!(
+            "{} passed in BASE; of these {fail} {} in NEW, {unknown} {} not judged",
+            passing.len(),
+            if fail == 1 { "fails" } else { "fail" },
+            if unknown == 1 { "was" } else { "were" },
+        ),
+        worst: None,
+    });
+    let gates = (!fates.is_empty()).then(|| Check {
+        gate: "no gate of BASE is removed or relaxed".into(),
+        why: String::new(),
+        status: if weaker > 0 { Status::Fail } else { Status::Pass },
+        message: match weaker {
+            0 => "none is".into(),
+            _ => format!(
+                "in NEW, {weaker} of {} verdicts of BASE have a weaker gate or none",
+                fates.len()
+            ),
+        },
+        worst: None,
+    });
+    verdicts.into_iter().chain(gates).collect()
+}

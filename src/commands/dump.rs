@@ -1,0 +1,122 @@
+//! `ulplab dump`: inputs of a case, the expected outputs and their tolerances, as files for a debugger.
+
+use std::path::{Path, PathBuf};
+
+use reference::paths::deepseek_v4::Model;
+
+use crate::backend::program::{metadata, write_inputs};
+use crate::dataset::{Checkpoint, Manifest as Datasets};
+use crate::experiment::Experiment;
+use crate::signal;
+use crate::studies::execute::Text;
+use crate::studies::kernels::operations;
+use crate::studies::kernels::operations::Operation;
+use crate::studies::kernels::sites;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::ops::judge::Tensor;
+use ulplab_core::ops::{Case, Data, Problem};
+use ulplab_core::tensorfile::{Slot, write_safetensors};
+
+/// Write the inputs of a case as programs read them, the expected outputs and the tolerance of each element.
+///
+/// DIR/inputs.safetensors has the inputs. DIR/want.safetensors has an array for each output: as stored if bits are compared, else
+/// in f64. DIR/bound.safetensors has the largest allowed error of each element of the outputs whose bits are not compared.
+#[derive(Debug, clap::Args)]
+pub struct DumpArgs {
+    /// The operation, as `ulplab list kernels` names them: what stands before the dot; or one of the experiment's.
+    #[arg(value_name = "OP")]
+    pub op: String,
+    /// The case, as `ulplab describe OP` names them. A case that reads a model reads that of the experiment, or the one that
+    /// comes with ulplab.
+    #[arg(value_name = "CASE")]
+    pub case: String,
+    /// Folder for the files; made if it is not there.
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// The experiment file whose operations (`[[op]]`) and cases (`[[case]]`) there are besides. The reference of an operation
+    /// of yours is run: use only files that you trust.
+    #[arg(long, value_name = "FILE")]
+    pub experiment: Option<PathBuf>,
+    /// Seed of the random draws [default: the experiment's, or 0].
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
+    pub datasets: Option<PathBuf>,
+}
+
+/// What cases that read a model read, as `experiments/kernels.toml` says it.
+const MODEL: &str = "dsv4-mini";
+const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
+
+pub fn run(args: &DumpArgs) -> Result<Exit> {
+    signal::handle()?;
+    let file = args.experiment.as_deref();
+    let experiment = operations::read(file)?;
+    let op = operations::given(&experiment, &args.op, file)?;
+    let case = op.case(&args.case).map_err(|why| {
+        Error::Usage(match file {
+            Some(_) => why,
+            None => format!("{why}; one of your own is found with --experiment FILE"),
+        })
+    })?;
+    // A reference that is run meanwhile is ended with this program.
+    let problem = signal::while_running(|| problem(&experiment, &op, &case, args))?;
+    std::fs::create_dir_all(&args.folder).map_err(Error::io(&args.folder, "create"))?;
+    let file = |name: &str| args.folder.join(format!("{name}.safetensors"));
+    write_inputs(&file("inputs"), op.name(), &case, &problem)?;
+    let judges = &problem.judges;
+    let write = |name: &str, tensors: Vec<Tensor>| write(&file(name), op.name(), &case, &problem, &tensors);
+    write("want", judges.iter().filter_map(|judge| judge.wanted()).collect())?;
+    write("bound", judges.iter().filter_map(|judge| judge.bound()).collect())?;
+    for name in ["inputs", "want", "bound"] {
+        outln!("{}", file(name).display());
+    }
+    for judge in judges {
+        outln!("{}: {}: {}", judge.output, judge.how(), judge.why);
+    }
+    Ok(Exit::Pass)
+}
+
+fn problem(experiment: &Experiment, op: &Operation, case: &Case, args: &DumpArgs) -> Result<Problem> {
+    let seed = args.seed.unwrap_or(experiment.seed);
+    let made = |data: &Data| op.problem(case, data, &signal::STOP)?.map_err(Error::Usage);
+    if !op.reads_site(case) {
+        let none = |pattern: &str| Err(format!("no model is read at {pattern}"));
+        return made(&Data::new(seed, &none));
+    }
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let name = experiment.model.as_deref().unwrap_or(MODEL);
+    let mut checkpoint = Checkpoint::open(&datasets.checkpoint(name)?)?;
+    let model = Model::load(checkpoint.config.clone(), &mut checkpoint)?;
+    let window = experiment.windows.first();
+    let (text, offset, tokens) = window.map_or(TEXT, |window| (&window.text, window.offset, experiment.tokens));
+    let ids = datasets.text(text, offset, tokens)?;
+    let ids: Vec<u32> = ids.into_iter().map(u32::from).collect();
+    let text = Text {
+        model: &model,
+        ids: &ids,
+    };
+    let found = |pattern: &str| sites(text, pattern);
+    made(&Data::new(seed, &found))
+}
+
+fn write(file: &Path, op: &str, case: &Case, problem: &Problem, tensors: &[Tensor]) -> Result<()> {
+    let slots = tensors.iter().map(|tensor| Slot {
+        name: tensor.name.clone(),
+        dtype: tensor.dtype,
+        shape: tensor.shape.clone(),
+    });
+    let mut metadata = metadata(op, case, problem);
+    for judge in &problem.judges {
+        metadata.insert(
+            format!("{}.judged", judge.output),
+            format!("{}: {}", judge.how(), judge.why),
+        );
+    }
+    write_safetensors(file, slots.collect(), &metadata, |writer| {
+        tensors
+            .iter()
+            .try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
+    })
+}

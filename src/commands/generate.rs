@@ -1,0 +1,185 @@
+//! `ulplab generate`: text from a model, by the reference or by a recipe. People believe what they can read.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rand_distr::{Distribution, StandardUniform};
+use reference::paths::deepseek_v4::{Model, SITES};
+
+use crate::backend::rounding::Rounding;
+use crate::dataset::{Checkpoint, Manifest as Datasets};
+use crate::experiment::load::Source;
+use crate::experiment::{Recipe, Round};
+use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_core::formats::Direction;
+
+/// Generate text with the reference, and with recipes beside it.
+#[derive(Debug, clap::Args)]
+pub struct GenerateArgs {
+    /// Text to go on from.
+    #[arg(long)]
+    pub prompt: String,
+    /// Tokens to generate.
+    #[arg(long, default_value_t = 200)]
+    pub tokens: usize,
+    /// Checkpoint: a name of datasets/manifest.toml, or a folder.
+    #[arg(long, default_value = "dsv4-mini")]
+    pub model: String,
+    /// Recipe of the experiment file to generate with; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub recipe: Vec<String>,
+    /// Experiment file the recipes are taken from.
+    #[arg(long, value_name = "FILE", default_value = "experiments/kv_cache.toml")]
+    pub experiment: PathBuf,
+    /// A recipe given here: round the sites that match by a format, e.g. 'layers.*.attention.kv.*=nvfp4'.
+    #[arg(long, value_name = "SITE=FORMAT")]
+    pub round: Vec<String>,
+    /// 0 takes the likeliest byte each time; above it, bytes are drawn.
+    #[arg(long, default_value_t = 0.0)]
+    pub temperature: f64,
+    /// Seed of the draw.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
+    pub datasets: Option<PathBuf>,
+}
+
+pub fn run(args: &GenerateArgs) -> Result<Exit> {
+    if !(args.temperature >= 0.0 && args.temperature.is_finite()) {
+        return Err(Error::Usage(format!(
+            "--temperature {}: expected 0 or more",
+            args.temperature
+        )));
+    }
+    if args.prompt.is_empty() {
+        return Err(Error::Usage(
+            "--prompt is empty: the model needs at least one byte to go on from".into(),
+        ));
+    }
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let folder = datasets.checkpoint(&args.model)?;
+    let mut checkpoint = Checkpoint::open(&folder)?;
+    let config = checkpoint.config.clone();
+    if config.vocab_size != 256 {
+        let message = format!(
+            "vocab_size is {}: only byte vocabularies (256) can be read and written as text",
+            config.vocab_size
+        );
+        return Err(Error::data(&folder, message));
+    }
+    let recipes = recipes(args)?;
+    let mut roundings = vec![("reference".to_string(), Rounding::none())];
+    for recipe in &recipes {
+        let rounding = Rounding::resolve(recipe, &config, SITES, args.seed)
+            .map_err(|(_, message)| Error::Usage(format!("recipe '{}': {message}", recipe.name)))?;
+        roundings.push((recipe.name.clone(), rounding));
+    }
+    let model = Model::load(config, &mut checkpoint)?;
+    let mut want: Option<Vec<u8>> = None;
+    for (name, rounding) in &roundings {
+        let text = generate(&model, rounding, args)?;
+        let mut out = crate::output::stdout();
+        let written = write_text(
+            &mut out,
+            name,
+            &args.prompt,
+            &text,
+            want.as_deref(),
+            roundings.len() > 1,
+        );
+        written.map_err(Error::io("stdout", "write"))?;
+        want.get_or_insert(text);
+    }
+    Ok(Exit::Pass)
+}
+
+/// One text; with several, each under its name and with the place where it leaves the reference's.
+fn write_text(
+    out: &mut impl Write,
+    name: &str,
+    prompt: &str,
+    text: &[u8],
+    want: Option<&[u8]>,
+    several: bool,
+) -> std::io::Result<()> {
+    if several {
+        let departs = want.map(|want| match want.iter().zip(text).position(|(a, b)| a != b) {
+            Some(at) => format!(": departs from the reference at byte {at} of {}", text.len()),
+            None => ": same as the reference".to_string(),
+        });
+        writeln!(out, "--- {name}{}", departs.unwrap_or_default())?;
+    }
+    writeln!(out, "{prompt}{}", String::from_utf8_lossy(text))
+}
+
+fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
+    let mut recipes = Vec::new();
+    if !args.recipe.is_empty() {
+        let experiment = Source::read(&args.experiment)?.parse(&[])?;
+        for name in &args.recipe {
+            let found = experiment.recipes.iter().find(|recipe| recipe.name == *name).cloned();
+            recipes.push(found.ok_or_else(|| {
+                let hint = did_you_mean(name, experiment.recipes.iter().map(|recipe| recipe.name.as_str()));
+                Error::Usage(format!("{} has no recipe '{name}'{hint}", args.experiment.display()))
+            })?);
+        }
+    }
+    if !args.round.is_empty() {
+        let round = |text: &String| match text.split_once('=') {
+            Some((at, format)) => Ok(Round {
+                at: at.into(),
+                format: format.into(),
+                segment: None,
+                role: None,
+                layers: None,
+                hadamard: false,
+                direction: Direction::Nearest,
+            }),
+            None => Err(Error::Usage(format!("--round {text}: expected SITE=FORMAT"))),
+        };
+        let rounds = args.round.iter().map(round).collect::<Result<_>>()?;
+        recipes.push(Recipe {
+            name: args.round.join(" "),
+            rounds,
+            ..Recipe::default()
+        });
+    }
+    Ok(recipes)
+}
+
+/// Feeds the prompt at once, then one token at a time.
+fn generate(model: &Model<f32>, rounding: &Rounding, args: &GenerateArgs) -> Result<Vec<u8>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
+    let mut state = model.state();
+    let mut fed: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
+    let mut text = Vec::with_capacity(args.tokens);
+    while text.len() < args.tokens {
+        let logits = rounding.run(model, &mut state, &fed, &mut { rounding })?;
+        let draw: f64 = StandardUniform.sample(&mut rng);
+        let next = pick(logits.row(logits.rows() - 1), args.temperature, draw);
+        text.push(next);
+        fed = vec![u32::from(next)];
+    }
+    Ok(text)
+}
+
+/// The likeliest byte, or the byte at quantile `draw` of the softmax at a temperature.
+fn pick(logits: &[f32], temperature: f64, draw: f64) -> u8 {
+    let best = (0..logits.len())
+        .rev()
+        .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+        .unwrap_or(0);
+    if temperature == 0.0 {
+        return best as u8;
+    }
+    let weight = |logit: f32| ((f64::from(logit) - f64::from(logits[best])) / temperature).exp();
+    let mut left = draw * logits.iter().map(|&logit| weight(logit)).sum::<f64>();
+    let drawn = logits.iter().position(|&logit| {
+        left -= weight(logit);
+        left < 0.0
+    });
+    drawn.unwrap_or(best) as u8
+}

@@ -1,0 +1,218 @@
+//! `ulplab inspect FILE`: what is in the codes and scales of quantized tensors, or would be.
+
+mod output;
+mod stats;
+mod summary;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use crate::commands::naming::NamingArgs;
+use crate::progress::Progress;
+pub use stats::{Against, Histogram, Stats, Worst};
+use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_core::formats::{Format, GlobalScale};
+use ulplab_core::packed::{Opened, Stack, in_batches, parts};
+use ulplab_core::pattern::selects;
+use ulplab_core::tensorfile::{Tensor, TensorFile};
+
+/// Show the codes and scales of quantized tensors: histograms, largest codes, zeros, and beside their source also what was
+/// clipped, underflow, SQNR, cosine and the worst blocks.
+///
+/// Quantized tensors are recognised as by `ulplab dequantize`. If a file has none, its floating-point tensors are quantized
+/// in memory by --format and shown as they would be. One tensor is shown with its histograms; of several there is a summary
+/// and a line for each of the worst: by SQNR where the source is known, else by the shares of NaN, of largest codes and of
+/// zero codes. A largest code is no loss: where a scale follows the largest magnitude of its block, every block has one.
+#[derive(Clone, Debug, clap::Args)]
+pub struct InspectArgs {
+    /// File of tensors, or folder of shards.
+    pub file: PathBuf,
+    /// File or folder that holds what was quantized, under the same names.
+    #[arg(long, value_name = "FILE")]
+    pub source: Option<PathBuf>,
+    #[command(flatten)]
+    pub naming: NamingArgs,
+    /// Show only tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+    /// Leave out tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
+    /// Show at most so many tensors.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+    /// Show all tensors.
+    #[arg(long, conflicts_with = "top")]
+    pub all: bool,
+    /// Show so many of the worst blocks of a tensor.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub blocks: usize,
+    /// Print JSON Lines: one record for each tensor. NaN is null, infinities are strings.
+    #[arg(long)]
+    pub json: bool,
+    /// No progress bar.
+    #[arg(long)]
+    pub no_progress: bool,
+}
+
+/// A tensor to be shown.
+struct Subject<'a> {
+    name: String,
+    format: Format,
+    shape: Vec<usize>,
+    stack: Stack,
+    bytes: Bytes<'a>,
+}
+
+/// What its codes and scales come from.
+enum Bytes<'a> {
+    /// A file has them, and maybe what they were made of.
+    Stored(Box<Opened<'a>>, Option<Tensor<'a>>),
+    /// They would be made of this.
+    Source(Tensor<'a>),
+}
+
+/// What there is to be said of a tensor.
+pub(crate) struct Shown {
+    pub name: String,
+    pub format: Format,
+    pub shape: Vec<usize>,
+    pub stats: Stats,
+}
+
+pub fn run(args: &InspectArgs) -> Result<Exit> {
+    run_to(args, &mut crate::output::stdout())
+}
+
+/// Prints to `out`.
+pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
+    let file = TensorFile::open(&args.file)?;
+    let source = args.source.as_ref().map(TensorFile::open).transpose()?;
+    let subjects = subjects(args, &file, source.as_ref())?;
+    if subjects.is_empty() {
+        let hint = "no quantized tensor; --format quantizes the floating-point tensors of a file that has none";
+        return Err(Error::NothingSelected(format!("{}: {hint}", args.file.display())));
+    }
+    let matrices = |subject: usize| subjects[subject].stack.matrices().map(move |expert| (subject, expert));
+    let matrices: Vec<(usize, usize)> = (0..subjects.len()).flat_map(matrices).collect();
+    let size = |(subject, _): &(usize, usize)| subjects[*subject].stack.matrix();
+    let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);
+    let mut all: Vec<Option<Stats>> = subjects.iter().map(|_| None).collect();
+    let measure = |(subject, expert): &(usize, usize)| Ok(subjects[*subject].stats(*expert, args.blocks));
+    in_batches(&matrices, size, measure, |matrix, stats| -> Result<()> {
+        let subject = &mut all[matrix.0];
+        *subject = Some(match subject.take() {
+            None => stats,
+            Some(before) => before.and(stats, args.blocks),
+        });
+        progress.advance(size(matrix), &subjects[matrix.0].name);
+        Ok(())
+    })?;
+    drop(progress);
+    // What has no matrices has no codes: it is shown as one that is empty.
+    let shown = subjects.iter().zip(all).map(|(subject, stats)| Shown {
+        name: subject.name.clone(),
+        format: subject.format,
+        shape: subject.shape.clone(),
+        stats: stats.unwrap_or_else(|| Stats::empty(&subject.format)),
+    });
+    let shown: Vec<Shown> = shown.collect();
+    let text = match (args.json, shown.as_slice()) {
+        (true, all) => all.iter().map(output::record).collect(),
+        (false, [one]) => output::page(one),
+        (false, all) => summary::text(all, if args.all { all.len() } else { args.top }),
+    };
+    out.write_all(text.as_bytes())
+        .map_err(Error::io("standard output", "write"))?;
+    Ok(Exit::Pass)
+}
+
+/// The quantized tensors of the file, or if it has none, all that can be quantized.
+fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a TensorFile>) -> Result<Vec<Subject<'a>>> {
+    let wrong = |why| Error::data(&args.file, why);
+    let found = args.naming.naming().find(file, &args.only, &args.skip)?;
+    let any_name = found.len() == 1;
+    let mut subjects = Vec::new();
+    for packed in found {
+        let opened = packed.open().map_err(wrong)?;
+        let source = source.map(|source| source_of(source, &packed.name, &packed.shape, any_name));
+        subjects.push(Subject {
+            stack: opened.stack,
+            bytes: Bytes::Stored(Box::new(opened), source.transpose()?),
+            name: packed.name,
+            format: packed.format,
+            shape: packed.shape,
+        });
+    }
+    let Some(format) = args.naming.naming().format()? else {
+        return Ok(subjects);
+    };
+    if args.naming.data.is_some() || !parts(file)?.is_empty() {
+        return Ok(subjects);
+    }
+    let selected = |tensor: &Tensor| tensor.is_floating() && selects(&args.only, &args.skip, tensor.name);
+    for tensor in file.tensors().filter(selected) {
+        let (name, shape) = (tensor.name, tensor.shape);
+        let Some(stack) = Stack::new(shape).filter(|_| !tensor.bytes.is_empty() && !shape.is_empty()) else {
+            errln!("{name}: left out, it has shape {shape:?}");
+            continue;
+        };
+        format
+            .check(stack.cols)
+            .map_err(|why| wrong(format!("tensor '{name}': {why}")))?;
+        subjects.push(Subject {
+            name: name.into(),
+            format,
+            shape: shape.into(),
+            stack,
+            bytes: Bytes::Source(tensor),
+        });
+    }
+    Ok(subjects)
+}
+
+impl Subject<'_> {
+    /// Statistics of one matrix.
+    fn stats(&self, expert: usize, blocks: usize) -> Stats {
+        let values = |tensor: &Tensor| {
+            let bytes = self.stack.share(tensor.bytes, expert);
+            let matrix = Tensor { bytes, ..*tensor };
+            matrix.to_f32().expect("floating-point tensors are numbers")
+        };
+        let (encoded, source) = match &self.bytes {
+            Bytes::Stored(opened, source) => (opened.matrix(expert), source.as_ref().map(values)),
+            Bytes::Source(tensor) => {
+                let values = values(tensor);
+                let encoded = self.format.encode(&values, self.stack.cols, GlobalScale::Own);
+                (encoded, Some(values))
+            }
+        };
+        Stats::new(&self.format, &encoded, source.as_deref(), blocks, expert)
+    }
+}
+
+/// A tensor of the source, which must have that shape and hold numbers. With `any_name`, where the source has one tensor, it
+/// is that, whatever its name.
+pub fn source_of<'a>(source: &'a TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Tensor<'a>> {
+    let wrong = |why: String| Error::data(source.path(), why);
+    let only = any_name && source.tensors().len() == 1;
+    let tensor = source.get(name).or_else(|| source.tensors().next().filter(|_| only));
+    let tensor = tensor.ok_or_else(|| {
+        let near = did_you_mean(name, source.tensors().map(|tensor| tensor.name));
+        wrong(format!("no tensor '{name}'{near}"))
+    })?;
+    let found = tensor.name;
+    if Stack::new(tensor.shape) != Stack::new(shape) {
+        return Err(wrong(format!(
+            "tensor '{found}': shape {:?}, expected {shape:?}",
+            tensor.shape
+        )));
+    }
+    match tensor.is_floating() {
+        true => Ok(tensor),
+        false => Err(wrong(format!(
+            "tensor '{found}': type {}, expected F64, F32, F16 or BF16",
+            tensor.dtype
+        ))),
+    }
+}

@@ -1,0 +1,185 @@
+//! Statistics as text and as JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::Shown;
+use super::stats::{Histogram, Stats};
+use ulplab_core::metrics::{Metric, measure_all, unravel};
+use ulplab_core::packed::{Grid, leading};
+use ulplab_core::record::to_json;
+
+/// Characters of the longest bar.
+const BAR: f64 = 40.0;
+
+/// All there is to say of a tensor.
+pub fn page(shown: &Shown) -> String {
+    let Shown {
+        name,
+        format,
+        shape,
+        stats,
+    } = shown;
+    let bits = stats.bits_per_element();
+    let mut page = format!("{name}  {format}  {shape:?}  {bits:.4} bits per element\n");
+    let mut line = |what: &str, text: String| {
+        let _ = writeln!(page, "  {what:14} {text}");
+    };
+    let of_elements = |count| share(count, stats.elements);
+    line("largest code", of_elements(stats.saturated));
+    line("zero codes", of_elements(stats.zeros));
+    line("negative", of_elements(stats.negative));
+    if stats.nonfinite > 0 {
+        line("decodes to NaN", of_elements(stats.nonfinite));
+    }
+    if format.scaling.is_some() {
+        line("zero blocks", share(stats.zero_blocks, stats.blocks));
+        line("NaN scales", share(stats.nan_scales, stats.blocks));
+    }
+    let (least, most) = stats
+        .globals
+        .iter()
+        .fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), x| (a.min(*x), b.max(*x)));
+    match stats.globals[..] {
+        [] => {}
+        [global] => line("global scale", format!("{global:e}")),
+        _ => line("global scales", format!("{least:e} to {most:e}")),
+    }
+    if let Some(against) = &stats.against {
+        line("clipped", of_elements(against.clipped));
+        line("underflow", of_elements(against.underflow));
+        if against.nonfinite > 0 {
+            line("NaN or Inf", of_elements(against.nonfinite));
+        }
+        for (metric, value) in metrics(stats) {
+            let unit = if metric.unit.is_empty() {
+                String::new()
+            } else {
+                format!(" {}", metric.unit)
+            };
+            let text = if metric.name == "sqnr" {
+                format!("{value:.2}")
+            } else {
+                format!("{value:.8}")
+            };
+            line(metric.name, text + &unit);
+        }
+        for worst in &against.worst {
+            let matrix = match leading(shape) {
+                [] => String::new(),
+                leading => format!("matrix {:?}, ", unravel(worst.expert, leading)),
+            };
+            let place = place(&stats.grid, worst.group);
+            let (sqnr, amax, scale) = (worst.sqnr, worst.amax, worst.scale);
+            line(
+                "worst block",
+                format!("{matrix}{place}: SQNR {sqnr:.2} dB, amax {amax:e}, scale {scale:e}"),
+            );
+        }
+    }
+    bars(&mut page, "code", &stats.codes, format.element.bits >= 8);
+    bars(&mut page, "scale", &stats.scales, true);
+    page.push('\n');
+    page
+}
+
+/// `3 (6.250 %)`
+pub(super) fn share(count: u64, of: u64) -> String {
+    format!("{count} ({:.3} %)", percent(count, of))
+}
+
+pub(super) fn percent(count: u64, of: u64) -> f64 {
+    100.0 * count as f64 / of.max(1) as f64
+}
+
+/// Metrics of a tensor beside its source.
+pub(super) fn metrics(stats: &Stats) -> impl Iterator<Item = (&'static Metric, f64)> {
+    let pair = stats.against.as_ref().map(|against| &against.pair);
+    let all = pair.into_iter().flat_map(measure_all);
+    all.filter(|(metric, _)| ["sqnr", "cosine"].contains(&metric.name))
+}
+
+fn place(grid: &Grid, group: usize) -> String {
+    let [down, across] = grid.place(group);
+    let (rows, cols) = (down * grid.tile.0, across * grid.tile.1);
+    format!("row {rows}, channel {cols}")
+}
+
+fn bars(page: &mut String, what: &str, histogram: &Histogram, binades: bool) {
+    let (total, largest) = (
+        histogram.values().sum::<u64>() as f64,
+        histogram.values().copied().max(),
+    );
+    for (value, count) in histogram {
+        let label = label(f32::from_bits(*value), binades);
+        let bar = "#".repeat((*count as f64 / largest.unwrap_or(1) as f64 * BAR).ceil() as usize);
+        let share = 100.0 * *count as f64 / total;
+        let _ = writeln!(page, "  {what:5} {label:>8} {share:8.3} %  {bar}");
+    }
+}
+
+fn label(value: f32, binades: bool) -> String {
+    match value {
+        _ if value.is_nan() => "NaN".into(),
+        _ if value.is_infinite() => "Inf".into(),
+        _ if value == 0.0 => "0".into(),
+        _ if binades => format!("2^{}", value.log2()),
+        _ => value.to_string(),
+    }
+}
+
+/// A line of JSON.
+pub fn record(shown: &Shown) -> String {
+    let Shown {
+        name,
+        format,
+        shape,
+        stats,
+    } = shown;
+    let histogram = |histogram: &Histogram| -> Vec<Value> {
+        let bins = histogram.iter();
+        bins.map(|(value, count)| json!([to_json(f64::from(f32::from_bits(*value))), count]))
+            .collect()
+    };
+    let mut record = json!({
+        "type": "tensor",
+        "name": name,
+        "format": format.to_string(),
+        "shape": shape,
+        "bits_per_element": stats.bits_per_element(),
+        "elements": stats.elements,
+        "blocks": stats.blocks,
+        "decoded_nonfinite": stats.nonfinite,
+        "saturated": stats.saturated,
+        "zeros": stats.zeros,
+        "negative": stats.negative,
+        "zero_blocks": stats.zero_blocks,
+        "nan_scales": stats.nan_scales,
+        "codes": histogram(&stats.codes),
+        "scales": histogram(&stats.scales),
+        "globals": stats.globals.iter().map(|global| to_json(f64::from(*global))).collect::<Vec<_>>(),
+    });
+    if let Some(against) = &stats.against {
+        record["clipped"] = json!(against.clipped);
+        record["underflow"] = json!(against.underflow);
+        record["nonfinite"] = json!(against.nonfinite);
+        for (metric, value) in metrics(stats) {
+            record[metric.name] = to_json(value);
+        }
+        let worst = against.worst.iter().map(|worst| {
+            let mut block = json!({
+                "block": stats.grid.place(worst.group),
+                "sqnr": to_json(worst.sqnr),
+                "amax": to_json(f64::from(worst.amax)),
+                "scale": to_json(f64::from(worst.scale)),
+            });
+            if let leading @ [_, ..] = leading(shape) {
+                block["matrix"] = json!(unravel(worst.expert, leading));
+            }
+            block
+        });
+        record["worst"] = worst.collect();
+    }
+    format!("{record}\n")
+}

@@ -1,0 +1,278 @@
+//! What is to be told of one quantized tensor.
+
+use std::collections::BTreeMap;
+
+use ulplab_core::formats::{Encoded, Format};
+use ulplab_core::metrics::Pair;
+use ulplab_core::packed::{Grid, codes};
+
+/// Counts by the bits of what they are counted for: positive f32 sort by their bits, zero first, NaN last.
+pub type Histogram = BTreeMap<u32, u64>;
+
+/// Counts over the codes and scales of a tensor.
+#[derive(Debug)]
+pub struct Stats {
+    /// The groups of one matrix.
+    pub grid: Grid,
+    pub elements: u64,
+    pub blocks: u64,
+    /// Of codes, scales and global scales.
+    pub bytes: u64,
+    /// By magnitude; elements of 8 bits or more by the power of two below it.
+    pub codes: Histogram,
+    /// Elements that decode to NaN or infinity, whatever their codes; they are neither saturated nor zero nor negative.
+    pub nonfinite: u64,
+    pub negative: u64,
+    /// Codes of the largest magnitude. Every block has one where the scale is of the block's largest magnitude: they are
+    /// clipped only if [`Against::clipped`] says so.
+    pub saturated: u64,
+    pub zeros: u64,
+    /// By the power of two below them.
+    pub scales: Histogram,
+    pub nan_scales: u64,
+    /// Blocks whose codes are all zero.
+    pub zero_blocks: u64,
+    pub globals: Vec<f32>,
+    pub against: Option<Against>,
+}
+
+/// What is known only beside the source.
+#[derive(Debug)]
+pub struct Against {
+    /// Elements that are not zero, rotated where the format rotates, and whose codes are.
+    pub underflow: u64,
+    /// Elements that are further above the largest value of their block than half its last step: not rounded, but clipped.
+    /// Not counted in formats with zero points.
+    pub clipped: u64,
+    pub nonfinite: u64,
+    pub pair: Pair,
+    /// The blocks of least SQNR, worst first.
+    pub worst: Vec<Worst>,
+}
+
+/// One block beside its source.
+#[derive(Clone, Copy, Debug)]
+pub struct Worst {
+    /// Which matrix of the tensor it is in.
+    pub expert: usize,
+    pub group: usize,
+    /// In dB; infinite where nothing is lost.
+    pub sqnr: f64,
+    pub amax: f32,
+    pub scale: f32,
+    /// Σ error².
+    energy: f64,
+}
+
+impl Stats {
+    /// Statistics of a tensor without elements.
+    pub fn empty(format: &Format) -> Self {
+        Self {
+            grid: Grid::new(format, 0, 0),
+            elements: 0,
+            blocks: 0,
+            bytes: 0,
+            codes: Histogram::new(),
+            nonfinite: 0,
+            negative: 0,
+            saturated: 0,
+            zeros: 0,
+            scales: Histogram::new(),
+            nan_scales: 0,
+            zero_blocks: 0,
+            globals: Vec::new(),
+            against: None,
+        }
+    }
+
+    /// Statistics of the stored bytes of matrix number `expert`, beside its `source` if that is known; at most `blocks` of
+    /// the worst blocks are kept.
+    pub fn new(format: &Format, encoded: &Encoded, source: Option<&[f32]>, blocks: usize, expert: usize) -> Self {
+        let (rows, cols) = (encoded.rows, encoded.cols);
+        let grid = Grid::new(format, rows, cols);
+        let codes = codes(format, encoded.part("data"));
+        let mut decoded = vec![0.0; rows * cols];
+        format.decode(encoded, &mut decoded);
+        let globals = encoded.part("global").as_chunks().0.iter();
+        let mut stats = Self {
+            elements: (rows * cols) as u64,
+            blocks: grid.len() as u64,
+            bytes: encoded.parts.iter().map(|part| part.bytes.len() as u64).sum(),
+            globals: globals.map(|b| f32::from_le_bytes(*b)).collect(),
+            grid,
+            ..Self::empty(format)
+        };
+        stats.count_codes(format, &codes, &decoded);
+        let scales = scales(format, encoded);
+        for scale in &scales {
+            stats.nan_scales += u64::from(scale.is_nan());
+            *stats.scales.entry(power_below(*scale).to_bits()).or_default() += 1;
+        }
+        stats.against = source.map(|source| {
+            let mut worst = worst(source, &decoded, &grid, &scales, expert);
+            worst.truncate(blocks);
+            let (repr, rotated) = (format.repr(), format.rotated(source));
+            // Where there are zero points, the value of a code is not its number.
+            let shifted = format.zero_point().is_some();
+            let lost = |at: &usize| match shifted {
+                true => source[*at] != 0.0 && decoded[*at] == 0.0,
+                false => rotated[*at] != 0.0 && repr.decode(codes[*at]) == 0.0,
+            };
+            let (most, kept) = (format.element.max(), format.rotated(&decoded));
+            let reach = reach(format);
+            let over = |at: &usize| {
+                let largest = !shifted && repr.decode(codes[*at]).abs() == most;
+                largest && rotated[*at].abs() > kept[*at].abs() * reach
+            };
+            Against {
+                underflow: (0..source.len()).filter(lost).count() as u64,
+                clipped: (0..source.len()).filter(over).count() as u64,
+                nonfinite: source.iter().filter(|x| !x.is_finite()).count() as u64,
+                pair: Pair::new(source, &decoded),
+                worst,
+            }
+        });
+        stats
+    }
+
+    fn count_codes(&mut self, format: &Format, codes: &[u16], decoded: &[f32]) {
+        let (element, repr) = (format.element, format.repr());
+        let values: Vec<f32> = (0..1u32 << element.stored_bits())
+            .map(|code| repr.decode(code as u16))
+            .collect();
+        // By code: how many there are, and how many of them come back as numbers.
+        let mut counts = vec![(0u64, 0u64); values.len()];
+        let mut filled = vec![false; self.grid.len()];
+        for (index, (code, decoded)) in codes.iter().zip(decoded).enumerate() {
+            let count = &mut counts[usize::from(*code)];
+            *count = (count.0 + 1, count.1 + u64::from(decoded.is_finite()));
+            if values[usize::from(*code)] != 0.0 {
+                filled[self.grid.group_of(index)] = true;
+            }
+        }
+        self.zero_blocks = filled.iter().filter(|filled| !**filled).count() as u64;
+        for (value, (all, finite)) in values.into_iter().zip(counts).filter(|(_, (all, _))| *all > 0) {
+            let bin = if element.bits < 8 {
+                value.abs()
+            } else {
+                power_below(value.abs())
+            };
+            *self.codes.entry(bin.to_bits()).or_default() += all;
+            self.nonfinite += all - finite;
+            self.negative += if value < 0.0 { finite } else { 0 };
+            self.saturated += if value.abs() == element.max() { finite } else { 0 };
+            self.zeros += if value == 0.0 { finite } else { 0 };
+        }
+    }
+
+    /// The statistics of both, matrices of one tensor.
+    #[must_use]
+    pub fn and(mut self, later: Self, blocks: usize) -> Self {
+        let add = |histogram: &mut Histogram, later: Histogram| {
+            later
+                .into_iter()
+                .for_each(|(bin, count)| *histogram.entry(bin).or_default() += count);
+        };
+        add(&mut self.codes, later.codes);
+        add(&mut self.scales, later.scales);
+        self.globals.extend(later.globals);
+        let against = self.against.zip(later.against).map(|(against, later)| {
+            let mut worst = [against.worst, later.worst].concat();
+            sort(&mut worst);
+            worst.truncate(blocks);
+            Against {
+                underflow: against.underflow + later.underflow,
+                clipped: against.clipped + later.clipped,
+                nonfinite: against.nonfinite + later.nonfinite,
+                pair: against.pair.and(later.pair),
+                worst,
+            }
+        });
+        Self {
+            elements: self.elements + later.elements,
+            blocks: self.blocks + later.blocks,
+            bytes: self.bytes + later.bytes,
+            nonfinite: self.nonfinite + later.nonfinite,
+            negative: self.negative + later.negative,
+            saturated: self.saturated + later.saturated,
+            zeros: self.zeros + later.zeros,
+            nan_scales: self.nan_scales + later.nan_scales,
+            zero_blocks: self.zero_blocks + later.zero_blocks,
+            against,
+            ..self
+        }
+    }
+
+    pub fn bits_per_element(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.elements.max(1) as f64
+    }
+}
+
+/// How far above its largest value an element type reaches by rounding: half its last step, as a factor.
+fn reach(format: &Format) -> f32 {
+    let (element, repr) = (format.element, format.repr());
+    let values = (0..1u32 << element.stored_bits()).map(|code| repr.decode(code as u16).abs());
+    let below = values.filter(|value| *value < element.max()).fold(0.0, f32::max);
+    1.0 + (element.max() - below) / (2.0 * element.max())
+}
+
+/// All blocks of a matrix, worst first.
+fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: usize) -> Vec<Worst> {
+    let of = |group| {
+        let (mut signal, mut energy, mut amax) = (0.0, 0.0, 0.0f32);
+        for index in grid.elements(group) {
+            let (x, y) = (f64::from(source[index]), f64::from(decoded[index]));
+            signal += x * x;
+            energy += (x - y) * (x - y);
+            amax = amax.max(source[index].abs());
+        }
+        let sqnr = if energy == 0.0 {
+            f64::INFINITY
+        } else {
+            10.0 * (signal / energy).log10()
+        };
+        Worst {
+            expert,
+            group,
+            sqnr,
+            amax,
+            scale: scales.get(group).copied().unwrap_or(1.0),
+            energy,
+        }
+    };
+    let mut worst: Vec<Worst> = (0..grid.len()).map(of).collect();
+    sort(&mut worst);
+    worst
+}
+
+/// Least SQNR first, and a block with NaN before any other.
+fn sort(worst: &mut [Worst]) {
+    let key = |worst: &Worst| {
+        if worst.sqnr.is_nan() {
+            f64::NEG_INFINITY
+        } else {
+            worst.sqnr
+        }
+    };
+    worst.sort_by(|a, b| key(a).total_cmp(&key(b)).then(b.energy.total_cmp(&a.energy)));
+}
+
+/// The values of the scales next to the elements.
+fn scales(format: &Format, encoded: &Encoded) -> Vec<f32> {
+    let Some(scaling) = format.scaling else {
+        return Vec::new();
+    };
+    let bytes = encoded.part("scale").chunks_exact(scaling.scale.bytes());
+    bytes.map(|bytes| scaling.scale.value(bytes)).collect()
+}
+
+/// The largest power of two not above a magnitude; zero, infinity and NaN as they are.
+fn power_below(x: f32) -> f32 {
+    match x {
+        _ if x.is_nan() => f32::NAN,
+        _ if x.is_infinite() || x == 0.0 => x,
+        _ if x.is_normal() => f32::from_bits(x.to_bits() & 0x7f80_0000),
+        // The highest set bit of a subnormal.
+        _ => f32::from_bits(1 << (31 - x.to_bits().leading_zeros())),
+    }
+}

@@ -1,0 +1,243 @@
+//! `ulplab list` and `ulplab doctor`: what there is, and whether it works here.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use reference::paths::deepseek_v4::SITES;
+use reference::paths::swap_ffn;
+use reference::{SiteInfo, SiteKind};
+
+use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
+use crate::dataset::Manifest as Datasets;
+use crate::experiment::load::Source;
+use crate::report::REPORTS;
+use crate::shipped;
+use crate::studies::kernels::folder;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::formats::{
+    AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
+    RECORDS,
+};
+use ulplab_core::layouts::LAYOUTS;
+use ulplab_core::metrics::METRICS;
+
+/// Print the names ulplab knows, one per line with what they are.
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    pub what: What,
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
+    pub datasets: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum What {
+    /// Number formats and KV records.
+    Formats,
+    /// What one number is stored as, and libraries' casts to it.
+    Elements,
+    /// How scales are picked, by kind of scale.
+    Rules,
+    /// Orders of scales in memory.
+    Layouts,
+    /// What is measured.
+    Metrics,
+    /// Where a path can be rounded or watched.
+    Sites,
+    /// Checkpoints and texts.
+    Datasets,
+    /// Variants of GPU kernels.
+    Kernels,
+    /// Experiments that come with ulplab; `ulplab sweep NAME` runs one.
+    Experiments,
+    /// Files a run's reports are written to.
+    Reports,
+}
+
+pub fn list(args: &ListArgs) -> Result<Exit> {
+    let mut exit = Exit::Pass;
+    let rows: Vec<(String, String)> = match args.what {
+        What::Formats => RECORDS
+            .iter()
+            .map(|record| (record.name, record.doc))
+            .chain(FORMATS.iter().map(|format| (format.name, format.doc)))
+            .map(|(name, doc)| (name.to_string(), doc.to_string()))
+            .collect(),
+        What::Layouts => LAYOUTS
+            .iter()
+            .map(|layout| (layout.name.to_string(), layout.doc.to_string()))
+            .collect(),
+        What::Elements => elements(),
+        What::Rules => rules(),
+        What::Metrics => METRICS
+            .iter()
+            .map(|metric| (metric.name.to_string(), metric.doc.to_string()))
+            .collect(),
+        What::Sites => sites(["", "layers.*."], SITES)
+            .chain(sites(["swap_ffn: ", ""], swap_ffn::SITES))
+            .collect(),
+        What::Datasets => Datasets::open(args.datasets.as_deref())?
+            .datasets
+            .into_iter()
+            .map(|(name, dataset)| (name, dataset.about))
+            .collect(),
+        What::Kernels => {
+            let (rows, ends) = kernels()?;
+            exit = ends;
+            rows
+        }
+        What::Experiments => experiments()?,
+        What::Reports => REPORTS
+            .iter()
+            .map(|report| (report.file.to_string(), report.doc.to_string()))
+            .collect(),
+    };
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut out = crate::output::stdout();
+    rows.iter()
+        .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
+        .map_err(Error::io("stdout", "write"))?;
+    Ok(exit)
+}
+
+/// Names and questions of the experiments that come with ulplab.
+fn experiments() -> Result<Vec<(String, String)>> {
+    const ANY: &str = "experiments/smoke.toml";
+    let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("no {ANY} is found")))?;
+    let folder = any.parent().unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "list"))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+    files.sort();
+    let row = |file: &PathBuf| {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, Source::read(file)?.parse(&[])?.question))
+    };
+    files.iter().map(row).collect()
+}
+
+/// Variants of all files, and the faults that can be planted in them.
+fn kernels() -> Result<(Vec<(String, String)>, Exit)> {
+    let (sources, broken) = KernelFile::read_good(&folder()?)?;
+    let rows = sources.into_iter().flat_map(|KernelFile { op, header, .. }| {
+        let variants = header.variants.into_iter().map(|variant| (variant.name, variant.doc));
+        let mutants = header
+            .mutants
+            .into_iter()
+            .map(|mutant| (mutant.name, format!("(a fault) {}", mutant.doc)));
+        let named = variants
+            .chain(mutants)
+            .map(move |(name, doc)| (format!("{op}.{name}"), doc));
+        named.collect::<Vec<_>>()
+    });
+    Ok((rows.collect(), if broken { Exit::Usage } else { Exit::Pass }))
+}
+
+/// Elements and the casts to them, as format strings spell them.
+fn elements() -> Vec<(String, String)> {
+    let elements = ELEMENTS.iter().flat_map(|element| {
+        let own = (element.name.to_string(), element.doc.to_string());
+        let casts = CONVENTIONS
+            .iter()
+            .filter(|convention| convention.repr(element).is_some());
+        let casts = casts.map(|cast| (format!("{}({})", element.name, cast.name), cast.doc.to_string()));
+        std::iter::once(own).chain(casts)
+    });
+    let table = "table of 4, 8, 16 or 256 ascending values of your own";
+    elements.chain([("lut(…)".to_string(), table.to_string())]).collect()
+}
+
+/// Rules, as format strings spell them.
+fn rules() -> Vec<(String, String)> {
+    let row = |form: &str, name: &str, doc: &str| (form.replace("rule", name), doc.to_string());
+    let powers = POWER_RULES.iter().map(|rule| row("e8m0(rule)", rule.name, rule.doc));
+    let floats = F32_RULES.iter().map(|rule| row("f32(rule)", rule.name, rule.doc));
+    let single = NVFP4_SINGLE_RULES
+        .iter()
+        .map(|rule| row("e4m3(rule)", rule.name, rule.doc));
+    let double = NVFP4_RULES
+        .iter()
+        .map(|rule| row("e4m3(rule)/t:f32", rule.name, rule.doc));
+    let halves = HALF_RULES.iter().map(|rule| row("f16(rule)", rule.name, rule.doc));
+    let zero_points = AFFINE_RULES
+        .iter()
+        .map(|rule| row("uint4/…:f16(rule)", rule.name, rule.doc));
+    let floats = floats.chain(halves).chain(zero_points);
+    powers.chain(floats).chain(single).chain(double).collect()
+}
+
+/// Check what a run needs: datasets whole, a folder to write in; say what the machine has.
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
+    pub datasets: Option<PathBuf>,
+}
+
+pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
+    outln!(
+        "ulplab {}, {} threads",
+        env!("CARGO_PKG_VERSION"),
+        rayon::current_num_threads()
+    );
+    let mut healthy = true;
+    let mut check = |what: &str, outcome: Result<String>| match outcome {
+        Ok(found) => outln!("ok    {what}: {found}"),
+        Err(error) => {
+            healthy = false;
+            outln!("FAIL  {what}: {error}");
+        }
+    };
+    let found = Datasets::open(args.datasets.as_deref());
+    match found {
+        Ok(datasets) => {
+            for name in datasets.datasets.keys() {
+                let verified = datasets
+                    .verify(name)
+                    .map(|files| format!("{} files as in the manifest", files.len()));
+                check(&format!("dataset {name}"), verified);
+            }
+        }
+        Err(error) => check("datasets", Err(error)),
+    }
+    let probe = PathBuf::from("runs").join(".doctor");
+    let writable = std::fs::create_dir_all(&probe).and_then(|()| std::fs::remove_dir(&probe));
+    check(
+        "runs folder",
+        writable
+            .map(|()| "can be written".into())
+            .map_err(Error::io("runs", "write")),
+    );
+    // Neither is needed for anything but kernels.
+    let optional = |what: &str, outcome: Result<String>| match outcome {
+        Ok(found) => outln!("ok    {what}: {found}"),
+        Err(error) => outln!("none  {what}: {error}"),
+    };
+    let compiler = |toolkit: Toolkit| {
+        format!(
+            "{}.{} in {}",
+            toolkit.version.0,
+            toolkit.version.1,
+            toolkit.folder.display()
+        )
+    };
+    optional("NVRTC", Toolkit::open().map(compiler));
+    optional("GPU", Device::open().map(|device| device.describe()));
+    Ok(if healthy { Exit::Pass } else { Exit::Setup })
+}
+
+/// The sites of a path, with what stands before every name, and before those in layers besides.
+fn sites([path, layers]: [&'static str; 2], sites: &'static [SiteInfo]) -> impl Iterator<Item = (String, String)> {
+    sites.iter().map(move |site| {
+        let prefix = if site.in_layers { layers } else { "" };
+        let kind = match site.kind {
+            SiteKind::Tensor => "",
+            SiteKind::Choice => " (a decision)",
+            SiteKind::Watch => " (watched only)",
+        };
+        (
+            format!("{path}{prefix}{}", site.name),
+            format!("{} {}{kind}", site.shape, site.doc),
+        )
+    })
+}

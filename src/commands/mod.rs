@@ -1,0 +1,17 @@
+//! The commands of the program, one file or folder each.
+
+pub mod bench;
+pub mod compare;
+pub mod describe;
+pub mod diff;
+pub mod dump;
+pub mod generate;
+pub mod inspect;
+pub mod integrate;
+pub mod inventory;
+pub mod judge;
+pub mod naming;
+pub mod quantize;
+pub mod sweep;
+pub mod trace;
+pub mod verify;

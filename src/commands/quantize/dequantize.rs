@@ -1,0 +1,168 @@
+//! `ulplab dequantize`.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::path::PathBuf;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use super::{check_output, slot};
+use crate::commands::naming::NamingArgs;
+use crate::progress::Progress;
+use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::packed;
+use ulplab_core::packed::{Manifest, Nonfinite, Opened, Packed, in_batches};
+use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
+
+/// Decode the quantized tensors of a file.
+///
+/// Files of `ulplab quantize` say what is in them. In files of others, codes are recognised by the names of the scales
+/// beside them (`w` and `w_scale`, `w_packed` and `w_scale`, `w_blocks` and `w_scales`, …), and formats by types and shapes
+/// where docs/quantized-files.md has them; --format gives the others. All other tensors are copied, as well as those that
+/// --only and --skip leave out. The output is f32, which rounds nothing, unless --dtype asks for less. NaN and infinities
+/// that come back are counted.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DequantizeArgs {
+    /// File of quantized tensors, or folder of shards.
+    pub input: PathBuf,
+    #[command(flatten)]
+    pub naming: NamingArgs,
+    /// Decode only tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+    /// Leave out tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
+    /// Type to write; bf16 and f16 round once more.
+    #[arg(long, value_enum, default_value = "f32")]
+    pub dtype: Out,
+    /// No progress bar.
+    #[arg(long)]
+    pub no_progress: bool,
+    /// File to write.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+/// What decoded tensors are written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Out {
+    F32,
+    Bf16,
+    F16,
+    /// The type the tensor had before it was quantized.
+    Original,
+}
+
+/// A tensor to decode.
+struct Job<'a> {
+    packed: Packed<'a>,
+    opened: Opened<'a>,
+    dtype: Dtype,
+}
+
+pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
+    let file = TensorFile::open(&args.input)?;
+    check_output(&args.output, &file)?;
+    let found = args.naming.naming().find(&file, &args.only, &args.skip)?;
+    if found.is_empty() {
+        return Err(packed::nothing(&file, &args.only, &args.skip));
+    }
+    let wrong = |why| Error::data(&args.input, why);
+    let mut jobs = Vec::new();
+    // Everything is checked before the first byte is written.
+    for packed in found {
+        let dtype = out_dtype(&packed, args.dtype).map_err(wrong)?;
+        let opened = packed.open().map_err(wrong)?;
+        jobs.push(Job { packed, opened, dtype });
+    }
+    let used: HashSet<&str> = jobs.iter().flat_map(|job| job.packed.names()).collect();
+    let copied: Vec<Tensor> = file.tensors().filter(|tensor| !used.contains(tensor.name)).collect();
+    let decoded = jobs.iter().map(|job| Slot {
+        name: job.packed.name.clone(),
+        dtype: job.dtype,
+        shape: job.packed.shape.clone(),
+    });
+    let slots = decoded.chain(copied.iter().map(slot)).collect();
+    // What is copied is still what the file says it is.
+    let mut manifest = Manifest::read(&file)?;
+    for job in &jobs {
+        manifest.tensors.remove(&job.packed.name);
+    }
+    let matrices = |job: usize| jobs[job].opened.stack.matrices().map(move |expert| (job, expert));
+    let matrices: Vec<(usize, usize)> = (0..jobs.len()).flat_map(matrices).collect();
+    let size = |(job, _): &(usize, usize)| jobs[*job].opened.stack.matrix();
+    let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);
+    let mut nonfinite: Vec<Option<Nonfinite>> = vec![None; jobs.len()];
+    write_safetensors(&args.output, slots, &manifest.write(file.metadata()), |writer| {
+        for tensor in &copied {
+            writer.put(tensor.name, tensor.bytes)?;
+        }
+        let decode = |(job, expert): &(usize, usize)| Ok(jobs[*job].decode(*expert));
+        in_batches(&matrices, size, decode, |matrix, (bytes, found)| -> io::Result<()> {
+            let (job, expert) = *matrix;
+            let name = &jobs[job].packed.name;
+            writer.put_part(name, expert * bytes.len(), &bytes)?;
+            Nonfinite::add(&mut nonfinite[job], found);
+            progress.advance(size(matrix), name);
+            Ok(())
+        })
+    })?;
+    drop(progress);
+    for (job, nonfinite) in jobs.iter().zip(&nonfinite) {
+        if let Some(nonfinite) = nonfinite {
+            errln!("{}: {nonfinite}", job.packed.name);
+        }
+    }
+    let formats: BTreeSet<String> = jobs.iter().map(|job| job.packed.format.to_string()).collect();
+    let formats = formats.into_iter().collect::<Vec<_>>().join(", ");
+    outln!(
+        "{} decoded from {formats}, {} copied",
+        counted(jobs.len(), "tensor"),
+        copied.len()
+    );
+    Ok(Exit::Pass)
+}
+
+impl Job<'_> {
+    /// The bytes of a matrix, and what in it is not finite.
+    fn decode(&self, expert: usize) -> (Vec<u8>, Option<Nonfinite>) {
+        let size = self.opened.stack.matrix();
+        let mut values = vec![0.0; size];
+        self.opened.format.decode(&self.opened.matrix(expert), &mut values);
+        let round: fn(f32) -> f32 = match self.dtype {
+            Dtype::BF16 => |x| bf16::from_f32(x).to_f32(),
+            Dtype::F16 => |x| f16::from_f32(x).to_f32(),
+            _ => |x| x,
+        };
+        // A large number may become infinite.
+        values.iter_mut().for_each(|x| *x = round(*x));
+        let nonfinite = Nonfinite::count(&values, expert * size, &self.packed.shape);
+        (bytes_of(&values, self.dtype), nonfinite)
+    }
+}
+
+fn out_dtype(packed: &Packed, out: Out) -> Result<Dtype, String> {
+    match (out, packed.dtype.as_deref()) {
+        (Out::F32, _) | (Out::Original, Some("F32")) => Ok(Dtype::F32),
+        (Out::Bf16, _) | (Out::Original, Some("BF16")) => Ok(Dtype::BF16),
+        (Out::F16, _) | (Out::Original, Some("F16")) => Ok(Dtype::F16),
+        (Out::Original, Some("F64")) => Ok(Dtype::F64),
+        (Out::Original, found) => Err(format!(
+            "tensor '{}': --dtype original, but the file says {}",
+            packed.name,
+            found.map_or("no type".into(), |dtype| format!("'{dtype}'"))
+        )),
+    }
+}
+
+/// The bytes of values that the type has.
+fn bytes_of(values: &[f32], dtype: Dtype) -> Vec<u8> {
+    match dtype {
+        Dtype::F64 => values.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect(),
+        Dtype::BF16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+        Dtype::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+        _ => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    }
+}

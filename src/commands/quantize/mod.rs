@@ -1,0 +1,406 @@
+//! `ulplab quantize` and `ulplab dequantize`: tensors of a file to the bytes of a format, and back.
+
+mod dequantize;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use dequantize::{DequantizeArgs, Out, dequantize};
+
+use crate::progress::Progress;
+use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::formats::{Encoded, Format, GlobalScale, Group, Scaling};
+use ulplab_core::layouts::{Layout, Placement};
+use ulplab_core::packed::{
+    Entry, Manifest, Nonfinite, Stack, block_format, check_layout, in_batches, leading, matrix_name, spread,
+};
+use ulplab_core::pattern;
+use ulplab_core::pattern::selects;
+use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
+
+/// Quantize the floating-point tensors of a file.
+///
+/// Reads .safetensors, .npy and folders of shards, writes .safetensors: the codes of a tensor `w` as `w.data`, the scales
+/// as `w.scale` and the global scale as `w.global`; the metadata say the format, so that `ulplab dequantize` needs no flags.
+/// The last dimension is K, the one before it rows; each matrix of a tensor of three or more dimensions (the experts of a
+/// layer) is quantized on its own, and a vector is one row. f64 is rounded to f32 first.
+///
+/// Copied unchanged are tensors that are not f64, f32, f16 or bf16, are empty, or are a single number. Tensors that --only
+/// and --skip leave out are copied as well. NaN and infinities are counted, and the metadata say how many there were.
+#[derive(Clone, Debug, clap::Args)]
+pub struct QuantizeArgs {
+    /// File of tensors, or folder of shards.
+    pub input: PathBuf,
+    /// Format: a name of `ulplab list formats` or a format string, see docs/formats.md.
+    #[arg(long, value_name = "FORMAT")]
+    pub format: String,
+    /// Rule that picks the scales, of the format's table in docs/formats.md, e.g. te or transformer_engine.
+    #[arg(long, value_name = "RULE")]
+    pub rule: Option<String>,
+    /// Quantize only tensors that match; `*` stands for any characters but a dot, `**` for any characters; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+    /// Leave out tensors that match; repeatable.
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
+    /// Largest magnitude for the global scale, as calibration gives it [default: each tensor's own].
+    #[arg(long, value_name = "VALUE")]
+    pub amax: Option<f32>,
+    /// Layout of the scales, e.g. blocked_128x4 [default: row-major].
+    #[arg(long, value_name = "LAYOUT")]
+    pub layout: Option<String>,
+    /// Also quantize a matrix that becomes entirely NaN because one NaN or infinity spoils its shared scale.
+    #[arg(long)]
+    pub allow_nonfinite: bool,
+    /// No progress bar.
+    #[arg(long)]
+    pub no_progress: bool,
+    /// File to write.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+/// How tensors are quantized.
+struct Plan {
+    format: Format,
+    global: GlobalScale<'static>,
+    layout: Option<&'static Layout>,
+}
+
+/// A tensor to quantize.
+struct Job<'a> {
+    tensor: Tensor<'a>,
+    stack: Stack,
+    nonfinite: Option<Nonfinite>,
+    /// Elements that come back as NaN or infinite.
+    lost: u64,
+}
+
+/// One matrix of a job: which job and which matrix.
+#[derive(Clone, Copy)]
+struct Matrix {
+    job: usize,
+    expert: usize,
+}
+
+pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
+    let plan = Plan::new(args)?;
+    let file = TensorFile::open(&args.input)?;
+    check_output(&args.output, &file)?;
+    let names: Vec<&str> = file.tensors().map(|tensor| tensor.name).collect();
+    pattern::check("tensor", &[&args.only, &args.skip], &names)?;
+    let (mut jobs, mut copied, mut slots) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut before, mut after) = (0, 0);
+    let mut unfits: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut refused = Vec::new();
+    for tensor in file.tensors() {
+        let selected = selects(&args.only, &args.skip, tensor.name);
+        let why_not = if selected { unfit(&tensor) } else { None };
+        if !selected || why_not.is_some() {
+            if let Some(why) = why_not {
+                unfits.entry(why).or_default().push(tensor.name);
+            }
+            slots.push(slot(&tensor));
+            copied.push(tensor);
+            continue;
+        }
+        let job = Job::new(tensor);
+        let parts = match plan.slots(&job) {
+            Ok(parts) => parts,
+            Err(why) => {
+                refused.push(format!("tensor '{}': {why}", tensor.name));
+                continue;
+            }
+        };
+        let bytes = |slot: &Slot| slot.shape.iter().product::<usize>() * slot.dtype.bitsize() / 8;
+        before += tensor.bytes.len();
+        after += parts.iter().map(bytes).sum::<usize>();
+        slots.extend(parts);
+        jobs.push(job);
+    }
+    if !refused.is_empty() {
+        return Err(refusal(&args.input, &refused, "--skip leaves tensors out"));
+    }
+    for (why, names) in &unfits {
+        errln!("{}: copied, {why}", first_of(names));
+    }
+    let vectors: Vec<&str> = jobs
+        .iter()
+        .map(|job| job.tensor)
+        .filter(is_vector)
+        .map(|vector| vector.name)
+        .collect();
+    if !vectors.is_empty() && vectors.len() < jobs.len() {
+        let which = first_of(&vectors);
+        errln!(
+            "{which}: one dimension, as biases and norms have, and quantized all the same; --skip leaves tensors out"
+        );
+    }
+    if jobs.is_empty() {
+        let what = format!("no tensor of {} can be quantized", args.input.display());
+        return Err(Error::NothingSelected(what));
+    }
+
+    let matrices: Vec<Matrix> = (0..jobs.len()).flat_map(|job| jobs[job].matrices(job)).collect();
+    let elements = matrices
+        .iter()
+        .map(|matrix| jobs[matrix.job].stack.matrix())
+        .sum::<usize>();
+    let mut progress = Progress::new(2 * elements, args.no_progress);
+    // The header, which says how many there are, is written first.
+    plan.count_nonfinite(&mut jobs, &matrices, &mut progress, args)?;
+    let mut manifest = Manifest::default();
+    for job in &jobs {
+        manifest.tensors.insert(job.tensor.name.into(), plan.entry(job));
+    }
+    write_safetensors(&args.output, slots, &manifest.write(file.metadata()), |writer| {
+        for tensor in &copied {
+            writer.put(tensor.name, tensor.bytes)?;
+        }
+        let size = |matrix: &Matrix| jobs[matrix.job].stack.matrix();
+        let encode = |matrix: &Matrix| Ok(plan.encode(&jobs[matrix.job], matrix.expert));
+        in_batches(&matrices, size, encode, |matrix, parts| -> io::Result<()> {
+            let name = jobs[matrix.job].tensor.name;
+            for (part, bytes) in parts {
+                writer.put_part(&format!("{name}.{part}"), matrix.expert * bytes.len(), &bytes)?;
+            }
+            progress.advance(size(matrix), name);
+            Ok(())
+        })
+    })?;
+    drop(progress);
+    for job in &jobs {
+        if let Some(nonfinite) = &job.nonfinite {
+            let (name, all) = (job.tensor.name, job.stack.experts * job.stack.matrix());
+            let lost = job.lost;
+            errln!("{name}: {nonfinite}; {lost} of {all} elements come back as NaN or infinite");
+        }
+    }
+    outln!(
+        "{} to {}, {before} bytes to {after}; {} copied",
+        counted(jobs.len(), "tensor"),
+        plan.format,
+        copied.len()
+    );
+    Ok(Exit::Pass)
+}
+
+impl<'a> Job<'a> {
+    fn new(tensor: Tensor<'a>) -> Self {
+        Self {
+            tensor,
+            stack: Stack::new(tensor.shape).expect("a tensor with elements is in memory"),
+            nonfinite: None,
+            lost: 0,
+        }
+    }
+
+    fn matrices(&self, job: usize) -> impl Iterator<Item = Matrix> + use<> {
+        self.stack.matrices().map(move |expert| Matrix { job, expert })
+    }
+
+    fn values(&self, expert: usize) -> Vec<f32> {
+        let bytes = self.stack.share(self.tensor.bytes, expert);
+        let matrix = Tensor { bytes, ..self.tensor };
+        matrix.to_f32().expect("floating-point tensors are numbers")
+    }
+}
+
+impl Plan {
+    fn new(args: &QuantizeArgs) -> Result<Self> {
+        let (_, mut format) = block_format(&args.format)?;
+        if let Some(rule) = &args.rule {
+            format = format.with_rule(rule).map_err(Error::Usage)?;
+        }
+        let global = match args.amax {
+            None => GlobalScale::Own,
+            Some(_) if format.global != Some(Group::Tensor) => {
+                return Err(Error::Usage(format!(
+                    "--amax: format '{format}' has no scale that a tensor shares"
+                )));
+            }
+            Some(amax) if amax > 0.0 && amax.is_finite() => GlobalScale::Amax(amax),
+            Some(amax) => return Err(Error::Usage(format!("--amax {amax}: expected a positive number"))),
+        };
+        let layout = args
+            .layout
+            .as_deref()
+            .map(Layout::find)
+            .transpose()
+            .map_err(Error::Usage)?;
+        if let Some(layout) = layout {
+            let bytes = format.scaling.map_or(0, |scaling| scaling.scale.bytes());
+            check_layout(layout, bytes).map_err(Error::Usage)?;
+        }
+        Ok(Self { format, global, layout })
+    }
+
+    /// The tensors that one becomes.
+    fn slots(&self, Job { tensor, stack, .. }: &Job) -> Result<Vec<Slot>, String> {
+        let Stack { rows, cols, .. } = *stack;
+        self.format.check(cols)?;
+        let mut slots = Vec::new();
+        for part in self.format.parts(rows, cols) {
+            let shape = match self.placement(part.name, rows, cols)? {
+                Some(placement) => [leading(tensor.shape), &[placement.len() * 8 / part.dtype.bitsize()]].concat(),
+                None => spread(&part.shape, tensor.shape),
+            };
+            slots.push(Slot {
+                name: format!("{}.{}", tensor.name, part.name),
+                dtype: part.dtype,
+                shape,
+            });
+        }
+        Ok(slots)
+    }
+
+    /// Where the bytes of a part go; none if they stay in row-major order.
+    fn placement(&self, part: &str, rows: usize, cols: usize) -> Result<Option<Placement>, String> {
+        match (self.layout, self.format.scaling, part) {
+            (Some(layout), Some(Scaling { group, .. }), "scale") => {
+                let (down, across) = group.count(rows, cols);
+                layout.place(&[down, across], &[]).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn entry(&self, Job { tensor, nonfinite, .. }: &Job) -> Entry {
+        Entry {
+            format: self.format.to_string(),
+            shape: tensor.shape.into(),
+            dtype: tensor.dtype.to_string(),
+            layout: self.layout.map(|layout| layout.name.into()),
+            nonfinite: nonfinite.clone(),
+        }
+    }
+
+    /// Counts what is not finite, and what becomes of it; a matrix that it would make wholly NaN is an error unless the
+    /// flags allow it.
+    fn count_nonfinite(
+        &self,
+        jobs: &mut [Job],
+        matrices: &[Matrix],
+        progress: &mut Progress,
+        args: &QuantizeArgs,
+    ) -> Result<()> {
+        let sizes: Vec<usize> = jobs.iter().map(|job| job.stack.matrix()).collect();
+        let mut found = Vec::new();
+        let count = |matrix: &Matrix| Ok(self.nonfinite(&jobs[matrix.job], matrix.expert));
+        let size = |matrix: &Matrix| sizes[matrix.job];
+        in_batches(matrices, size, count, |matrix, counted| -> Result<()> {
+            found.extend(counted.map(|counted| (*matrix, counted)));
+            progress.advance(size(matrix), jobs[matrix.job].tensor.name);
+            Ok(())
+        })?;
+        let mut refused = Vec::new();
+        for (Matrix { job, expert }, (nonfinite, lost)) in found {
+            let job = &mut jobs[job];
+            let size = job.stack.matrix() as u64;
+            if lost == size && nonfinite.total() < size && !args.allow_nonfinite {
+                let name = matrix_name(job.tensor.name, job.tensor.shape, expert);
+                let shared = format!("because they share a scale in format '{}'", self.format);
+                refused.push(format!(
+                    "tensor '{name}': {nonfinite}, would make all {size} elements NaN, {shared}"
+                ));
+            }
+            job.lost += lost;
+            Nonfinite::add(&mut job.nonfinite, Some(nonfinite));
+        }
+        let hint = "--skip leaves tensors out, --allow-nonfinite quantizes them all the same";
+        match refused.is_empty() {
+            true => Ok(()),
+            false => Err(refusal(&args.input, &refused, hint)),
+        }
+    }
+
+    /// What is not finite in a matrix, and how many of its elements come back so; none where all is finite.
+    fn nonfinite(&self, job: &Job, expert: usize) -> Option<(Nonfinite, u64)> {
+        let mut values = job.values(expert);
+        let nonfinite = Nonfinite::count(&values, expert * job.stack.matrix(), job.tensor.shape)?;
+        let encoded = self.format.encode(&values, job.stack.cols, self.global);
+        self.format.decode(&encoded, &mut values);
+        let lost = values.iter().filter(|x| !x.is_finite()).count();
+        Some((nonfinite, lost as u64))
+    }
+
+    /// What is stored of a matrix: names of parts, and bytes.
+    fn encode(&self, job: &Job, expert: usize) -> Vec<(&'static str, Vec<u8>)> {
+        let Encoded { rows, cols, parts } = self.format.encode(&job.values(expert), job.stack.cols, self.global);
+        let parts = parts.into_iter().map(|part| {
+            let placement = self
+                .placement(part.name, rows, cols)
+                .expect("the slots were placed alike");
+            let bytes = match placement {
+                Some(placement) => placement.forward(&part.bytes).expect("all scales are there"),
+                None => part.bytes,
+            };
+            (part.name, bytes)
+        });
+        parts.collect()
+    }
+}
+
+/// `a`, or `a and 3 more`.
+fn first_of(names: &[&str]) -> String {
+    match names.len() - 1 {
+        0 => names[0].into(),
+        others => format!("{} and {others} more", names[0]),
+    }
+}
+
+fn is_vector(tensor: &Tensor) -> bool {
+    tensor.shape.len() == 1
+}
+
+/// All tensors that do not fit, a line each up to a screen's worth, and what helps.
+fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
+    const SHOWN: usize = 20;
+    let mut lines = refused[..refused.len().min(SHOWN)].to_vec();
+    if refused.len() > SHOWN {
+        lines.push(format!("and {} more", counted(refused.len() - SHOWN, "tensor")));
+    }
+    Error::data(file, format!("{}; {hint}", lines.join("\n  ")))
+}
+
+/// Why a tensor is not one to quantize.
+fn unfit(tensor: &Tensor) -> Option<String> {
+    if !tensor.is_floating() {
+        Some(format!("{} is not f64, f32, f16 or bf16", tensor.dtype))
+    } else if tensor.shape.is_empty() {
+        Some("it is a single number".into())
+    } else if tensor.bytes.is_empty() {
+        Some("it is empty".into())
+    } else {
+        None
+    }
+}
+
+fn slot(tensor: &Tensor) -> Slot {
+    Slot {
+        name: tensor.name.into(),
+        dtype: tensor.dtype,
+        shape: tensor.shape.into(),
+    }
+}
+
+/// Both commands write safetensors only, and never over what they read.
+fn check_output(path: &Path, input: &TensorFile) -> Result<()> {
+    let wrong = |what: &str| Err(Error::Usage(format!("{}: {what}", path.display())));
+    let extension = path
+        .extension()
+        .and_then(|extension| extension.to_str())
+        .unwrap_or_default();
+    if extension != "safetensors" {
+        return wrong(&format!("extension '{extension}', expected 'safetensors'"));
+    }
+    let Ok(output) = path.canonicalize() else {
+        return Ok(());
+    };
+    let same = |file: &PathBuf| file.canonicalize().is_ok_and(|file| file == output);
+    match input.files().iter().any(same) {
+        true => wrong("is the input; give another --output"),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,193 @@
+//! The command.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::{Micros, Trace, html, terminal};
+use crate::backend::cuda::device::Module;
+use crate::backend::cuda::run::Running;
+use crate::backend::cuda::time::{Ceilings, Stopwatch};
+use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
+use crate::commands::sweep::OnDevice;
+use crate::json;
+use crate::studies::kernels::file;
+use ulplab_core::atomic::write_text;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::ops;
+use ulplab_core::ops::{Case, Op, Problem};
+
+/// Show what a kernel launches: bytes and operations of each launch, its time, and its share of what is possible.
+///
+/// Times need a GPU; each launch is timed alone, and only if the kernel as a whole is right. Give --variant twice to see two
+/// side by side.
+#[derive(Debug, clap::Args)]
+pub struct TraceArgs {
+    /// The operation, as `ulplab list kernels` names them: what stands before the dot.
+    #[arg(value_name = "OP")]
+    pub op: String,
+    /// A variant; give several to compare [default: the last of the file that takes the case].
+    #[arg(long = "variant", value_name = "NAME")]
+    pub variants: Vec<String>,
+    /// The case [default: the first that is timed and that all variants take].
+    #[arg(long, value_name = "NAME")]
+    pub case: Option<String>,
+    /// Take times on a GPU, or only count. Without a GPU, `cuda` only counts.
+    #[arg(long, value_enum, default_value = "cuda")]
+    pub device: OnDevice,
+    /// Also write an HTML page.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Traces of variants on the same case.
+#[derive(Debug, Serialize)]
+pub struct Traces {
+    pub op: String,
+    pub doc: String,
+    pub case: String,
+    /// The GPU, or why there are no times.
+    pub device: String,
+    pub ceilings: Option<Ceilings>,
+    pub traces: Vec<Trace>,
+}
+
+/// Multiprocessors where there is no GPU: those of an H200.
+const SMS: i64 = 132;
+
+pub fn run(args: &TraceArgs) -> Result<Exit> {
+    let op = ops::find(&args.op).map_err(Error::Usage)?;
+    let source = file(op)?;
+    let device = match args.device {
+        OnDevice::Cuda => Device::open(),
+        OnDevice::Compile => Err(Error::Setup("no GPU is asked for".into())),
+    };
+    let sms = device.as_ref().map_or(SMS, |device| device.sms);
+    let (case, variants) = choose(args, op, &source, sms)?;
+    let problem = ops::problem(op, &case).map_err(Error::Usage)?;
+    let planned = variants.into_iter().map(|variant| {
+        let plan = Plan::new(variant, &case, sms).map_err(Error::Usage)?;
+        let plan = plan.ok_or_else(|| {
+            let why = format!("{}.{} does not take case '{}'", op.name(), variant.name, case.name);
+            Error::Usage(why)
+        })?;
+        Ok((variant, plan))
+    });
+    let planned = planned.collect::<Result<Vec<_>>>()?;
+    let count = |(variant, plan): &(&Variant, Plan)| Trace::count(&source, variant, &problem, plan);
+    let mut all = Traces {
+        op: op.name().into(),
+        doc: op.doc().into(),
+        case: case.name.clone(),
+        device: match &device {
+            Ok(device) => device.describe(),
+            Err(Error::Setup(why)) => format!("counted, not timed: {why}"),
+            Err(why) => return Err(Error::Setup(why.to_string())),
+        },
+        ceilings: None,
+        traces: planned.iter().map(count).collect(),
+    };
+    if let Ok(device) = &device {
+        let timed = Timed::new(device, &source, &case, &problem)?;
+        all.ceilings = Some(timed.watch.ceilings()?);
+        for ((variant, plan), trace) in planned.iter().zip(&mut all.traces) {
+            timed.take(variant, plan, trace)?;
+        }
+    }
+    if let Some(file) = &args.html {
+        write_text(file, &html::page(&all))?;
+    }
+    match args.json {
+        true => json::print(&all)?,
+        false => out!("{}", terminal::text(&all)),
+    }
+    Ok(Exit::Pass)
+}
+
+/// The case and the variants that are asked for.
+fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Result<(Case, Vec<&'a Variant>)> {
+    let all = &source.header.variants;
+    let mut variants = args
+        .variants
+        .iter()
+        .map(|name| source.named(name))
+        .collect::<Result<Vec<_>>>()?;
+    let takes = |variant: &Variant, case: &Case| {
+        let plan = Plan::new(variant, case, sms).map_err(|why| Error::data(&source.path, why))?;
+        Ok(plan.is_some())
+    };
+    let case = match &args.case {
+        Some(name) => ops::case(op, name).map_err(Error::Usage)?,
+        None => {
+            let taken = |case: &Case| {
+                variants
+                    .iter()
+                    .map(|variant| takes(variant, case))
+                    .collect::<Result<Vec<_>>>()
+            };
+            let timed = op.cases().into_iter().filter(|case| case.timed);
+            let timed = timed
+                .map(|case| Ok((taken(&case)?, case)))
+                .collect::<Result<Vec<_>>>()?;
+            let found = timed.into_iter().find(|(taken, _)| taken.iter().all(|taken| *taken));
+            let why = || Error::Usage("no timed case is taken by all of these variants; name one with --case".into());
+            found.ok_or_else(why)?.1
+        }
+    };
+    if variants.is_empty() {
+        for variant in all {
+            if takes(variant, &case)? {
+                variants = vec![variant];
+            }
+        }
+    }
+    match variants.is_empty() {
+        true => Err(Error::Usage(format!(
+            "no variant of {} takes case '{}'",
+            op.name(),
+            case.name
+        ))),
+        false => Ok((case, variants)),
+    }
+}
+
+/// What times are taken with.
+struct Timed<'a> {
+    device: &'a Device,
+    module: Module,
+    watch: Stopwatch<'a>,
+    case: &'a Case,
+    problem: &'a Problem,
+}
+
+impl<'a> Timed<'a> {
+    fn new(device: &'a Device, source: &Source, case: &'a Case, problem: &'a Problem) -> Result<Self> {
+        let cubin = Toolkit::open()?.compile(source, &device.arch, &[])?;
+        Ok(Self {
+            device,
+            module: Module::load(&cubin.bytes)?,
+            watch: Stopwatch::new(device)?,
+            case,
+            problem,
+        })
+    }
+
+    /// Checks a variant, and times it as a whole and launch by launch.
+    fn take(&self, variant: &Variant, plan: &Plan, trace: &mut Trace) -> Result<()> {
+        let running = Running::new(self.device, &self.module, self.case, self.problem, plan)?;
+        running.right(&trace.kernel, variant.nondeterministic.is_none())?;
+        let times = running.time(&self.watch)?;
+        trace.us = Some(Micros {
+            graph: times.graph.map(|graph| graph.median),
+            rotated: times.rotated.map(|rotated| rotated.median),
+            hot: times.hot.median,
+        });
+        for (launch, time) in trace.launches.iter_mut().zip(running.trace(&self.watch)?) {
+            launch.us = time.map(|time| time.median);
+        }
+        Ok(())
+    }
+}

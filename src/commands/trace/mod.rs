@@ -1,0 +1,190 @@
+//! `ulplab trace`: what a kernel launches, what each launch must move and multiply, and how long it takes.
+
+mod command;
+mod html;
+mod terminal;
+
+use serde::Serialize;
+
+use crate::backend::cuda::header::Factor;
+use crate::backend::cuda::plan::{Plan, Step, Work};
+use crate::backend::cuda::time::Ceilings;
+use crate::backend::cuda::{Source, Variant};
+use ulplab_core::ops::Problem;
+
+pub use command::{TraceArgs, run};
+
+/// A variant on a case.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Trace {
+    /// `op.variant`
+    pub kernel: String,
+    pub doc: String,
+    /// The order of the launches, where the header says one.
+    pub sequence: Option<String>,
+    /// Launched once, when inputs are there: no part of a run.
+    pub prepare: Vec<String>,
+    /// In the order of their first turns.
+    pub launches: Vec<Launch>,
+    /// What any way to compute this must move and multiply.
+    pub least: Cost,
+    /// What its products multiply.
+    pub products: Factor,
+    /// Microseconds of a run; none without a GPU.
+    pub us: Option<Micros>,
+}
+
+/// All turns of one launch of a variant.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Launch {
+    pub name: String,
+    /// Its entry point and grid, or the sizes of the product.
+    pub what: String,
+    pub turns: usize,
+    /// Of one turn.
+    pub cost: Cost,
+    /// Microseconds of one turn, as one of many of this launch alone in a graph; none without a GPU.
+    pub us: Option<f64>,
+}
+
+/// Microseconds of a run as one of many in a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Micros {
+    /// On the same memory: what is small stays in the cache.
+    pub graph: Option<f64>,
+    /// On other memory each time, none of it in the cache.
+    pub rotated: Option<f64>,
+    /// Put into the stream launch by launch, back to back.
+    pub hot: f64,
+}
+
+/// Bytes that must be moved, and operations of products of matrices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cost {
+    pub bytes: u64,
+    pub flops: u64,
+}
+
+impl Cost {
+    /// Microseconds that nothing is faster than: of memory and of arithmetic the longer.
+    pub fn limit(self, ceilings: &Ceilings, products: Factor) -> f64 {
+        let memory = self.bytes as f64 / (ceilings.copy_gb_s * 1e3);
+        let arithmetic = ceilings
+            .products(products)
+            .map_or(0.0, |rate| self.flops as f64 / (rate * 1e6));
+        memory.max(arithmetic)
+    }
+}
+
+impl Launch {
+    /// What all its turns move and multiply.
+    pub fn all(&self) -> Cost {
+        let turns = self.turns as u64;
+        Cost {
+            bytes: turns * self.cost.bytes,
+            flops: turns * self.cost.flops,
+        }
+    }
+
+    /// How long all its turns take.
+    pub fn us_of_all(&self) -> Option<f64> {
+        Some(self.us? * self.turns as f64)
+    }
+}
+
+impl Trace {
+    /// What can be counted without a GPU.
+    pub fn count(source: &Source, variant: &Variant, problem: &Problem, plan: &Plan) -> Self {
+        let least = Cost {
+            bytes: problem.bytes,
+            flops: problem.flops,
+        };
+        let launch = |(at, step): (usize, &Step)| Launch {
+            name: step.name.clone(),
+            what: what(step),
+            turns: plan.order.iter().filter(|(turn, _)| *turn == at).count(),
+            // A launch that is all there is does what must be done.
+            cost: match plan.order.len() {
+                1 => least,
+                _ => cost(step, problem, plan),
+            },
+            us: None,
+        };
+        Self {
+            kernel: format!("{}.{}", source.op, variant.name),
+            doc: variant.doc.clone(),
+            sequence: variant.sequence.clone(),
+            prepare: plan.prepare.iter().map(|step| step.name.clone()).collect(),
+            launches: plan.steps.iter().enumerate().map(launch).collect(),
+            least,
+            products: plan.products,
+            us: None,
+        }
+    }
+
+    /// Launches of a run.
+    pub fn turns(&self) -> usize {
+        self.launches.iter().map(|launch| launch.turns).sum()
+    }
+
+    /// What all launches together move and multiply.
+    pub fn cost(&self) -> Cost {
+        let sum = |of: fn(Cost) -> u64| self.launches.iter().map(|launch| of(launch.all())).sum();
+        Cost {
+            bytes: sum(|cost| cost.bytes),
+            flops: sum(|cost| cost.flops),
+        }
+    }
+
+    /// The sum of the launches' own times.
+    pub fn us_of_launches(&self) -> Option<f64> {
+        self.launches.iter().map(Launch::us_of_all).sum()
+    }
+
+    /// The time of a run that its share of the limit is of: out of the cache, where that could be measured.
+    pub fn whole(&self) -> Option<f64> {
+        let us = self.us?;
+        Some(us.rotated.or(us.graph).unwrap_or(us.hot))
+    }
+}
+
+/// What a launch must move and multiply: what its header says, or each of its buffers once.
+fn cost(step: &Step, problem: &Problem, plan: &Plan) -> Cost {
+    let size = |name: &str| {
+        let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
+        let scratch = plan.scratch.iter().find(|(scratch, ..)| scratch == name);
+        let size = buffer.map(|buffer| buffer.size());
+        size.or(scratch.map(|(_, bytes, _)| *bytes)).unwrap_or(0) as u64
+    };
+    let mut names = step.arguments();
+    names.sort_unstable();
+    names.dedup();
+    Cost {
+        bytes: step.bytes.unwrap_or_else(|| names.into_iter().map(size).sum()),
+        flops: step.flops,
+    }
+}
+
+fn what(step: &Step) -> String {
+    let times = |numbers: &[u32]| {
+        let end = numbers
+            .iter()
+            .rposition(|number| *number != 1)
+            .map_or(1, |last| last + 1);
+        let numbers: Vec<String> = numbers[..end].iter().map(u32::to_string).collect();
+        numbers.join("×")
+    };
+    match &step.work {
+        Work::Kernel { entry, shape, .. } => {
+            let cluster = shape
+                .cluster
+                .map(|cluster| format!(" in clusters of {}", times(&cluster)));
+            let (grid, block) = (times(&shape.grid), times(&shape.block));
+            format!("{entry}, {grid} blocks of {block}{}", cluster.unwrap_or_default())
+        }
+        Work::Matmul { product, .. } => {
+            let [m, n, k] = product.sizes;
+            format!("cuBLASLt, [{m}, {k}] · [{n}, {k}]ᵀ")
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `ulplab verify`: the program against its own definitions, on this machine.
+
+use std::time::Instant;
+
+use ulplab_core::error::{Exit, Result};
+use ulplab_core::formats;
+
+/// Check what ulplab computes here against its definition, number by number.
+#[derive(Debug, clap::Args)]
+pub struct VerifyArgs {
+    pub what: What,
+    /// Every one of the 2^32 f32 values, not only the bf16 and f16 ones and those near a threshold: minutes on two cores.
+    #[arg(long)]
+    pub exhaustive: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum What {
+    /// Casts to every element format, by every library's convention.
+    Formats,
+}
+
+pub fn run(args: &VerifyArgs) -> Result<Exit> {
+    let What::Formats = args.what;
+    let started = Instant::now();
+    let verified = formats::verify(args.exhaustive);
+    let mut wrong = 0;
+    outln!("{:22} {:>11} {:>7}", "cast", "numbers", "wrong");
+    for cast in &verified {
+        wrong += usize::from(cast.wrong + cast.wrong_values > 0);
+        outln!("{:22} {:>11} {:>7}", cast.cast, cast.numbers, cast.wrong);
+        if let Some((bits, found, expected)) = cast.first {
+            let x = f32::from_bits(bits);
+            outln!("  the first: {x:e} ({bits:#010x}) became {found:#x}, not {expected:#x}");
+        }
+        if cast.wrong_values > 0 {
+            outln!("  {} codes have a wrong value", cast.wrong_values);
+        }
+    }
+    let verdict = if wrong == 0 { "PASS" } else { "FAIL" };
+    let (casts, seconds) = (verified.len(), started.elapsed().as_secs_f64());
+    outln!("{verdict}: {casts} casts, {wrong} wrong; {seconds:.1} s");
+    Ok(if wrong == 0 { Exit::Pass } else { Exit::GateFailed })
+}

@@ -1,0 +1,298 @@
+//! A run's folder: `run.json`, one file per finished cell, and what is derived from them.
+//!
+//! `run.json` is written once, by the first process that comes, and never changed. A cell's file appears under its name
+//! only when it is whole. Both end with their own digest, and a cell says of which run it is: so a run that was killed can
+//! be resumed, processes may share it, and no cell counts that is not as it was written.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Manifest;
+use super::plan::Cell;
+use super::store::SCHEMA;
+use super::{lines, seal, session};
+use ulplab_core::atomic::{create_atomic, is_temporary, write_atomic};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::input;
+use ulplab_core::record::Record;
+
+/// The file that says what is run.
+pub const RUN: &str = "run.json";
+const CELLS: &str = "cells";
+const SESSIONS: &str = "sessions";
+
+/// What stands behind the digest at the end of `run.json`, and of a cell's file.
+const CLOSE_RUN: &str = "\"\n}\n";
+const CLOSE_CELL: &str = "\"}\n";
+
+/// A temporary file that was not written for so long belongs to a process that was killed: none takes a minute.
+const STALE: Duration = Duration::from_secs(3600);
+
+pub struct Folder {
+    pub path: PathBuf,
+    /// Fingerprint of the run that is in it.
+    run: String,
+}
+
+/// `run.json`, with the digest that [`seal`] fills in.
+#[derive(Serialize)]
+struct Sealed<'a> {
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+    blake3: &'static str,
+}
+
+/// The last line of a cell's file.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "type", rename = "end")]
+struct End {
+    cell: String,
+    /// Fingerprint of its run.
+    run: String,
+    records: usize,
+    /// Of all bytes before.
+    blake3: String,
+}
+
+impl Folder {
+    /// Begins a run in a folder, or, if `join`, goes on with the same run where it is there already. Any number of
+    /// processes may come at once: one of them writes `run.json`. The manifest that counts is the one that comes back.
+    ///
+    /// What a process leaves that is killed before it wrote `run.json` is no obstacle; any other file in a folder without
+    /// a run is one.
+    pub fn enter(path: &Path, manifest: &Manifest, join: bool) -> Result<(Self, Manifest)> {
+        let file = path.join(RUN);
+        let obstacle = obstacle(path)?;
+        if !file.is_file() {
+            if let Some(name) = obstacle {
+                let name = name.display();
+                let message = format!("is not empty and holds no run: '{name}' is in it; give another --out");
+                return Err(Error::Usage(format!("{}: {message}", path.display())));
+            }
+            make_folders(path)?;
+            let text = sealed(manifest);
+            if create_atomic(&file, |out| out.write_all(&text))? {
+                return Self::open(path);
+            }
+        }
+        if !join {
+            let message = "is not empty; give another --out, or --resume to go on with the run in it";
+            return Err(Error::Usage(format!("{}: {message}", path.display())));
+        }
+        let (folder, stored) = Self::open(path)?;
+        if stored.fingerprint != manifest.fingerprint {
+            let differences = stored.differences(manifest).join(", ");
+            let message = format!("holds a run of {differences}; it cannot be gone on with");
+            return Err(Error::Usage(format!("{}: {message}", path.display())));
+        }
+        // Whoever copied the run may have left empty folders behind.
+        make_folders(path)?;
+        folder.tidy();
+        Ok((folder, stored))
+    }
+
+    /// Opens the folder of a run that was begun before. A manifest that is not as it was written is an error.
+    pub fn open(path: &Path) -> Result<(Self, Manifest)> {
+        let file = path.join(RUN);
+        let bytes = input::bytes(&file)?;
+        let mut manifest = read_manifest(&bytes).map_err(|message| Error::data(&file, message))?;
+        manifest.seconds = session::seconds(&path.join(SESSIONS));
+        let folder = Self {
+            path: path.to_path_buf(),
+            run: manifest.fingerprint.clone(),
+        };
+        Ok((folder, manifest))
+    }
+
+    /// Where each process that works on the run leaves its session.
+    pub fn sessions(&self) -> PathBuf {
+        self.path.join(SESSIONS)
+    }
+
+    pub fn write_cell(&self, cell: &Cell, records: &[Record]) -> Result<()> {
+        let file = self.cell_file(&cell.id);
+        let mut text = Vec::new();
+        let end = End {
+            cell: cell.id.clone(),
+            run: self.run.clone(),
+            records: records.len(),
+            blake3: String::new(),
+        };
+        let written = lines::write(records, &mut text).and_then(|()| Ok(serde_json::to_writer(&mut text, &end)?));
+        written.map_err(Error::io(&file, "write"))?;
+        text.truncate(text.len() - CLOSE_CELL.trim_end().len());
+        seal::seal(&mut text, CLOSE_CELL);
+        write_atomic(&file, |out| out.write_all(&text))
+    }
+
+    /// Whether a cell is finished: its file is there and is what was written for it. A file that is not is reported, and
+    /// the cell is to be run again.
+    pub fn finished(&self, id: &str) -> Result<bool> {
+        if !self.has(id) {
+            return Ok(false);
+        }
+        match self.read_cell(id) {
+            Ok(_) => Ok(true),
+            Err(damaged @ Error::Data { .. }) => {
+                errln!("{damaged}; the cell is run again");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The records of all cells in their order. A cell that is missing makes the run incomplete; one that is not as it was
+    /// written, or not of this run, is an error that names its file.
+    pub fn records(&self, manifest: &Manifest) -> Result<Vec<Record>> {
+        let missing: Vec<&String> = manifest.cells.iter().filter(|id| !self.has(id)).collect();
+        if let Some(first) = missing.first() {
+            let (missing, all, path) = (missing.len(), manifest.cells.len(), self.path.display());
+            return Err(Error::Incomplete(format!(
+                "{path}: {missing} of {all} cells are missing, the first is '{first}'"
+            )));
+        }
+        let mut records = Vec::new();
+        for id in &manifest.cells {
+            records.extend(self.read_cell(id)?);
+        }
+        Ok(records)
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.cell_file(id).is_file()
+    }
+
+    fn read_cell(&self, id: &str) -> Result<Vec<Record>> {
+        let file = self.cell_file(id);
+        let bytes = input::bytes(&file)?;
+        let records = read_cell(&bytes, id, &self.run);
+        records.map_err(|message| Error::data(&file, format!("not a finished cell of this run: {message}")))
+    }
+
+    fn cell_file(&self, id: &str) -> PathBuf {
+        self.path
+            .join(CELLS)
+            .join(id.replace('/', "__"))
+            .with_added_extension("jsonl")
+    }
+
+    /// Removes temporary files of processes that were killed. Nothing reads them, so it does not matter if one stays.
+    fn tidy(&self) {
+        let folders = [self.path.clone(), self.path.join(CELLS), self.sessions()];
+        let entries = folders
+            .iter()
+            .filter_map(|folder| fs::read_dir(folder).ok())
+            .flatten()
+            .flatten();
+        for entry in entries.filter(|entry| is_temporary(&entry.file_name())) {
+            let modified = entry.metadata().and_then(|metadata| metadata.modified());
+            let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+            if age.is_some_and(|age| age > STALE) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+fn make_folders(path: &Path) -> Result<()> {
+    let folders = [CELLS, SESSIONS].map(|name| path.join(name));
+    let make = |folder: &PathBuf| fs::create_dir_all(folder).map_err(Error::io(folder, "create"));
+    folders.iter().try_for_each(make)
+}
+
+/// The first name in a folder besides `run.json` that is not what a process leaves which is killed before it wrote that:
+/// temporary files, and empty folders of ours.
+fn obstacle(path: &Path) -> Result<Option<OsString>> {
+    let ours = |name: &OsStr| {
+        let folder = name == CELLS || name == SESSIONS;
+        name == RUN || is_temporary(name) || folder && names(&path.join(name)).is_ok_and(|names| names.is_empty())
+    };
+    match names(path) {
+        Ok(names) => Ok(names.into_iter().find(|name| !ours(name))),
+        // What stands in the way of a folder is named when it is made.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(Error::io(path, "read")(error)),
+    }
+}
+
+fn names(folder: &Path) -> std::io::Result<Vec<OsString>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
+/// The bytes of `run.json`.
+pub fn sealed(manifest: &Manifest) -> Vec<u8> {
+    let whole = Sealed { manifest, blake3: "" };
+    let mut text = serde_json::to_vec_pretty(&whole).expect("plain data has a form in JSON");
+    text.truncate(text.len() - CLOSE_RUN.trim_end().len());
+    seal::seal(&mut text, CLOSE_RUN);
+    text
+}
+
+/// What is in `run.json`; the error says why its bytes are not what [`sealed`] makes of a run.
+pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: u32,
+    }
+    let head = serde_json::from_slice(bytes);
+    let other = match &head {
+        Ok(Head { schema }) if *schema < SCHEMA => Some("an older"),
+        Ok(Head { schema }) if *schema > SCHEMA => Some("a newer"),
+        _ => None,
+    };
+    if let (Some(age), Ok(Head { schema })) = (other, head) {
+        let message = format!("it is of schema {schema}: {age} version of ulplab wrote it, this one reads {SCHEMA}");
+        return Err(format!("{message}; run the experiment again, or use that version"));
+    }
+    seal::check(bytes, CLOSE_RUN)?;
+    let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    manifest.check()?;
+    Ok(manifest)
+}
+
+/// Records of a cell's file; the error says why its bytes are not what [`Folder::write_cell`] wrote for the cell `id` of the
+/// run with the fingerprint `run`.
+pub fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, String> {
+    seal::check(bytes, CLOSE_CELL)?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| error.to_string())?
+        .trim_end();
+    let (lines, end) = text.rsplit_once('\n').unwrap_or(("", text));
+    let end: End = serde_json::from_str(end).map_err(|error| format!("last line: {error}"))?;
+    if end.cell != id {
+        return Err(format!("it is of the cell '{}', expected '{id}'", end.cell));
+    }
+    if end.run != run {
+        return Err(format!("it is of the run {}, expected {run}", end.run));
+    }
+    let records = lines::read(lines)?;
+    if records.len() != end.records {
+        let (found, said) = (records.len(), end.records);
+        return Err(format!("it holds {found} records, and its last line says {said}"));
+    }
+    let belongs = |record: &&Record| {
+        let rest = id
+            .strip_prefix(record.recipe.as_str())
+            .and_then(|rest| rest.strip_prefix('/'));
+        let rest = rest.and_then(|rest| rest.strip_prefix(record.phase.name())?.strip_prefix('/'));
+        record.cell == id && rest == Some(record.window.as_str())
+    };
+    if let Some(record) = records.iter().find(|record| !belongs(record)) {
+        let Record {
+            cell,
+            recipe,
+            phase,
+            window,
+            ..
+        } = record;
+        return Err(format!(
+            "a record in it is of {recipe}, {phase}, {window} in the cell '{cell}'"
+        ));
+    }
+    Ok(records)
+}

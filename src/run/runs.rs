@@ -1,0 +1,63 @@
+//! Where runs are kept that are given no folder: `runs/<name>/<time>`.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use ulplab_core::error::{Error, Result};
+use ulplab_core::input;
+
+use super::folder::RUN;
+
+/// Folder of all runs.
+const HOME: &str = "runs";
+
+/// Folder of the runs of an experiment.
+pub fn of(experiment: &str) -> PathBuf {
+    Path::new(HOME).join(experiment)
+}
+
+/// The path itself, or the first of `path-2`, `path-3` … that is not taken: two runs may start in the same second.
+pub fn unused(path: &Path) -> PathBuf {
+    let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", path.display())));
+    std::iter::once(path.to_path_buf())
+        .chain(numbered)
+        .find(|path| !path.exists())
+        .unwrap_or_default()
+}
+
+/// Runs are named by their time, so the newest is the last.
+pub fn newest(home: &Path) -> Result<PathBuf> {
+    let nothing = || Error::Usage(format!("{}: no run to resume", home.display()));
+    let entries = std::fs::read_dir(home).map_err(|_| nothing())?;
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join(RUN).is_file())
+        .max()
+        .ok_or_else(nothing)
+}
+
+/// The run in `runs/*` or `runs/*/*` that was begun last. One that does not say when is an error, as it may be the newest.
+pub fn newest_of_all() -> Result<PathBuf> {
+    #[derive(Deserialize)]
+    struct Head {
+        /// RFC 3339 to the second, in UTC, so that texts sort as times do.
+        started_at: String,
+    }
+    let inside = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = |folder: &Path| inside(folder).map(|entry| entry.path()).collect::<Vec<_>>();
+    let mut runs = folders(Path::new(HOME));
+    runs.extend(runs.clone().iter().flat_map(|folder| folders(folder)));
+    let mut newest = None;
+    for path in runs.into_iter().filter(|path| path.join(RUN).is_file()) {
+        let file = path.join(RUN);
+        let bytes = input::bytes(&file)?;
+        let head: Head = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::data(&file, format!("{error}; name the folder of the run that you mean")))?;
+        // Two runs may be begun in the same second.
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        newest = newest.max(Some((head.started_at, modified, path)));
+    }
+    let nothing = || Error::Usage(format!("{HOME}: no run in it; name the folder of a run"));
+    newest.map(|(_, _, path)| path).ok_or_else(nothing)
+}

@@ -1,0 +1,136 @@
+//! Statistics over the windows of a run.
+
+use std::collections::HashMap;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use ulplab_core::record::{Phase, Record};
+
+/// Windows that an interval needs at least: one says nothing of how they differ.
+pub const LEAST_WINDOWS: u32 = 2;
+
+/// Resamples of a bootstrap.
+const RESAMPLES: usize = 2000;
+
+/// One metric at one site, over the windows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub recipe: String,
+    pub phase: Phase,
+    pub layer: Option<u32>,
+    pub site: String,
+    pub metric: String,
+    pub windows: u32,
+    pub mean: f64,
+    pub min: f64,
+    pub max: f64,
+    /// 95 % percentile-bootstrap interval of the mean over windows; NaN if there are fewer than [`LEAST_WINDOWS`]. With few
+    /// windows it is narrower than its name: of normal values it holds the mean in 49 % of runs with 2 windows (it is their
+    /// range), 74 % with 3, 80 % with 4, 86 % with 8, 92 % with 16. Equal values have an interval of no width.
+    pub ci_low: f64,
+    pub ci_high: f64,
+}
+
+/// Summarizes records over their windows: one summary for each recipe, phase, site, layer and metric, sorted by them in
+/// this order; recipes, sites and metrics keep the order in which they first appear.
+///
+/// A NaN in any window makes all statistics NaN: it is a result, and must not be dropped.
+pub fn summarize(records: &[Record]) -> Vec<Summary> {
+    let (mut recipes, mut sites, mut metrics) = (Ranks::default(), Ranks::default(), Ranks::default());
+    let mut groups: Vec<(_, &Record, Vec<f64>)> = Vec::new();
+    let mut places = HashMap::new();
+    for record in records {
+        let key = (
+            recipes.of(&record.recipe),
+            record.phase,
+            sites.of(&record.site),
+            record.layer,
+            metrics.of(&record.metric),
+        );
+        let place = *places.entry(key).or_insert_with(|| {
+            groups.push((key, record, Vec::new()));
+            groups.len() - 1
+        });
+        groups[place].2.push(record.value);
+    }
+    groups.sort_by_key(|(key, ..)| *key);
+    groups
+        .into_iter()
+        .map(|(_, record, values)| summary(record, &values))
+        .collect()
+}
+
+/// Numbers names in the order of their first appearance.
+#[derive(Default)]
+struct Ranks<'a>(HashMap<&'a str, usize>);
+
+impl<'a> Ranks<'a> {
+    fn of(&mut self, name: &'a str) -> usize {
+        let next = self.0.len();
+        *self.0.entry(name).or_insert(next)
+    }
+}
+
+/// Statistics of the values of one group; `first` is any record of it.
+fn summary(first: &Record, values: &[f64]) -> Summary {
+    let [mean, min, max, ci_low, ci_high] = statistics(values, || {
+        let layer = first.layer.map(|layer| layer.to_string()).unwrap_or_default();
+        let group = [
+            &first.recipe,
+            &first.phase.to_string(),
+            &layer,
+            &first.site,
+            &first.metric,
+        ];
+        blake3::hash(group.map(String::as_str).join("/").as_bytes()).into()
+    });
+    Summary {
+        recipe: first.recipe.clone(),
+        phase: first.phase,
+        layer: first.layer,
+        site: first.site.clone(),
+        metric: first.metric.clone(),
+        windows: values.len() as u32,
+        mean,
+        min,
+        max,
+        ci_low,
+        ci_high,
+    }
+}
+
+/// Mean, minimum, maximum, and the ends of the interval.
+fn statistics(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
+    if values.iter().any(|value| value.is_nan()) {
+        return [f64::NAN; 5];
+    }
+    let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    // A mean of infinities of both signs is NaN. Otherwise rounding must not carry it out of the range of the values.
+    let mean = |sum: f64| {
+        let mean = sum / values.len() as f64;
+        if mean.is_nan() { mean } else { mean.clamp(min, max) }
+    };
+    let all = mean(values.iter().sum());
+    if (values.len() as u64) < u64::from(LEAST_WINDOWS) {
+        return [all, min, max, f64::NAN, f64::NAN];
+    }
+    if min == max {
+        return [all; 5];
+    }
+    let mut rng = ChaCha8Rng::from_seed(seed());
+    let mut means: Vec<f64> = (0..RESAMPLES)
+        .map(|_| mean((0..values.len()).map(|_| values[below(&mut rng, values.len())]).sum()))
+        .collect();
+    means.sort_by(f64::total_cmp);
+    // 2.5 % of the resamples lie outside at either end.
+    let outside = RESAMPLES / 40;
+    [all, min, max, means[outside], means[RESAMPLES - 1 - outside]]
+}
+
+/// A number below `n`; its bias is below n / 2³².
+fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
+    ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
+}

@@ -1,0 +1,396 @@
+//! What GPU runs showed of kernels, kept in the repository: on any machine it tells whether the kernels in the tree are the
+//! ones that were verified.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::TIME;
+use super::mutants::Fate;
+use crate::backend::cuda::toolkit::FLAGS;
+use crate::backend::cuda::{Device, Source, Toolkit, Variant};
+use crate::gate::{Status, Verdict};
+use crate::run::Run;
+use crate::shipped;
+use ulplab_core::atomic::write_atomic;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::input;
+use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
+use ulplab_core::ops;
+use ulplab_core::record::Record;
+
+/// Its file in the folder of a device.
+pub const FILE: &str = "kernels.json";
+
+/// All that was verified on one device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Attestation {
+    /// The card.
+    pub device: String,
+    /// By operation.
+    pub ops: BTreeMap<String, Verified>,
+}
+
+/// A file of kernels as it was when it was verified.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verified {
+    /// RFC 3339.
+    pub at: String,
+    /// Version of CUDA that the driver was for.
+    pub driver: String,
+    /// Architecture of the card, e.g. `sm_90a`; empty if it was not noted.
+    #[serde(default)]
+    pub arch: String,
+    pub nvrtc: String,
+    pub flags: Vec<String>,
+    /// blake3 of the `.cu` and all it includes.
+    pub kernels: String,
+    /// blake3 of the cases, bounds and judgement.
+    pub judgement: String,
+    pub variants: BTreeMap<String, Shown>,
+    /// Planted faults, as `variant mutant`, and the first check that noticed each; empty if none did.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mutants: BTreeMap<String, String>,
+}
+
+/// What kernels are compiled by and run on.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The card.
+    pub device: String,
+    /// Version of CUDA that the driver is for.
+    pub driver: String,
+    /// Architecture of the card, e.g. `sm_90a`.
+    pub arch: String,
+    /// Version of the compiler.
+    pub nvrtc: String,
+}
+
+impl Machine {
+    /// A card, with the compiler that is here.
+    pub fn new(device: &Device) -> Result<Self> {
+        let (major, minor) = Toolkit::open()?.version;
+        Ok(Self {
+            device: device.name.clone(),
+            driver: device.driver.clone(),
+            arch: device.arch.clone(),
+            nvrtc: format!("{major}.{minor}"),
+        })
+    }
+}
+
+/// What a variant showed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    pub cases: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound_ratio: Option<f64>,
+    /// By case.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub times: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
+impl Attestation {
+    /// Of a complete run: operations of which every variant was run on every case, with nothing that any check found, and
+    /// whose gates pass.
+    pub fn of(run: &Run, sources: &[Source], machine: &Machine, fates: &[Fate]) -> Self {
+        let mut all = Self {
+            device: machine.device.clone(),
+            ..Self::default()
+        };
+        if !run.manifest.complete {
+            return all;
+        }
+        for source in sources {
+            let Ok(op) = ops::find(&source.op) else { continue };
+            let names = source
+                .header
+                .variants
+                .iter()
+                .map(|variant| format!("{}.{}", source.op, variant.name));
+            let cells = names.flat_map(|name| {
+                op.cases()
+                    .into_iter()
+                    .map(move |case| format!("{name}/local/{}", case.name))
+            });
+            if !cells.into_iter().all(|cell| run.manifest.cells.contains(&cell)) {
+                continue;
+            }
+            let prefix = format!("{}.", source.op);
+            let holds = |verdict: &&Verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice);
+            let mut verdicts = run
+                .verdicts
+                .iter()
+                .filter(|verdict| verdict.recipe.starts_with(&prefix));
+            let judged = verdicts.all(|verdict| holds(&verdict));
+            let kernel = |variant: &str| format!("{}.{variant}", source.op);
+            // Whatever the gates bind: a kernel in which a check found something is not verified.
+            let of_op = |record: &&Record| record.recipe.split_once('.').is_some_and(|(op, _)| op == source.op);
+            let mut records = run.records.iter().filter(of_op);
+            let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);
+            if !judged || wrong {
+                continue;
+            }
+            let variants = source.header.variants.iter();
+            let variants = variants.map(|variant| (variant.name.clone(), shown(run, &kernel(&variant.name))));
+            let planted = fates.iter().filter_map(|fate| {
+                let (op, variant) = fate.kernel.split_once('.')?;
+                let name = format!("{variant} {}", fate.mutant);
+                (op == source.op).then(|| (name, fate.killed.clone().unwrap_or_default()))
+            });
+            let verified = Verified {
+                at: run.manifest.started_at.clone(),
+                driver: machine.driver.clone(),
+                arch: machine.arch.clone(),
+                nvrtc: machine.nvrtc.clone(),
+                flags: FLAGS.iter().map(ToString::to_string).collect(),
+                kernels: source.digest().to_hex().to_string(),
+                judgement: ops::digest(op).to_string(),
+                variants: variants.filter(|(_, shown)| shown.cases > 0).collect(),
+                mutants: planted.collect(),
+            };
+            all.ops.insert(source.op.clone(), verified);
+        }
+        all
+    }
+
+    /// All in a folder of devices' folders.
+    pub fn read_all(folder: &Path) -> Result<Vec<(PathBuf, Self)>> {
+        let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
+        let mut files: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path().join(FILE)))
+            .filter(|file| file.is_file())
+            .collect();
+        files.sort();
+        files
+            .into_iter()
+            .map(|file| Ok((file.clone(), Self::read(&file)?)))
+            .collect()
+    }
+
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = input::text(file)?;
+        serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))
+    }
+
+    /// Puts these operations in the place of those in the folder's file, and keeps its others.
+    pub fn write(self, folder: &Path) -> Result<PathBuf> {
+        let slug = self.device.to_lowercase().replace("nvidia ", "");
+        let folder = folder.join(slug.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
+        let file = folder.join(FILE);
+        let mut all = if file.is_file() {
+            Self::read(&file)?
+        } else {
+            Self::default()
+        };
+        all.device = self.device;
+        for (op, mut verified) in self.ops {
+            // Faults were planted in the same kernels if nothing changed since.
+            let before = all
+                .ops
+                .get(&op)
+                .filter(|before| before.kernels == verified.kernels && before.judgement == verified.judgement);
+            if let Some(before) = before.filter(|_| verified.mutants.is_empty()) {
+                verified.mutants.clone_from(&before.mutants);
+            }
+            all.ops.insert(op, verified);
+        }
+        write_atomic(&file, |out| {
+            serde_json::to_writer_pretty(&mut *out, &all)?;
+            out.write_all(b"\n")
+        })?;
+        Ok(file)
+    }
+}
+
+fn shown(run: &Run, kernel: &str) -> Shown {
+    let records = || run.records.iter().filter(|record| record.recipe == kernel);
+    let cases: std::collections::BTreeSet<&str> = records().map(|record| record.window.as_str()).collect();
+    let ratios = records()
+        .filter(|record| record.metric == BOUND_RATIO.name)
+        .map(|record| record.value);
+    let mut times: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
+    for record in records().filter(|record| record.site == TIME) {
+        // Four digits are more than two runs agree on.
+        let rounded = format!("{:.3e}", record.value).parse().unwrap_or(record.value);
+        times
+            .entry(record.window.clone())
+            .or_default()
+            .insert(record.metric.clone(), rounded);
+    }
+    Shown {
+        cases: cases.len(),
+        bound_ratio: ratios.reduce(f64::max),
+        times,
+    }
+}
+
+/// What is in the tree and not attested as it is: kernel by kernel, with what changed.
+pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for source in sources {
+        let verified: Vec<&Verified> = attestations
+            .iter()
+            .filter_map(|(_, attestation)| attestation.ops.get(&source.op))
+            .collect();
+        let current = |verified: &&&Verified| differences(source, verified).is_empty();
+        if verified.iter().find(current).is_some() {
+            continue;
+        }
+        let what = match verified.first() {
+            None => "was never verified on a GPU".into(),
+            Some(verified) => format!(
+                "{} since it was verified on {}",
+                differences(source, verified).join(", "),
+                verified.at
+            ),
+        };
+        findings.push(format!("{}: {what}", source.path.display()));
+    }
+    findings
+}
+
+/// What is attested and not in the tree.
+fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (file, attestation) in attestations {
+        for op in attestation
+            .ops
+            .keys()
+            .filter(|op| !sources.iter().any(|source| source.op == **op))
+        {
+            findings.push(format!(
+                "{}: '{op}' is attested, and there is no such kernel",
+                file.display()
+            ));
+        }
+    }
+    findings
+}
+
+fn differences(source: &Source, verified: &Verified) -> Vec<String> {
+    let mut found = Vec::new();
+    if verified.kernels != source.digest().to_hex().as_str() {
+        found.push("the kernel changed".into());
+    }
+    if verified.flags != FLAGS {
+        found.push(format!(
+            "the flags changed from {} to {}",
+            verified.flags.join(" "),
+            FLAGS.join(" ")
+        ));
+    }
+    let judgement = ops::find(&source.op).map(|op| ops::digest(op).to_string());
+    if judgement.as_ref() != Ok(&verified.judgement) {
+        found.push("its cases, bounds or judgement changed".into());
+    }
+    // What is for another architecture than that of the card did not run on it.
+    let runs = |variant: &&Variant| {
+        let here = variant.arch.as_ref().is_none_or(|arch| *arch == verified.arch);
+        here || verified.variants.contains_key(&variant.name)
+    };
+    let missing = source
+        .header
+        .variants
+        .iter()
+        .filter(runs)
+        .find(|variant| !verified.variants.contains_key(&variant.name));
+    found.extend(missing.map(|variant| format!("variant '{}' was not run", variant.name)));
+    for mutant in &source.header.mutants {
+        for variant in source
+            .header
+            .variants
+            .iter()
+            .filter(runs)
+            .filter(|variant| mutant.is_of(&variant.name))
+        {
+            let name = format!("{} {}", variant.name, mutant.name);
+            match verified.mutants.get(&name) {
+                None => found.push(format!("fault '{name}' was not planted")),
+                Some(killed) if killed.is_empty() => found.push(format!("fault '{name}' went unnoticed")),
+                Some(_) => {}
+            }
+        }
+    }
+    found
+}
+
+/// Folder of what was verified.
+fn results() -> Result<PathBuf> {
+    const RESULTS: &str = "experiments/results";
+    shipped::find(RESULTS).ok_or_else(|| Error::Setup(format!("no folder {RESULTS} is found; give --attested DIR")))
+}
+
+/// `ulplab gate --attested`: the kernels in the tree against what was verified.
+pub fn gate(folder: Option<&Path>) -> Result<Exit> {
+    let (sources, broken) = Source::read_good(&super::folder()?)?;
+    let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
+    let attestations = Attestation::read_all(&folder)?;
+    let findings = [changed(&sources, &attestations), missing(&sources, &attestations)].concat();
+    show(["PASS", "FAIL"], &sources, &attestations, &findings, "")?;
+    Ok(match findings.is_empty() {
+        // Nothing can be said of a file that cannot be read.
+        _ if broken => Exit::Usage,
+        true => Exit::Pass,
+        false => Exit::GateFailed,
+    })
+}
+
+/// The files that were compiled against what was verified. Nothing was run, so the word is not PASS; and if not the `whole`
+/// experiment was selected, the exit code says that something is left to be seen.
+pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
+    let attestations = Attestation::read_all(&results()?)?;
+    let findings = changed(sources, &attestations);
+    if json {
+        for finding in &findings {
+            outln!("{}", serde_json::json!({"type": "attestation", "what": finding}));
+        }
+    } else {
+        let selected = if whole {
+            ""
+        } else {
+            ", and the others were not selected"
+        };
+        show(
+            ["ATTESTED", "NOT ATTESTED"],
+            sources,
+            &attestations,
+            &findings,
+            selected,
+        )?;
+    }
+    Ok(match (findings.is_empty(), whole) {
+        (true, true) => Exit::Pass,
+        (true, false) => Exit::NotJudged,
+        (false, _) => Exit::GateFailed,
+    })
+}
+
+/// What does not hold, a line each, and the verdict with its count: the first word if everything holds.
+fn show(
+    words: [&str; 2],
+    sources: &[Source],
+    attestations: &[(PathBuf, Attestation)],
+    findings: &[String],
+    more: &str,
+) -> Result<()> {
+    if sources.is_empty() {
+        return Err(Error::NothingSelected("there are no kernels".into()));
+    }
+    findings.iter().for_each(|finding| outln!("FAIL {finding}"));
+    let files: Vec<String> = attestations
+        .iter()
+        .map(|(file, _)| file.display().to_string())
+        .collect();
+    let good = sources.len().saturating_sub(findings.len());
+    outln!(
+        "{}: {good} of {} files of kernels are as they were verified, by {}{more}",
+        words[usize::from(!findings.is_empty())],
+        sources.len(),
+        files.join(", ")
+    );
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! A case that a kernel or program fails, in a file: inputs, what it left, what was wanted and how far off it may be.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::backend::program::metadata;
+use crate::run::plan::Cell;
+use ulplab_core::atomic::write_atomic;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::ops::checks::failures;
+use ulplab_core::ops::guards::Checked;
+use ulplab_core::ops::judge::{Judge, Measured, Rule, Tensor};
+use ulplab_core::ops::{Case, Outputs, Problem, Role};
+use ulplab_core::tensorfile::{Slot, write_safetensors};
+
+/// Bytes of all tensors of a capsule. Of larger ones, rows around the worst element are kept.
+pub const LIMIT: usize = 64 << 20;
+/// Rows that are kept on either side of the worst element.
+const AROUND: usize = 8;
+/// Inputs of at most so many bytes are kept whole, however large the others are.
+const SMALL: usize = 1 << 20;
+
+/// What a kernel or program left of a case.
+pub enum Left<'a> {
+    /// Outputs, of which some are wrong.
+    Outputs(&'a Checked),
+    /// None that can be judged: why, and the file in the place of its outputs.
+    Nothing { why: &'a str, file: Option<&'a [u8]> },
+}
+
+/// Where capsules are written, and what it takes to run a cell again.
+pub struct Capsules {
+    pub folder: PathBuf,
+    pub experiment: PathBuf,
+    pub seed: u64,
+}
+
+/// Tensors of a capsule, and what had to be left out.
+#[derive(Default)]
+struct Contents<'a> {
+    tensors: Vec<Tensor<'a>>,
+    left_out: Vec<String>,
+}
+
+impl Capsules {
+    /// Makes the folder, and finds out whether files can be written to it, before anything is run.
+    pub fn prepare(folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+        let probe = tempfile::NamedTempFile::new_in(folder).map_err(Error::io(folder, "write to"))?;
+        probe.close().map_err(Error::io(folder, "write to"))
+    }
+
+    /// Writes `<folder>/<recipe>.<case>.safetensors`: `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` what was wanted
+    /// and `bound.NAME` how far off it may be, of all outputs that were judged. A file that a program left in the place of
+    /// its outputs, and that cannot be judged, is `<folder>/<recipe>.<case>.left`.
+    pub fn keep(&self, cell: &Cell, case: &Case, problem: &Problem, left: &Left) -> Result<()> {
+        let mut judged = Vec::new();
+        let none = Outputs::default();
+        let (measured, outputs) = match left {
+            Left::Outputs(checked) => (&checked.measured[..], &checked.outputs),
+            Left::Nothing { .. } => (&[][..], &none),
+        };
+        let parts = match left {
+            Left::Outputs(_) => parts(&problem.judges, outputs),
+            Left::Nothing { .. } => Vec::new(),
+        };
+        for judge in &problem.judges {
+            match judge.rule {
+                Rule::Parts(_) => judged.extend(parts.iter().map(|part| (&part.judge, Some(&part.outputs)))),
+                _ => judged.push((judge, None)),
+            }
+        }
+        let contents = Contents::of(problem, measured, outputs, &judged);
+        let messages: Vec<_> = match left {
+            Left::Outputs(_) => failures(measured)
+                .filter_map(|wrong| wrong.failure.as_ref())
+                .map(|failure| json!({"message": failure.message, "why": failure.why}))
+                .collect(),
+            Left::Nothing { why, .. } => vec![json!({"message": why, "why": ""})],
+        };
+        let op = cell.kernel().0;
+        let mut metadata = metadata(op, case, problem);
+        let (experiment, seed) = (self.experiment.display(), self.seed);
+        let again = format!(
+            "ulplab sweep {experiment} --only '{}' --seed {seed} --keep-failed DIR",
+            cell.id
+        );
+        let dump = format!(
+            "ulplab dump {op} {} DIR --experiment {experiment} --seed {seed}",
+            case.name
+        );
+        let more = [
+            ("variant", cell.recipe.clone()),
+            ("seed", seed.to_string()),
+            ("failures", json!(messages).to_string()),
+            ("left_out", json!(contents.left_out).to_string()),
+            ("again", again),
+            ("dump", dump),
+        ];
+        metadata.extend(more.map(|(name, text)| (name.to_string(), text)));
+
+        let tensors = &contents.tensors;
+        let slots = tensors.iter().map(|tensor| Slot {
+            name: tensor.name.clone(),
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+        });
+        let name = name(&cell.recipe, &case.name);
+        let file = self.folder.join(format!("{name}.safetensors"));
+        write_safetensors(&file, slots.collect(), &metadata, |writer| {
+            tensors
+                .iter()
+                .try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
+        })?;
+        let file = self.folder.join(format!("{name}.left"));
+        match left {
+            Left::Nothing { file: Some(bytes), .. } => write_atomic(&file, |out| out.write_all(bytes)),
+            // What an earlier run left must not pass for this one's.
+            _ if file.exists() => std::fs::remove_file(&file).map_err(Error::io(&file, "remove")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the file of a cell is called, without its extension.
+fn name(recipe: &str, case: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || "._-".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
+    format!("{recipe}.{case}").chars().map(plain).collect()
+}
+
+/// The parts that outputs are taken into to be judged.
+fn parts(judges: &[Judge], outputs: &Outputs) -> Vec<ulplab_core::ops::judge::Part> {
+    let taken = judges.iter().filter_map(|judge| match &judge.rule {
+        Rule::Parts(parts) => Some(parts(outputs)),
+        _ => None,
+    });
+    taken.flatten().collect()
+}
+
+impl<'a> Contents<'a> {
+    fn of(
+        problem: &'a Problem,
+        measured: &[Measured],
+        left: &'a Outputs,
+        judged: &[(&'a Judge, Option<&'a Outputs>)],
+    ) -> Self {
+        let inputs = problem.buffers.iter().filter(|buffer| buffer.role != Role::Out);
+        let outputs = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
+        let outputs = outputs.filter(|buffer| left.0.iter().any(|(name, _)| *name == buffer.name));
+        let wanted: usize = judged
+            .iter()
+            .map(|(judge, _)| 16 * judge.shape.iter().product::<usize>())
+            .sum();
+        let all = inputs.clone().map(|buffer| buffer.size()).sum::<usize>()
+            + outputs.clone().map(|buffer| buffer.size()).sum::<usize>()
+            + wanted;
+        let whole = all <= LIMIT;
+        let mut contents = Self::default();
+        for buffer in inputs {
+            if !whole && buffer.size() > SMALL {
+                contents
+                    .left_out
+                    .push(format!("in.{}: {} bytes", buffer.name, buffer.size()));
+                continue;
+            }
+            contents.tensors.push(Tensor {
+                name: format!("in.{}", buffer.name),
+                dtype: buffer.dtype,
+                shape: buffer.shape.clone(),
+                bytes: Cow::Borrowed(&buffer.bytes),
+            });
+        }
+        for buffer in outputs {
+            let tensor = Tensor {
+                name: format!("got.{}", buffer.name),
+                dtype: buffer.dtype,
+                shape: buffer.shape.clone(),
+                bytes: Cow::Borrowed(left.get(buffer.name)),
+            };
+            let rows = (!whole).then(|| around(measured, buffer.name, &buffer.shape, tensor.row_count()));
+            contents.push(tensor, rows);
+        }
+        for (number, (judge, part)) in judged.iter().enumerate() {
+            let name = |what: &str| match part {
+                Some(_) => format!("{what}.{}.{number}", judge.output),
+                None => format!("{what}.{}", judge.output),
+            };
+            let rows = |count| (!whole).then(|| around(measured, judge.output, &judge.shape, count));
+            let found = part.and_then(|outputs| outputs.0.first()).map(|(_, bytes)| Tensor {
+                name: String::new(),
+                dtype: judge.dtype,
+                shape: judge.shape.clone(),
+                bytes: Cow::Borrowed(&bytes[..]),
+            });
+            let found = found
+                .filter(|found| found.bytes.len() * 8 == found.dtype.bitsize() * judge.shape.iter().product::<usize>());
+            let each = [("want", judge.wanted()), ("bound", judge.bound()), ("part", found)];
+            for (what, tensor) in each {
+                if let Some(tensor) = tensor {
+                    let rows = rows(tensor.row_count());
+                    contents.push(
+                        Tensor {
+                            name: name(what),
+                            ..tensor
+                        },
+                        rows,
+                    );
+                }
+            }
+        }
+        contents
+    }
+
+    /// The tensor, or these rows of it.
+    fn push(&mut self, tensor: Tensor<'a>, rows: Option<Range<usize>>) {
+        match rows {
+            Some(rows) if rows.len() < tensor.row_count() => {
+                let (count, Range { start, end }) = (tensor.row_count(), rows);
+                self.left_out.push(format!(
+                    "{}: all but rows {start} to {} of {count}",
+                    tensor.name,
+                    end - 1
+                ));
+                self.tensors.push(tensor.rows(start, end));
+            }
+            _ => self.tensors.push(tensor),
+        }
+    }
+}
+
+/// Rows around the worst element of an output that is wrong; the first rows of another.
+fn around(measured: &[Measured], output: &str, shape: &[usize], count: usize) -> Range<usize> {
+    let wrong = failures(measured).find(|wrong| wrong.output == output);
+    let worst = wrong.and_then(|wrong| wrong.worst.as_ref());
+    let dims = &shape[..shape.len().saturating_sub(1)];
+    let row = worst
+        .filter(|worst| worst.index.len() == shape.len())
+        .map_or(0, |worst| {
+            let index = worst.index.iter().zip(dims);
+            index.fold(0, |row, (at, size)| row * size + *at as usize)
+        });
+    row.saturating_sub(AROUND).min(count)..(row + AROUND + 1).min(count)
+}

@@ -1,0 +1,213 @@
+//! What fills the inputs of a user's operation.
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::Dtype;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use ulplab_core::formats::{E4M3, E5M2};
+use ulplab_core::ops::Data;
+use ulplab_core::tensorfile::Tensor;
+
+/// Types that tensors of a user's operation may have.
+pub const DTYPES: &[(&str, Dtype)] = &[
+    ("f64", Dtype::F64),
+    ("f32", Dtype::F32),
+    ("bf16", Dtype::BF16),
+    ("f16", Dtype::F16),
+    ("f8_e4m3", Dtype::F8_E4M3),
+    ("f8_e5m2", Dtype::F8_E5M2),
+    ("i64", Dtype::I64),
+    ("i32", Dtype::I32),
+    ("i16", Dtype::I16),
+    ("i8", Dtype::I8),
+    ("u8", Dtype::U8),
+];
+
+/// The type of that name.
+pub fn dtype(name: &str) -> Option<Dtype> {
+    DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
+}
+
+/// How the numbers of an input come about. They are rounded to its type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Values {
+    /// N(0, 1).
+    #[default]
+    Normal,
+    /// Evenly from the first number up to the second.
+    Uniform([f64; 2]),
+    /// Magnitudes whose logarithm is even, from the first number above 0 up to the second; of either sign.
+    LogUniform([f64; 2]),
+    /// Half of them ±0, ±1, neighbours of 1, the smallest numbers, powers of two up to 2^±20; the others N(0, 1). All are
+    /// finite.
+    Edges,
+    /// Whole numbers, both ends among them.
+    Integers([i64; 2]),
+    /// What passes at these sites of the model: as many tokens of every layer as make up the rows.
+    Site(String),
+}
+
+impl Values {
+    /// What is wrong with them for a type, where that is known.
+    pub fn check(&self, dtype: Option<Dtype>) -> Result<(), String> {
+        match *self {
+            Self::Uniform([from, to]) if !(from < to && (to - from).is_finite()) => Err(format!(
+                "uniform = [{from}, {to}], expected two finite numbers, the smaller one first"
+            )),
+            Self::LogUniform([from, to]) if !(0.0 < from && from < to && to.is_finite()) => Err(format!(
+                "log_uniform = [{from}, {to}], expected two numbers above 0, the smaller one first"
+            )),
+            Self::Integers([from, to]) if from > to => {
+                Err(format!("integers = [{from}, {to}], expected the smaller one first"))
+            }
+            Self::Integers([from, to]) => match dtype.map(holds) {
+                Some([least, most]) if from < least || to > most => Err(format!(
+                    "integers = [{from}, {to}], expected numbers from {least} to {most}, which it holds"
+                )),
+                _ => Ok(()),
+            },
+            _ if dtype.is_some_and(|dtype| !is_real(dtype)) => {
+                Err("values of an integer type are { integers = [least, most] }".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `shape` of them as the bytes of a type.
+    pub fn draw(&self, purpose: &str, dtype: Dtype, shape: &[usize], data: &Data) -> Result<Vec<u8>, String> {
+        let len = shape.iter().product();
+        let normal = || data.normal(purpose, len).into_par_iter().map(f64::from);
+        let even = || uniform(purpose, len, data);
+        let values: Vec<f64> = match *self {
+            Self::Normal => normal().collect(),
+            Self::Uniform([from, to]) => even().map(|x| from + x * (to - from)).collect(),
+            Self::LogUniform([from, to]) => {
+                let size = |x: f64| (from.ln() + x * (to.ln() - from.ln())).exp();
+                // The lower half of the interval is negative.
+                let signed = |x: f64| if x < 0.5 { -size(2.0 * x) } else { size(2.0 * x - 1.0) };
+                even().map(signed).collect()
+            }
+            Self::Edges => {
+                let edges = edges(dtype);
+                let edge = |at: usize| (at / 3).is_multiple_of(2).then(|| edges[at % edges.len()]);
+                normal().enumerate().map(|(at, x)| edge(at).unwrap_or(x)).collect()
+            }
+            Self::Integers([from, to]) => {
+                let count = to.abs_diff(from).saturating_add(1);
+                let bits = bits(purpose, len, data);
+                let whole = |bits: u64| i128::from(from) + ((u128::from(bits) * u128::from(count)) >> 64) as i128;
+                return Ok(bits.map(whole).flat_map_iter(|x| whole_bytes(x, dtype)).collect());
+            }
+            Self::Site(ref pattern) => {
+                let cols = shape.last().copied().unwrap_or(1);
+                let rows = data.site_rows(pattern, len / cols, cols)?;
+                rows.into_iter().map(f64::from).collect()
+            }
+        };
+        Ok(values.into_par_iter().flat_map_iter(|x| real_bytes(x, dtype)).collect())
+    }
+}
+
+pub fn is_real(dtype: Dtype) -> bool {
+    use Dtype::*;
+    matches!(dtype, F64 | F32 | BF16 | F16 | F8_E4M3 | F8_E5M2)
+}
+
+/// The numbers of a tensor, exactly; of integers to 53 bits.
+///
+/// # Panics
+/// When the type is none of [`DTYPES`].
+pub fn numbers(name: &str, dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Vec<f64> {
+    let tensor = Tensor {
+        name,
+        dtype,
+        shape,
+        bytes,
+    };
+    tensor.to_f64().expect("types are checked")
+}
+
+/// The integers that a type holds, all of them.
+fn holds(dtype: Dtype) -> [i64; 2] {
+    let real = |bits: u32| [-(1 << bits), 1 << bits];
+    match dtype {
+        Dtype::I32 => [i32::MIN.into(), i32::MAX.into()],
+        Dtype::I16 => [i16::MIN.into(), i16::MAX.into()],
+        Dtype::I8 => [i8::MIN.into(), i8::MAX.into()],
+        Dtype::U8 => [0, u8::MAX.into()],
+        Dtype::F64 => real(53),
+        Dtype::F32 => real(24),
+        Dtype::F16 => real(11),
+        Dtype::BF16 => real(8),
+        Dtype::F8_E4M3 => real(4),
+        Dtype::F8_E5M2 => real(3),
+        _ => [i64::MIN, i64::MAX],
+    }
+}
+
+fn whole_bytes(x: i128, dtype: Dtype) -> Vec<u8> {
+    match dtype {
+        dtype if is_real(dtype) => real_bytes(x as f64, dtype),
+        dtype => x.to_le_bytes()[..dtype.bitsize() / 8].to_vec(),
+    }
+}
+
+fn real_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
+    // What is drawn is drawn in f32, but for f64: nothing is asked of how it is rounded to the type.
+    let narrow = x as f32;
+    match dtype {
+        Dtype::F64 => x.to_le_bytes().into(),
+        Dtype::BF16 => bf16::from_f32(narrow).to_le_bytes().into(),
+        Dtype::F16 => f16::from_f32(narrow).to_le_bytes().into(),
+        Dtype::F8_E4M3 => vec![E4M3.encode(narrow) as u8],
+        Dtype::F8_E5M2 => vec![E5M2.encode(narrow) as u8],
+        _ => narrow.to_le_bytes().into(),
+    }
+}
+
+fn bits(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterator<Item = u64> {
+    let bytes = data.bytes(purpose, 8 * len);
+    let words: Vec<u64> = bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word))
+        .collect();
+    words.into_par_iter()
+}
+
+/// Numbers from 0 up to 1.
+fn uniform(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterator<Item = f64> {
+    bits(purpose, len, data).map(|bits| (bits >> 11) as f64 / (1u64 << 53) as f64)
+}
+
+/// Numbers that are easily got wrong; the last ones are subnormal or the smallest there are.
+fn edges(dtype: Dtype) -> Vec<f64> {
+    let (digits, least, subnormal): (i32, i32, i32) = match dtype {
+        Dtype::F64 => (52, -1022, -1074),
+        Dtype::F32 => (23, -126, -149),
+        Dtype::BF16 => (7, -126, -133),
+        Dtype::F16 => (10, -14, -24),
+        Dtype::F8_E5M2 => (2, -14, -16),
+        _ => (3, -6, -9),
+    };
+    let two = |power: i32| 2f64.powi(power);
+    let far = 20.min(-least);
+    let mut edges = vec![
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        1.0 + two(-digits),
+        1.0 - two(-digits - 1),
+        two(least),
+        two(subnormal),
+    ];
+    edges.extend([-3.0 * two(subnormal), -two(-far)]);
+    // The largest power of two of E4M3 is 2^8, of E5M2 and f16 2^15.
+    edges.push(two(far.min(8)));
+    edges
+}

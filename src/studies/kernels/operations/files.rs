@@ -1,0 +1,168 @@
+//! The files that programs and cases of the user's are made of: a run is gone on with only if they are as they were.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::Wrong;
+use crate::experiment::Experiment;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::input;
+
+/// A pattern that means more files is a slip: reading them would take longer than the run.
+const MOST: usize = 10_000;
+
+/// Path and blake3 of every file that programs and cases of the user's name.
+pub fn files(experiment: &Experiment) -> Result<Vec<(String, String)>> {
+    let runs = experiment.commands.iter().map(|command| &command.run);
+    let runs = runs.chain(experiment.ops.iter().map(|op| &op.reference)).flatten();
+    let tensors = experiment.own_cases.iter().filter_map(|case| case.tensors.as_ref());
+    let mut files: Vec<&String> = runs.chain(tensors).filter(|name| Path::new(name).is_file()).collect();
+    files.sort_unstable();
+    files.dedup();
+    let digest = |name: &&String| Ok((name.to_string(), digest(name.as_ref())?));
+    files.iter().map(digest).collect()
+}
+
+/// The same of every file that a `watch` means, by its path from `home`, the folder of the experiment file.
+pub fn watched(experiment: &Experiment, home: &Path) -> Result<Vec<(String, String)>, Wrong> {
+    let of_commands = experiment.commands.iter();
+    let of_commands = of_commands.map(|command| (format!("command '{}'", command.recipe()), &command.watch));
+    let of_ops = experiment
+        .ops
+        .iter()
+        .map(|op| (format!("operation '{}'", op.name), &op.watch));
+    let mut all = BTreeSet::new();
+    for (whose, patterns) in of_commands.chain(of_ops) {
+        for pattern in patterns {
+            let wrong = |why: String| (pattern.clone(), format!("{whose}: watch: '{pattern}' {why}"));
+            let found = matching(home, pattern).map_err(wrong)?;
+            if found.is_empty() {
+                let why = format!("matches no file below {}", home.display());
+                return Err(wrong(why));
+            }
+            all.extend(found);
+        }
+    }
+    let digest = |name: String| match digest(&home.join(&name)) {
+        Ok(digest) => Ok((format!("watched {name}"), digest)),
+        Err(error) => Err(("watch".to_string(), error.to_string())),
+    };
+    all.into_iter().map(digest).collect()
+}
+
+fn digest(file: &Path) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher
+        .update_reader(input::open(file)?)
+        .map_err(Error::io(file, "read"))?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// The files that a pattern means: `*` is any part of a name, `**` any folders. Hidden files, and what Python compiles modules
+/// to, are meant only by their names: they change without anybody's doing.
+fn matching(home: &Path, pattern: &str) -> Result<BTreeSet<String>, String> {
+    let parts: Vec<&str> = pattern.split('/').collect();
+    let mut found = BTreeSet::new();
+    walk(home, PathBuf::new(), &parts, &mut found)?;
+    Ok(found)
+}
+
+fn walk(home: &Path, at: PathBuf, parts: &[&str], found: &mut BTreeSet<String>) -> Result<(), String> {
+    let Some((part, rest)) = parts.split_first() else {
+        return Ok(());
+    };
+    if !part.contains('*') {
+        // Of an absolute path the first part is empty.
+        let next = at.join(if part.is_empty() { "/" } else { part });
+        if rest.is_empty() {
+            return keep(home, next, found);
+        }
+        return walk(home, next, rest, found);
+    }
+    let deep = *part == "**";
+    if deep && !rest.is_empty() {
+        walk(home, at.clone(), rest, found)?;
+    }
+    let Ok(entries) = std::fs::read_dir(home.join(&at)) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| format!("cannot be looked for: {error}"))?;
+        let name = entry.file_name();
+        let Some(text) = name.to_str() else { continue };
+        let passed_over = text.starts_with('.') || text == "__pycache__";
+        if passed_over || !(deep || fits(part, text)) {
+            continue;
+        }
+        let next = at.join(text);
+        // Links to folders may lead in circles.
+        let folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match (folder, deep) {
+            (true, true) => walk(home, next, parts, found)?,
+            (true, false) => walk(home, next, rest, found)?,
+            (false, _) if rest.is_empty() => keep(home, next, found)?,
+            (false, _) => {}
+        }
+    }
+    Ok(())
+}
+
+fn keep(home: &Path, at: PathBuf, found: &mut BTreeSet<String>) -> Result<(), String> {
+    if home.join(&at).is_file() {
+        found.insert(at.display().to_string());
+    }
+    match found.len() {
+        ..=MOST => Ok(()),
+        _ => Err(format!("matches more than {MOST} files")),
+    }
+}
+
+/// Whether a name is as a part of a pattern, of which each star stands for any characters.
+fn fits(part: &str, name: &str) -> bool {
+    match part.split_once('*') {
+        None => part == name,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            let ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+            ends.into_iter().any(|at| fits(after, &rest[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matching;
+
+    #[test]
+    fn patterns_of_files() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [
+            "a.py",
+            "b.py",
+            "c.txt",
+            ".hidden.py",
+            "k/d.py",
+            "k/e/f.py",
+            "k/__pycache__/d.py",
+        ] {
+            let file = folder.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "").unwrap();
+        }
+        for (pattern, names) in [
+            ("*.py", &["a.py", "b.py"][..]),
+            ("a*y", &["a.py"]),
+            ("k/**", &["k/d.py", "k/e/f.py"]),
+            ("**/*.py", &["a.py", "b.py", "k/d.py", "k/e/f.py"]),
+            ("**/e/*", &["k/e/f.py"]),
+            ("k/*/f.py", &["k/e/f.py"]),
+            (".hidden.py", &[".hidden.py"]),
+            ("k/__pycache__/*", &["k/__pycache__/d.py"]),
+            ("*.rs", &[]),
+            ("k", &[]),
+            ("none/**", &[]),
+        ] {
+            let found = matching(folder.path(), pattern).unwrap();
+            assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), names, "{pattern}");
+        }
+    }
+}

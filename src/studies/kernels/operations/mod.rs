@@ -1,0 +1,317 @@
+//! The operations of an experiment, those that ulplab knows and those of the user's, and the cases that each is tried on.
+
+mod case;
+mod draw;
+mod files;
+mod own;
+mod problem;
+mod read;
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::AtomicBool;
+
+pub use case::{OwnCase, Setting};
+pub use draw::Values;
+pub use files::{files, watched};
+pub use own::{Bound, Input, Output, OwnOp, Size, expressions, type_of};
+pub use read::{given, read};
+
+use crate::commands::describe;
+use crate::commands::describe::OutputNames;
+use crate::experiment::{Command, Experiment};
+use ulplab_core::error::{Result, did_you_mean};
+use ulplab_core::ops;
+use ulplab_core::ops::{Case, Data, Inputs, OPS, Op, Parameters, Problem};
+use ulplab_core::pattern::matches;
+
+/// The offending text, and what is wrong with it.
+pub type Wrong = (String, String);
+
+/// An operation of an experiment.
+#[derive(Clone, Copy)]
+pub struct Operation<'a> {
+    experiment: &'a Experiment,
+    is: Is<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Is<'a> {
+    Shipped(&'static dyn Op),
+    Own(&'a OwnOp),
+}
+
+impl<'a> Operation<'a> {
+    /// The operation called `name`, or an error that names the nearest.
+    pub fn find(experiment: &'a Experiment, name: &str) -> Result<Self, String> {
+        let own = experiment.ops.iter().find(|op| op.name == name).map(Is::Own);
+        let is = match own.or_else(|| ops::find(name).ok().map(Is::Shipped)) {
+            Some(is) => is,
+            None => {
+                let own = experiment.ops.iter().map(|op| op.name.as_str());
+                let hint = did_you_mean(name, OPS.iter().map(|op| op.name()).chain(own));
+                return Err(format!("no operation '{name}'{hint}"));
+            }
+        };
+        Ok(Self { experiment, is })
+    }
+
+    pub fn name(&self) -> &'a str {
+        match self.is {
+            Is::Shipped(op) => op.name(),
+            Is::Own(op) => &op.name,
+        }
+    }
+
+    /// All its cases: shipped ones, then those of the experiment.
+    pub fn cases(&self) -> Result<Vec<Case>, Wrong> {
+        let mut cases = self.shipped();
+        for own in self.experiment.own_cases.iter().filter(|own| own.op == self.name()) {
+            let wrong = |why| (own.name.clone(), format!("case '{}' of '{}': {why}", own.name, own.op));
+            let case = own.resolve(self).map_err(wrong)?;
+            if cases.iter().any(|other| other.name == case.name) {
+                return Err(wrong("there is a case of that name already".into()));
+            }
+            cases.push(case);
+        }
+        Ok(cases)
+    }
+
+    fn shipped(&self) -> Vec<Case> {
+        match self.is {
+            Is::Shipped(op) => op.cases(),
+            Is::Own(_) => Vec::new(),
+        }
+    }
+
+    /// What a case of the experiment may say of it.
+    fn parameters(&self) -> Option<Parameters> {
+        match self.is {
+            Is::Shipped(op) => op.parameters(),
+            Is::Own(op) => Some(op.parameters()),
+        }
+    }
+
+    /// What is wrong with a case of the experiment besides what its parameters say.
+    fn check(&self, case: &Case) -> Result<(), String> {
+        match self.is {
+            Is::Shipped(op) => op.check(case),
+            Is::Own(op) => op.check_case(case),
+        }
+    }
+
+    /// Inputs and judgement of a case. A reference program that fails ends the run; inputs of a shipped operation that cannot
+    /// be had (the inner error) only fail the case.
+    pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Result<Problem, String>> {
+        match self.is {
+            Is::Shipped(op) => Ok(op.problem(case, data)),
+            Is::Own(op) => op.problem(case, data, stop).map(Ok),
+        }
+    }
+
+    /// The case called `name`, or an error that names the nearest. Cases of the user's that are not asked for may be wrong.
+    pub fn case(&self, name: &str) -> Result<Case, String> {
+        let own = self.experiment.own_cases.iter();
+        let own = own.filter(|own| own.op == self.name());
+        if let Some(found) = own.clone().find(|own| own.name == name) {
+            let wrong = |why| format!("case '{name}' of '{}': {why}", self.name());
+            return found.resolve(self).map_err(wrong);
+        }
+        let shipped = self.shipped();
+        let found = shipped.iter().find(|case| case.name == name).cloned();
+        found.ok_or_else(|| {
+            let names = shipped.iter().map(|case| case.name.as_str());
+            let hint = did_you_mean(name, names.chain(own.map(|own| own.name.as_str())));
+            format!("{} has no case '{name}'{hint}", self.name())
+        })
+    }
+
+    /// The operation, if it is one of the user's.
+    pub fn own(&self) -> Option<&'a OwnOp> {
+        match self.is {
+            Is::Own(op) => Some(op),
+            Is::Shipped(_) => None,
+        }
+    }
+
+    /// What its outputs are called in records. Of a shipped operation, problems of a few small cases are made.
+    pub fn outputs(&self) -> Result<OutputNames, String> {
+        match self.is {
+            Is::Own(op) => Ok(OutputNames {
+                names: op.outputs.iter().map(|output| output.name.clone()).collect(),
+                all: true,
+            }),
+            Is::Shipped(op) => describe::outputs(op),
+        }
+    }
+
+    /// Whether inputs of a case are what passes in a model.
+    pub fn reads_site(&self, case: &Case) -> bool {
+        match self.is {
+            Is::Shipped(_) => matches!(case.inputs, Inputs::Site(_)),
+            Is::Own(op) => op.inputs.iter().any(|input| matches!(input.values, Values::Site(_))),
+        }
+    }
+}
+
+/// Each operation that is tried, once, those of the user's first: what is known of them takes no time.
+pub fn of_recipes(experiment: &Experiment) -> Vec<Operation<'_>> {
+    let names: BTreeSet<&str> = experiment.recipes.iter().map(|recipe| op_of(&recipe.name)).collect();
+    let found = names
+        .into_iter()
+        .filter_map(|name| Operation::find(experiment, name).ok());
+    let mut found: Vec<Operation> = found.collect();
+    found.sort_by_key(|operation| operation.own().is_none());
+    found
+}
+
+/// The cases that a recipe, `op.variant`, is tried on: those that its program asks for, or else those that the experiment
+/// asks for, or else all of its operation.
+pub fn cases_of(experiment: &Experiment, recipe: &str) -> Result<Vec<Case>, Wrong> {
+    let operation =
+        operation_of(experiment, recipe).map_err(|why| (op_of(recipe).to_string(), format!("'{recipe}': {why}")))?;
+    let mut cases = operation.cases()?;
+    cases.retain(|case| asks(experiment, recipe, &case.name));
+    Ok(cases)
+}
+
+/// Names of these cases, without a look at what the cases are: a stored run needs no files to say them. None of a recipe of no
+/// known operation.
+pub fn names_of(experiment: &Experiment, recipe: &str) -> HashSet<String> {
+    let Ok(operation) = operation_of(experiment, recipe) else {
+        return HashSet::new();
+    };
+    let shipped = operation.shipped().into_iter().map(|case| case.name);
+    let own = experiment.own_cases.iter().filter(|own| own.op == operation.name());
+    let names = shipped.chain(own.map(|own| own.name.clone()));
+    names.filter(|name| asks(experiment, recipe, name)).collect()
+}
+
+fn op_of(recipe: &str) -> &str {
+    recipe.split_once('.').map_or(recipe, |(op, _)| op)
+}
+
+fn operation_of<'a>(experiment: &'a Experiment, recipe: &str) -> Result<Operation<'a>, String> {
+    Operation::find(experiment, op_of(recipe))
+}
+
+/// Whether a recipe is to be tried on the case of that name.
+fn asks(experiment: &Experiment, recipe: &str, case: &str) -> bool {
+    let command = experiment.commands.iter().find(|command| command.recipe() == recipe);
+    let patterns = match command {
+        Some(command) if !command.cases.is_empty() => &command.cases,
+        _ => &experiment.cases,
+    };
+    patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, case))
+}
+
+/// Cells that read a model, as `recipe/case`.
+pub fn reading_sites(experiment: &Experiment) -> Result<HashSet<String>, Wrong> {
+    cells(experiment, |operation, case| operation.reads_site(case))
+}
+
+/// Cells whose time is taken, as `recipe/case`.
+pub fn timed(experiment: &Experiment) -> Result<HashSet<String>, Wrong> {
+    cells(experiment, |_, case| case.timed)
+}
+
+fn cells(experiment: &Experiment, keep: impl Fn(&Operation, &Case) -> bool) -> Result<HashSet<String>, Wrong> {
+    let mut kept = HashSet::new();
+    for recipe in &experiment.recipes {
+        let name = &recipe.name;
+        let operation = operation_of(experiment, name).map_err(|why| (name.clone(), why))?;
+        let cases = cases_of(experiment, name)?
+            .into_iter()
+            .filter(|case| keep(&operation, case));
+        kept.extend(cases.map(|case| format!("{name}/{}", case.name)));
+    }
+    Ok(kept)
+}
+
+/// Finds what is wrong with operations and programs of the user's, before anything else asks for their cases.
+pub fn check_definitions(experiment: &Experiment) -> Result<(), Wrong> {
+    for (at, op) in experiment.ops.iter().enumerate() {
+        let wrong = |why: String| (op.name.clone(), format!("operation '{}': {why}", op.name));
+        op.check().map_err(wrong)?;
+        if experiment.ops[..at].iter().any(|other| other.name == op.name) || ops::find(&op.name).is_ok() {
+            return Err(wrong("there is an operation of that name already".into()));
+        }
+        if !experiment.commands.iter().any(|command| command.op == op.name) {
+            return Err(wrong("no [[command]] computes it".into()));
+        }
+        if !experiment.own_cases.iter().any(|case| case.op == op.name) {
+            return Err(wrong("it has no case; a [[case]] says how large its sizes are".into()));
+        }
+    }
+    experiment.commands.iter().try_for_each(check_command)
+}
+
+/// Finds what is wrong with cases of the user's, and with the choice of cases.
+pub fn check_cases(experiment: &Experiment) -> Result<(), Wrong> {
+    let run = experiment.recipes.iter().map(|recipe| op_of(&recipe.name).to_string());
+    let run: BTreeSet<String> = run.collect();
+    for case in &experiment.own_cases {
+        let wrong = |why: String| (case.name.clone(), format!("case '{}': {why}", case.name));
+        Operation::find(experiment, &case.op).map_err(wrong)?;
+        if !run.contains(&case.op) {
+            let why = format!("no kernel or program of the experiment computes '{}'", case.op);
+            return Err(wrong(why));
+        }
+    }
+    check_patterns(experiment, &run)
+}
+
+fn check_command(command: &Command) -> Result<(), Wrong> {
+    let wrong = |why: String| Err((command.name.clone(), format!("command '{}': {why}", command.recipe())));
+    if command.name.is_empty()
+        || !command
+            .name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+    {
+        return wrong(format!(
+            "'{}' is not a name: letters, digits, '_' and '-' only",
+            command.name
+        ));
+    }
+    if command.run.is_empty() {
+        return wrong("run is empty, expected a program".into());
+    }
+    match own::check_timeout(command.timeout) {
+        Ok(()) => Ok(()),
+        Err(why) => wrong(why),
+    }
+}
+
+/// Every pattern means a case, and every recipe has one.
+fn check_patterns(experiment: &Experiment, run: &BTreeSet<String>) -> Result<(), Wrong> {
+    let unmatched = |patterns: &[String], ops: &mut dyn Iterator<Item = &str>| -> Result<(), Wrong> {
+        let mut names = Vec::new();
+        for op in ops {
+            let operation = Operation::find(experiment, op).map_err(|why| (op.to_string(), why))?;
+            names.extend(operation.cases()?.into_iter().map(|case| case.name));
+        }
+        match patterns
+            .iter()
+            .find(|pattern| !names.iter().any(|name| matches(pattern, name)))
+        {
+            None => Ok(()),
+            Some(pattern) => {
+                let example = names.first().map(String::as_str).unwrap_or_default();
+                let hint = did_you_mean(pattern, names.iter().map(String::as_str));
+                let why = format!("cases: '{pattern}' matches no case; cases are named like '{example}'{hint}");
+                Err((pattern.clone(), why))
+            }
+        }
+    };
+    unmatched(&experiment.cases, &mut run.iter().map(String::as_str))?;
+    for command in &experiment.commands {
+        unmatched(&command.cases, &mut std::iter::once(command.op.as_str()))?;
+    }
+    for recipe in &experiment.recipes {
+        if cases_of(experiment, &recipe.name)?.is_empty() {
+            let why = format!("'{}': cases leave none that it is tried on", recipe.name);
+            return Err(("cases".into(), why));
+        }
+    }
+    Ok(())
+}

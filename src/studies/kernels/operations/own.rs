@@ -1,0 +1,304 @@
+//! An operation of the user's: what it reads and writes, and the program that says what is right.
+
+use std::collections::{BTreeMap, HashSet};
+
+use safetensors::Dtype;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::case::shape_of;
+use super::draw::{DTYPES, Values, dtype};
+use crate::backend::program::TIMEOUT;
+use ulplab_core::error::did_you_mean;
+use ulplab_core::ops::judge::is_number;
+use ulplab_core::ops::{Case, Parameters, Range};
+
+/// Names that a case has itself, or the metadata of a problem's file.
+const RESERVED: [&str; 7] = ["op", "name", "inputs", "tensors", "timed", "case", "outputs"];
+
+/// More than a day is a slip.
+const MOST_SECONDS: f64 = 86_400.0;
+
+/// An operation of the user's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OwnOp {
+    pub name: String,
+    /// What it computes, in a line.
+    pub doc: String,
+    /// Names of the sizes that shapes are made of; each case says how large they are.
+    pub sizes: Vec<String>,
+    /// Numbers that programs are given besides, and that a case may set otherwise.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub scalars: BTreeMap<String, f64>,
+    pub inputs: Vec<Input>,
+    pub outputs: Vec<Output>,
+    /// The program that computes the outputs in f64, and its first arguments; the paths of two files come behind them.
+    pub reference: Vec<String>,
+    /// Patterns of files that the reference is made of besides, from the folder of the experiment file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<String>,
+    /// Seconds that the reference may take for a case.
+    #[serde(default = "timeout")]
+    pub timeout: f64,
+}
+
+/// A tensor that candidates and the reference read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    pub name: String,
+    /// `f32`, `bf16`, …; the `dtype` of the case, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    /// Sizes, numbers, or expressions over sizes.
+    pub shape: Vec<Size>,
+    /// What it holds, unless the case has a file.
+    #[serde(default)]
+    pub values: Values,
+}
+
+/// A tensor that candidates write, and how near to the reference it must be. One of `equal` and `bound` is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Output {
+    pub name: String,
+    /// `f32`, `bf16`, …; the `dtype` of the case, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    /// Sizes, numbers, or expressions over sizes.
+    pub shape: Vec<Size>,
+    /// The bits must be those that the reference writes, which writes this output in its own type.
+    #[serde(default)]
+    pub equal: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
+    /// Why this near is near enough.
+    pub why: String,
+}
+
+/// How far an output y may be from the reference's, its own rounding included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bound {
+    /// So many times |y|, and
+    pub relative: f64,
+    /// so much more.
+    pub absolute: f64,
+    /// As the reference says for each element, in an output `<name>.bound`.
+    pub by_reference: bool,
+}
+
+/// A size in a shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Size {
+    Whole(u64),
+    Expression(String),
+}
+
+fn timeout() -> f64 {
+    TIMEOUT
+}
+
+/// Whether a program can be waited for so long.
+pub fn check_timeout(seconds: f64) -> Result<(), String> {
+    match seconds > 0.0 && seconds <= MOST_SECONDS {
+        true => Ok(()),
+        false => Err(format!(
+            "timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}"
+        )),
+    }
+}
+
+/// A shape as expressions.
+pub fn expressions(shape: &[Size]) -> Vec<String> {
+    let text = |size: &Size| match size {
+        Size::Whole(size) => size.to_string(),
+        Size::Expression(text) => text.clone(),
+    };
+    shape.iter().map(text).collect()
+}
+
+impl OwnOp {
+    /// What a case must and may say.
+    pub fn parameters(&self) -> Parameters {
+        let dtypes = || DTYPES.iter().map(|(name, _)| name.to_string()).collect();
+        let scalar = |(name, value): (&String, &f64)| Range {
+            name: name.clone(),
+            least: f64::MIN,
+            most: f64::MAX,
+            default: Some(*value),
+        };
+        let tensor = |input: &Input| (input.name.clone(), expressions(&input.shape));
+        Parameters {
+            sizes: self.sizes.clone(),
+            keys: self
+                .leaves_dtype()
+                .then(|| ("dtype".to_string(), dtypes()))
+                .into_iter()
+                .collect(),
+            scalars: self.scalars.iter().map(scalar).collect(),
+            tensors: self.inputs.iter().map(tensor).collect(),
+        }
+    }
+
+    /// Whether some tensor is of the type that the case says.
+    fn leaves_dtype(&self) -> bool {
+        let inputs = self.inputs.iter().map(|input| &input.dtype);
+        inputs
+            .chain(self.outputs.iter().map(|output| &output.dtype))
+            .any(Option::is_none)
+    }
+
+    /// What is wrong with it, whatever the cases are.
+    pub fn check(&self) -> Result<(), String> {
+        if self.name.is_empty() || !self.name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) {
+            return Err("its name holds more than letters, digits, '_' and '-'".into());
+        }
+        for (what, none) in [
+            ("inputs", self.inputs.is_empty()),
+            ("outputs", self.outputs.is_empty()),
+            ("reference", self.reference.is_empty()),
+        ] {
+            if none {
+                return Err(format!("{what} is empty"));
+            }
+        }
+        check_timeout(self.timeout)?;
+        self.check_names()?;
+        if let Some((name, value)) = self.scalars.iter().find(|(_, value)| !value.is_finite()) {
+            return Err(format!("scalars: {name} = {value} is not finite"));
+        }
+        for input in &self.inputs {
+            let dtype = input.dtype.as_deref().map(known_dtype).transpose()?;
+            let wrong = |why| format!("input '{}': {why}", input.name);
+            input.values.check(dtype).map_err(wrong)?;
+        }
+        for output in &self.outputs {
+            let dtype = output.dtype.as_deref().map(known_dtype).transpose()?;
+            let checked = output.check().and_then(|()| output.check_type(dtype));
+            checked.map_err(|why| format!("output '{}': {why}", output.name))?;
+        }
+        Ok(())
+    }
+
+    /// Every name is an identifier, and there is one thing of that name.
+    fn check_names(&self) -> Result<(), String> {
+        let names = self.sizes.iter().chain(self.scalars.keys());
+        let inputs = self.inputs.iter().map(|input| &input.name);
+        let names = names
+            .chain(inputs)
+            .chain(self.outputs.iter().map(|output| &output.name));
+        let mut seen: HashSet<&str> = RESERVED.into_iter().chain(["dtype"]).collect();
+        for name in names {
+            let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(word) {
+                return Err(format!(
+                    "'{name}' is not a name: a letter, then letters, digits and '_'"
+                ));
+            }
+            if !seen.insert(name) {
+                return Err(format!("the name '{name}' is taken"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a case: types that its inputs cannot have, shapes of outputs.
+    pub fn check_case(&self, case: &Case) -> Result<(), String> {
+        for input in &self.inputs {
+            let wrong = |why| format!("input '{}': {why}", input.name);
+            input.values.check(Some(type_of(&input.dtype, case))).map_err(wrong)?;
+        }
+        let mut outputs = self.outputs.iter();
+        outputs.try_for_each(|output| {
+            let wrong = |why| format!("output '{}': {why}", output.name);
+            output.check_type(Some(type_of(&output.dtype, case))).map_err(wrong)?;
+            shape_of(&output.name, &expressions(&output.shape), case).map(drop)
+        })
+    }
+}
+
+impl Output {
+    /// Whether numbers of its type can be held to its bound, if it has one.
+    fn check_type(&self, dtype: Option<Dtype>) -> Result<(), String> {
+        let (Some(dtype), Some(bound)) = (dtype, self.bound) else {
+            return Ok(());
+        };
+        if !(is_number(dtype) || dtype == Dtype::U8) {
+            return Err(format!(
+                "{dtype} is compared bit by bit only: expected equal = true in the place of bound"
+            ));
+        }
+        let (absolute, most) = (bound.absolute, largest(dtype));
+        match absolute < most {
+            true => Ok(()),
+            false => Err(format!(
+                "bound: absolute = {absolute:e}, expected less than {most:e}, the largest number of {dtype}: nothing could \
+                 fail it"
+            )),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.why.trim().is_empty() {
+            return Err("why is empty, expected the reason of its bound".into());
+        }
+        let Some(bound) = self.bound else {
+            let needs =
+                "neither equal nor bound is given, expected equal = true or bound = { relative = …, absolute = … }";
+            return if self.equal { Ok(()) } else { Err(needs.into()) };
+        };
+        let Bound {
+            relative,
+            absolute,
+            by_reference,
+        } = bound;
+        if self.equal {
+            return Err("equal and bound are both given, expected one of them".into());
+        }
+        if !((0.0..1.0).contains(&relative) && absolute >= 0.0 && absolute.is_finite()) {
+            return Err(format!(
+                "bound: relative = {relative}, absolute = {absolute}, expected 0 <= relative < 1 and a finite absolute >= 0"
+            ));
+        }
+        match (by_reference, relative > 0.0 || absolute > 0.0) {
+            (true, true) => Err("bound: by_reference stands alone".into()),
+            (false, false) => Err("bound: relative and absolute are 0; equal = true compares bits".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The largest finite number of a type that has bounds. An error so large is no error of a number near 0: a bound that allows
+/// it is a slip.
+pub fn largest(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => f32::MAX.into(),
+        Dtype::BF16 => half::bf16::MAX.into(),
+        Dtype::F16 => half::f16::MAX.into(),
+        Dtype::I64 => i64::MAX as f64,
+        Dtype::I32 => i32::MAX.into(),
+        Dtype::U8 => u8::MAX.into(),
+        _ => f64::MAX,
+    }
+}
+
+fn known_dtype(name: &str) -> Result<Dtype, String> {
+    dtype(name).ok_or_else(|| {
+        let names = || DTYPES.iter().map(|(name, _)| *name);
+        let hint = did_you_mean(name, names());
+        let all = names().collect::<Vec<_>>().join(", ");
+        format!("dtype = '{name}', expected one of {all}{hint}")
+    })
+}
+
+/// The type of a tensor in a case.
+///
+/// # Panics
+/// When the operation was not checked.
+pub fn type_of(stated: &Option<String>, case: &Case) -> Dtype {
+    let name = stated.as_deref().unwrap_or_else(|| case.key("dtype"));
+    dtype(name).expect("types are checked")
+}

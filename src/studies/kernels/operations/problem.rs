@@ -1,0 +1,165 @@
+//! A case of a user's operation as a problem: its inputs, and what the reference program says of them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use safetensors::Dtype;
+
+use super::case::shape_of;
+use super::draw::{Values, is_real, numbers};
+use super::own::{Bound, Output, OwnOp, expressions, largest, type_of};
+use crate::backend::program::{Mode, Program};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::ops::judge::Judge;
+use ulplab_core::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
+
+impl OwnOp {
+    /// Inputs and judgement of a case. The reference program is run once, on the numbers that candidates are given, widened
+    /// to f64. If it fails, or what it leaves cannot judge anything, that is an [`Error::Reference`].
+    pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Problem> {
+        let usage = |why: String| Error::Usage(format!("case '{}' of '{}': {why}", case.name, self.name));
+        let mut buffers = self.inputs(case, data).map_err(usage)?;
+        let judges = self.judges(case, &buffers, stop)?;
+        let output = |judge: &Judge| Buffer::output(judge.output, judge.dtype, &judge.shape);
+        buffers.extend(judges.iter().map(output));
+        Ok(Problem {
+            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
+            buffers,
+            scalars: Vec::new(),
+            flops: 0,
+            judges,
+        })
+    }
+
+    fn inputs(&self, case: &Case, data: &Data) -> Result<Vec<Buffer>, String> {
+        let input = |input: &super::Input| {
+            let (name, dtype) = (lasting(&input.name), type_of(&input.dtype, case));
+            let shape = shape_of(name, &expressions(&input.shape), case)?;
+            let values = match case.inputs {
+                Inputs::Edges if is_real(dtype) => &Values::Edges,
+                _ => &input.values,
+            };
+            let bytes = match data.given(case, name, dtype, &shape)? {
+                Some(bytes) => bytes,
+                None => values.draw(&format!("{}/{name}", self.name), dtype, &shape, data)?,
+            };
+            Ok(Buffer::input(name, dtype, &shape, bytes))
+        };
+        self.inputs.iter().map(input).collect()
+    }
+
+    /// What the reference says of inputs.
+    fn judges(&self, case: &Case, inputs: &[Buffer], stop: &AtomicBool) -> Result<Vec<Judge>> {
+        let failed = |why: String| Error::Reference(format!("case '{}' of '{}': {why}", case.name, self.name));
+        let widened: Vec<Buffer> = inputs.iter().map(widened).collect();
+        let finite = widened
+            .iter()
+            .all(|buffer| buffer.dtype != Dtype::F64 || all_finite(&f64s(&buffer.bytes)));
+        let mut buffers = widened;
+        for output in &self.outputs {
+            let shape = shape_of(&output.name, &expressions(&output.shape), case).map_err(failed)?;
+            let dtype = if output.equal {
+                type_of(&output.dtype, case)
+            } else {
+                Dtype::F64
+            };
+            buffers.push(Buffer::output(lasting(&output.name), dtype, &shape));
+            if output.bounded_by_reference() {
+                buffers.push(Buffer::output(output.bound_name(), Dtype::F64, &shape));
+            }
+        }
+        let problem = Problem {
+            buffers,
+            scalars: Vec::new(),
+            bytes: 0,
+            flops: 0,
+            judges: Vec::new(),
+        };
+        let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
+        let left = program
+            .outputs(case, &problem)
+            .map_err(|why| match stop.load(Ordering::Relaxed) {
+                // Ctrl-C ends the program too: that says nothing of it.
+                true => Error::Interrupted,
+                false => failed(format!("the reference {why}")),
+            })?;
+        let judge = |output: &Output| output.judge(case, &left, finite).map_err(failed);
+        self.outputs.iter().map(judge).collect()
+    }
+}
+
+impl Output {
+    fn bounded_by_reference(&self) -> bool {
+        self.bound.is_some_and(|bound| bound.by_reference)
+    }
+
+    fn bound_name(&self) -> &'static str {
+        lasting(&format!("{}.bound", self.name))
+    }
+
+    /// The judgement by what the reference left. Only if inputs are not all `finite` may it hold NaN and infinities.
+    fn judge(&self, case: &Case, left: &Outputs, finite: bool) -> Result<Judge, String> {
+        let name = lasting(&self.name);
+        let shape = shape_of(name, &expressions(&self.shape), case)?;
+        let dtype = type_of(&self.dtype, case);
+        let at = |values: &[f64], wrong: &dyn Fn(f64) -> bool| {
+            let at = values.iter().position(|x| wrong(*x))?;
+            Some((ulplab_core::metrics::unravel(at, &shape), values[at]))
+        };
+        let finite = |want: &[f64]| match at(want, &|x| !x.is_finite()).filter(|_| finite) {
+            None => Ok(()),
+            Some((index, x)) => Err(format!("the reference left {name}{index:?} = {x} of finite inputs")),
+        };
+        let Some(Bound { relative, absolute, .. }) = self.bound else {
+            let want = left.get(name).to_vec();
+            finite(&numbers(name, dtype, &shape, &want))?;
+            return Ok(Judge::equal(name, dtype, &shape, want, self.why.clone()));
+        };
+        let want = f64s(left.get(name));
+        finite(&want)?;
+        if !self.bounded_by_reference() {
+            let bound = move |_, y: f64| relative * y.abs() + absolute;
+            return Ok(Judge::within(name, dtype, &shape, want, bound, self.why.clone()));
+        }
+        let bounds = f64s(left.get(self.bound_name()));
+        if let Some((index, bound)) = at(&bounds, &|x| !(x.is_finite() && x >= 0.0)) {
+            let name = self.bound_name();
+            return Err(format!(
+                "the reference left {name}{index:?} = {bound}, expected a finite bound >= 0"
+            ));
+        }
+        let most = largest(dtype);
+        if let Some((index, bound)) = at(&bounds, &|x| x >= most) {
+            let name = self.bound_name();
+            return Err(format!(
+                "the reference left {name}{index:?} = {bound:e}, expected less than {most:e}, the largest number of {dtype}: \
+                 nothing could fail it"
+            ));
+        }
+        Ok(Judge::within(
+            name,
+            dtype,
+            &shape,
+            want,
+            move |at, _| bounds[at],
+            self.why.clone(),
+        ))
+    }
+}
+
+/// Real numbers in f64; integers as they are.
+fn widened(input: &Buffer) -> Buffer {
+    if !is_real(input.dtype) {
+        return input.clone();
+    }
+    let numbers = numbers(input.name, input.dtype, &input.shape, &input.bytes);
+    let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    Buffer::input(input.name, Dtype::F64, &input.shape, bytes)
+}
+
+fn f64s(bytes: &[u8]) -> Vec<f64> {
+    bytes.as_chunks().0.iter().map(|x| f64::from_le_bytes(*x)).collect()
+}
+
+fn all_finite(values: &[f64]) -> bool {
+    values.iter().all(|x| x.is_finite())
+}

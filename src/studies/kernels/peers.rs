@@ -1,0 +1,98 @@
+//! Times of other people's code on the same cases, as `experiments/peers/kernels.py` writes them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::time;
+use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::input;
+use ulplab_core::metrics::{TIMES_PEER, US_PEER};
+use ulplab_core::ops::OPS;
+use ulplab_core::ops::judge::Measured;
+
+/// The peer that was fastest on each case, on one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peers {
+    /// Where it was read from.
+    pub file: PathBuf,
+    /// blake3 of the file.
+    pub digest: String,
+    /// The card.
+    pub device: String,
+    /// By `op/case`.
+    pub fastest: BTreeMap<String, Peer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Peer {
+    pub name: String,
+    /// Microseconds, second-level cache flushed before.
+    pub us_cold: f64,
+}
+
+/// The file, before its entries are looked at.
+#[derive(Deserialize)]
+struct Raw {
+    device: String,
+    peers: BTreeMap<String, serde_json::Value>,
+}
+
+impl Peers {
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = input::text(file)?;
+        let raw: Raw = serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?;
+        let cases = OPS.iter().flat_map(|op| {
+            let cases = op.cases().into_iter();
+            cases.map(|case| format!("{}/{}", op.name(), case.name))
+        });
+        let cases: Vec<String> = cases.collect();
+        let peer = |(key, value): (String, serde_json::Value)| {
+            let wrong = |message: String| Error::data(file, format!("peers: '{key}'{message}"));
+            if !cases.contains(&key) {
+                let hint = did_you_mean(&key, cases.iter().map(String::as_str));
+                return Err(wrong(format!(" is no case of an operation{hint}")));
+            }
+            let peer: Peer = serde_json::from_value(value).map_err(|error| wrong(format!(": {error}")))?;
+            if !(peer.us_cold.is_finite() && peer.us_cold > 0.0) {
+                let message = format!(": us_cold is {}, expected microseconds above 0", peer.us_cold);
+                return Err(wrong(message));
+            }
+            Ok((key, peer))
+        };
+        Ok(Self {
+            file: file.to_path_buf(),
+            digest: blake3::hash(text.as_bytes()).to_hex().to_string(),
+            device: raw.device,
+            fastest: raw.peers.into_iter().map(peer).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Whether they were timed on the card of that name.
+    pub fn check_device(&self, name: &str) -> Result<()> {
+        if self.device == name {
+            return Ok(());
+        }
+        let message = format!(
+            "device: the peers were timed on '{}', and this is '{name}'",
+            self.device
+        );
+        Err(Error::data(&self.file, message))
+    }
+
+    /// What stands beside a variant that takes `us_cold` on a case; nothing where nobody else was timed.
+    pub fn beside(&self, op: &str, case: &str, us_cold: f64) -> impl Iterator<Item = Measured> {
+        let peer = self.fastest.get(&format!("{op}/{case}"));
+        let peer = peer
+            .into_iter()
+            .flat_map(move |peer| [(&US_PEER, peer.us_cold), (&TIMES_PEER, peer.us_cold / us_cold)]);
+        peer.map(|(metric, value)| time(metric, value))
+    }
+
+    /// Their names, by `op/case`.
+    pub fn names(&self) -> BTreeMap<String, String> {
+        let peers = self.fastest.iter();
+        peers.map(|(key, peer)| (key.clone(), peer.name.clone())).collect()
+    }
+}

@@ -1,0 +1,110 @@
+//! Programs on the cases of an operation, on whatever they run on themselves.
+
+use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::relations::relate;
+use super::{Cells, of_op, records, time, unknown};
+use crate::backend::program::{Failed, Program};
+use crate::experiment::{Command, Experiment};
+use crate::run::plan::Cell;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::metrics::US_CLAIMED;
+use ulplab_core::ops::checks::failures;
+use ulplab_core::ops::{Case, Problem};
+use ulplab_core::record::Record;
+
+/// Whether a cell is of one of the programs.
+pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
+    commands.iter().any(|command| command.recipe() == cell.recipe)
+}
+
+/// Finds a program that is not there, of those that cells are to be run with and of the references of their operations.
+pub fn check_programs(experiment: &Experiment, cells: &[Cell]) -> std::result::Result<(), (String, String)> {
+    let commands = experiment.commands.iter();
+    let commands = commands.filter(|command| cells.iter().any(|cell| cell.recipe == command.recipe()));
+    let commands = commands.map(|command| (format!("command '{}'", command.recipe()), &command.run));
+    let ops = experiment.ops.iter();
+    let ops = ops.filter(|op| cells.iter().any(|cell| cell.kernel().0 == op.name));
+    let ops = ops.map(|op| (format!("operation '{}': reference", op.name), &op.reference));
+    for (whose, run) in commands.chain(ops) {
+        let Some(program) = run.first().filter(|program| !is_there(program)) else {
+            continue;
+        };
+        let place = match program.contains('/') {
+            true => "there is no file that can be run",
+            false => "no folder of $PATH has it",
+        };
+        return Err((program.clone(), format!("{whose}: cannot start '{program}': {place}")));
+    }
+    Ok(())
+}
+
+/// Whether a program can be found as it is started: by its path, or in $PATH if it is a name alone.
+fn is_there(program: &str) -> bool {
+    let runs = |file: &Path| {
+        let found = file.metadata();
+        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    if program.contains('/') {
+        return runs(program.as_ref());
+    }
+    // Without $PATH, where a program is looked for is the system's matter.
+    let Some(folders) = std::env::var_os("PATH") else {
+        return true;
+    };
+    std::env::split_paths(&folders).any(|folder| runs(&folder.join(program)))
+}
+
+/// Runs the cells of programs, operation by operation: its programs are tried on a case one after the other, and those that
+/// stay alive do so until all cases are done.
+pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
+    let mut ops: Vec<&str> = Vec::new();
+    for command in &all.experiment.commands {
+        if !ops.contains(&command.op.as_str()) {
+            ops.push(&command.op);
+        }
+    }
+    for op in ops {
+        let commands = all.experiment.commands.iter().filter(|command| command.op == op);
+        let started = commands.map(|command| {
+            let program = Program::new(op, &command.run, command.mode, command.timeout, all.stop);
+            (command.recipe(), (command, program))
+        });
+        let programs: HashMap<String, (&Command, Program)> = started.collect();
+        let here: Vec<&Cell> = of_op(op, cells);
+        all.each(op, &here, |cell, case, problem| {
+            cell_of(all, &programs[&cell.recipe], cell, case, problem)
+        })?;
+    }
+    Ok(())
+}
+
+/// A program that fails fails its cell; the others are run all the same.
+fn cell_of(
+    all: &Cells,
+    (command, program): &(&Command, Program),
+    cell: &Cell,
+    case: &Case,
+    problem: &Problem,
+) -> Result<Vec<Record>> {
+    let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
+        Ok(ran) => ran,
+        // Ctrl-C ends the program too: that says nothing of it.
+        Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
+        Err(Failed { why, left }) => {
+            errln!("{}: {why}", cell.id);
+            all.keep_unjudged(cell, case, problem, &why, left.as_deref())?;
+            return Ok(vec![unknown(cell, case, "program", &why)]);
+        }
+    };
+    checked.measured.extend(problem.judge(&checked.outputs));
+    relate(problem, &checked.outputs, &mut checked.measured);
+    all.keep_failed(cell, case, problem, &checked)?;
+    let mut measured = checked.measured;
+    let right = failures(&measured).next().is_none();
+    measured.extend(us.filter(|_| right).map(|us| time(&US_CLAIMED, us)));
+    Ok(records(cell, case, measured))
+}

@@ -1,0 +1,163 @@
+//! What wrong elements have to do with what is wanted of others: a sign, a neighbour, another row. Nothing is judged here; it
+//! is said only what is so of every wrong element.
+
+use ulplab_core::metrics::VIOLATIONS;
+use ulplab_core::ops::judge::{Judge, Measured, Rule, number};
+use ulplab_core::ops::{Outputs, Problem};
+
+/// Elements that must tell a relation from what is wanted in their own place, or all where fewer are wrong.
+const TELLING: usize = 4;
+/// By so many bounds.
+const CLEAR: f64 = 16.0;
+/// Of larger outputs nothing is said: it would take longer than the run.
+const MOST: usize = 1 << 26;
+
+/// Adds what is so of all wrong elements of an output to what is said of them.
+pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
+    for measured in measured.iter_mut().filter(|measured| measured.metric == &VIOLATIONS) {
+        let mut judges = problem.judges.iter().filter(|judge| judge.output == measured.output);
+        let (Some(judge), None, Some(failure)) = (judges.next(), judges.next(), &mut measured.failure) else {
+            continue;
+        };
+        let Some(elements) = Elements::of(judge, outputs, measured.value) else {
+            continue;
+        };
+        let relation = elements
+            .relation()
+            .filter(|relation| !failure.pattern.ends_with(relation));
+        if let Some(relation) = relation {
+            for text in [&mut failure.pattern, &mut failure.message] {
+                text.push_str(", ");
+                text.push_str(&relation);
+            }
+        }
+    }
+}
+
+/// An output with its wrong elements.
+struct Elements {
+    rows: usize,
+    cols: usize,
+    want: Vec<f64>,
+    got: Vec<f64>,
+    bounds: Vec<f64>,
+    wrong: Vec<usize>,
+}
+
+impl Elements {
+    /// Of a judgement by elements that found so many of them wrong.
+    fn of(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
+        let len: usize = judge.shape.iter().product();
+        let by_elements = matches!(judge.rule, Rule::Equal { .. } | Rule::Within { .. });
+        if !by_elements || judge.rows.is_some() || len > MOST {
+            return None;
+        }
+        let (_, bytes) = outputs.0.iter().find(|(name, _)| *name == judge.output)?;
+        let want: Vec<f64> = (0..len).map(|at| judge.want(at)).collect::<Option<_>>()?;
+        let got: Vec<f64> = (0..len).map(|at| number(judge.dtype, bytes, at)).collect();
+        let bounds = judge.bounds()?;
+        let right = |at: &usize| near(got[*at], want[*at], bounds[*at]) || want[*at].is_nan() && got[*at].is_nan();
+        let wrong: Vec<usize> = (0..len).filter(|at| !right(at)).collect();
+        let cols = judge.shape.last().copied().unwrap_or(1).max(1);
+        // Where bits are compared, -0 and payloads of NaN are no numbers that differ: nothing is said of these.
+        (wrong.len() as f64 == count).then_some(Self {
+            rows: if judge.shape.len() == 2 { len / cols } else { 1 },
+            cols,
+            want,
+            got,
+            bounds,
+            wrong,
+        })
+    }
+
+    fn relation(&self) -> Option<String> {
+        if self.fits(|at| Some((at, -1.0))) {
+            return Some("with the sign flipped".into());
+        }
+        if let Some([a, b]) = self.two_rows() {
+            let other = |at: usize| if at / self.cols == a { b } else { a };
+            if self.fits(|at| Some((other(at) * self.cols + at % self.cols, 1.0))) {
+                return Some(format!("rows {a} and {b} are exchanged"));
+            }
+        }
+        self.columns().or_else(|| self.other_rows())
+    }
+
+    /// Whether each wrong element is, times a sign, what is wanted at another place, within the bound there, and enough of
+    /// them could not be so by chance.
+    fn fits(&self, source: impl Fn(usize) -> Option<(usize, f64)>) -> bool {
+        let mut telling = 0;
+        let all = self.wrong.iter().all(|&at| {
+            let Some((from, sign)) = source(at) else { return false };
+            let (value, bound) = (sign * self.want[from], self.bounds[from]);
+            telling += usize::from((value - self.want[at]).abs() > CLEAR * bound.max(self.bounds[at]));
+            value.is_finite() && near(self.got[at], value, bound)
+        });
+        all && telling >= TELLING.min(self.wrong.len()) && self.is_varied()
+    }
+
+    /// Whether wrong elements are not all one number, which could come from anywhere; one alone says nothing of it.
+    fn is_varied(&self) -> bool {
+        let first = self.wrong.first().map(|at| self.got[*at].abs());
+        self.wrong.len() == 1 || self.wrong.iter().any(|at| Some(self.got[*at].abs()) != first)
+    }
+
+    /// The rows in which elements are wrong, if there are two.
+    fn two_rows(&self) -> Option<[usize; 2]> {
+        let mut rows: Vec<usize> = self.wrong.iter().map(|at| at / self.cols).collect();
+        rows.dedup();
+        <[usize; 2]>::try_from(rows).ok().filter(|_| self.rows > 1)
+    }
+
+    /// Elements of the same row, the nearest first.
+    fn columns(&self) -> Option<String> {
+        if self.wrong.len() < TELLING {
+            return None;
+        }
+        for shift in 1..self.cols {
+            for (side, forward) in [("left", false), ("right", true)] {
+                let step = if forward { shift } else { self.cols - shift };
+                let place = |at: usize| (at % self.cols + step, at / self.cols * self.cols);
+                let around = |at: usize| {
+                    let (col, row) = place(at);
+                    Some((row + col % self.cols, 1.0))
+                };
+                if !self.fits(around) {
+                    continue;
+                }
+                let beyond = |at: &usize| (place(*at).0 >= self.cols) == forward;
+                let around = match self.wrong.iter().any(beyond) {
+                    true => ", around the end of its row",
+                    false => "",
+                };
+                let plural = if shift == 1 { "" } else { "s" };
+                return Some(format!(
+                    "each of which is what is wanted {shift} column{plural} to its {side}{around}"
+                ));
+            }
+        }
+        None
+    }
+
+    /// Elements of the same column, the nearest first.
+    fn other_rows(&self) -> Option<String> {
+        if self.wrong.len() < TELLING {
+            return None;
+        }
+        for shift in 1..self.rows {
+            let far = shift * self.cols;
+            let plural = if shift == 1 { "" } else { "s" };
+            if self.fits(|at| Some((at.checked_sub(far)?, 1.0))) {
+                return Some(format!("each of which is what is wanted {shift} row{plural} above"));
+            }
+            if self.fits(|at| Some((at + far, 1.0)).filter(|(from, _)| *from < self.want.len())) {
+                return Some(format!("each of which is what is wanted {shift} row{plural} below"));
+            }
+        }
+        None
+    }
+}
+
+fn near(got: f64, want: f64, bound: f64) -> bool {
+    got == want || (got - want).abs() <= bound
+}

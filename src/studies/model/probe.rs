@@ -1,0 +1,275 @@
+//! Watching a run from its sites.
+
+use std::collections::HashMap;
+
+use reference::{Choice, Numerics, Operations, Real, Role, Site, Tensor};
+
+use crate::backend::rounding::Rounding;
+use ulplab_core::metrics;
+use ulplab_core::metrics::{Evidence, Gain, Logits, Metric, Pair, Threshold};
+use ulplab_core::record::{Phase, Record, Worst};
+
+/// Tensor sites whose values are compared, besides the logits.
+pub const COMPARED: [&str; 4] = [
+    "attention.kv.window",
+    "attention.kv.compressed",
+    "attention.output",
+    "output",
+];
+const OUTPUT: &str = "output";
+pub const TOPK: &str = "attention.indexer.topk";
+const MASS: &str = "attention.indexer.mass";
+const ROUTER: &str = "moe.router";
+
+type Place = (Option<usize>, &'static str);
+
+/// A decision of the reference, with the mass of what was selected where it is known.
+pub struct Decided<'a, T> {
+    pub layer: usize,
+    pub choice: &'a Choice<T>,
+    pub mass: Option<Vec<f32>>,
+}
+
+/// What the reference computed for one window: everything candidates are compared with.
+pub struct Trace<T> {
+    tensors: HashMap<Place, Tensor<T>>,
+    choices: HashMap<Place, Choice<T>>,
+    pub logits: Tensor<T>,
+}
+
+impl<T: Real + Into<f64>> Trace<T> {
+    /// All decisions of that name, layer by layer.
+    pub fn decided(&self, name: &str) -> Vec<Decided<'_, T>> {
+        let named = self.choices.iter().filter(|((_, site), _)| *site == name);
+        let decided = |(&(layer, name), choice)| {
+            Some(Decided {
+                layer: layer?,
+                choice,
+                mass: self.mass((layer, name)),
+            })
+        };
+        let mut found: Vec<_> = named.filter_map(decided).collect();
+        found.sort_by_key(|decided| decided.layer);
+        found
+    }
+
+    /// What the reference's attention gives to each entry its indexer selects.
+    fn mass(&self, (layer, name): Place) -> Option<Vec<f32>> {
+        let mass = self.tensors.get(&(layer, MASS)).filter(|_| name == TOPK)?;
+        Some(mass.data.iter().map(|&m| Into::<f64>::into(m) as f32).collect())
+    }
+}
+
+/// Records a [`Trace`] while the reference runs.
+pub struct Recorder<T> {
+    tensors: HashMap<Place, Tensor<T>>,
+    choices: HashMap<Place, Choice<T>>,
+}
+
+impl<T> Default for Recorder<T> {
+    fn default() -> Self {
+        Self {
+            tensors: HashMap::new(),
+            choices: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Real> Recorder<T> {
+    pub fn finish(self, logits: Tensor<T>) -> Trace<T> {
+        Trace {
+            tensors: self.tensors,
+            choices: self.choices,
+            logits,
+        }
+    }
+}
+
+impl<T: Real> Numerics<T> for Recorder<T> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<T>) {
+        if COMPARED.contains(&site.name) || site.name == MASS {
+            self.tensors.insert((site.layer, site.name), tensor.clone());
+        }
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<T>) {
+        self.choices.insert((site.layer, site.name), choice.clone());
+    }
+
+    fn wants(&self, site: &Site) -> bool {
+        site.name == MASS
+    }
+}
+
+/// A candidate's run: rounds by the recipe, feeds each layer the reference's input in the local phase, and measures.
+pub struct Probe<'a, W> {
+    rounding: &'a Rounding,
+    want: &'a Trace<W>,
+    phase: Phase,
+    /// The record every measurement starts from: who is measured.
+    cell: Record,
+    records: Vec<Record>,
+    /// Relative error of the streams that entered the layer, for the gain.
+    entering: Option<f64>,
+}
+
+impl<'a, W: Real + Into<f64>> Probe<'a, W> {
+    pub fn new(rounding: &'a Rounding, want: &'a Trace<W>, phase: Phase, cell: Record) -> Self {
+        Self {
+            rounding,
+            want,
+            phase,
+            cell,
+            records: Vec::new(),
+            entering: None,
+        }
+    }
+
+    /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.
+    pub fn finish(mut self, logits: &Tensor<f32>, ids: &[u32]) -> Vec<Record> {
+        let site = Site {
+            layer: None,
+            name: "logits",
+            role: Role::Both,
+            first_row: 0,
+        };
+        self.push(&site, &with_ulps(&self.want.logits.data, &logits.data), &logits.shape);
+        self.push(
+            &site,
+            &Logits::new(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]),
+            &[],
+        );
+        self.records
+    }
+
+    /// Feeds a layer what the reference fed it: what left the layer before.
+    fn force(&self, site: &Site, tensor: &mut Tensor<f32>) {
+        let before = site.layer.and_then(|layer| layer.checked_sub(1));
+        if let Some(want) = before.and_then(|layer| self.want.tensors.get(&(Some(layer), "output"))) {
+            for (x, &want) in tensor.data.iter_mut().zip(&want.data) {
+                *x = Into::<f64>::into(want) as f32;
+            }
+        }
+    }
+
+    /// Compares a tensor that passes with what passed in the reference.
+    fn compare(&mut self, site: &Site, tensor: &Tensor<f32>) {
+        let Some(want) = self.want.tensors.get(&(site.layer, site.name)) else {
+            return;
+        };
+        // What the lab computes on has ULPs to count; what a cache stores has its own, coarser ones.
+        let pair = match site.name {
+            OUTPUT => with_ulps(&want.data, &tensor.data),
+            _ => Pair::new(&want.data, &tensor.data),
+        };
+        self.push(site, &pair, &tensor.shape);
+        if site.name == OUTPUT && self.phase == Phase::Cumulative {
+            let leaving = metrics::RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
+            if let Some(entering) = self.entering.replace(leaving) {
+                self.push(
+                    site,
+                    &Gain {
+                        entering,
+                        leaving,
+                        n: pair.n,
+                    },
+                    &[],
+                );
+            }
+        }
+    }
+
+    /// A blank record of a site.
+    fn at(&self, site: &Site) -> Record {
+        Record {
+            layer: site.layer.map(|layer| layer as u32),
+            site: site.name.to_string(),
+            ..self.cell.clone()
+        }
+    }
+
+    /// Adds what is measured at a site.
+    fn push<'e>(&mut self, site: &Site, evidence: impl Into<Evidence<'e>>, shape: &[usize]) {
+        let blank = self.at(site);
+        self.records.extend(records(&blank, evidence, shape));
+    }
+}
+
+/// What is measured of a selection: how it agrees with the reference's, and, of an indexer's or a drawn one, what agreement
+/// the error of its scores makes one expect. A router chooses among too few for that.
+pub fn decision<W: Real + Into<f64>>(
+    blank: &Record,
+    want: &Choice<W>,
+    got: &Choice<f32>,
+    mass: Option<&[f32]>,
+) -> Vec<Record> {
+    let (k, candidates) = (want.k, want.scores.cols());
+    let choice = metrics::Choice::new(&want.indices, &got.indices, k, &want.scores.data, candidates, mass);
+    let mut measured: Vec<Record> = records(blank, &choice, &[]).collect();
+    if blank.site != ROUTER {
+        let threshold = Threshold::new(&want.scores.data, &got.scores.data, candidates, k, &choice);
+        measured.extend(records(blank, &threshold, &[]));
+    }
+    measured
+}
+
+/// A record of every metric that is defined on the evidence, each `blank` but for what is measured; `shape` is that of the
+/// tensor with the worst element.
+pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[usize]) -> impl Iterator<Item = Record> {
+    let evidence = evidence.into();
+    let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
+    metrics::measure_all(evidence).map(move |(metric, value)| Record {
+        metric: metric.name.to_string(),
+        value,
+        n: evidence.n(),
+        nonfinite_want,
+        nonfinite_got,
+        worst: worst(metric, evidence, shape),
+        failure: None,
+        ..blank.clone()
+    })
+}
+
+impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        if self.phase == Phase::Local && site.name == "input" {
+            self.force(site, tensor);
+        }
+        self.rounding.apply(site, tensor);
+        // A tensor that passes once per role is compared in the role the recipe rounds.
+        if site.role == Role::Both || self.rounding.touches(site) {
+            self.compare(site, tensor);
+        }
+    }
+
+    fn choice(&mut self, site: &Site, got: &mut Choice<f32>) {
+        let Some(want) = self.want.choices.get(&(site.layer, site.name)) else {
+            return;
+        };
+        let mass = self.want.mass((site.layer, site.name));
+        let blank = self.at(site);
+        self.records.extend(decision(&blank, want, got, mass.as_deref()));
+    }
+
+    fn splits(&self, site: &Site) -> bool {
+        self.rounding.splits(site)
+    }
+
+    fn operations(&self) -> &dyn Operations<f32> {
+        self.rounding.operations()
+    }
+}
+
+/// A pair with its distances in units in the last place of f32, to which an f64 reference is rounded first.
+fn with_ulps<W: Real + Into<f64>>(want: &[W], got: &[f32]) -> Pair {
+    let rounded = want.iter().map(|&x| u64::from((Into::<f64>::into(x) as f32).to_bits()));
+    Pair::new(want, got).with_ulps_of_codes(32, rounded, got.iter().map(|y| u64::from(y.to_bits())))
+}
+
+/// The worst element, kept beside the metric that says how bad it is.
+fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
+    let Evidence::Pair(pair) = evidence else { return None };
+    pair.worst
+        .filter(|_| metric.name == metrics::MAX_ABS.name)
+        .map(|worst| worst.in_shape(shape))
+}

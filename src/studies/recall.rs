@@ -1,0 +1,148 @@
+//! What is left of a selection when its scores carry an error: of drawn vectors, and of a model's indexer.
+
+use reference::ops::linear::multiply;
+use reference::ops::top_k::top_k;
+use reference::{Choice, Role, Site, Tensor};
+
+use super::model::probe::{TOPK, Trace, decision};
+use super::round_trip::with_means;
+use crate::backend::rounding::Rounding;
+use crate::experiment::source::{Origin, Source};
+use crate::experiment::{Experiment, Recipe};
+use ulplab_core::pattern::matches;
+use ulplab_core::random::{gaussian, stream};
+use ulplab_core::record::{Record, place};
+
+/// Queries and entries of a drawn source.
+pub struct Vectors {
+    source: String,
+    /// `[queries, channels]` and `[entries, channels]`.
+    query: Tensor<f32>,
+    key: Tensor<f32>,
+    /// What the exact scores select.
+    want: Choice<f32>,
+}
+
+/// What the drawn sources give in a window.
+pub fn drawn(experiment: &Experiment, window: &str) -> Vec<Vectors> {
+    let [queries, entries] = experiment.shape;
+    let sources = experiment.sources.iter().filter_map(|source| match source.from {
+        Origin::Vectors { channels, top } => Some((&source.name, channels, top)),
+        _ => None,
+    });
+    let vectors = |(name, channels, top): (&String, usize, usize)| {
+        let matrix = |rows: usize, what: &str| {
+            let mut rng = stream(experiment.seed, &format!("{name}/{window}/{what}"));
+            Tensor::new([rows, channels], gaussian(&mut rng, rows * channels))
+        };
+        let (query, key) = (matrix(queries, "query"), matrix(entries, "key"));
+        Vectors {
+            want: select(scores(&query, &key), top),
+            source: name.clone(),
+            query,
+            key,
+        }
+    };
+    sources.map(vectors).collect()
+}
+
+/// Measures one recipe on the drawn vectors of a window, which pass as the queries and keys of an indexer.
+pub fn of_vectors(blank: &Record, seed: u64, recipe: &Recipe, rounding: &Rounding, drawn: &[Vectors]) -> Vec<Record> {
+    let one = |vectors: &Vectors| {
+        let want = &vectors.want;
+        let got = match recipe.score_noise {
+            Some(size) => noisy(want, size, seed, &format!("{}/{}", vectors.source, blank.window)),
+            None => {
+                let (mut query, mut key) = (vectors.query.clone(), vectors.key.clone());
+                rounding.apply(&indexer("attention.indexer.query"), &mut query);
+                rounding.apply(&indexer("attention.indexer.key"), &mut key);
+                select(scores(&query, &key), want.k)
+            }
+        };
+        let blank = Record {
+            site: vectors.source.clone(),
+            ..blank.clone()
+        };
+        decision(&blank, want, &got, None)
+    };
+    drawn.iter().flat_map(one).collect()
+}
+
+/// Measures the selections of a model's indexers when there is noise on the reference's scores.
+pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<Record> {
+    let layers = want.decided(TOPK).into_iter().flat_map(|decided| {
+        let blank = Record {
+            layer: Some(decided.layer as u32),
+            site: TOPK.into(),
+            ..blank.clone()
+        };
+        let got = noisy(
+            decided.choice,
+            size,
+            seed,
+            &format!("{}/{}", decided.layer, blank.window),
+        );
+        decision(&blank, decided.choice, &got, decided.mass.as_deref())
+    });
+    layers.collect()
+}
+
+/// What was measured at the sites of the sources, under the sources' names.
+pub fn by_source(sources: &[Source], measured: &[Record]) -> Vec<Record> {
+    let under = |source: &Source, record: &Record| match &source.from {
+        Origin::Site(at) if matches(at, &place(record.layer, &record.site)) => Some(Record {
+            site: source.name.clone(),
+            ..record.clone()
+        }),
+        _ => None,
+    };
+    let named = sources
+        .iter()
+        .flat_map(|source| measured.iter().filter_map(move |record| under(source, record)));
+    with_means(named.collect())
+}
+
+/// An indexer's site in the first layer, for vectors of no layer.
+fn indexer(name: &'static str) -> Site {
+    Site {
+        layer: Some(0),
+        name,
+        role: Role::Both,
+        first_row: 0,
+    }
+}
+
+/// `[queries, entries]` products of rows.
+fn scores(query: &Tensor<f32>, key: &Tensor<f32>) -> Tensor<f32> {
+    let mut scores = Tensor::full([query.rows(), key.rows()], 0.0);
+    multiply(&query.data, &key.data, key.cols(), &mut scores.data);
+    scores
+}
+
+fn select(scores: Tensor<f32>, k: usize) -> Choice<f32> {
+    let mut indices = vec![-1; scores.rows() * k];
+    for (row, best) in scores.data.chunks_exact(scores.cols()).zip(indices.chunks_exact_mut(k)) {
+        let visible = row.iter().take_while(|score| **score > f32::NEG_INFINITY).count();
+        top_k(row, visible, k, best);
+    }
+    Choice { indices, k, scores }
+}
+
+/// A selection by the same scores with Gaussian noise of `size` standard deviations of the row's scores. The same noise
+/// for every size.
+fn noisy(exact: &Choice<f32>, size: f64, seed: u64, purpose: &str) -> Choice<f32> {
+    let mut rng = stream(seed, &format!("{purpose}/noise"));
+    let mut scores = exact.scores.clone();
+    let cols = scores.cols();
+    for row in scores.data.chunks_exact_mut(cols) {
+        let noise = gaussian(&mut rng, cols);
+        let visible: Vec<f64> = row.iter().filter(|x| x.is_finite()).map(|&x| x.into()).collect();
+        let mean = visible.iter().sum::<f64>() / visible.len().max(1) as f64;
+        let variance = visible.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / visible.len().max(1) as f64;
+        let scale = size * variance.sqrt();
+        for (score, noise) in row.iter_mut().zip(noise) {
+            *score = (f64::from(*score) + scale * f64::from(noise)) as f32;
+        }
+    }
+    select(scores, exact.k)
+}

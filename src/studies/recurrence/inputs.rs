@@ -1,0 +1,248 @@
+//! Inputs of recurrences, drawn piece by piece.
+
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Exp1, StandardUniform};
+use reference::ops::linear_attention::{L2_EPS, l2_normalize};
+use reference::{Real, Tensor};
+
+use crate::experiment::Experiment;
+use crate::experiment::source::{Attention, Gate, Origin, Poles, Source};
+use ulplab_core::random::{gaussian, stream};
+
+/// Inputs of some steps.
+pub enum Piece<T> {
+    Attention {
+        /// `[steps, heads, K]`, of length 1.
+        q: Tensor<T>,
+        /// `[steps, heads, K]`, of length 1.
+        k: Tensor<T>,
+        /// `[steps, heads, V]`.
+        v: Tensor<T>,
+        /// Log decays `[steps, heads]` or `[steps, heads, K]`.
+        decay: Tensor<T>,
+        /// `[steps, heads]`.
+        beta: Option<Tensor<T>>,
+    },
+    Ssm {
+        /// a, b and c, `[heads, states]` each.
+        parameters: [Tensor<T>; 3],
+        /// `[heads, steps]`.
+        u: Tensor<T>,
+    },
+}
+
+impl Piece<f32> {
+    /// The same numbers.
+    pub fn cast<T: Real>(&self) -> Piece<T> {
+        let cast = |x: &Tensor<f32>| {
+            let data = x.data.iter().map(|&x| T::from_f64(x.into()));
+            Tensor::new(x.shape.clone(), data.collect())
+        };
+        match self {
+            Self::Attention { q, k, v, decay, beta } => Piece::Attention {
+                q: cast(q),
+                k: cast(k),
+                v: cast(v),
+                decay: cast(decay),
+                beta: beta.as_ref().map(cast),
+            },
+            Self::Ssm { parameters, u } => Piece::Ssm {
+                parameters: [0, 1, 2].map(|i| cast(&parameters[i])),
+                u: cast(u),
+            },
+        }
+    }
+}
+
+/// What a source gives in a window, from the first step on.
+pub struct Inputs<'a> {
+    origin: &'a Origin,
+    heads: usize,
+    /// Of q, k, v, decays and β; of the parameters and u: streams of their own, so that numbers do not depend on the pieces.
+    rngs: [ChaCha8Rng; 5],
+    parameters: Option<[Tensor<f32>; 3]>,
+}
+
+impl<'a> Inputs<'a> {
+    pub fn new(experiment: &Experiment, source: &'a Source, window: &str) -> Self {
+        let heads = experiment.shape[0];
+        let rng = |what: &str| stream(experiment.seed, &format!("{}/{window}/{what}", source.name));
+        let mut rngs = ["q", "k", "v", "decay", "beta"].map(rng);
+        let parameters = match source.from {
+            Origin::DiagonalSsm { poles, states } => {
+                let mut of = |rng: usize| Tensor::new([heads, states], gaussian(&mut rngs[rng], heads * states));
+                let (b, c) = (of(1), of(2));
+                let a = draw_poles(poles, heads * states, &mut rngs[0]);
+                Some([Tensor::new([heads, states], a), b, c])
+            }
+            _ => None,
+        };
+        Self {
+            origin: &source.from,
+            heads,
+            rngs,
+            parameters,
+        }
+    }
+
+    /// The state before the first step: `[1, heads, K, V]` or `[heads, states]`.
+    pub fn zeros<T: Real>(&self) -> Tensor<T> {
+        match *self.origin {
+            Origin::LinearAttention { state: [k, v], .. } => Tensor::full([1, self.heads, k, v], T::ZERO),
+            Origin::DiagonalSsm { states, .. } => Tensor::full([self.heads, states], T::ZERO),
+            _ => Tensor::full([0], T::ZERO),
+        }
+    }
+
+    /// The next steps.
+    pub fn next(&mut self, steps: usize) -> Piece<f32> {
+        let heads = self.heads;
+        let [rng_q, rng_k, rng_v, rng_decay, rng_beta] = &mut self.rngs;
+        if let Origin::LinearAttention { op, gate, state } = self.origin {
+            let normal = |rng: &mut ChaCha8Rng, cols: usize| {
+                Tensor::new([steps, heads, cols], gaussian(rng, steps * heads * cols))
+            };
+            let [mut q, mut k] = [(rng_q, state[0]), (rng_k, state[0])].map(|(rng, cols)| normal(rng, cols));
+            l2_normalize(&mut q, L2_EPS as f32);
+            l2_normalize(&mut k, L2_EPS as f32);
+            let decay = match op {
+                Attention::Kda => vec![steps, heads, state[0]],
+                Attention::Gdn | Attention::SimpleGla => vec![steps, heads],
+            };
+            let numbers = decay.iter().product();
+            let beta = gaussian(rng_beta, steps * heads).into_iter().map(sigmoid);
+            return Piece::Attention {
+                q,
+                k,
+                v: normal(rng_v, state[1]),
+                decay: Tensor::new(decay, draw_decays(*gate, numbers, rng_decay)),
+                beta: (*op != Attention::SimpleGla).then(|| Tensor::new([steps, heads], beta.collect())),
+            };
+        }
+        // A row a step, so that the numbers do not depend on the pieces.
+        let drawn = gaussian(rng_decay, steps * heads);
+        let u = (0..heads).flat_map(|head| drawn[head..].iter().step_by(heads).copied());
+        Piece::Ssm {
+            u: Tensor::new([heads, steps], u.collect()),
+            parameters: self.parameters.clone().expect("drawn at the start"),
+        }
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn draw_decays(gate: Gate, len: usize, rng: &mut ChaCha8Rng) -> Vec<f32> {
+    match gate {
+        Gate::None => vec![0.0; len],
+        Gate::Mean(mean) => {
+            let size = Exp1.sample_iter(rng).take(len);
+            size.map(|size: f32| mean as f32 * size).collect()
+        }
+        Gate::Bound(bound) => {
+            let x = gaussian(rng, len).into_iter();
+            x.map(|x| bound as f32 * sigmoid(x)).collect()
+        }
+    }
+}
+
+fn draw_poles(poles: Poles, len: usize, rng: &mut ChaCha8Rng) -> Vec<f32> {
+    let uniform = |rng: &mut ChaCha8Rng| -> Vec<f64> { StandardUniform.sample_iter(rng).take(len).collect() };
+    match poles {
+        Poles::Normal(size) => gaussian(rng, len).into_iter().map(|x| x * size as f32).collect(),
+        Poles::Uniform(most) => uniform(rng).into_iter().map(|x| (x * most) as f32).collect(),
+        Poles::BelowOne([least, most]) => {
+            let below = |x: f64| (1.0 - least * (most / least).powf(x)) as f32;
+            uniform(rng).into_iter().map(below).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ATTENTION: fn(Attention, Gate) -> Origin = |op, gate| Origin::LinearAttention {
+        op,
+        gate,
+        state: [6, 10],
+    };
+
+    fn pieces(from: Origin, lengths: &[usize]) -> Vec<Piece<f32>> {
+        let experiment = Experiment {
+            shape: [3, 64],
+            ..Experiment::default()
+        };
+        let source = Source {
+            name: "source".into(),
+            from,
+        };
+        let mut inputs = Inputs::new(&experiment, &source, "draw-1");
+        lengths.iter().map(|&steps| inputs.next(steps)).collect()
+    }
+
+    /// Numbers of each kind, those of one step after those of the other.
+    fn numbers(pieces: &[Piece<f32>]) -> Vec<Vec<f32>> {
+        let mut all = vec![Vec::new(); 5];
+        for piece in pieces {
+            let mut add = |at: usize, data: &[f32]| all[at].extend_from_slice(data);
+            match piece {
+                Piece::Attention { q, k, v, decay, beta } => {
+                    let each = [Some(q), Some(k), Some(v), Some(decay), beta.as_ref()];
+                    let each = each.into_iter().enumerate();
+                    each.for_each(|(at, x)| add(at, x.map_or(&[], |x| &x.data)));
+                }
+                Piece::Ssm { u, .. } => {
+                    let steps = 0..u.cols();
+                    steps.for_each(|step| (0..u.rows()).for_each(|head| add(0, &u.row(head)[step..=step])));
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn numbers_do_not_depend_on_the_pieces() {
+        let poles = Poles::Uniform(0.9);
+        for from in [
+            ATTENTION(Attention::Gdn, Gate::Mean(-0.05)),
+            ATTENTION(Attention::Kda, Gate::Bound(-5.0)),
+            Origin::DiagonalSsm { poles, states: 4 },
+        ] {
+            let whole = numbers(&pieces(from.clone(), &[17]));
+            assert_eq!(whole, numbers(&pieces(from, &[1, 5, 11])));
+            assert!(whole[0].len() >= 3 * 17);
+        }
+    }
+
+    #[test]
+    fn gates_and_poles_are_where_they_should_be() {
+        let decays = |gate| numbers(&pieces(ATTENTION(Attention::Kda, gate), &[2000])).swap_remove(3);
+        let mean = |x: &[f32]| x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
+        assert!(decays(Gate::None).iter().all(|&g| g == 0.0));
+        // 36,000 numbers: the mean is off by a two-hundredth.
+        let exponential = decays(Gate::Mean(-0.05));
+        assert!((mean(&exponential) / -0.05 - 1.0).abs() < 0.03 && exponential.iter().all(|&g| g <= 0.0));
+        let bounded = decays(Gate::Bound(-5.0));
+        assert!((mean(&bounded) + 2.5).abs() < 0.05 && bounded.iter().all(|&g| (-5.0..0.0).contains(&g)));
+
+        let poles = |poles| {
+            let from = Origin::DiagonalSsm { poles, states: 1000 };
+            match pieces(from, &[1]).swap_remove(0) {
+                Piece::Ssm {
+                    parameters: [a, ..], ..
+                } => a.data,
+                Piece::Attention { .. } => Vec::new(),
+            }
+        };
+        let near = poles(Poles::BelowOne([1e-3, 1e-1]));
+        assert!(near.len() == 3000 && near.iter().all(|a| (0.8999..=0.9991).contains(a)));
+        // Half of them below the middle of the logarithms.
+        let half = near.iter().filter(|&&a| a > 0.99).count();
+        assert!((1350..1650).contains(&half), "{half}");
+        assert!(poles(Poles::Uniform(0.95)).iter().all(|a| (0.0..0.95).contains(a)));
+        let normal = poles(Poles::Normal(0.125));
+        assert!((mean(&normal.iter().map(|a| a * a).collect::<Vec<_>>()) * 64.0 - 1.0).abs() < 0.15);
+    }
+}

@@ -1,0 +1,300 @@
+//! A recipe of a recurrence: the form it is computed in, and what is rounded there.
+
+use std::sync::Arc;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::Rng;
+use reference::ops::diagonal_ssm::DiagonalSsm;
+use reference::ops::linear_attention as attention;
+use reference::ops::linear_attention::{Chunked, Decay, Intermediate, Inversion, Kv, Policy, Recurrent, State};
+use reference::ops::store::{Store, Token, Unrounded};
+use reference::{Real, Tensor};
+
+use super::PIECE;
+use super::inputs::Piece;
+use super::prefill::{PREFILLS, Prefill, prefill};
+use crate::experiment::source::{Origin, Source};
+use crate::experiment::{Form, Recipe, Round};
+use ulplab_core::error::did_you_mean;
+use ulplab_core::formats::{Codec, Direction, codec};
+use ulplab_core::pattern::{matches, matches_nothing};
+
+/// The offending text, and what is wrong with it.
+type Wrong = (String, String);
+
+/// A recipe made ready.
+pub struct Method {
+    form: Form,
+    rounds: Vec<Rounded>,
+    prefill: Option<&'static Prefill>,
+}
+
+/// What is rounded, and how.
+struct Rounded {
+    at: String,
+    codec: Arc<dyn Codec>,
+    direction: Direction,
+}
+
+/// What the state is called, stored between steps or carried between chunks.
+const STATE: &str = "state";
+const PARAMETERS: [&str; 3] = ["a", "b", "c"];
+
+impl Method {
+    /// Finds form and formats, and that they fit every source.
+    pub fn resolve(recipe: &Recipe, sources: &[Source]) -> Result<Self, Wrong> {
+        let form = recipe.form.clone().unwrap_or(Form::Recurrent);
+        let at = |place: &str, message: String| (place.to_string(), message);
+        let mut known = None;
+        match &form {
+            Form::Chunked(steps) if !(1..=PIECE).contains(steps) => {
+                let message = format!("chunks of {steps} steps, expected 1 to {PIECE}");
+                return Err(at(&recipe.name, message));
+            }
+            Form::Prefill(name) => {
+                let hint = did_you_mean(name, PREFILLS.iter().map(|prefill| prefill.name));
+                known = Some(prefill(name).ok_or_else(|| at(name, format!("unknown prefill '{name}'{hint}")))?);
+                if !recipe.rounds.is_empty() {
+                    let message = format!("the prefill '{name}' has its own rounding, expected no 'round'");
+                    return Err(at(&recipe.name, message));
+                }
+            }
+            _ => {}
+        }
+        for source in sources {
+            if places(&form, &source.from).is_none() {
+                let (form, name) = (self::name(&form), &source.name);
+                let message = format!("form '{form}' is not for source '{name}'");
+                return Err(at(&recipe.name, message));
+            }
+        }
+        let rounds = recipe
+            .rounds
+            .iter()
+            .map(|round| Rounded::resolve(round, &form, sources));
+        Ok(Self {
+            rounds: rounds.collect::<Result<_, _>>()?,
+            prefill: known,
+            form,
+        })
+    }
+
+    /// Takes the state over the steps of a piece, the first of which is `first`; gives the output. `random` is the stream
+    /// that stochastic rounding draws from.
+    pub fn run(
+        &self,
+        piece: &Piece<f32>,
+        state: &mut Tensor<f32>,
+        first: usize,
+        random: &ChaCha8Rng,
+    ) -> Result<Tensor<f32>, String> {
+        let stored: Vec<&Rounded> = self.rounds.iter().filter(|round| matches(&round.at, STATE)).collect();
+        let store = |at: Token, state: &mut [f32], cols: usize| {
+            let place = (at.head, first + at.token);
+            stored.iter().for_each(|round| round.round(state, cols, place, random));
+        };
+        let rounds = Rounds(&self.rounds, random);
+        match (piece, &self.form, self.prefill) {
+            (Piece::Attention { .. }, _, Some(prefill)) => attend(piece, &prefill.form(), state),
+            (Piece::Attention { .. }, Form::Chunked(chunk), _) => {
+                let form = Chunked {
+                    chunk: *chunk,
+                    inversion: Inversion::Substitution,
+                    policy: rounds,
+                };
+                attend(piece, &form, state)
+            }
+            (Piece::Attention { .. }, form, _) => {
+                let one_pass = *form == Form::OnePass;
+                match stored.is_empty() {
+                    true if one_pass => attend(piece, &Recurrent::ONE_PASS, state),
+                    true => attend(piece, &Recurrent::DEFINITION, state),
+                    false => attend(piece, &Recurrent { one_pass, store }, state),
+                }
+            }
+            (Piece::Ssm { parameters, u }, form, _) => {
+                let mut parameters = parameters.clone();
+                for (name, parameter) in PARAMETERS.into_iter().zip(&mut parameters) {
+                    let states = parameter.cols();
+                    rounds.round_named(name, &mut parameter.data, states);
+                }
+                match stored.is_empty() {
+                    true => scan(form, &parameters, u, state, &Unrounded),
+                    false => scan(form, &parameters, u, state, &store),
+                }
+            }
+        }
+    }
+}
+
+/// The definition, in whatever precision.
+pub fn exact<T: Real>(piece: &Piece<T>, state: &mut Tensor<T>) -> Result<Tensor<T>, String> {
+    match piece {
+        Piece::Attention { .. } => attend(piece, &Recurrent::DEFINITION, state),
+        Piece::Ssm { parameters, u } => scan(&Form::Recurrent, parameters, u, state, &Unrounded),
+    }
+}
+
+fn attend<T: Real>(
+    piece: &Piece<T>,
+    form: &impl attention::Form<T>,
+    state: &mut Tensor<T>,
+) -> Result<Tensor<T>, String> {
+    let Piece::Attention { q, k, v, decay, beta } = piece else {
+        return Err("no linear attention".into());
+    };
+    let inputs = attention::Inputs {
+        cu_seqlens: &[0, q.shape[0]],
+        q,
+        k,
+        v,
+        decay: match decay.shape.len() {
+            2 => Decay::Head(decay),
+            _ => Decay::Channel(decay),
+        },
+        beta: beta.as_ref(),
+        scale: T::from_f64((q.cols() as f64).powf(-0.5)),
+    };
+    let mut pool = State::<T, Kv>::new(state.clone())?;
+    let output = attention::forward(&inputs, form, &mut pool, None)?;
+    state.data.copy_from_slice(&pool.tensor().data);
+    Ok(output)
+}
+
+fn scan<T: Real>(
+    form: &Form,
+    [a, b, c]: &[Tensor<T>; 3],
+    u: &Tensor<T>,
+    state: &mut Tensor<T>,
+    store: &impl Store<T>,
+) -> Result<Tensor<T>, String> {
+    let ssm = DiagonalSsm { a, b, c };
+    match form {
+        Form::Folded => ssm.folded(u, state, store),
+        Form::Chunked(chunk) => ssm.chunked(u, state, *chunk),
+        _ => ssm.recurrent(u, state, store),
+    }
+}
+
+impl Rounded {
+    fn resolve(round: &Round, form: &Form, sources: &[Source]) -> Result<Self, Wrong> {
+        let at = |message: String| (round.at.clone(), message);
+        if round.segment.is_some() || round.role.is_some() || round.layers.is_some() || round.hadamard {
+            return Err(at(
+                "a recurrence is rounded by 'at', 'format' and 'direction' only".into()
+            ));
+        }
+        let codec = codec(&round.format).map_err(|message| (round.format.clone(), message))?;
+        let mut all = Vec::new();
+        for source in sources {
+            let places = places(form, &source.from).unwrap_or_default();
+            for (place, cols) in places.iter().filter(|(place, _)| matches(&round.at, place)) {
+                let fits = codec.check(*cols);
+                fits.map_err(|message| at(format!("{message} ('{place}' of source '{}')", source.name)))?;
+                let stepwise = !matches!(form, Form::Chunked(_));
+                if round.direction == Direction::Stochastic && !(stepwise && place == STATE) {
+                    return Err(at(format!(
+                        "stochastic rounding is for a state stored step by step, not for '{place}'"
+                    )));
+                }
+            }
+            all.extend(places.into_iter().map(|(place, _)| place));
+        }
+        if !all.iter().any(|place| matches(&round.at, place)) {
+            let what = format!("place of form '{}'", name(form));
+            return Err(at(matches_nothing(&what, &round.at, all.iter().map(String::as_str))));
+        }
+        if !round.direction.is_nearest() {
+            let directed = match codec.format() {
+                Some(format) => format.has_directions(),
+                None => Err(format!("record '{}' rounds to nearest only", round.format)),
+            };
+            directed.map_err(|message| (round.format.clone(), message))?;
+        }
+        Ok(Self {
+            at: round.at.clone(),
+            codec,
+            direction: round.direction,
+        })
+    }
+
+    /// Rounds rows of `cols` that belong to a head and a step.
+    fn round(&self, values: &mut [f32], cols: usize, (head, step): (usize, usize), random: &ChaCha8Rng) {
+        match (self.direction, self.codec.format()) {
+            (Direction::Nearest, _) | (_, None) => self.codec.round(values, cols),
+            (direction, Some(format)) => {
+                let mut random = random.clone();
+                random.set_stream(head as u64);
+                random.set_word_pos((step * values.len()) as u128);
+                let fill = |numbers: &mut [u32]| {
+                    let mut bytes = vec![0; 4 * numbers.len()];
+                    random.fill_bytes(&mut bytes);
+                    let words = bytes.as_chunks().0.iter();
+                    numbers
+                        .iter_mut()
+                        .zip(words)
+                        .for_each(|(number, word)| *number = u32::from_le_bytes(*word));
+                };
+                format.round_toward(direction, values, cols, fill);
+            }
+        }
+    }
+}
+
+/// Rounds the intermediates of a chunked form.
+struct Rounds<'a>(&'a [Rounded], &'a ChaCha8Rng);
+
+impl Rounds<'_> {
+    fn round_named(&self, name: &str, values: &mut [f32], cols: usize) {
+        let here = self.0.iter().filter(|round| matches(&round.at, name));
+        here.for_each(|round| round.round(values, cols, (0, 0), self.1));
+    }
+}
+
+impl Policy<f32> for Rounds<'_> {
+    fn round(&self, what: Intermediate, values: &mut [f32], cols: usize) {
+        if !self.0.is_empty() {
+            self.round_named(&snake_case(what), values, cols);
+        }
+    }
+}
+
+/// What a form can round of a source, and the channels of a row there (1 where they vary); none if the form is not for it.
+fn places(form: &Form, origin: &Origin) -> Option<Vec<(String, usize)>> {
+    let state = |cols| (STATE.to_string(), cols);
+    let parameters = |states| PARAMETERS.map(|name| (name.to_string(), states)).to_vec();
+    match (origin, form) {
+        (Origin::LinearAttention { state: [_, v], .. }, Form::Recurrent | Form::OnePass) => Some(vec![state(*v)]),
+        (Origin::LinearAttention { .. }, Form::Chunked(_)) => {
+            Some(Intermediate::ALL.map(|what| (snake_case(what), 1)).to_vec())
+        }
+        (Origin::LinearAttention { .. }, Form::Prefill(_)) => Some(Vec::new()),
+        (Origin::DiagonalSsm { states, .. }, Form::Recurrent | Form::Folded) => {
+            Some([parameters(*states), vec![state(*states)]].concat())
+        }
+        (Origin::DiagonalSsm { states, .. }, Form::Chunked(_)) => Some(parameters(*states)),
+        _ => None,
+    }
+}
+
+/// `StateOperand` as `state_operand`.
+fn snake_case(what: Intermediate) -> String {
+    let mut name = String::new();
+    for c in format!("{what:?}").chars() {
+        if c.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_lowercase());
+    }
+    name
+}
+
+fn name(form: &Form) -> &'static str {
+    match form {
+        Form::Recurrent => "recurrent",
+        Form::OnePass => "one_pass",
+        Form::Folded => "folded",
+        Form::Chunked(_) => "chunked",
+        Form::Prefill(_) => "prefill",
+    }
+}

@@ -1,0 +1,146 @@
+//! Where published prefill kernels of linear attention round: a table of what each keeps in which dtype.
+//!
+//! What is not in the table is f32. Products are summed in f32, as tensor cores do to a few last places. A decay always
+//! goes into an operand before it is rounded; kernels of GDN, whose decay is one number, may also apply it to the sum.
+
+use reference::ops::linear_attention::Intermediate::{self, *};
+use reference::ops::linear_attention::{Chunked, Inversion, Policy};
+
+use ulplab_core::formats::{BF16, Element, F16};
+
+/// A dtype narrower than f32.
+#[derive(Clone, Copy, Debug)]
+pub enum Narrow {
+    /// Stored: through its bytes, rounded as the element rounds.
+    Stored(&'static Element),
+    /// Operands of tensor cores in TF32: f32 less its last 13 bits, which the hardware does not read.
+    Tf32,
+}
+
+const B: Narrow = Narrow::Stored(&BF16);
+const H: Narrow = Narrow::Stored(&F16);
+
+/// A published kernel's chunked form, for inputs in bf16.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefill {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub chunk: usize,
+    pub inversion: Inversion,
+    pub rounds: &'static [(Intermediate, Narrow)],
+}
+
+/// All of them.
+pub const PREFILLS: &[Prefill] = &[
+    Prefill {
+        name: "fla",
+        doc: "flash-linear-attention 0.6.0, Triton: state carried in f32, all that goes through memory in bf16",
+        chunk: 64,
+        inversion: Inversion::Substitution,
+        rounds: &[
+            (Query, B),
+            (Key, B),
+            (P, B),
+            (InverseOperand, Narrow::Tf32),
+            (Inverse, B),
+            (BetaValue, B),
+            (BetaKey, B),
+            (U, B),
+            (W, B),
+            (DecayedQuery, B),
+            (DecayedKey, B),
+            (StateOperand, B),
+            (PseudoValue, B),
+            (Output, B),
+        ],
+    },
+    Prefill {
+        name: "cula",
+        doc: "cuLA on Hopper, C++: A and P from TF32, inverse in f16, U and accumulators on the chip in f32",
+        chunk: 64,
+        inversion: Inversion::Substitution,
+        rounds: &[
+            (Query, B),
+            (Key, B),
+            (ScoreOperand, Narrow::Tf32),
+            (A, H),
+            (P, B),
+            (InverseOperand, H),
+            (Inverse, H),
+            (BetaValue, B),
+            (BetaKey, B),
+            (W, B),
+            (DecayedQuery, B),
+            (DecayedKey, B),
+            (StateOperand, B),
+            (PseudoValue, B),
+            (Output, B),
+        ],
+    },
+    Prefill {
+        name: "flash_kda",
+        doc: "FlashKDA: chunks of 16, inverse by a Neumann product in f16, state carried in bf16",
+        chunk: 16,
+        inversion: Inversion::Neumann,
+        rounds: &[
+            (Query, B),
+            (Key, B),
+            (Beta, B),
+            (ScoreOperand, B),
+            (A, H),
+            (P, B),
+            (InverseOperand, H),
+            (Inverse, H),
+            (BetaValue, B),
+            (BetaKey, B),
+            (W, B),
+            (DecayedQuery, B),
+            (DecayedKey, B),
+            (StateOperand, B),
+            (PseudoValue, B),
+            (State, B),
+            (Output, B),
+        ],
+    },
+];
+
+/// The prefill of this name.
+pub fn prefill(name: &str) -> Option<&'static Prefill> {
+    PREFILLS.iter().find(|prefill| prefill.name == name)
+}
+
+impl Prefill {
+    /// The form that rounds so.
+    pub fn form(self) -> Chunked<Self> {
+        Chunked {
+            chunk: self.chunk,
+            inversion: self.inversion,
+            policy: self,
+        }
+    }
+}
+
+impl Policy<f32> for Prefill {
+    fn round(&self, what: Intermediate, values: &mut [f32], _: usize) {
+        if let Some((_, narrow)) = self.rounds.iter().find(|(at, _)| *at == what) {
+            narrow.round(values);
+        }
+    }
+
+    /// In f32.
+    fn add_decay(&self, sum: f64, decay: f64) -> f64 {
+        f64::from(sum as f32 + decay as f32)
+    }
+}
+
+impl Narrow {
+    /// Rounds values in place.
+    pub fn round(self, values: &mut [f32]) {
+        match self {
+            Self::Stored(element) => values.iter_mut().for_each(|x| *x = element.decode(element.encode(*x))),
+            Self::Tf32 => values
+                .iter_mut()
+                .for_each(|x| *x = f32::from_bits(x.to_bits() & !0x1fff)),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Who computes what is compared with the reference: its own path with something rounded, or kernels.
+
+use reference::paths::swap_ffn::{Decisions, Model, RouterForm, State};
+use reference::{Plain, Tensor};
+
+use super::method::{Forced, Method};
+use super::sizes::Inputs;
+use ulplab_core::ops::call::Runner;
+use ulplab_core::ops::swap_ffn::{Part, Resident};
+
+/// Whether a row's gate is open, and its bank.
+pub type Own = (bool, u8);
+
+/// A model that decides.
+pub enum Candidate<'a> {
+    /// The reference's path by a recipe.
+    Emulated { model: Box<Model<f32>>, method: &'a Method },
+    Kernels {
+        model: Box<Resident>,
+        runner: &'a dyn Runner,
+    },
+}
+
+impl<'a> Candidate<'a> {
+    pub fn new(inputs: &Inputs, method: &'a Method) -> Result<Self, String> {
+        let config = method.config(inputs.config());
+        let Some(kernels) = &method.kernels else {
+            let mut rounding = method;
+            let model = Box::new(inputs.model(config, &mut rounding));
+            return Ok(Self::Emulated { model, method });
+        };
+        let unfolded = reference::paths::swap_ffn::Config {
+            router: RouterForm::Unfolded,
+            ..config
+        };
+        let model: Model<f32> = inputs.model(unfolded, &mut Plain);
+        Ok(Self::Kernels {
+            model: Box::new(Resident::new(&model, kernels.e4m3)?),
+            runner: &*kernels.runner,
+        })
+    }
+
+    /// One event on x and the state, with the decisions that are given as far as it can be told what to do; its own.
+    pub fn event(
+        &mut self,
+        x: &mut Tensor<f32>,
+        state: &mut State<f32>,
+        event: usize,
+        given: &Decisions<f64>,
+    ) -> Result<Vec<Own>, String> {
+        match self {
+            Self::Emulated { model, method } => {
+                let mut forced = Forced::new(Some(method), given);
+                (method.event)(model, x, state, event, &mut forced)?;
+                Ok(forced.own())
+            }
+            Self::Kernels { model, runner } => {
+                let left = model.run(*runner, Part::Event, x, state)?;
+                *x = left.x;
+                Ok(left.decisions.concat())
+            }
+        }
+    }
+
+    /// What it would decide on x.
+    pub fn decide(
+        &mut self,
+        x: &Tensor<f32>,
+        state: &State<f32>,
+        event: usize,
+        given: &Decisions<f64>,
+    ) -> Result<Vec<Own>, String> {
+        let mut state = state.clone();
+        match self {
+            Self::Emulated { model, method } => {
+                let mut forced = Forced::new(Some(method), given);
+                model.exchange(&mut x.clone(), &mut state, event, &mut forced)?;
+                Ok(forced.own())
+            }
+            Self::Kernels { model, runner } => {
+                Ok(model.run(*runner, Part::Exchange, x, &mut state)?.decisions.concat())
+            }
+        }
+    }
+
+    /// Whether x after an event is what comes of the given decisions, whatever its own were.
+    pub fn follows(&self) -> bool {
+        matches!(self, Self::Emulated { .. })
+    }
+
+    /// A token, running free: delta, and what was decided in every event.
+    pub fn token(
+        &mut self,
+        x_in: &Tensor<f32>,
+        state: &mut State<f32>,
+        events: usize,
+    ) -> Result<(Vec<f32>, Vec<Vec<Own>>), String> {
+        let done = match self {
+            Self::Emulated { model, method } => {
+                let mut rounding: &Method = method;
+                let mut x = model.spread(x_in, state, &mut rounding)?;
+                let decisions = (0..events).map(|event| {
+                    let decisions = (method.event)(model, &mut x, state, event, &mut rounding)?;
+                    Ok(decisions.gate.into_iter().zip(decisions.bank).collect())
+                });
+                let decisions = decisions.collect::<Result<_, String>>()?;
+                (model.collapse(&x, state, &mut rounding)?.data, decisions)
+            }
+            Self::Kernels { model, runner } => {
+                let left = model.run(*runner, Part::Token, x_in, state)?;
+                (left.delta, left.decisions)
+            }
+        };
+        state.tokens += 1;
+        Ok(done)
+    }
+}

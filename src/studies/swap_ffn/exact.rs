@@ -1,0 +1,120 @@
+//! What the reference in f64 does in a window: all that candidates are compared with.
+
+use rayon::prelude::*;
+use reference::paths::swap_ffn::{Decisions, Model, State};
+use reference::{Plain, Real, Tensor};
+
+use super::sizes::Inputs;
+use super::{decided, is_checkpoint};
+use crate::experiment::Experiment;
+use crate::experiment::source::{Origin, Source};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::metrics::Decided;
+
+/// A source's run, token by token.
+pub struct Path {
+    pub(super) tokens: Vec<Token>,
+}
+
+pub(super) struct Token {
+    /// Of every event, row by row.
+    pub decisions: Vec<Vec<Decided>>,
+    pub delta: Vec<f64>,
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// More of a token, where runs are compared.
+pub(super) struct Checkpoint {
+    /// The token's events, one by one.
+    pub events: Vec<Known>,
+    pub map: Vec<u8>,
+    pub ram: Vec<f64>,
+}
+
+/// An event, computed in f64 from numbers in f32.
+pub(super) struct Known {
+    /// Before it.
+    pub state: State<f32>,
+    pub x: Tensor<f32>,
+    pub decisions: Decisions<f64>,
+    pub after: Tensor<f64>,
+}
+
+/// What every source gives in a window.
+pub fn exact(experiment: &Experiment, window: &str) -> Result<Vec<Path>> {
+    let walk = |source: &Source| match &source.from {
+        Origin::SwapFfn(sizes) => walk(
+            &Inputs::new(experiment, &source.name, sizes, window),
+            experiment.shape[1],
+        )
+        .map_err(|why| Error::Reference(format!("source '{}', window {window}: {why}", source.name))),
+        other => Err(Error::Usage(format!(
+            "source '{}': {other:?} is not a Swap-FFN model",
+            source.name
+        ))),
+    };
+    experiment.sources.par_iter().map(walk).collect()
+}
+
+fn walk(inputs: &Inputs, tokens: usize) -> Result<Path, String> {
+    let model: Model<f64> = inputs.model(*inputs.config(), &mut Plain);
+    let mut state = inputs.state()?;
+    let tokens = (0..tokens).map(|at| token(inputs, &model, &mut state, at));
+    Ok(Path {
+        tokens: tokens.collect::<Result<_, _>>()?,
+    })
+}
+
+fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize) -> Result<Token, String> {
+    let mut x = model.spread(&inputs.token(at), state, &mut Plain)?;
+    let mut taught = is_checkpoint(at + 1).then(Vec::new);
+    let mut decisions = Vec::new();
+    for event in 0..inputs.config().n_events {
+        if let Some(taught) = &mut taught {
+            taught.push(known(model, &x, state, event)?);
+        }
+        decisions.push(decided(&model.event(&mut x, state, event, &mut Plain)?).collect());
+    }
+    let delta = model.collapse(&x, state, &mut Plain)?.data;
+    state.tokens += 1;
+    // A reference that is not finite can judge nothing.
+    if let Some(first) = delta.iter().position(|x| !x.is_finite()) {
+        return Err(format!("delta [{first}] of token {at} is {}", delta[first]));
+    }
+    let checkpoint = taught.map(|events| Checkpoint {
+        events,
+        map: state.map.clone(),
+        ram: state.ram.data.clone(),
+    });
+    Ok(Token {
+        decisions,
+        delta,
+        checkpoint,
+    })
+}
+
+/// One event from the state as f32 has it.
+fn known(model: &Model<f64>, x: &Tensor<f64>, state: &State<f64>, event: usize) -> Result<Known, String> {
+    let (x, state): (Tensor<f32>, State<f32>) = (cast(x), cast_state(state));
+    let mut after = cast(&x);
+    let decisions = model.event(&mut after, &mut cast_state(&state), event, &mut Plain)?;
+    Ok(Known {
+        state,
+        x,
+        decisions,
+        after,
+    })
+}
+
+fn cast<T: Real, U: Real>(x: &Tensor<T>) -> Tensor<U> {
+    let data = x.data.iter().map(|&x| U::from_f64(x.into()));
+    Tensor::new(x.shape.clone(), data.collect())
+}
+
+fn cast_state<T: Real, U: Real>(state: &State<T>) -> State<U> {
+    State {
+        ram: cast(&state.ram),
+        map: state.map.clone(),
+        tokens: state.tokens,
+    }
+}

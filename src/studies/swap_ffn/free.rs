@@ -1,0 +1,89 @@
+//! The cumulative phase: the candidate runs free over all tokens.
+
+use reference::paths::swap_ffn::{State, decode};
+
+use super::candidate::Candidate;
+use super::exact::Checkpoint;
+use super::sizes::Inputs;
+use super::{FIRST, Method, Path, at};
+use crate::studies::model::probe::records;
+use ulplab_core::metrics::{Decided, Decisions, History, Pair};
+use ulplab_core::record::Record;
+
+/// At every checkpoint: decisions and delta since the one before, histories and maps, banks; and the decisions of the first
+/// token, event by event.
+pub(super) fn measure(
+    blank: &Record,
+    source: &str,
+    inputs: &Inputs,
+    method: &Method,
+    want: &Path,
+) -> Result<Vec<Record>, String> {
+    let mut candidate = Candidate::new(inputs, method)?;
+    let mut state = inputs.state()?;
+    let mut same = vec![true; state.map.len()];
+    let mut since = Since::new(method);
+    let mut all = Vec::new();
+    for (token, known) in want.tokens.iter().enumerate() {
+        let (delta, decisions) = candidate.token(&inputs.token(token), &mut state, known.decisions.len())?;
+        for (event, (known, own)) in known.decisions.iter().zip(&decisions).enumerate() {
+            let mut here = Decisions::new(method.margin);
+            for ((&want, &(open, bank)), same) in known.iter().zip(own).zip(&mut same) {
+                let got = Decided { open, bank, ..want };
+                *same &= want.agrees(got);
+                since.decisions.add(want, got);
+                here.add(want, got);
+            }
+            if token == 0 {
+                let place = Record {
+                    layer: Some(event as u32),
+                    site: format!("{source}.{FIRST}"),
+                    ..blank.clone()
+                };
+                all.extend(records(&place, &here, &[]));
+            }
+        }
+        since.got.extend(delta);
+        since.want.extend(&known.delta);
+        if let Some(checkpoint) = &known.checkpoint {
+            let since = std::mem::replace(&mut since, Since::new(method));
+            let place = |what| at(blank, source, what, token + 1);
+            all.extend(records(&place("decisions"), &since.decisions, &[]));
+            all.extend(records(&place("lanes"), &history(checkpoint, &state, &same), &[]));
+            let ram = Pair::new(&checkpoint.ram, &state.ram.data);
+            all.extend(records(&place("ram"), &ram, &state.ram.shape));
+            let delta = Pair::new(&since.want, &since.got);
+            all.extend(records(&place("delta"), &delta, &[since.want.len()]));
+        }
+    }
+    Ok(all)
+}
+
+/// What has come since the last checkpoint.
+struct Since {
+    decisions: Decisions,
+    want: Vec<f64>,
+    got: Vec<f32>,
+}
+
+impl Since {
+    fn new(method: &Method) -> Self {
+        Self {
+            decisions: Decisions::new(method.margin),
+            want: Vec::new(),
+            got: Vec::new(),
+        }
+    }
+}
+
+fn history(want: &Checkpoint, got: &State<f32>, same: &[bool]) -> History {
+    let lanes = want.map.iter().zip(&got.map).map(|(&want, &got)| {
+        let lanes = decode(want).into_iter().zip(decode(got));
+        lanes.filter(|(want, got)| want != got).count() as u64
+    });
+    History {
+        cores: same.len() as u64,
+        same: same.iter().filter(|same| **same).count() as u64,
+        lanes: lanes.sum(),
+    }
+}

@@ -1,0 +1,175 @@
+//! A recipe of Swap-FFN: what is rounded on the way, and how the router decides.
+
+use std::sync::Arc;
+
+use reference::paths::swap_ffn::{Config, DecisionRule, Decisions, Model, RouterForm, SITES, State};
+use reference::{Choice, Numerics, Site, SiteKind, Tensor};
+
+use super::candidate::Own;
+use crate::backend::cuda::runner::Worker;
+use crate::backend::stand_in::chosen;
+use crate::experiment;
+use crate::experiment::source::{Origin, Source};
+use crate::experiment::{DecidesOn, Recipe, Round, Router};
+use ulplab_core::formats::{Codec, codec};
+use ulplab_core::ops::call::Runner;
+use ulplab_core::pattern::{matches, matches_nothing};
+
+/// The offending text, and what is wrong with it.
+type Wrong = (String, String);
+
+/// One event of a model, as [`Model::event`].
+pub type Event =
+    fn(&Model<f32>, &mut Tensor<f32>, &mut State<f32>, usize, &mut dyn Numerics<f32>) -> Result<Decisions<f32>, String>;
+
+/// A recipe made ready.
+pub struct Method {
+    rounds: Vec<(String, Arc<dyn Codec>)>,
+    router: Router,
+    /// The margin outside which no decision may fall otherwise.
+    pub margin: f64,
+    /// How an event is computed: another function is a fault that the gates must notice.
+    pub event: Event,
+    /// What computes all of it in the place of the reference.
+    pub kernels: Option<Kernels>,
+}
+
+/// Kernels of the path.
+pub struct Kernels {
+    pub runner: Box<dyn Runner>,
+    /// Whether operands of products are E4M3 with a scale for each row, or bf16.
+    pub e4m3: bool,
+}
+
+impl Method {
+    /// Finds formats and sites, and that they fit every source.
+    pub fn resolve(recipe: &Recipe, sources: &[Source]) -> Result<Self, Wrong> {
+        let rounds = recipe.rounds.iter().map(|round| resolve(round, sources));
+        let margin = recipe.margin.unwrap_or(0.0);
+        if !(margin.is_finite() && margin >= 0.0) {
+            let message = format!("margin = {margin}, expected a number from 0 on");
+            return Err((recipe.name.clone(), message));
+        }
+        Ok(Self {
+            rounds: rounds.collect::<Result<_, _>>()?,
+            router: recipe.router.unwrap_or_default(),
+            margin,
+            event: Model::event,
+            kernels: kernels(recipe)?,
+        })
+    }
+
+    /// The configuration with the recipe's reading of the router.
+    pub fn config(&self, config: &Config) -> Config {
+        let router = match self.router.form {
+            experiment::RouterForm::Folded => RouterForm::Folded,
+            experiment::RouterForm::Unfolded => RouterForm::Unfolded,
+        };
+        let decision = match self.router.decides_on {
+            DecidesOn::Logits => DecisionRule::Logits,
+            DecidesOn::Probabilities => DecisionRule::Probabilities,
+        };
+        Config {
+            router,
+            decision,
+            ..*config
+        }
+    }
+
+    fn round(&self, site: &Site, tensor: &mut Tensor<f32>) {
+        let cols = tensor.cols();
+        let here = self.rounds.iter().filter(|(at, _)| matches(at, site.name));
+        here.for_each(|(_, codec)| codec.round(&mut tensor.data, cols));
+    }
+}
+
+/// Rounds, and lets the candidate decide.
+impl Numerics<f32> for &Method {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        self.round(site, tensor);
+    }
+}
+
+/// What is named in the place of the reference.
+fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Wrong> {
+    let e4m3 = match recipe.format.as_deref() {
+        None | Some("bf16") => false,
+        Some("e4m3/token:f32") => true,
+        Some(other) => {
+            let message = format!("operands of kernels are 'bf16' or 'e4m3/token:f32', not '{other}'");
+            return Err((other.into(), message));
+        }
+    };
+    let chosen = chosen(recipe, &["swap_ffn"])?;
+    Ok((!chosen.is_empty()).then(|| Kernels {
+        runner: Box::new(Worker::start(chosen)),
+        e4m3,
+    }))
+}
+
+/// Gate and bank of every row.
+type Chosen = [Vec<i32>; 2];
+
+/// Rounds, keeps what the candidate would decide, and has it do what the reference decided.
+pub struct Forced<'a> {
+    /// None rounds nothing.
+    method: Option<&'a Method>,
+    given: Chosen,
+    own: Chosen,
+}
+
+impl<'a> Forced<'a> {
+    pub fn new(method: Option<&'a Method>, given: &Decisions<f64>) -> Self {
+        let gates = given.gate.iter().map(|&gate| i32::from(gate));
+        let banks = given.bank.iter().map(|&bank| i32::from(bank));
+        Self {
+            method,
+            given: [gates.collect(), banks.collect()],
+            own: Default::default(),
+        }
+    }
+
+    /// What the candidate would decide, row by row.
+    pub fn own(&self) -> Vec<Own> {
+        let [gates, banks] = &self.own;
+        gates
+            .iter()
+            .zip(banks)
+            .map(|(&gate, &bank)| (gate == 1, bank as u8))
+            .collect()
+    }
+}
+
+impl Numerics<f32> for Forced<'_> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        if let Some(method) = self.method {
+            method.round(site, tensor);
+        }
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+        let what = usize::from(site.name == "router.bank");
+        self.own[what] = std::mem::replace(&mut choice.indices, self.given[what].clone());
+    }
+}
+
+fn resolve(round: &Round, sources: &[Source]) -> Result<(String, Arc<dyn Codec>), Wrong> {
+    let at = |message: String| (round.at.clone(), message);
+    if round.segment.is_some() || round.role.is_some() || round.layers.is_some() || round.hadamard {
+        return Err(at("Swap-FFN is rounded by 'at' and 'format' only".into()));
+    }
+    let codec = codec(&round.format).map_err(|message| (round.format.clone(), message))?;
+    let tensors = || SITES.iter().filter(|site| site.kind == SiteKind::Tensor);
+    if !tensors().any(|site| matches(&round.at, site.name)) {
+        let names = tensors().map(|site| site.name);
+        return Err(at(matches_nothing("tensor site of Swap-FFN", &round.at, names)));
+    }
+    for source in sources {
+        let Origin::SwapFfn(sizes) = &source.from else { continue };
+        for site in tensors().filter(|site| matches(&round.at, site.name)) {
+            let fits = codec.check(sizes.config().site_cols(site));
+            fits.map_err(|message| at(format!("{message} ('{}' of source '{}')", site.name, source.name)))?;
+        }
+    }
+    Ok((round.at.clone(), codec))
+}

@@ -1,0 +1,203 @@
+//! A source that is a Swap-FFN model: its sizes and readings, and the numbers it is made of.
+
+use std::convert::Infallible;
+
+use reference::paths::Weights;
+use reference::paths::swap_ffn::{BANKS, Config, Initial, LaneRule, Model, State};
+use reference::{Numerics, Real, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::Experiment;
+use ulplab_core::ops::data::round_to_bf16;
+use ulplab_core::random::{gaussian, stream};
+
+/// More numbers in one tensor are a slip.
+const MOST_NUMBERS: usize = 1 << 28;
+
+/// A Swap-FFN model with drawn weights. What is not given is as in the source that defines the path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sizes {
+    pub d_model: usize,
+    pub d_ff: usize,
+    pub core_count: usize,
+    pub n_events: usize,
+    pub k_ffn: usize,
+    pub d_router: usize,
+    pub collapse_k: usize,
+    pub collapse_r: usize,
+    /// Whether an FFN step adds to x.
+    pub residual: bool,
+    pub lane_rule: Lanes,
+}
+
+/// What an exchange does to a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Lanes {
+    Transposition,
+    MoveToFront,
+    Literal,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        let Config {
+            d_model,
+            d_ff,
+            core_count,
+            n_events,
+            k_ffn,
+            d_router,
+            collapse_k,
+            collapse_r,
+            residual,
+            ..
+        } = Config::STANDARD;
+        Self {
+            d_model,
+            d_ff,
+            core_count,
+            n_events,
+            k_ffn,
+            d_router,
+            collapse_k,
+            collapse_r,
+            residual,
+            lane_rule: Lanes::Transposition,
+        }
+    }
+}
+
+impl Sizes {
+    /// The reference's configuration.
+    pub fn config(&self) -> Config {
+        Config {
+            d_model: self.d_model,
+            d_ff: self.d_ff,
+            core_count: self.core_count,
+            n_events: self.n_events,
+            k_ffn: self.k_ffn,
+            d_router: self.d_router,
+            collapse_k: self.collapse_k,
+            collapse_r: self.collapse_r,
+            residual: self.residual,
+            lane_rule: match self.lane_rule {
+                Lanes::Transposition => LaneRule::Transposition,
+                Lanes::MoveToFront => LaneRule::MoveToFront,
+                Lanes::Literal => LaneRule::Literal,
+            },
+            ..Config::STANDARD
+        }
+    }
+
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        self.config().check()?;
+        if self.n_events == 0 {
+            return Err("n_events is 0, expected decisions to compare".into());
+        }
+        let Self {
+            d_model,
+            d_ff,
+            core_count,
+            ..
+        } = *self;
+        let tensors: [(&str, &[usize]); 6] = [
+            ("d_ff × d_model", &[d_ff, d_model]),
+            ("core_count × 4 × d_model", &[core_count, BANKS, d_model]),
+            ("core_count × d_ff", &[core_count, d_ff]),
+            ("d_router × d_model", &[self.d_router, d_model]),
+            (
+                "collapse_k × collapse_r × d_model",
+                &[self.collapse_k, self.collapse_r, d_model],
+            ),
+            ("collapse_k × core_count", &[self.collapse_k, core_count]),
+        ];
+        let len = |shape: &[usize]| shape.iter().try_fold(1usize, |len, size| len.checked_mul(*size));
+        let large = |shape: &[usize]| len(shape).is_none_or(|len| len > MOST_NUMBERS);
+        match tensors.iter().find(|(_, shape)| large(shape)) {
+            Some((what, shape)) => Err(format!("{what} is {shape:?}, expected at most {MOST_NUMBERS} numbers")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a source draws in a window, all in bf16's set: weights, tokens and the banks before the first token.
+pub struct Inputs<'a> {
+    config: Config,
+    seed: u64,
+    sequences: usize,
+    /// What the streams of random numbers are named by.
+    purpose: [&'a str; 2],
+}
+
+impl<'a> Inputs<'a> {
+    pub fn new(experiment: &Experiment, name: &'a str, sizes: &Sizes, window: &'a str) -> Self {
+        Self {
+            config: sizes.config(),
+            seed: experiment.seed,
+            sequences: experiment.shape[0],
+            purpose: [name, window],
+        }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Its own stream for everything, so that numbers do not depend on the order of work.
+    fn draw(&self, what: &str, len: usize) -> Vec<f32> {
+        let [source, window] = self.purpose;
+        gaussian(&mut stream(self.seed, &format!("{source}/{window}/{what}")), len)
+    }
+
+    fn tensor<T: Real>(&self, what: &str, shape: &[usize]) -> Tensor<T> {
+        let drawn = stored(self.draw(what, shape.iter().product()));
+        Tensor::new(shape, drawn.into_iter().map(|x| T::from_f64(x.into())).collect())
+    }
+
+    /// The model, read as a recipe has it.
+    pub fn model<T: Real>(&self, config: Config, numerics: &mut dyn Numerics<T>) -> Model<T> {
+        let draw = |name: &str, len: usize| self.draw(name, len);
+        let initial = Initial {
+            config: &self.config,
+            draw,
+        };
+        let Ok(model) = Model::load(config, &mut Stored(initial), numerics);
+        model
+    }
+
+    /// The state before the first token.
+    pub fn state<T: Real>(&self) -> Result<State<T>, String> {
+        let shape = [self.sequences, self.config.core_count, BANKS, self.config.d_model];
+        State::new(&self.config, self.tensor("ram", &shape))
+    }
+
+    /// Tokens of all sequences at a time.
+    pub fn token<T: Real>(&self, at: usize) -> Tensor<T> {
+        self.tensor(&format!("token {at}"), &[self.sequences, self.config.d_model])
+    }
+}
+
+/// Weights as they are stored.
+struct Stored<W>(W);
+
+impl<W: Weights<Error = Infallible>> Weights for Stored<W> {
+    type Error = Infallible;
+
+    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Infallible> {
+        self.0.floats(name, shape).map(stored)
+    }
+
+    fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Infallible> {
+        self.0.integers(name, shape)
+    }
+}
+
+/// In bf16.
+fn stored(mut values: Vec<f32>) -> Vec<f32> {
+    round_to_bf16(&mut values);
+    values
+}

@@ -1,0 +1,77 @@
+//! The local phase: every event from the reference's state, with the reference's decisions.
+
+use super::candidate::{Candidate, Own};
+use super::exact::Checkpoint;
+use super::sizes::Inputs;
+use super::{Known, Method, Path, at, decided};
+use crate::studies::model::probe::records;
+use ulplab_core::metrics::{Decided, Decisions, Pair};
+use ulplab_core::record::Record;
+
+/// At every checkpoint, over the token's events: what the candidate decides, what it would decide next on the x it made,
+/// and that x. A candidate that cannot be told what to do is compared in what comes of a decision where it was the reference's.
+pub(super) fn measure(
+    blank: &Record,
+    source: &str,
+    inputs: &Inputs,
+    method: &Method,
+    want: &Path,
+) -> Result<Vec<Record>, String> {
+    let mut candidate = Candidate::new(inputs, method)?;
+    let mut all = Vec::new();
+    for (token, known) in want.tokens.iter().enumerate() {
+        let Some(checkpoint) = &known.checkpoint else { continue };
+        let found = walk(&mut candidate, method.margin, checkpoint)?;
+        let pair = Pair::new(&found.want, &found.got);
+        let place = |what| at(blank, source, what, token + 1);
+        all.extend(records(&place("decisions"), &found.decisions, &[]));
+        all.extend(records(&place("next"), &found.next, &[]));
+        all.extend(records(&place("x"), &pair, &[found.want.len()]));
+    }
+    Ok(all)
+}
+
+/// The events of a token.
+struct Found {
+    decisions: Decisions,
+    next: Decisions,
+    want: Vec<f64>,
+    got: Vec<f32>,
+}
+
+fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<Found, String> {
+    let mut found = Found {
+        decisions: Decisions::new(margin),
+        next: Decisions::new(margin),
+        want: Vec::new(),
+        got: Vec::new(),
+    };
+    for (event, known) in checkpoint.events.iter().enumerate() {
+        let (mut x, mut after) = (known.x.clone(), known.state.clone());
+        let own = candidate.event(&mut x, &mut after, event, &known.decisions)?;
+        let agree = compare(&mut found.decisions, known, &own, None);
+        let followed: Vec<bool> = agree.into_iter().map(|agrees| agrees || candidate.follows()).collect();
+        for row in (0..x.rows()).filter(|row| followed[*row]) {
+            found.want.extend(known.after.row(row));
+            found.got.extend(x.row(row));
+        }
+        if let Some(next) = checkpoint.events.get(event + 1) {
+            let own = candidate.decide(&x, &after, event + 1, &next.decisions)?;
+            compare(&mut found.next, next, &own, Some(&followed));
+        }
+    }
+    Ok(found)
+}
+
+/// Adds the decisions of those rows, or of all; which of all agree.
+fn compare(decisions: &mut Decisions, known: &Known, own: &[Own], rows: Option<&[bool]>) -> Vec<bool> {
+    let pairs = decided(&known.decisions).zip(own).enumerate();
+    let pairs = pairs.map(|(row, (want, &(open, bank)))| {
+        let got = Decided { open, bank, ..want };
+        if rows.is_none_or(|rows| rows[row]) {
+            decisions.add(want, got);
+        }
+        want.agrees(got)
+    });
+    pairs.collect()
+}
