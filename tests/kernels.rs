@@ -48,7 +48,7 @@ use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{bf16_bytes, f32_bytes};
 use ulplab::ops::judge::Judge;
 use ulplab::ops::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
-use ulplab::studies::execute::Text;
+use ulplab::studies::Text;
 use ulplab::studies::kernels::sites;
 
 fn datasets() -> Manifest {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ulplab::experiment::Experiment;
+use ulplab::experiment::file::ExperimentFile;
+use ulplab::studies;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -114,7 +115,10 @@ fn every_source_file_is_declared() {
 fn every_experiment_parses() {
     let experiment =
         |file: &PathBuf| file.starts_with("experiments") && file.parent() == Some(Path::new("experiments"));
-    let parse = |file: &PathBuf| ulplab::dataset::parse_toml::<Experiment>(file, &read(file)).err();
+    let parse = |file: &PathBuf| {
+        let file = ExperimentFile::read(&Path::new(ROOT).join(file), &[]);
+        file.and_then(|file| studies::parse(&file)).err()
+    };
     let files = with_extension(&["toml"]).into_iter().filter(experiment);
     none(
         "not an experiment",

@@ -8,11 +8,12 @@ use reference::{Choice, Numerics, Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::experiment::Rule;
-use ulplab::experiment::load::Source;
+use ulplab::experiment::file::ExperimentFile;
 use ulplab::formats::{Codec, Encoded, codec};
 use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::record::{Phase, Record};
 use ulplab::run::summary::summarize;
+use ulplab::studies;
 use ulplab::studies::model::probe::{Probe, Recorder, Trace};
 
 /// A cache of one record whose bytes are damaged between write and read.
@@ -52,8 +53,8 @@ fn setting() -> &'static Setting {
         let mut checkpoint = Checkpoint::open(&datasets.checkpoint("dsv4-mini").unwrap()).unwrap();
         let model: Model<f32> = Model::load(checkpoint.config.clone(), &mut checkpoint).unwrap();
         let file = root.join("experiments/smoke.toml");
-        let experiment = Source::read(&file).unwrap().parse(&[]).unwrap();
-        let window = &experiment.windows[0];
+        let asked = studies::parse(&ExperimentFile::read(&file, &[]).unwrap()).unwrap();
+        let window = &asked.study.reading().windows[0];
         let text = datasets.text(&window.text, window.offset, 136).unwrap();
         let ids: Vec<u32> = text.into_iter().map(u32::from).collect();
         let mut recorder = Recorder::default();
@@ -62,7 +63,7 @@ fn setting() -> &'static Setting {
             want: recorder.finish(logits),
             model,
             ids,
-            rules: experiment.gates,
+            rules: asked.experiment.head.gates,
         }
     })
 }

@@ -8,6 +8,8 @@ mod kernels;
 mod page;
 #[path = "report/sharing.rs"]
 mod sharing;
+#[path = "report/shown.rs"]
+mod shown;
 #[path = "report/store.rs"]
 mod store;
 #[path = "report/synthetic.rs"]

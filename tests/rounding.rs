@@ -2,21 +2,22 @@
 
 use std::path::Path;
 
-use reference::paths::deepseek_v4::{Config, SITES};
+use reference::paths::deepseek_v4::Config;
 use reference::{Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
-use ulplab::experiment::Recipe;
+use ulplab::experiment::Mistake;
 use ulplab::formats::codec;
+use ulplab::studies::model::Recipe;
 
 const COLS: usize = 512;
 const NOPE: usize = 448;
 
-fn resolve(rounds: &str, noise: bool) -> Result<Rounding, (String, String)> {
+fn resolve(rounds: &str, noise: bool) -> Result<Rounding, Mistake> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets/dsv4-mini/config.json");
     let config: Config = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let text = format!("name = \"test\"\ndoc = \"\"\nnoise = {noise}\nround = [{rounds}]");
     let recipe: Recipe = toml::from_str(&text).unwrap();
-    Rounding::resolve(&recipe, &config, SITES, 7)
+    recipe.resolve(&config, 7)
 }
 
 fn rounding(rounds: &str) -> Rounding {
@@ -139,6 +140,6 @@ fn a_rotation_of_one_side_is_refused() {
     let message = resolve(&both.replace("indexer.*", "indexer.query"), false)
         .err()
         .unwrap()
-        .1;
+        .message;
     assert!(message.contains("both indexer.query and indexer.key"), "{message}");
 }

@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ulplab::backend::rounding::Rounding;
-use ulplab::experiment::load::Source as SourceFile;
-use ulplab::experiment::source::{Origin, Source, draw};
-use ulplab::experiment::{Experiment, Kind, Recipe};
+use ulplab::experiment::Source;
+use ulplab::experiment::file::ExperimentFile;
 use ulplab::formats::{Codec, Encoded, Format, codec};
 use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::metrics::{Choice, Pair, RoundTrip, Threshold, measure_all};
@@ -15,19 +14,18 @@ use ulplab::random::stream;
 use ulplab::record::{Phase, Record};
 use ulplab::run::plan::Cell;
 use ulplab::run::summary::summarize;
-use ulplab::studies::execute::Bench;
-use ulplab::studies::ready::Ready;
-use ulplab::studies::recall::{drawn, of_vectors};
-use ulplab::studies::round_trip::theory;
-use ulplab::studies::round_trip::{Sample, measure, with_means};
-use ulplab::studies::swap_ffn;
+use ulplab::studies::measure::with_means;
+use ulplab::studies::model::Sample;
+use ulplab::studies::recall::{RecallStudy, Recipe, Scores, drawn, of_vectors};
+use ulplab::studies::round_trip::{Numbers, draw, measure, theory};
+use ulplab::studies::{self, Asked, Bench, Runs};
 
-fn sample(origin: &Origin, shape: [usize; 2]) -> Sample {
+fn sample(origin: &Numbers, shape: [usize; 2]) -> Sample {
     Sample {
         source: "numbers".into(),
         layer: None,
         cols: shape[1],
-        values: draw(origin, shape, &mut stream(3, "numbers")),
+        values: draw(origin, shape, &mut stream(3, "numbers")).expect("a distribution"),
     }
 }
 
@@ -73,7 +71,7 @@ fn sqnr_is_what_another_program_measured() {
         ("int4_b32", 20.27, 18.34),
         ("int4/b16:f32", 21.40, 19.90),
     ] {
-        for (origin, expected) in [(Origin::Gaussian, gauss), (Origin::Laplace, laplace)] {
+        for (origin, expected) in [(Numbers::Gaussian, gauss), (Numbers::Laplace, laplace)] {
             let sqnr = measured(format, sample(&origin, [64, 4096]), None)("sqnr");
             // INT8 per row hangs on the largest of each row.
             let within = if format == "int8_token" { 0.3 } else { 0.06 };
@@ -166,19 +164,19 @@ fn a_nan_makes_every_metric_of_values_nan() {
 #[test]
 fn distributions_have_their_moments() {
     let shape = [512, 1024];
-    let moments = |origin: &Origin| {
-        let values = draw(origin, shape, &mut stream(5, "moments"));
+    let moments = |origin: &Numbers| {
+        let values = draw(origin, shape, &mut stream(5, "moments")).expect("a distribution");
         let mean = |power: i32| values.iter().map(|&x| f64::from(x).powi(power)).sum::<f64>() / values.len() as f64;
         [mean(1), mean(2), mean(4) / mean(2).powi(2)]
     };
     for (origin, variance, kurtosis) in [
-        (Origin::Gaussian, 1.0, 3.0),
-        (Origin::Laplace, 2.0, 6.0),
+        (Numbers::Gaussian, 1.0, 3.0),
+        (Numbers::Laplace, 2.0, 6.0),
         // ν / (ν − 2), 3 + 6 / (ν − 4).
-        (Origin::StudentT(12.0), 1.2, 3.75),
+        (Numbers::StudentT(12.0), 1.2, 3.75),
         // 10 of 1024 channels are 30 times as large.
         (
-            Origin::OutlierChannels {
+            Numbers::OutlierChannels {
                 share: 0.01,
                 factor: 30.0,
             },
@@ -192,11 +190,11 @@ fn distributions_have_their_moments() {
         assert!((fourth / kurtosis - 1.0).abs() < 0.06, "{origin:?}: kurtosis {fourth}");
     }
     // Outliers are whole channels.
-    let outliers = Origin::OutlierChannels {
+    let outliers = Numbers::OutlierChannels {
         share: 0.25,
         factor: 1e6,
     };
-    let values = draw(&outliers, [50, 8], &mut stream(5, "channels"));
+    let values = draw(&outliers, [50, 8], &mut stream(5, "channels")).expect("a distribution");
     let large = |col: usize| (0..50).filter(|row| values[row * 8 + col].abs() > 1000.0).count();
     assert_eq!((0..8).map(large).filter(|&count| count > 40).count(), 2);
     assert_eq!((0..8).map(large).filter(|&count| count == 0).count(), 6);
@@ -204,7 +202,7 @@ fn distributions_have_their_moments() {
 
 #[test]
 fn draws_depend_on_seed_and_purpose_alone() {
-    let first = |seed, purpose: &str| draw(&Origin::Gaussian, [1, 8], &mut stream(seed, purpose));
+    let first = |seed, purpose: &str| draw(&Numbers::Gaussian, [1, 8], &mut stream(seed, purpose));
     assert_eq!(first(1, "gauss/draw-1"), first(1, "gauss/draw-1"));
     assert_ne!(first(1, "gauss/draw-1"), first(2, "gauss/draw-1"));
     assert_ne!(first(1, "gauss/draw-1"), first(1, "gauss/draw-2"));
@@ -228,18 +226,18 @@ fn layers_are_averaged_and_kept() {
 /// One in 16 is kept: φ(z) / (√(2π) p) = 0.7866.
 #[test]
 fn recall_falls_in_proportion_to_noise() {
-    let experiment = Experiment {
+    let study = RecallStudy {
         shape: [16, 16384],
         sources: vec![Source {
             name: "top".into(),
-            from: Origin::Vectors {
+            from: Scores::Vectors {
                 channels: 128,
                 top: 1024,
             },
         }],
-        ..Experiment::default()
+        ..RecallStudy::default()
     };
-    let vectors = drawn(&experiment, "draw-1");
+    let vectors = drawn(&study, 0, "draw-1");
     for size in [0.0, 0.0127, 0.05, 0.1] {
         let recipe = Recipe {
             score_noise: Some(size),
@@ -326,7 +324,7 @@ impl Codec for Damaged {
 #[test]
 fn gates_catch_broken_codecs() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/round_trip.toml");
-    let experiment = SourceFile::read(&file).unwrap().parse(&[]).unwrap();
+    let experiment = asked(&file, &[]).experiment;
     let verdicts = |format: &str, damage: fn(&mut [u8])| {
         let rules = experiment.gates.iter().filter(|rule| rule.at != "*");
         let binding = rules.filter(|rule| rule.recipes.iter().any(|pattern| matches(pattern, format)));
@@ -340,7 +338,7 @@ fn gates_catch_broken_codecs() {
         let draw = |(name, rows)| {
             let sample = Sample {
                 source: "gauss".into(),
-                ..sample(&Origin::Gaussian, [rows, 1024])
+                ..sample(&Numbers::Gaussian, [rows, 1024])
             };
             let who = Record::blank("cell", format, Phase::Local, name);
             measure(&who, &[sample], &damaged, None)
@@ -365,23 +363,28 @@ fn gates_catch_broken_codecs() {
     assert!(verdicts("e4m3", |bytes| bytes[0] = 0x7f).iter().any(Verdict::fails));
 }
 
-/// A cell whose recipe is not in the experiment is an error, and so is a window that a kind has no measurement for: neither
-/// may end as a cell without records, which no gate could fail.
+fn asked(file: &Path, overrides: &[String]) -> Asked {
+    studies::parse(&ExperimentFile::read(file, overrides).unwrap()).unwrap()
+}
+
+/// A cell whose recipe is not in the experiment is an error: it must not end as one without records, which no gate could fail.
 #[test]
 fn what_cannot_be_measured_is_an_error() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/round_trip.toml");
-    let mut experiment = SourceFile::read(&file).unwrap().parse(&[]).unwrap();
-    experiment.shape = [4, 128];
+    let asked = asked(&file, &["shape=[4, 128]".into()]);
     let cell = |recipe: &str| Cell {
         recipe: recipe.into(),
         phase: Phase::Local,
         window: 0,
         id: format!("{recipe}/local/draw-1"),
     };
-    let run = |experiment: &Experiment, cell: &Cell| {
+    let Runs::Windows(ready) = asked.study.ready(7, None).unwrap() else {
+        panic!("a round trip runs window by window");
+    };
+    let run = |cell: &Cell| {
         let bench = Bench {
-            experiment,
-            ready: &Ready::resolve(experiment, None).unwrap(),
+            window: "draw-1",
+            text: None,
             load_f64: &|| unreachable!("there is no model"),
             stop: &false.into(),
             done: &|_, records| {
@@ -389,28 +392,18 @@ fn what_cannot_be_measured_is_an_error() {
                 Ok(())
             },
         };
-        bench.window("draw-1", None, &[cell])
+        ready.window(&bench, &[cell])
     };
-    run(&experiment, &cell("e4m3")).unwrap();
-    let error = run(&experiment, &cell("e4m4")).unwrap_err().to_string();
-    assert_eq!(error, "cell 'e4m4/local/draw-1': the experiment has no recipe 'e4m4'");
-    experiment.kind = Kind::Model;
-    let error = run(&experiment, &cell("e4m3")).unwrap_err().to_string();
-    assert!(error.contains("'draw-1'") && error.contains("Model"), "{error}");
+    run(&cell("e4m3")).unwrap();
+    let error = run(&cell("e4m4")).unwrap_err().to_string();
+    assert_eq!(error, "there is no recipe 'e4m4'");
 }
 
-/// A source of another kind in the place of a Swap-FFN model is an error, not a path without tokens.
+/// A source of another kind is refused where it is read.
 #[test]
-fn a_swap_ffn_without_a_model_is_an_error() {
-    let experiment = Experiment {
-        kind: Kind::SwapFfn,
-        sources: vec![Source {
-            name: "numbers".into(),
-            from: Origin::Gaussian,
-        }],
-        shape: [1, 1],
-        ..Experiment::default()
-    };
-    let error = swap_ffn::exact(&experiment, "draw-1").map(|_| ()).unwrap_err();
-    assert!(error.to_string().contains("source 'numbers'"), "{error}");
+fn a_source_of_another_kind_is_an_error() {
+    let text = "name = 'x'\nquestion = 'x'\nkind = 'swap_ffn'\n[[source]]\nname = 'numbers'\nfrom = 'gaussian'\n";
+    let file = ExperimentFile::new("x.toml".into(), text.into(), &[]).unwrap();
+    let error = studies::parse(&file).err().unwrap().to_string();
+    assert!(error.contains("line 6") && error.contains("swap_ffn"), "{error}");
 }

@@ -4,53 +4,53 @@
 #[path = "swap_ffn/kernels.rs"]
 mod kernels;
 
-use std::path::Path;
-
 use reference::paths::swap_ffn::{LaneRule, Model};
 use reference::{Choice, Numerics, Plain, Site, Tensor};
-use ulplab::dataset::parse_toml;
-use ulplab::experiment::Experiment;
+use ulplab::experiment::Rule;
+use ulplab::experiment::file::ExperimentFile;
 use ulplab::formats::codec;
 use ulplab::gate::{Binding, Verdict, judge};
 use ulplab::record::{Phase, Record};
 use ulplab::run::summary::summarize;
-use ulplab::studies::swap_ffn::{Event, Method, exact, measure};
+use ulplab::studies::swap_ffn::{Event, Method, SwapFfnStudy, exact, measure};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments/swap_ffn.toml");
 
+/// That of the file.
+const SEED: u64 = 1;
+
 /// The experiment's own gates, on smaller models.
-fn experiment() -> Experiment {
+fn experiment() -> (SwapFfnStudy, Vec<Rule>) {
     let text = std::fs::read_to_string(FILE).expect("the experiment is there");
     let text = text.replace("d_model = 256, d_ff = 1024", "d_model = 64, d_ff = 128");
-    let mut experiment: Experiment = parse_toml(Path::new(FILE), &text).expect("an experiment");
-    experiment.shape[1] = 2;
-    experiment
+    let file = ExperimentFile::new(FILE.into(), text, &[]).expect("TOML");
+    let mut study: SwapFfnStudy = file.body().expect("an experiment");
+    study.shape[1] = 2;
+    (study, file.head().expect("a head").gates)
 }
 
 /// Names of the gates that recipe `f32` fails with such events.
 fn failing(event: Event) -> Vec<String> {
-    let experiment = experiment();
+    let (study, gates) = experiment();
     let window = "draw-1";
-    let want = exact(&experiment, window).expect("a reference");
-    let recipe = experiment
+    let want = exact(&study, SEED, window).expect("a reference");
+    let recipe = study
         .recipes
         .iter()
         .find(|recipe| recipe.name == "f32")
         .expect("a recipe");
-    let mut method = Method::resolve(recipe, &experiment.sources)
-        .map_err(|(_, why)| why)
+    let mut method = Method::resolve(recipe, &study.sources)
+        .map_err(|mistake| mistake.message)
         .expect("a method");
     method.event = event;
     let records = [Phase::Local, Phase::Cumulative].map(|phase| {
         let blank = Record::blank(&format!("f32/{phase}/{window}"), "f32", phase, window);
-        measure(&blank, &experiment, &method, &want).expect("records")
+        measure(&blank, &study, SEED, &method, &want).expect("records")
     });
     let summaries = summarize(&records.concat());
-    let binds = |rule: &&ulplab::experiment::Rule| {
-        rule.recipes.iter().any(|recipe| recipe == "f32" || recipe == "*") && !rule.at.ends_with("64")
-    };
-    let rules: Vec<_> = experiment
-        .gates
+    let binds =
+        |rule: &&Rule| rule.recipes.iter().any(|recipe| recipe == "f32" || recipe == "*") && !rule.at.ends_with("64");
+    let rules: Vec<_> = gates
         .iter()
         .filter(binds)
         .map(|rule| Binding::whole(rule, "f32"))

@@ -2,5 +2,6 @@
 
 pub mod cuda;
 pub mod program;
+pub mod recipe;
 pub mod rounding;
 pub mod stand_in;

@@ -11,9 +11,8 @@ use rand_distr::{Distribution, StandardNormal};
 use reference::paths::deepseek_v4::{Config, Model, State};
 use reference::{Numerics, Operations, Plain, Role, Site, SiteInfo, SiteKind, Tensor};
 
-use super::stand_in::stand_in;
-use crate::experiment;
-use crate::experiment::{Recipe, Segment};
+use super::recipe::{self, Reader, Segment};
+use crate::experiment::Mistake;
 use ulplab_core::error::Error;
 use ulplab_core::formats::{Codec, RECORDS, Record, codec, hadamard};
 use ulplab_core::ops::call::StandIn;
@@ -53,14 +52,24 @@ impl Rounding {
         }
     }
 
-    /// Resolves a recipe. The error is the offending text of the recipe and what is wrong with it.
-    pub fn resolve(recipe: &Recipe, config: &Config, sites: &[SiteInfo], seed: u64) -> Result<Self, (String, String)> {
+    /// Finds the formats and sites of a recipe, and that they fit. `noise` is the seed of the noise that replaces rounding
+    /// errors, if any does; `stand_in` computes operations in the place of the reference.
+    ///
+    /// # Errors
+    /// What is wrong, and where in the recipe.
+    pub fn resolve(
+        rounds: &[recipe::Round],
+        noise: Option<u64>,
+        stand_in: Option<StandIn>,
+        config: &Config,
+        sites: &[SiteInfo],
+    ) -> Result<Self, Mistake> {
         let places = places(config, sites);
-        let rounds = recipe
-            .rounds
+        let resolved = rounds
             .iter()
-            .map(|round| Round::resolve(round, config, &places))
-            .collect::<Result<Vec<_>, _>>()?;
+            .enumerate()
+            .map(|(at, round)| Round::resolve(round, config, &places).map_err(|mistake| mistake.within("round", at)));
+        let rounds = resolved.collect::<Result<Vec<_>, _>>()?;
         let rotates = |name: &str| {
             let site = format!("attention.indexer.{name}");
             places
@@ -75,14 +84,13 @@ impl Rounding {
         let (query, key): (Vec<bool>, Vec<bool>) = (rotates("query"), rotates("key"));
         if query.contains(&true) != key.contains(&true) {
             let message = "a Hadamard rotation must be on both indexer.query and indexer.key, or their products change";
-            return Err((recipe.name.clone(), message.into()));
+            return Err(Mistake::at("round", message));
         }
-        let noise = recipe.noise.then_some(seed);
         Ok(Self {
             rounds,
             noise,
             rope_dims: config.qk_rope_head_dim,
-            stand_in: stand_in(recipe)?.map(Arc::new),
+            stand_in: stand_in.map(Arc::new),
         })
     }
 
@@ -303,21 +311,21 @@ fn places(config: &Config, sites: &[SiteInfo]) -> Vec<Place> {
 }
 
 impl Round {
-    fn resolve(round: &experiment::Round, config: &Config, places: &[Place]) -> Result<Self, (String, String)> {
+    fn resolve(round: &recipe::Round, config: &Config, places: &[Place]) -> Result<Self, Mistake> {
         let layers = round
             .layers
             .as_ref()
-            .map(|text| parse_layers(text, config.num_hidden_layers).map_err(|message| (text.clone(), message)))
+            .map(|text| parse_layers(text, config.num_hidden_layers).map_err(|message| Mistake::at("layers", message)))
             .transpose()?;
-        let codec = codec(&round.format).map_err(|message| (round.format.clone(), message))?;
+        let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
         let resolved = Self {
             at: round.at.clone(),
             codec,
             record: RECORDS.iter().copied().find(|record| record.name == round.format),
             segment: round.segment,
             role: round.role.map(|role| match role {
-                experiment::Role::Key => Role::Key,
-                experiment::Role::Value => Role::Value,
+                Reader::Key => Role::Key,
+                Reader::Value => Role::Value,
             }),
             layers,
             hadamard: round.hadamard,
@@ -327,12 +335,12 @@ impl Round {
             let here = places.iter().filter(|place| resolved.covers_layer(place.layer));
             let names = here.map(|place| place.full.as_str());
             let message = matches_nothing("tensor site of the model", &round.at, names);
-            return Err((round.at.clone(), message));
+            return Err(Mistake::at("at", message));
         }
         for place in covered {
             resolved
                 .check(place, config)
-                .map_err(|message| (round.at.clone(), format!("'{}': {message}", place.full)))?;
+                .map_err(|message| Mistake::at("at", format!("'{}': {message}", place.full)))?;
         }
         Ok(resolved)
     }

@@ -2,26 +2,32 @@
 
 use super::cuda::Source;
 use super::cuda::runner::{Chosen, Worker};
-use crate::experiment::Recipe;
-use crate::studies::kernels::folder;
+use super::cuda::shipped::folder;
+use crate::experiment::Mistake;
 use ulplab_core::error::did_you_mean;
-use ulplab_core::ops::call::{CALLED, StandIn};
+use ulplab_core::ops::call::{CALLED, StandIn, Type};
 
-/// Finds them; none where the recipe names none. The error is the offending text and what is wrong with it.
-pub fn stand_in(recipe: &Recipe) -> Result<Option<StandIn>, (String, String)> {
-    let chosen = chosen(recipe, &CALLED)?;
-    Ok((!chosen.is_empty()).then(|| StandIn::new(Box::new(Worker::start(chosen)), recipe.dtype)))
+/// Starts the kernels that a recipe names; nothing if it names none.
+///
+/// # Errors
+/// The kernel that is not there, at its place in the recipe's `kernels`.
+pub fn stand_in(kernels: &[String], dtype: Type) -> Result<Option<StandIn>, Mistake> {
+    let chosen = chosen(kernels, &CALLED)?;
+    Ok((!chosen.is_empty()).then(|| StandIn::new(Box::new(Worker::start(chosen)), dtype)))
 }
 
 /// The kernels that a recipe names, which must be of these operations.
-pub fn chosen(recipe: &Recipe, ops: &[&str]) -> Result<Vec<Chosen>, (String, String)> {
-    if recipe.kernels.is_empty() {
+///
+/// # Errors
+/// As [`stand_in`].
+pub fn chosen(kernels: &[String], ops: &[&str]) -> Result<Vec<Chosen>, Mistake> {
+    if kernels.is_empty() {
         return Ok(Vec::new());
     }
     let files = folder().and_then(|folder| Source::read_all(&folder));
-    let files = files.map_err(|error| (recipe.name.clone(), error.to_string()))?;
+    let files = files.map_err(|error| Mistake::at("kernels", error.to_string()))?;
     let mut all: Vec<Chosen> = Vec::new();
-    for name in &recipe.kernels {
+    for (at, name) in kernels.iter().enumerate() {
         let (op, variant) = name.split_once('.').unwrap_or((name, ""));
         let of = |source: &Source| {
             let variants = source.header.variants.iter();
@@ -38,7 +44,7 @@ pub fn chosen(recipe: &Recipe, ops: &[&str]) -> Result<Vec<Chosen>, (String, Str
                 "'{name}' is no kernel of an operation of the model ({}){hint}",
                 ops.join(", ")
             );
-            return Err((name.clone(), message));
+            return Err(Mistake::new(message).within("kernels", at));
         };
         match all.iter_mut().find(|chosen| chosen.source.op == op) {
             Some(chosen) => chosen.variants.push(variant.clone()),

@@ -6,11 +6,10 @@ use reference::paths::deepseek_v4::Model;
 
 use crate::backend::program::{metadata, write_inputs};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
-use crate::experiment::Experiment;
 use crate::signal;
-use crate::studies::execute::Text;
+use crate::studies::Text;
 use crate::studies::kernels::operations;
-use crate::studies::kernels::operations::Operation;
+use crate::studies::kernels::operations::{Definitions, Operation};
 use crate::studies::kernels::sites;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops::judge::Tensor;
@@ -52,8 +51,8 @@ const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 pub fn run(args: &DumpArgs) -> Result<Exit> {
     signal::handle()?;
     let file = args.experiment.as_deref();
-    let experiment = operations::read(file)?;
-    let op = operations::given(&experiment, &args.op, file)?;
+    let defined = operations::read(file)?;
+    let op = operations::given(&defined.study, &args.op, file)?;
     let case = op.case(&args.case).map_err(|why| {
         Error::Usage(match file {
             Some(_) => why,
@@ -61,7 +60,7 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
         })
     })?;
     // A reference that is run meanwhile is ended with this program.
-    let problem = signal::while_running(|| problem(&experiment, &op, &case, args))?;
+    let problem = signal::while_running(|| problem(&defined, &op, &case, args))?;
     std::fs::create_dir_all(&args.folder).map_err(Error::io(&args.folder, "create"))?;
     let file = |name: &str| args.folder.join(format!("{name}.safetensors"));
     write_inputs(&file("inputs"), op.name(), &case, &problem)?;
@@ -78,19 +77,20 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-fn problem(experiment: &Experiment, op: &Operation, case: &Case, args: &DumpArgs) -> Result<Problem> {
-    let seed = args.seed.unwrap_or(experiment.seed);
+fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) -> Result<Problem> {
+    let seed = args.seed.unwrap_or(defined.seed);
     let made = |data: &Data| op.problem(case, data, &signal::STOP)?.map_err(Error::Usage);
     if !op.reads_site(case) {
         let none = |pattern: &str| Err(format!("no model is read at {pattern}"));
         return made(&Data::new(seed, &none));
     }
     let datasets = Datasets::open(args.datasets.as_deref())?;
-    let name = experiment.model.as_deref().unwrap_or(MODEL);
+    let study = &defined.study;
+    let name = study.model.as_deref().unwrap_or(MODEL);
     let mut checkpoint = Checkpoint::open(&datasets.checkpoint(name)?)?;
     let model = Model::load(checkpoint.config.clone(), &mut checkpoint)?;
-    let window = experiment.windows.first();
-    let (text, offset, tokens) = window.map_or(TEXT, |window| (&window.text, window.offset, experiment.tokens));
+    let window = study.windows.first();
+    let (text, offset, tokens) = window.map_or(TEXT, |window| (&window.text, window.offset, study.tokens));
     let ids = datasets.text(text, offset, tokens)?;
     let ids: Vec<u32> = ids.into_iter().map(u32::from).collect();
     let text = Text {

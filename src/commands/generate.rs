@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardUniform};
-use reference::paths::deepseek_v4::{Model, SITES};
+use reference::paths::deepseek_v4::Model;
 
+use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
 use crate::dataset::{Checkpoint, Manifest as Datasets};
-use crate::experiment::load::Source;
-use crate::experiment::{Recipe, Round};
+use crate::experiment::file::ExperimentFile;
+use crate::studies;
+use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_core::formats::Direction;
 
 /// Generate text with the reference, and with recipes beside it.
 #[derive(Debug, clap::Args)]
@@ -73,8 +74,9 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let recipes = recipes(args)?;
     let mut roundings = vec![("reference".to_string(), Rounding::none())];
     for recipe in &recipes {
-        let rounding = Rounding::resolve(recipe, &config, SITES, args.seed)
-            .map_err(|(_, message)| Error::Usage(format!("recipe '{}': {message}", recipe.name)))?;
+        let rounding = recipe
+            .resolve(&config, args.seed)
+            .map_err(|mistake| Error::Usage(format!("recipe '{}': {}", recipe.name, mistake.message)))?;
         roundings.push((recipe.name.clone(), rounding));
     }
     let model = Model::load(config, &mut checkpoint)?;
@@ -118,12 +120,19 @@ fn write_text(
 fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
     let mut recipes = Vec::new();
     if !args.recipe.is_empty() {
-        let experiment = Source::read(&args.experiment)?.parse(&[])?;
+        let experiment = studies::parse(&ExperimentFile::read(&args.experiment, &[])?)?.experiment;
+        let known = experiment.recipes();
         for name in &args.recipe {
-            let found = experiment.recipes.iter().find(|recipe| recipe.name == *name).cloned();
-            recipes.push(found.ok_or_else(|| {
-                let hint = did_you_mean(name, experiment.recipes.iter().map(|recipe| recipe.name.as_str()));
+            let found = known.iter().find(|(known, _)| known == name);
+            let (_, recipe) = found.ok_or_else(|| {
+                let hint = did_you_mean(name, known.iter().map(|(known, _)| *known));
                 Error::Usage(format!("{} has no recipe '{name}'{hint}", args.experiment.display()))
+            })?;
+            recipes.push(serde_json::from_value((*recipe).clone()).map_err(|why| {
+                let file = args.experiment.display();
+                Error::Usage(format!(
+                    "{file}: recipe '{name}' is not one that a model can be run by: {why}"
+                ))
             })?);
         }
     }
@@ -132,11 +141,7 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
             Some((at, format)) => Ok(Round {
                 at: at.into(),
                 format: format.into(),
-                segment: None,
-                role: None,
-                layers: None,
-                hadamard: false,
-                direction: Direction::Nearest,
+                ..Round::default()
             }),
             None => Err(Error::Usage(format!("--round {text}: expected SITE=FORMAT"))),
         };

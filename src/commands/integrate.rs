@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap_complete::Shell;
 
 use crate::cli;
-use crate::experiment::Experiment;
 use crate::json;
+use crate::studies;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Exit, Result};
 
@@ -53,6 +53,6 @@ pub fn man(args: &ManArgs) -> Result<Exit> {
 pub struct SchemaArgs {}
 
 pub fn schema(_: &SchemaArgs) -> Result<Exit> {
-    json::print(&schemars::schema_for!(Experiment))?;
+    json::print(&studies::schema())?;
     Ok(Exit::Pass)
 }

@@ -9,7 +9,7 @@ use reference::{SiteInfo, SiteKind};
 
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::Manifest as Datasets;
-use crate::experiment::load::Source;
+use crate::experiment::file::ExperimentFile;
 use crate::report::REPORTS;
 use crate::shipped;
 use crate::studies::kernels::folder;
@@ -111,7 +111,7 @@ fn experiments() -> Result<Vec<(String, String)>> {
     files.sort();
     let row = |file: &PathBuf| {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((name, Source::read(file)?.parse(&[])?.question))
+        Ok((name, ExperimentFile::read(file, &[])?.head()?.question))
     };
     files.iter().map(row).collect()
 }

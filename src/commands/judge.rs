@@ -5,173 +5,78 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use reference::paths::deepseek_v4::SITES;
-
-use crate::experiment::load::Source;
-use crate::experiment::source::Origin;
-use crate::experiment::{Experiment, Kind, Rule};
-use crate::gate::{Binding, CHECKS, Unmeasured, direction, explain, judge};
+use crate::experiment::file::ExperimentFile;
+use crate::experiment::{Mistake, Rule};
+use crate::gate::{Binding, Unmeasured, direction, explain, judge};
 use crate::output;
 use crate::report;
 use crate::run::folder::Folder;
-use crate::run::plan::REFERENCE;
+use crate::run::plan::Plan;
 use crate::run::runs;
 use crate::run::store;
 use crate::run::summary::summarize;
 use crate::run::{Hindrance, Manifest, Run};
-use crate::studies::kernels::TIME;
 use crate::studies::kernels::attest;
-use crate::studies::kernels::operations;
-use crate::studies::recurrence;
-use crate::studies::swap_ffn;
+use crate::studies::{self, Study};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::input;
 use ulplab_core::metrics::{Bound, METRICS};
 use ulplab_core::pattern::{matches, matches_nothing};
-use ulplab_core::record::{Phase, Record};
+use ulplab_core::record::Record;
 
-/// Finds what is wrong with the rules of an experiment before anything is run: `(offending text, message)`.
-pub fn check(experiment: &Experiment) -> Result<(), (String, String)> {
-    let sites = sites(experiment);
-    for rule in &experiment.gates {
-        let recipes = || measured_in(experiment, rule.phase);
-        let wrong = |place: &str| {
-            let place = place.to_string();
-            move |message: String| (place, format!("gate: {message}"))
-        };
-        let metric = METRICS
-            .iter()
-            .find(|metric| metric.name == rule.metric)
-            .ok_or_else(|| {
-                let hint = did_you_mean(&rule.metric, METRICS.iter().map(|metric| metric.name));
-                wrong(&rule.metric)(format!("unknown metric '{}'{hint}", rule.metric))
-            })?;
-        let bound = Bound::from_str(&rule.require).map_err(wrong(&rule.require))?;
-        direction::check_rule(metric, bound, rule).map_err(wrong(&rule.require))?;
-        if !experiment.phases().contains(&rule.phase) {
-            let message = format!("gate on {}: the experiment has no {} phase", rule.metric, rule.phase);
-            return Err((rule.metric.clone(), message));
-        }
-        if rule.why.trim().is_empty() {
-            let message = format!(
-                "gate on {}: why is empty, expected the reason of its bound",
-                rule.metric
-            );
-            return Err((rule.metric.clone(), message));
-        }
-        if rule.recipes.is_empty() {
-            let message = format!(
-                "gate on {}: recipes = [] binds no recipe; expected patterns of names",
-                rule.metric
-            );
-            return Err((rule.metric.clone(), message));
-        }
-        if let Some(pattern) = rule
-            .recipes
-            .iter()
-            .find(|pattern| !recipes().any(|name| matches(pattern, name)))
-        {
-            return Err((
-                pattern.clone(),
-                format!("gate: {}", matches_nothing("recipe", pattern, recipes())),
-            ));
-        }
-        let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
-        let name = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
-        if experiment.kind == Kind::Kernels {
-            check_output(experiment, &rule.at)?;
-        } else if !rule.at.contains("**") && !sites.iter().any(|site| matches(&name, site)) {
-            let names = sites.iter().map(String::as_str);
-            let message = checkpoint_missing(experiment, &rule.at)
-                .unwrap_or_else(|| format!("gate: {}", matches_nothing("site", &rule.at, names)));
-            return Err((rule.at.clone(), message));
-        }
-    }
-    Ok(())
+/// Finds what is wrong with gates before anything is run.
+pub fn check(rules: &[Rule], study: &dyn Study, plan: &Plan) -> Result<(), Mistake> {
+    let mut rules = rules.iter().enumerate();
+    rules.try_for_each(|(at, rule)| check_rule(rule, study, plan).map_err(|mistake| mistake.within("gate", at)))
 }
 
-/// Names of the recipes that have cells in a phase.
-fn measured_in(experiment: &Experiment, phase: Phase) -> impl Iterator<Item = &str> {
-    let own = experiment.kind == Kind::Model && phase == Phase::Cumulative;
-    let recipes = experiment.recipes.iter().map(|recipe| recipe.name.as_str());
-    recipes.chain(own.then_some(REFERENCE))
-}
-
-/// The error text for a gate at a step or token that the experiment does not reach, as when its shape was made smaller.
-fn checkpoint_missing(experiment: &Experiment, at: &str) -> Option<String> {
-    let unit = match experiment.kind {
-        Kind::Recurrence => "steps",
-        Kind::SwapFfn => "tokens",
-        _ => return None,
+fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake> {
+    let wrong = |key: &str, message: String| Err(Mistake::at(key, message).of("gate"));
+    let on = format!("gate on {}", rule.metric);
+    let Some(metric) = METRICS.iter().find(|metric| metric.name == rule.metric) else {
+        let hint = did_you_mean(&rule.metric, METRICS.iter().map(|metric| metric.name));
+        return wrong("metric", format!("unknown metric '{}'{hint}", rule.metric));
     };
-    let needed: usize = at.rsplit_once('.')?.1.parse().ok()?;
-    let [rows, reached] = experiment.shape;
-    (needed > reached).then(|| {
-        format!(
-            "gate at '{at}' needs {needed} {unit}, and shape = [{rows}, {reached}] has {reached}: give a larger shape, or \
-             other gates with --rules FILE or --set 'gate=[…]'"
-        )
-    })
-}
-
-/// Where a rule may look, layers as layer 0.
-fn sites(experiment: &Experiment) -> Vec<String> {
-    let layered = |name: &str| format!("layers.0.{name}");
-    let sources = experiment.sources.iter().flat_map(|source| {
-        let layers = matches!(source.from, Origin::Site(_)).then(|| layered(&source.name));
-        std::iter::once(source.name.clone()).chain(layers)
-    });
-    match experiment.kind {
-        Kind::Model => SITES
-            .iter()
-            .map(|site| {
-                if site.in_layers {
-                    layered(site.name)
-                } else {
-                    site.name.to_string()
-                }
-            })
-            .collect(),
-        Kind::RoundTrip | Kind::Recall => sources.collect(),
-        Kind::Recurrence => recurrence::sites(experiment),
-        Kind::SwapFfn => swap_ffn::sites(experiment),
-        // See `check_output`.
-        Kind::Kernels => Vec::new(),
+    let direction = Bound::from_str(&rule.require).and_then(|bound| direction::check_rule(metric, bound, rule));
+    if let Err(message) = direction {
+        return wrong("require", message);
     }
-}
-
-/// Whether some operation of the run has outputs that a rule means. The checks besides outputs are bound in any case.
-fn check_output(experiment: &Experiment, at: &str) -> Result<(), (String, String)> {
-    if at.contains("**") || CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
+    if !plan.phases.contains(&rule.phase) {
+        let message = format!("{on}: the experiment has no {} phase", rule.phase);
+        return Err(Mistake::at("phase", message));
+    }
+    if rule.why.trim().is_empty() {
+        let message = format!("{on}: why is empty, expected the reason of its bound");
+        return Err(Mistake::at("why", message));
+    }
+    if rule.recipes.is_empty() {
+        let message = format!("{on}: recipes = [] binds no recipe; expected patterns of names");
+        return Err(Mistake::at("recipes", message));
+    }
+    let recipes = || plan.measured_in(rule.phase);
+    for (at, pattern) in rule.recipes.iter().enumerate() {
+        if !recipes().any(|name| matches(pattern, name)) {
+            let message = matches_nothing("recipe", pattern, recipes());
+            return Err(Mistake::new(message).of("gate").within("recipes", at));
+        }
+    }
+    if rule.at.contains("**") {
         return Ok(());
     }
-    let mut names = Vec::new();
-    for operation in operations::of_recipes(experiment) {
-        let outputs = operation
-            .outputs()
-            .map_err(|why| (at.to_string(), format!("gate at '{at}': {why}")))?;
-        if !outputs.all || outputs.names.iter().any(|name| matches(at, name)) {
-            return Ok(());
-        }
-        names.extend(outputs.names);
-    }
-    names.sort();
-    names.dedup();
-    let hint = did_you_mean(at, names.iter().map(String::as_str));
-    let all = names.iter().map(String::as_str).chain(CHECKS).collect::<Vec<_>>();
-    let message = format!(
-        "gate: '{at}' matches no output of the operations{hint}; measured at {}, {TIME}",
-        all.join(", ")
-    );
-    Err((at.to_string(), message))
+    // One layer stands for all.
+    let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
+    let at = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
+    study
+        .check_site(&at)
+        .map_err(|message| Mistake::at("at", message).of("gate"))
 }
 
-/// Writes all reports of a run into its folder and prints the table; [`exit`] is the verdict.
-pub fn finish(folder: &Folder, run: &Run, json: bool) -> Result<()> {
+/// Writes all reports of a run into its folder and prints the table; [`Run::outcome`] is the verdict.
+pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Result<()> {
     store::write_run(run, &folder.path)?;
-    report::write_all(run, &folder.path)?;
-    print(run, folder, json, Gates::Own)
+    report::write_all(run, study, &folder.path)?;
+    print(run, study, folder, json, Gates::Own)
 }
 
 /// Reads the cells of a run and derives everything from them. A run with missing or damaged cells is an error.
@@ -205,9 +110,7 @@ fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
             Some(Hindrance::OtherDevice(why)) => Unmeasured::NotForDevice(why.clone()),
             Some(Hindrance::Missing(why)) => Unmeasured::NotJudged(why.clone()),
             None if run == 0 => Unmeasured::NotJudged("none of its cells was selected".into()),
-            None if manifest.experiment.kind == Kind::Kernels => {
-                Unmeasured::NotJudged(format!("it takes none of {run} cases"))
-            }
+            None if manifest.plan.by_case() => Unmeasured::NotJudged(format!("it takes none of {run} cases")),
             None if left_out > 0 => Unmeasured::NotJudged(format!(
                 "nothing was measured there in {run} of {} cells, and the others were not selected",
                 run + left_out
@@ -223,7 +126,7 @@ fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
         }
     };
     let of_rule = |rule: &'m Rule| {
-        let recipes = measured_in(&manifest.experiment, rule.phase);
+        let recipes = manifest.plan.measured_in(rule.phase);
         let bound = recipes.filter(|recipe| rule.recipes.iter().any(|pattern| matches(pattern, recipe)));
         bound.map(|recipe| binding(rule, recipe)).collect::<Vec<_>>()
     };
@@ -265,14 +168,15 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
         return attest::gate(results.as_deref());
     }
     let (folder, mut manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
+    let study = studies::read(&manifest.experiment)?;
     if let Some(file) = &args.rules {
-        let source = Source::read(file)?;
-        manifest.experiment.gates = source.gates()?;
-        check(&manifest.experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+        let file = ExperimentFile::read(file, &[])?;
+        manifest.experiment.head.gates = file.gates()?;
+        check(&manifest.experiment.gates, &*study, &manifest.plan).map_err(|mistake| file.error(&mistake))?;
     }
     let run = load(&folder, manifest)?;
     let gates = if args.rules.is_some() { Gates::Given } else { Gates::Own };
-    print(&run, &folder, args.json, gates)?;
+    print(&run, &*study, &folder, args.json, gates)?;
     Ok(run.outcome().exit())
 }
 
@@ -303,14 +207,15 @@ pub struct ReportArgs {
 
 pub fn report(args: &ReportArgs) -> Result<Exit> {
     let (folder, manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
+    let study = studies::read(&manifest.experiment)?;
     match (&args.findings, &args.output) {
         (Some(template), Some(output)) => {
             let text = input::text(template)?;
             let run = load(&folder, manifest)?;
-            let page = report::findings(&run, &text).map_err(|message| Error::config(template, message))?;
+            let page = report::findings(&run, &*study, &text).map_err(|message| Error::config(template, message))?;
             write_text(output, &page)?;
         }
-        _ => finish(&folder, &load(&folder, manifest)?, false)?,
+        _ => finish(&folder, &load(&folder, manifest)?, &*study, false)?,
     }
     Ok(Exit::Pass)
 }
@@ -324,7 +229,7 @@ enum Gates {
 
 /// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has a
 /// line of its own where it does not fit, so that it can be copied whole.
-fn print(run: &Run, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
+fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
     let mut out = output::stdout();
     let written = if json {
         run.verdicts.iter().try_for_each(|verdict| {
@@ -339,11 +244,11 @@ fn print(run: &Run, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
         let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
         // The text ends with the verdict and its counts.
         let width = output::width();
-        let text = report::terminal(run, width, output::colour());
+        let text = report::terminal(run, study, width, output::colour());
         let text = format!("{}; {cells} cells in {seconds:.1} s", text.trim_end());
         // Counted without colours, which begin and end at the verdict.
-        let last =
-            report::tally(run).line().chars().count() + format!("; {cells} cells in {seconds:.1} s").chars().count();
+        let last = report::tally(run, study).line().chars().count()
+            + format!("; {cells} cells in {seconds:.1} s").chars().count();
         match last.saturating_add(2 + page.chars().count()) <= output::table_width() {
             true => writeln!(out, "{text}; {page}"),
             false => writeln!(out, "{text}\n{page}"),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::number;
-use crate::experiment::Kind;
+use super::show::Show;
 use crate::run::Run;
 use ulplab_core::metrics::{BOUND_RATIO, US_CLAIMED, US_COLD, VIOLATIONS};
 use ulplab_core::record::Record;
@@ -24,9 +24,9 @@ pub struct Row<'a> {
     message: &'a str,
 }
 
-/// All cases that kernels were run on, those that are wrong first, else in the run's order; none if the run is not of kernels.
-pub fn rows(run: &Run) -> Vec<Row<'_>> {
-    if run.manifest.experiment.kind != Kind::Kernels {
+/// All cases of a run whose study tells right from wrong case by case, those that are wrong first, else in the run's order.
+pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
+    if !show.by_case() {
         return Vec::new();
     }
     let mut order: Vec<&str> = Vec::new();

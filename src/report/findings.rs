@@ -116,14 +116,15 @@ fn table(run: &Summarized, text: &str) -> Result<String, String> {
 fn provenance(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let experiment = &manifest.experiment;
-    let windows: Vec<String> = experiment.windows.iter().map(|window| window.name()).collect();
+    let reading = run.show.reading();
+    let windows: Vec<String> = reading.windows.iter().map(|window| window.name()).collect();
     let mut parts = vec![
         format!("`experiments/{}.toml`", experiment.name),
         format!("seed {}", experiment.seed),
     ];
-    parts.extend(experiment.drawn());
+    parts.extend(run.show.drawn());
     if !windows.is_empty() {
-        let (tokens, count) = (experiment.tokens, windows.len());
+        let (tokens, count) = (reading.tokens, windows.len());
         parts.push(format!("{tokens} tokens × {count} windows ({})", windows.join(", ")));
     }
     parts.push(format!("device {}", manifest.device));

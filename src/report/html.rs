@@ -5,7 +5,6 @@ use askama::Template;
 use super::Summarized;
 use super::figures;
 use super::figures::Section;
-use super::overview;
 use super::overview::{Column, Row};
 use super::recipes::Group;
 use super::verdicts::{Check, Outcome, Tally};
@@ -110,7 +109,7 @@ pub fn html(run: &Summarized) -> String {
         unjudged: grouped(run.checks_of(&[Status::NotJudged, Status::NotForDevice]), same_reason),
         passed: grouped(run.checks_of(&[Status::Pass]), same_rule),
         unselected: run.unselected(),
-        order: overview::order(experiment, run.index),
+        order: run.show.order(run.index),
         places: worst::places(run.run, run.candidates),
         columns: &run.overview.columns,
         groups,

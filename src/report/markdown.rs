@@ -39,7 +39,7 @@ pub(super) fn markdown(run: &Summarized) -> String {
         LIMIT / 16 * 11,
     );
     overview(&mut text, run, LIMIT / 4 * 3);
-    let cases = cases::rows(run.run);
+    let cases = cases::rows(run.run, run.show);
     let rows = cases.iter().map(|line| row(line.cells().iter().map(String::as_str)));
     table(&mut text, "Cases", &cases::HEADS, rows, LIMIT / 16 * 13);
     checks(&mut text, "Passed checks", &passed, LIMIT / 8 * 7);

@@ -1,22 +1,19 @@
 //! Reports: each a pure function of a run, all from the same numbers.
 
-mod cases;
+pub mod cases;
 pub mod chart;
 pub(crate) mod columns;
 mod failures;
-mod figures;
+pub mod figures;
 mod findings;
 mod html;
-mod index;
+pub mod index;
 mod junit;
-mod kernels;
 pub(crate) mod markdown;
-pub(crate) mod number;
-mod overview;
-mod recipes;
-mod recurrence;
-mod sources;
-mod swap_ffn;
+pub mod number;
+pub mod overview;
+pub mod recipes;
+mod show;
 mod terminal;
 mod verdicts;
 mod worst;
@@ -24,16 +21,15 @@ mod worst;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use crate::experiment::Kind;
 use crate::gate::Status;
 use crate::run::{Manifest, Run};
 use crate::{Error, Result};
 use ulplab_core::atomic::write_text;
 
 use index::Index;
-pub use kernels::times;
 use overview::Overview;
 use recipes::{Candidate, Gate, Group};
+pub use show::Show;
 use verdicts::Check;
 pub use verdicts::{Outcome, Tally};
 
@@ -43,7 +39,7 @@ pub struct Report {
     /// File in the run's folder.
     pub file: &'static str,
     pub doc: &'static str,
-    pub write: fn(&Run) -> String,
+    pub write: fn(&Run, &dyn Show) -> String,
 }
 
 /// All reports.
@@ -70,68 +66,70 @@ pub const REPORTS: &[Report] = &[
         name: "text",
         file: "report.txt",
         doc: "the table of the terminal, 120 characters wide",
-        write: |run| terminal(run, 120, false),
+        write: |run, show| terminal(run, show, 120, false),
     },
 ];
 
 /// Writes all of [`REPORTS`] to `folder` and tells their paths.
-pub fn write_all(run: &Run, folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn write_all(run: &Run, show: &dyn Show, folder: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
     let write = |report: &Report| {
         let path = folder.join(report.file);
-        write_text(&path, &(report.write)(run))?;
+        write_text(&path, &(report.write)(run, show))?;
         Ok(path)
     };
     REPORTS.iter().map(write).collect()
 }
 
 /// One self-contained page.
-pub fn html(run: &Run) -> String {
-    with(run, html::html)
+pub fn html(run: &Run, show: &dyn Show) -> String {
+    with(run, show, html::html)
 }
 
 /// Below 1 MiB, whatever the run.
-pub fn markdown(run: &Run) -> String {
-    with(run, markdown::markdown)
+pub fn markdown(run: &Run, show: &dyn Show) -> String {
+    with(run, show, markdown::markdown)
 }
 
-pub fn junit(run: &Run) -> String {
-    with(run, junit::junit)
+pub fn junit(run: &Run, show: &dyn Show) -> String {
+    with(run, show, junit::junit)
 }
 
 /// A findings page: `template` filled with the run's numbers. The error names the template's line.
-pub fn findings(run: &Run, template: &str) -> Result<String, String> {
-    with(run, |run| findings::fill(run, template))
+pub fn findings(run: &Run, show: &dyn Show, template: &str) -> Result<String, String> {
+    with(run, show, |run| findings::fill(run, template))
 }
 
 /// The table for a terminal of `width` characters.
-pub fn terminal(run: &Run, width: usize, colour: bool) -> String {
-    with(run, |run| terminal::terminal(run, width, colour))
+pub fn terminal(run: &Run, show: &dyn Show, width: usize, colour: bool) -> String {
+    with(run, show, |run| terminal::terminal(run, width, colour))
 }
 
-/// The counts every report shows; `tally(run).line()` is the verdict line.
-pub fn tally(run: &Run) -> Tally {
-    with(run, |run| run.tally.clone())
+/// The counts every report shows; `tally(…).line()` is the verdict line.
+pub fn tally(run: &Run, show: &dyn Show) -> Tally {
+    with(run, show, |run| run.tally.clone())
 }
 
 /// A run and what all reports derive from it.
-struct Summarized<'a> {
-    run: &'a Run,
-    index: &'a Index<'a>,
-    candidates: &'a [Candidate<'a>],
+pub struct Summarized<'a> {
+    pub run: &'a Run,
+    pub show: &'a dyn Show,
+    pub index: &'a Index<'a>,
+    pub candidates: &'a [Candidate<'a>],
     overview: Overview<'a>,
     checks: Vec<Check<'a>>,
     tally: Tally,
 }
 
-fn with<T>(run: &Run, show: impl FnOnce(&Summarized) -> T) -> T {
+fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> T {
     let index = Index::new(run);
-    let candidates = recipes::candidates(run, &index);
-    show(&Summarized {
+    let candidates = recipes::candidates(run, show, &index);
+    write(&Summarized {
         run,
+        show,
         index: &index,
         candidates: &candidates,
-        overview: Overview::new(&run.manifest.experiment, &index, &candidates),
+        overview: Overview::new(show.columns(), &index, &candidates),
         checks: verdicts::checks(run, &index),
         tally: Tally::new(run, &candidates),
     })
@@ -141,7 +139,6 @@ impl Summarized<'_> {
     /// The answer in a sentence: the smallest format that passes, and of equally small ones the one with the least
     /// error. Nothing is claimed of a run in which anything was left out or not judged.
     fn smallest(&self) -> Option<String> {
-        let models = self.run.manifest.experiment.kind == Kind::Model;
         let judged = matches!(self.tally.outcome(), Outcome::Pass | Outcome::Fail)
             && self.tally.not_judged == 0
             && self.run.manifest.left_out.is_empty();
@@ -151,7 +148,7 @@ impl Summarized<'_> {
         let passing = self
             .candidates
             .iter()
-            .filter(|_| models)
+            .filter(|_| self.show.ranks_sizes())
             .filter(|c| c.group == Group::Plain && matches!(c.gate, Gate::Pass(_)));
         let sized = passing.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate.name)));
         // Candidates are sorted by error, and the first of equals is kept.
@@ -164,23 +161,14 @@ impl Summarized<'_> {
 
     /// Recipes that have no row, in a line: those that were not selected.
     fn unselected(&self) -> Option<String> {
-        let Manifest {
-            cells,
-            recipes,
-            experiment,
-            ..
-        } = &self.run.manifest;
+        let Manifest { cells, recipes, .. } = &self.run.manifest;
         let selected: HashSet<&str> = cells.iter().filter_map(|id| id.split('/').next()).collect();
         let count = recipes
             .iter()
             .filter(|recipe| !selected.contains(recipe.name.as_str()))
             .count();
-        let noun = match experiment.kind {
-            Kind::Kernels => "variant",
-            _ => "recipe",
-        };
         let verb = if count == 1 { "was" } else { "were" };
-        (count > 0).then(|| format!("{} {verb} not selected", verdicts::plural(count, noun)))
+        (count > 0).then(|| format!("{} {verb} not selected", verdicts::plural(count, self.show.noun())))
     }
 
     fn checks_of(&self, statuses: &[Status]) -> Vec<&Check<'_>> {
@@ -218,11 +206,11 @@ impl Summarized<'_> {
 
     /// What was measured on, in a line.
     fn setting(&self) -> String {
-        let experiment = &self.run.manifest.experiment;
-        let mut parts: Vec<String> = experiment.drawn().into_iter().collect();
-        if !experiment.windows.is_empty() {
-            parts.extend(experiment.model.clone());
-            let (windows, tokens) = (experiment.windows.len(), experiment.tokens);
+        let (experiment, reading) = (&self.run.manifest.experiment, self.show.reading());
+        let mut parts: Vec<String> = self.show.drawn().into_iter().collect();
+        if !reading.windows.is_empty() {
+            parts.extend(reading.model.map(String::from));
+            let (windows, tokens) = (reading.windows.len(), reading.tokens);
             parts.push(match windows {
                 1 => format!("a window of {tokens} tokens"),
                 _ => format!("{windows} windows of {tokens} tokens"),
@@ -236,14 +224,15 @@ impl Summarized<'_> {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.run.manifest;
         let experiment = &manifest.experiment;
-        let windows: Vec<String> = experiment.windows.iter().map(|window| window.name()).collect();
+        let reading = self.show.reading();
+        let windows: Vec<String> = reading.windows.iter().map(|window| window.name()).collect();
         let mut facts = vec![("experiment", experiment.name.clone())];
         let changes = manifest.invocation.changes();
         facts.extend((!changes.is_empty()).then_some(("changed by", changes)));
-        facts.extend(experiment.model.clone().map(|model| ("model", model)));
-        facts.extend(experiment.drawn().map(|drawn| ("drawn", drawn)));
+        facts.extend(reading.model.map(|model| ("model", model.to_string())));
+        facts.extend(self.show.drawn().map(|drawn| ("drawn", drawn)));
         if !windows.is_empty() {
-            let (count, tokens) = (windows.len(), experiment.tokens);
+            let (count, tokens) = (windows.len(), reading.tokens);
             facts.push(("windows", format!("{count} of {tokens} tokens: {}", windows.join(", "))));
         }
         facts.extend([

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 use super::chart::{GREY, SLOTS};
 use super::index::Index;
-use super::overview;
-use crate::experiment::{Kind, Recipe};
+use super::show::Show;
 use crate::gate::Verdict;
 use crate::run::{RecipeInfo, Run};
 
@@ -72,16 +71,19 @@ pub struct Candidate<'a> {
 }
 
 /// The recipes that were measured: the reference first, then by error, NaN last.
-pub fn candidates<'a>(run: &'a Run, index: &Index) -> Vec<Candidate<'a>> {
-    let mut candidates: Vec<Candidate> = names(run).into_iter().map(|name| candidate(run, name)).collect();
-    let error = |name: &str| overview::sort_key(&run.manifest.experiment, index, name);
+pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Candidate<'a>> {
+    let mut candidates: Vec<Candidate> = names(run).into_iter().map(|name| candidate(run, show, name)).collect();
+    let error = |name: &str| {
+        let at = run.manifest.recipes.iter().position(|recipe| recipe.name == name);
+        show.sort_key(index, name, at.unwrap_or(usize::MAX))
+    };
     candidates.sort_by(|a, b| {
         let key = |c: &Candidate| (c.group != Group::Reference, error(c.name).is_none());
         let size =
             |c: &Candidate| error(c.name).map_or(0.0, |error| if error.is_nan() { f64::INFINITY } else { error });
         key(a).cmp(&key(b)).then(size(a).total_cmp(&size(b)))
     });
-    colour(run, &mut candidates, &|name| {
+    colour(run, show, &mut candidates, &|name| {
         error(name).filter(|error| !error.is_nan()).unwrap_or(f64::INFINITY)
     });
     candidates
@@ -89,9 +91,8 @@ pub fn candidates<'a>(run: &'a Run, index: &Index) -> Vec<Candidate<'a>> {
 
 /// Gives a colour to the recipes that matter most, as many as can be told apart: those that a gate judges first, then those
 /// that the fewest others beat in both size and error, then by error. Colours follow the experiment's order.
-fn colour(run: &Run, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
-    let models = run.manifest.experiment.kind == Kind::Model;
-    let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !models;
+fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
+    let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
     let size = |candidate: &Candidate| candidate.bytes_per_vector.unwrap_or(0.0);
     let beats = |a: &Candidate, b: &Candidate| {
         let (errors, sizes) = ((error(a.name), error(b.name)), (size(a), size(b)));
@@ -123,17 +124,15 @@ fn names(run: &Run) -> Vec<&str> {
         .collect()
 }
 
-fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {
+fn candidate<'a>(run: &'a Run, show: &'a dyn Show, name: &'a str) -> Candidate<'a> {
     let info = run.manifest.recipes.iter().find(|info| info.name == name);
-    let recipes = &run.manifest.experiment.recipes;
-    let recipe = recipes.iter().find(|recipe| recipe.name == name);
-    let noise = info.is_some_and(|info| info.noise) || recipe.is_some_and(|recipe| recipe.noise);
-    let group = match recipe {
-        _ if name == REFERENCE => Group::Reference,
-        _ if noise => Group::Noise,
-        Some(recipe) if recipe.rounds.is_empty() && !recipe.kernels.is_empty() => Group::Kernels,
-        Some(recipe) if is_narrowed(run, recipe) => Group::Narrowed,
-        _ => Group::Plain,
+    let sized = |name: &str| {
+        let sized = |info: &RecipeInfo| info.name == name && info.bytes_per_vector.is_some();
+        run.manifest.recipes.iter().any(sized)
+    };
+    let (group, origin) = match name {
+        REFERENCE => (Group::Reference, None),
+        _ => show.group(name, &sized),
     };
     let doc = match info {
         Some(info) if !info.doc.is_empty() => &info.doc,
@@ -146,9 +145,7 @@ fn candidate<'a>(run: &'a Run, name: &'a str) -> Candidate<'a> {
         group,
         gate: gate(run, name),
         bytes_per_vector: info.and_then(|info| info.bytes_per_vector),
-        origin: recipe
-            .and_then(|recipe| origin(run, recipe, group))
-            .map(|recipe| recipe.name.as_str()),
+        origin,
         slot: GREY,
     }
 }
@@ -172,37 +169,4 @@ fn gate<'a>(run: &'a Run, name: &str) -> Gate<'a> {
     } else {
         rules(&|verdict| !verdict.rule.control).map_or(Gate::Control, Gate::Pass)
     }
-}
-
-/// What a cache could store has a size; a recipe that has none rounds only a part of it.
-fn is_narrowed(run: &Run, recipe: &Recipe) -> bool {
-    let sized = |info: &RecipeInfo| info.name == recipe.name && info.bytes_per_vector.is_some();
-    run.manifest.experiment.kind == Kind::Model && !run.manifest.recipes.iter().any(sized)
-}
-
-fn origin<'a>(run: &'a Run, recipe: &Recipe, group: Group) -> Option<&'a Recipe> {
-    let mut others = run
-        .manifest
-        .experiment
-        .recipes
-        .iter()
-        .filter(|other| !other.noise && other.name != recipe.name);
-    match group {
-        Group::Noise => others.find(|other| other.rounds == recipe.rounds),
-        Group::Narrowed => others.find(|other| !is_narrowed(run, other) && widens(other, recipe)),
-        Group::Reference | Group::Plain | Group::Kernels => None,
-    }
-}
-
-/// Whether every format of `narrow` is one of `wide`.
-fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
-    let formats = |recipe: &Recipe| {
-        recipe
-            .rounds
-            .iter()
-            .map(|r| (r.format.clone(), r.hadamard))
-            .collect::<Vec<_>>()
-    };
-    let wide = formats(wide);
-    formats(narrow).iter().all(|format| wide.contains(format))
 }

@@ -60,7 +60,7 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             width,
         ));
     }
-    let rows = cases::rows(run.run);
+    let rows = cases::rows(run.run, run.show);
     let mut kernels: Vec<&str> = failures.iter().map(|check| check.verdict.recipe.as_str()).collect();
     kernels.dedup();
     if rows.is_empty() {

@@ -18,7 +18,7 @@ use crate::backend::cuda::time::Ceilings;
 use crate::experiment::Experiment;
 use crate::gate::{Outcome, Verdict};
 use invocation::Invocation;
-use plan::{Cell, plan};
+use plan::{Cell, Plan};
 use summary::Summary;
 use ulplab_core::record::Record;
 
@@ -31,6 +31,8 @@ pub struct Manifest {
     /// Commit of the working tree, if it is one, with `+` behind it when there were uncommitted changes.
     pub commit: Option<String>,
     pub experiment: Experiment,
+    /// What the experiment runs, as its study says it.
+    pub plan: Plan,
     /// The command that asked for it.
     pub invocation: Invocation,
     /// The [`identity`](Self::identity): runs with the same one measure the same thing.
@@ -69,14 +71,14 @@ impl Manifest {
     /// Leaves out all cells of the plan but these.
     pub fn keep(&mut self, cells: &[Cell]) {
         let kept: HashSet<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
-        let planned = plan(&self.experiment).into_iter().map(|cell| cell.id);
+        let planned = self.plan.cells().into_iter().map(|cell| cell.id);
         (self.cells, self.left_out) = planned.partition(|id| kept.contains(id.as_str()));
     }
 
     /// blake3 of all that decides what the cells hold: version, commit, experiment with its seed, data, device, selection,
     /// planted fault.
     pub fn identity(&self) -> String {
-        let origin = (&self.version, &self.commit, &self.experiment, &self.data);
+        let origin = (&self.version, &self.commit, &self.experiment, &self.plan, &self.data);
         let parts = (
             origin,
             &self.device,
@@ -94,7 +96,7 @@ impl Manifest {
     pub fn check(&self) -> Result<(), String> {
         let (mut cells, mut left_out) = (self.cells.iter().peekable(), self.left_out.iter().peekable());
         let mut seen = HashSet::new();
-        for planned in plan(&self.experiment) {
+        for planned in self.plan.cells() {
             let listed = cells.next_if_eq(&&planned.id).is_some() || left_out.next_if_eq(&&planned.id).is_some();
             if !listed {
                 return Err(format!(
@@ -123,9 +125,10 @@ impl Manifest {
 
     /// In what another run differs from this one, with both values where they are short; empty for the same run.
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        let seed = |manifest: &Self| Experiment {
-            seed: 0,
-            ..manifest.experiment.clone()
+        let seedless = |manifest: &Self| {
+            let mut experiment = manifest.experiment.clone();
+            experiment.head.seed = 0;
+            experiment
         };
         let commit = |manifest: &Self| manifest.commit.clone().unwrap_or("none".into());
         let fault = |manifest: &Self| manifest.invocation.mutant.clone().unwrap_or("none".into());
@@ -141,7 +144,7 @@ impl Manifest {
             ("planted fault", fault(self), fault(other)),
         ];
         let long = [
-            ("experiment", seed(self) != seed(other)),
+            ("experiment", seedless(self) != seedless(other)),
             ("data", self.data != other.data),
             (
                 "selection of cells",
@@ -210,6 +213,19 @@ pub struct RecipeInfo {
     pub bytes_per_vector: Option<f64>,
     /// Bytes the growing caches of all layers take per token of context.
     pub bytes_per_token: Option<f64>,
+}
+
+impl RecipeInfo {
+    /// A recipe without noise, of which no size is known.
+    pub fn new(name: &str, doc: &str) -> Self {
+        Self {
+            name: name.into(),
+            doc: doc.into(),
+            noise: false,
+            bytes_per_vector: None,
+            bytes_per_token: None,
+        }
+    }
 }
 
 /// A run with all that was derived from it: what reports see.

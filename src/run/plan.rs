@@ -1,7 +1,7 @@
 //! The cells of an experiment.
 
-use crate::experiment::{Experiment, Kind};
-use crate::studies::kernels::operations::names_of;
+use serde::{Deserialize, Serialize};
+
 use ulplab_core::error::{Error, Result};
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
@@ -15,7 +15,7 @@ pub const REFERENCE: &str = "reference";
 pub struct Cell {
     pub recipe: String,
     pub phase: Phase,
-    /// Index into the experiment's [`window_names`](Experiment::window_names).
+    /// Index into [`Plan::windows`].
     pub window: usize,
     /// `<recipe>/<phase>/<window>`.
     pub id: String,
@@ -32,61 +32,98 @@ impl Cell {
         }
     }
 
-    /// Of a kernel: its operation and its variant.
+    /// The operation and the variant of a kernel.
     pub fn kernel(&self) -> (&str, &str) {
         self.recipe.split_once('.').unwrap_or((&self.recipe, ""))
     }
 }
 
-/// All cells, window by window: of a model the reference's own error first, then every recipe in every phase.
-pub fn plan(experiment: &Experiment) -> Vec<Cell> {
-    let own = (experiment.kind == Kind::Model).then_some((REFERENCE, Phase::Cumulative));
-    let phases = experiment.phases();
-    let recipes = experiment
-        .recipes
-        .iter()
-        .flat_map(|recipe| phases.iter().map(|&phase| (recipe.name.as_str(), phase)));
-    let each: Vec<(&str, Phase)> = own.into_iter().chain(recipes).collect();
-    // Of kernels, each has the cases of its operation only.
-    let kernels = experiment.kind == Kind::Kernels;
-    let each = each
-        .into_iter()
-        .map(|(recipe, phase)| (recipe, phase, kernels.then(|| names_of(experiment, recipe))));
-    let each: Vec<_> = each.collect();
-    let mut cells = Vec::new();
-    for (window, name) in experiment.window_names().into_iter().enumerate() {
-        for (recipe, phase, cases) in &each {
-            if cases.as_ref().is_none_or(|cases| cases.contains(&name)) {
-                cells.push(Cell::new(recipe, *phase, window, &name));
-            }
+/// What an experiment runs, as its study says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The phases in which recipes are measured.
+    pub phases: Vec<Phase>,
+    /// Names of all windows in the order in which they are worked on: draws, then texts; or cases of kernels.
+    pub windows: Vec<String>,
+    pub recipes: Vec<Planned>,
+}
+
+/// What is run of a recipe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned {
+    pub name: String,
+    pub phases: Vec<Phase>,
+    /// Indices of its windows, in rising order; `None` if it is run on all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<Vec<usize>>,
+}
+
+impl Plan {
+    /// Every recipe in every phase on every window.
+    pub fn whole<'a>(phases: &[Phase], windows: Vec<String>, recipes: impl Iterator<Item = &'a str>) -> Self {
+        let recipes = recipes.map(|name| Planned {
+            name: name.into(),
+            phases: phases.to_vec(),
+            windows: None,
+        });
+        Self {
+            recipes: recipes.collect(),
+            phases: phases.to_vec(),
+            windows,
         }
     }
-    cells
+
+    /// How many cells there are; `None` if they cannot be counted.
+    pub fn count(&self) -> Option<usize> {
+        let of = |recipe: &Planned| {
+            let windows = recipe.windows.as_ref().map_or(self.windows.len(), Vec::len);
+            recipe.phases.len().checked_mul(windows)
+        };
+        self.recipes
+            .iter()
+            .try_fold(0usize, |sum, recipe| sum.checked_add(of(recipe)?))
+    }
+
+    /// All cells, window by window.
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for (window, name) in self.windows.iter().enumerate() {
+            for recipe in &self.recipes {
+                let takes = |windows: &Vec<usize>| windows.binary_search(&window).is_ok();
+                if recipe.windows.as_ref().is_none_or(takes) {
+                    let each = recipe.phases.iter();
+                    cells.extend(each.map(|phase| Cell::new(&recipe.name, *phase, window, name)));
+                }
+            }
+        }
+        cells
+    }
+
+    /// Whether recipes have windows of their own, as kernels have the cases of their operations.
+    pub fn by_case(&self) -> bool {
+        self.recipes.iter().any(|recipe| recipe.windows.is_some())
+    }
+
+    /// Names of the recipes that are measured in a phase.
+    pub fn measured_in(&self, phase: Phase) -> impl Iterator<Item = &str> {
+        let measured = self.recipes.iter().filter(move |recipe| recipe.phases.contains(&phase));
+        measured.map(|recipe| recipe.name.as_str())
+    }
 }
 
 /// Bytes of a cell's id: what is stored of it is called so, in names that end at 255 bytes and have an ending of their own.
 const LONGEST: usize = 200;
 
-/// Finds a cell that no file can be called by: the longer of its names, and what is wrong with it.
-pub fn check_file_names(experiment: &Experiment, cells: &[Cell]) -> Result<(), (String, String)> {
-    let names = experiment.window_names();
-    let Some(cell) = cells.iter().find(|cell| cell.id.len() > LONGEST) else {
-        return Ok(());
-    };
-    let (recipe, window) = (&cell.recipe, &names[cell.window]);
-    let (what, name) = match (recipe.len() > window.len(), experiment.kind) {
-        (true, _) => ("recipe", recipe),
-        (false, Kind::Kernels) => ("case", window),
-        (false, _) => ("window", window),
-    };
+/// The first cell that no file can be called by, and how it is too long.
+pub fn unnameable(cells: &[Cell]) -> Option<(&Cell, String)> {
+    let cell = cells.iter().find(|cell| cell.id.len() > LONGEST)?;
     let message = format!(
-        "{what} '{name}': the cell {recipe}/{}/{window} has {} bytes in its name, and files are called by at most {LONGEST}",
-        cell.phase,
+        "the cell {} has {} bytes in its name, and files are called by at most {LONGEST}",
+        cell.id,
         cell.id.len()
     );
-    Err((name.clone(), message))
+    Some((cell, message))
 }
-
 /// Keeps the cells whose id matches one of `only` (all, if empty) and none of `skip`.
 pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<Cell>> {
     let names: Vec<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();

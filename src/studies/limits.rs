@@ -3,16 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use reference::paths::deepseek_v4::{Config, LayerType};
-use reference::paths::swap_ffn::BANKS;
+use reference::paths::deepseek_v4::{Config, LayerType, SITES};
 
 use super::model::probe::COMPARED;
-use super::recurrence;
-use super::swap_ffn::Sizes;
-use crate::experiment::source::Origin;
-use crate::experiment::{Experiment, Kind};
-use crate::run::plan::REFERENCE;
+use super::study::Study;
+use crate::experiment::Mistake;
+use crate::run::plan::Plan;
 use ulplab_core::pattern::matches;
+use ulplab_core::record::place;
 
 /// More cells are a slip: planning them alone would take minutes and gigabytes.
 const MOST_CELLS: usize = 1 << 18;
@@ -63,10 +61,39 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// What a run holds in memory at once, part by part; the largest says what to make smaller.
-struct Parts(Vec<(String, f64)>);
+/// What a run holds in memory at once, part by part; the largest says what to make smaller. The estimates are to be above what
+/// is taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048, where the
+/// process took 731 and 2,317 MB at most.
+#[derive(Default)]
+pub struct Parts(Vec<(String, f64)>);
 
 impl Parts {
+    /// Adds so many bytes for what `what` says.
+    pub fn add(&mut self, what: impl Into<String>, bytes: f64) {
+        self.0.push((what.into(), bytes));
+    }
+
+    /// Adds so many bytes for something of a source.
+    pub fn of_source(&mut self, source: &str, what: &str, bytes: f64) {
+        self.add(format!("for {what} of source '{source}'"), bytes);
+    }
+
+    /// Adds a model's weights in f32, and tells their number.
+    pub fn weights(&mut self, config: &Config) -> f64 {
+        let weights = config.tensors().iter().map(|spec| numbers(&spec.shape)).sum();
+        self.add("for the weights", 4.0 * weights);
+        weights
+    }
+
+    /// Adds what is kept of a window of text, and what its cells compare with it; tells the bytes of the first.
+    pub fn of_trace(&mut self, config: &Config, tokens: usize, at_once: f64) -> f64 {
+        let trace = 4.0 * trace(config, tokens as f64);
+        let what = format!("for what the reference computes of a window of {tokens} tokens");
+        self.add(what, trace);
+        self.add(format!("for the cells of {at_once} threads"), 0.5 * trace * at_once);
+        trace
+    }
+
     fn total(&self) -> f64 {
         self.0.iter().map(|(_, bytes)| bytes).sum()
     }
@@ -76,86 +103,78 @@ impl Parts {
     }
 }
 
-/// Refuses more cells than can be planned: `(offending key, message)`.
-pub fn check_cells(experiment: &Experiment) -> Result<(), (String, String)> {
-    let windows = experiment.draws + experiment.windows.len();
-    let (recipes, phases) = (experiment.recipes.len(), experiment.phases().len());
-    let cells = [windows, recipes, phases]
-        .iter()
-        .try_fold(1usize, |cells, n| cells.checked_mul(*n));
-    if experiment.kind == Kind::Kernels || cells.is_some_and(|cells| cells <= MOST_CELLS) {
-        return Ok(());
-    }
-    let key = if experiment.draws > experiment.windows.len() {
-        "draws"
-    } else {
-        "window"
-    };
-    let most = MOST_CELLS / (recipes * phases).max(1);
-    Err((
-        key.into(),
-        format!(
-            "{windows} windows × {recipes} recipes × {phases} phases are {} cells, at most {MOST_CELLS} can be planned: {most} \
-             windows would do",
-            cells.map_or("too many".into(), |cells| cells.to_string())
-        ),
-    ))
+/// Half as many tokens, and the key that says so.
+pub fn halved_tokens(tokens: usize) -> Option<(usize, String)> {
+    (tokens > 2).then(|| (tokens / 2, format!("tokens = {}", tokens / 2)))
 }
 
-/// Refuses what does not fit into `limit` bytes, or exceeds what the model was made for: `(offending key, message)`.
+/// Half as many rows of a draw, and the key that says so.
+pub fn halved_rows([rows, cols]: [usize; 2]) -> Option<([usize; 2], String)> {
+    (rows > 1).then(|| ([rows / 2, cols], format!("shape = [{}, {cols}]", rows / 2)))
+}
+
+/// Refuses more cells than can be planned.
+pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
+    let cells = plan.count();
+    // Kernels have the cases of their operations, and not all of a product.
+    if plan.by_case() || cells.is_some_and(|cells| cells <= MOST_CELLS) {
+        return Ok(());
+    }
+    let (windows, recipes, phases) = (plan.windows.len(), plan.recipes.len(), plan.phases.len());
+    let drawn = plan.windows.iter().filter(|name| name.starts_with("draw-")).count();
+    let key = if 2 * drawn > windows { "draws" } else { "window" };
+    let most = MOST_CELLS / (recipes * phases).max(1);
+    let message = format!(
+        "{windows} windows × {recipes} recipes × {phases} phases are {} cells, at most {MOST_CELLS} can be planned: {most} windows \
+         would do",
+        cells.map_or("too many".into(), |cells| cells.to_string())
+    );
+    Err(Mistake::at(key, message))
+}
+
+/// Refuses what does not fit into `limit` bytes, or exceeds what the model was made for.
 pub fn check_size(
-    experiment: &Experiment,
+    study: &dyn Study,
     config: Option<&Config>,
     threads: usize,
     limit: Option<Bytes>,
-) -> Result<(), (String, String)> {
-    let tokens = experiment.tokens;
+) -> Result<(), Mistake> {
+    let reading = study.reading();
     let most = config.and_then(|config| config.max_position_embeddings);
-    if let Some(most) = most.filter(|most| !experiment.windows.is_empty() && tokens > *most) {
+    if let Some(most) = most.filter(|most| !reading.windows.is_empty() && reading.tokens > *most) {
+        let tokens = reading.tokens;
         let message = format!("tokens = {tokens}, but max_position_embeddings of the model is {most}");
-        return Err(("tokens".into(), message));
+        return Err(Mistake::at("tokens", message));
     }
     let Some(limit) = limit else { return Ok(()) };
-    let parts = parts(experiment, config, threads);
+    let parts = study.memory(config, threads);
     let needed = parts.total();
     if needed <= limit.0 {
         return Ok(());
     }
-    let key = if experiment.shape[0] > 0 { "shape" } else { "tokens" };
+    let key = if reading.windows.is_empty() { "shape" } else { "tokens" };
     let largest = parts
         .largest()
         .map(|(what, bytes)| format!("; {} of them {what}", Bytes(*bytes)));
-    Err((
-        key.into(),
-        format!(
-            "the run needs about {} of memory at once{}, and {limit} are allowed{}; --max-memory changes the limit",
-            Bytes(needed),
-            largest.unwrap_or_default(),
-            smaller(experiment, config, threads, limit)
-                .map(|what| format!(". {what} would fit"))
-                .unwrap_or_default(),
-        ),
-    ))
+    let message = format!(
+        "the run needs about {} of memory at once{}, and {limit} are allowed{}; --max-memory changes the limit",
+        Bytes(needed),
+        largest.unwrap_or_default(),
+        smaller(study, config, threads, limit)
+            .map(|what| format!(". {what} would fit"))
+            .unwrap_or_default(),
+    );
+    Err(Mistake::at(key, message))
 }
 
-/// The experiment's own keys, halved until it fits.
-fn smaller(experiment: &Experiment, config: Option<&Config>, threads: usize, limit: Bytes) -> Option<String> {
-    let fits = |experiment: &Experiment| parts(experiment, config, threads).total() <= limit.0;
-    let mut other = experiment.clone();
-    if experiment.windows.is_empty() || experiment.kind == Kind::SwapFfn {
-        while other.shape[0] > 1 {
-            other.shape[0] /= 2;
-            if fits(&other) {
-                return Some(format!("shape = [{}, {}]", other.shape[0], other.shape[1]));
-            }
+/// The experiment's own key, halved until it fits.
+fn smaller(study: &dyn Study, config: Option<&Config>, threads: usize, limit: Bytes) -> Option<String> {
+    let mut next = study.halved();
+    while let Some((study, key)) = next {
+        if study.memory(config, threads).total() <= limit.0 {
+            return Some(key);
         }
-        return None;
-    }
-    while other.tokens > 2 {
-        other.tokens /= 2;
-        if fits(&other) {
-            return Some(format!("tokens = {}", other.tokens));
-        }
+        next = study.halved();
     }
     None
 }
@@ -175,79 +194,6 @@ pub fn available() -> Option<Bytes> {
     let machine = machine.map(|kib| kib * 1024.0);
     let least = [machine, group].into_iter().flatten().reduce(f64::min)?;
     Some(Bytes(least))
-}
-
-/// What is held at once: the exact side of a window, and what each thread's cell adds. The estimates are to be above what is
-/// taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048, where the
-/// process took 731 and 2,317 MB at most.
-fn parts(experiment: &Experiment, config: Option<&Config>, threads: usize) -> Parts {
-    let [rows, cols] = experiment.shape.map(|size| size as f64);
-    let tokens = experiment.tokens as f64;
-    let at_once = threads.min(experiment.recipes.len().max(1)) as f64;
-    let mut parts = Vec::new();
-    let texts = config.filter(|_| !experiment.windows.is_empty());
-    if let Some(config) = texts {
-        let weights: f64 = config.tensors().iter().map(|spec| numbers(&spec.shape)).sum();
-        parts.push(("for the weights".into(), 4.0 * weights));
-        if matches!(experiment.kind, Kind::Model | Kind::Recall) {
-            let trace = 4.0 * trace(config, tokens);
-            parts.push((
-                format!("for what the reference computes of a window of {tokens} tokens"),
-                trace,
-            ));
-            parts.push((format!("for the cells of {at_once} threads"), 0.5 * trace * at_once));
-            if experiment.kind == Kind::Model {
-                parts.push((
-                    format!("for '{REFERENCE}', the check in f64"),
-                    8.0 * weights + 2.0 * trace,
-                ));
-            }
-        }
-    }
-    for source in &experiment.sources {
-        let name = &source.name;
-        let mut add = |what: &str, bytes: f64| parts.push((format!("for {what} of source '{name}'"), bytes));
-        match (&source.from, experiment.kind) {
-            (Origin::Site(at), Kind::RoundTrip) => {
-                let values = texts.map_or(0.0, |config| tokens * site_cols(config, at));
-                add("the values", 4.0 * values);
-            }
-            (Origin::Site(_), _) => {}
-            (Origin::Vectors { channels, .. }, _) => {
-                let scores = rows * cols;
-                add(
-                    "queries, entries and scores",
-                    4.0 * (scores + (rows + cols) * *channels as f64),
-                );
-                add("the scores of all threads", 2.0 * 4.0 * scores * at_once);
-            }
-            (Origin::LinearAttention { state: [k, v], .. }, _) => {
-                let (k, v) = (*k as f64, *v as f64);
-                let piece = cols.min(recurrence::PIECE as f64) * rows * (3.0 * k + 2.0 * v);
-                let points = recurrence::checkpoints(experiment).count() as f64;
-                let kept = points * rows * v * (recurrence::CHECKPOINT as f64 + k);
-                add(
-                    "inputs of a piece and the states kept",
-                    (12.0 * piece + 12.0 * kept) * (1.0 + at_once),
-                );
-            }
-            (Origin::DiagonalSsm { states, .. }, _) => {
-                let points = recurrence::checkpoints(experiment).count() as f64;
-                let kept = points * rows * (recurrence::CHECKPOINT as f64 + *states as f64);
-                let piece = cols.min(recurrence::PIECE as f64) * rows;
-                add(
-                    "inputs of a piece and the states kept",
-                    (24.0 * piece + 12.0 * kept) * (1.0 + at_once),
-                );
-            }
-            (Origin::SwapFfn(sizes), _) => add("models, banks and checkpoints", swap_ffn(sizes, rows, cols, at_once)),
-            _ => {
-                add("the values", 4.0 * rows * cols);
-                add("the values that threads round", 8.0 * rows * cols * at_once);
-            }
-        }
-    }
-    Parts(parts)
 }
 
 fn numbers(shape: &[usize]) -> f64 {
@@ -271,32 +217,15 @@ fn trace(config: &Config, tokens: f64) -> f64 {
 }
 
 /// Numbers of one token at the sites that a pattern names, in all layers.
-fn site_cols(config: &Config, at: &str) -> f64 {
-    let names = reference::paths::deepseek_v4::SITES.iter().map(|site| site.name);
+pub fn site_cols(config: &Config, at: &str) -> f64 {
+    let names = SITES.iter().map(|site| site.name);
     let places = names.flat_map(|name| {
         let layers = (0..config.num_hidden_layers).map(Some).chain([None]);
         let here = layers.filter(move |layer| config.has_site(*layer, name));
-        here.map(move |layer| (name, ulplab_core::record::place(layer.map(|layer| layer as u32), name)))
+        here.map(move |layer| (name, place(layer.map(|layer| layer as u32), name)))
     });
     let named = places.filter(|(_, place)| matches(at, place));
     named.map(|(name, _)| config.token_cols(name) as f64).sum()
-}
-
-/// A model in f64 and one in f32 a thread, the banks, and what is kept of the tokens that are compared.
-fn swap_ffn(sizes: &Sizes, sequences: f64, tokens: f64, at_once: f64) -> f64 {
-    let config = sizes.config();
-    let [d, ff, cores] = [config.d_model, config.d_ff, config.core_count].map(|size| size as f64);
-    let [router, k, r] = [config.d_router, config.collapse_k, config.collapse_r].map(|size| size as f64);
-    let events = config.n_events as f64;
-    let weights = 3.0 * d * ff + cores * ff + router * d + k * r * d + k * cores;
-    let banks = sequences * cores * BANKS as f64 * d;
-    let points = tokens.max(1.0).log2() + 1.0;
-    let kept = points * (events * banks * 4.0 + banks * 8.0);
-    8.0 * weights
-        + 8.0 * banks
-        + kept
-        + tokens * events * cores * sequences * 24.0
-        + at_once * 4.0 * (weights + 2.0 * banks)
 }
 
 #[cfg(test)]

@@ -1,12 +1,29 @@
-//! Kinds of questions.
+//! Kinds of questions. To add one: a folder here with a [`Study`], and a line in [`STUDIES`].
 
-pub mod check;
-pub mod execute;
 pub mod kernels;
 pub mod limits;
+pub mod measure;
 pub mod model;
-pub mod ready;
+mod parse;
 pub mod recall;
 pub mod recurrence;
 pub mod round_trip;
+mod schema;
+mod show;
+mod sources;
+mod study;
 pub mod swap_ffn;
+
+pub use parse::{Asked, parse, read};
+pub use schema::schema;
+pub use study::{Bench, Body, Kind, Ready, Runs, Study, Text};
+
+/// All kinds of questions.
+pub const STUDIES: &[Kind] = &[
+    Kind::new::<model::ModelStudy>(),
+    Kind::new::<round_trip::RoundTripStudy>(),
+    Kind::new::<recall::RecallStudy>(),
+    Kind::new::<recurrence::RecurrenceStudy>(),
+    Kind::new::<swap_ffn::SwapFfnStudy>(),
+    Kind::new::<kernels::KernelStudy>(),
+];

@@ -3,7 +3,6 @@
 use serde_json::Value;
 use ulplab::record::Record;
 use ulplab::run::folder::Folder;
-use ulplab::run::plan::plan;
 
 use super::*;
 
@@ -59,7 +58,7 @@ fn altered(from: &Path, name: &str, alter: impl Fn(&mut Record)) -> PathBuf {
     let mut records = folder.records(&manifest).unwrap();
     records.iter_mut().for_each(alter);
     let (folder, manifest) = Folder::enter(&to, &manifest, false).unwrap();
-    for cell in plan(&manifest.experiment) {
+    for cell in manifest.plan.cells() {
         let of_cell: Vec<Record> = records
             .iter()
             .filter(|record| record.cell == cell.id)

@@ -237,8 +237,8 @@ fn mistakes_in_cases() {
 /// A case of the user's with the sizes and keys of a shipped one has all that the shipped one has.
 #[test]
 fn what_follows_from_keys_is_as_in_shipped_cases() {
-    use ulplab::experiment::Experiment;
     use ulplab::ops::OPS;
+    use ulplab::studies::kernels::KernelStudy;
     use ulplab::studies::kernels::operations::{Operation, OwnCase, Setting};
 
     let page = std::fs::read_to_string(root().join("docs/kernels.md")).unwrap();
@@ -274,7 +274,7 @@ fn what_follows_from_keys_is_as_in_shipped_cases() {
                 .keys
                 .iter()
                 .map(|(key, _)| (key.clone(), Setting::Text(case.key(key).into())));
-            let experiment = Experiment {
+            let study = KernelStudy {
                 own_cases: vec![OwnCase {
                     op: op.name().into(),
                     name: "mine".into(),
@@ -283,9 +283,9 @@ fn what_follows_from_keys_is_as_in_shipped_cases() {
                     timed: false,
                     settings: sizes.chain(keys).collect(),
                 }],
-                ..Experiment::default()
+                ..KernelStudy::default()
             };
-            let cases = Operation::find(&experiment, op.name()).unwrap().cases().unwrap();
+            let cases = Operation::find(&study, op.name()).unwrap().cases().unwrap();
             let mine = cases.last().unwrap();
             assert_eq!(mine.name, "mine");
             assert_eq!(mine.keys, case.keys, "{} {}", op.name(), case.name);

@@ -1,8 +1,8 @@
 //! Experiments with lines lost, moved, and of other experiments.
 
 use proptest::prelude::*;
-use ulplab::experiment::load::Source;
-use ulplab::studies::ready::Ready;
+use ulplab::experiment::file::ExperimentFile;
+use ulplab::studies;
 
 use super::{cases, edited, edits};
 
@@ -54,11 +54,12 @@ proptest! {
     /// It is told apart whether a file is an experiment, and if not, what line or name is wrong.
     #[test]
     fn lines_of_experiments(given in prop::sample::select(&GIVEN[..]), edits in edits(prop::sample::select(&LINES[..]))) {
-        let source = Source::new("x.toml".into(), edited(given.lines(), &edits).join("\n"));
-        let checked = source.parse(&[]).and_then(|experiment| {
-            let ready = experiment.check().and_then(|()| Ready::resolve(&experiment, None));
-            let ready = ready.map(|_| experiment.window_names());
-            ready.map_err(|(place, message)| source.error_at(&place, message))
+        let text = edited(given.lines(), &edits).join("\n");
+        let checked = ExperimentFile::new("x.toml".into(), text, &[]).and_then(|file| {
+            let asked = studies::parse(&file)?;
+            let study = &asked.study;
+            let ready = study.check().and_then(|()| study.ready(asked.experiment.seed, None).map(|_| study.plan()));
+            ready.map_err(|mistake| file.error(&mistake))
         });
         if let Err(error) = checked {
             let error = error.to_string();

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use reference::ops::hyper_connection::HyperConnection;
 use reference::ops::linear::Linear;
-use reference::paths::deepseek_v4::{Model, SITES};
+use reference::paths::deepseek_v4::Model;
 use reference::{Numerics, Operations, Plain, Tensor};
 use ulplab::backend::cuda::{Plan, Source};
-use ulplab::backend::rounding::Rounding;
-use ulplab::experiment::Recipe;
+use ulplab::experiment::Step;
 use ulplab::formats::{Encoded, RECORDS, codec};
 use ulplab::ops::call::{CALLED, Call, Runner, StandIn, Type};
 use ulplab::ops::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use ulplab::ops::{Outputs, Scalar};
+use ulplab::studies::model::Recipe;
 
 use super::{arguments_are_there, mini, stored, values};
 
@@ -253,13 +253,14 @@ fn kernels_of_a_recipe_must_be_there() {
     let config = mini().config().clone();
     let resolve = |kernels: &str| {
         let recipe: Recipe = toml::from_str(&format!("name = \"r\"\ndoc = \"\"\nkernels = [{kernels}]")).unwrap();
-        Rounding::resolve(&recipe, &config, SITES, 1).map(|_| ())
+        recipe.resolve(&config, 1).map(|_| ())
     };
     assert_eq!(resolve("\"rope.heads\", \"rope.simple\""), Ok(()));
-    let (place, message) = resolve("\"rope.head\"").unwrap_err();
-    assert_eq!(place, "rope.head");
+    let mistake = resolve("\"rope.simple\", \"rope.head\"").unwrap_err();
+    assert_eq!(mistake.path, [Step::Key("kernels".into()), Step::Index(1)]);
+    let message = mistake.message;
     assert!(message.contains("did you mean 'rope.heads'?"), "{message}");
-    let (_, message) = resolve("\"scale_layout.first\"").unwrap_err();
+    let message = resolve("\"scale_layout.first\"").unwrap_err().message;
     assert!(
         message.contains("no kernel of an operation of the model (mhc_pre, "),
         "{message}"

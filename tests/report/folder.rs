@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ulplab::experiment::load::Source;
-use ulplab::experiment::{Experiment, Kind, Recipe, Rule, Statistic};
+use ulplab::experiment::file::ExperimentFile;
+use ulplab::experiment::{Experiment, Head, Rule, Statistic};
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::run::Manifest;
 use ulplab::run::folder::{Folder, read_cell, read_manifest, sealed};
-use ulplab::run::plan::plan;
 use ulplab::run::{seal, store};
+use ulplab::studies::round_trip::{Recipe, RoundTripStudy};
+use ulplab::studies::{self, Study};
 use ulplab::{Exit, Result};
 
 /// Two recipes on two draws.
@@ -17,8 +18,8 @@ pub fn manifest(seed: u64) -> Manifest {
     let recipe = |name: &str| Recipe {
         name: name.into(),
         doc: format!("format {name}"),
-        format: Some(name.into()),
-        ..Recipe::default()
+        format: name.into(),
+        against: None,
     };
     let gate = Rule {
         metric: "sqnr".into(),
@@ -30,22 +31,28 @@ pub fn manifest(seed: u64) -> Manifest {
         why: "theory".into(),
         control: false,
     };
-    let experiment = Experiment {
-        name: "tiny".into(),
-        question: "What is left?".into(),
-        kind: Kind::RoundTrip,
-        seed,
+    let study = RoundTripStudy {
         draws: 2,
         shape: [4, 32],
         recipes: vec![recipe("e4m3"), recipe("nvfp4")],
-        gates: vec![gate],
-        ..Experiment::default()
+        ..RoundTripStudy::default()
+    };
+    let experiment = Experiment {
+        head: Head {
+            name: "tiny".into(),
+            question: "What is left?".into(),
+            kind: "round_trip".into(),
+            seed,
+            gates: vec![gate],
+        },
+        body: study.body(),
     };
     let mut manifest = Manifest {
         schema: store::SCHEMA,
         version: "0.1.0".into(),
         commit: None,
         experiment,
+        plan: study.plan(),
         fingerprint: String::new(),
         data: vec![("alice.txt".into(), "0c".repeat(32))],
         device: "cpu".into(),
@@ -61,7 +68,7 @@ pub fn manifest(seed: u64) -> Manifest {
         ceilings: None,
         complete: false,
     };
-    manifest.keep(&plan(&manifest.experiment));
+    manifest.keep(&study.plan().cells());
     manifest.fingerprint = manifest.identity();
     manifest
 }
@@ -69,7 +76,7 @@ pub fn manifest(seed: u64) -> Manifest {
 /// A finished run of a manifest: a few records a cell, with numbers that JSON has no word for.
 pub fn finished(path: &Path, manifest: &Manifest) -> Folder {
     let (folder, _) = Folder::enter(path, manifest, false).expect("a new run");
-    for cell in plan(&manifest.experiment) {
+    for cell in manifest.plan.cells() {
         let window = cell.id.rsplit('/').next().expect("a window");
         let record = |metric: &str, value: f64| Record {
             site: "gauss".into(),
@@ -303,8 +310,8 @@ fn a_manifest_that_contradicts_itself_is_refused() {
             |m| m.left_out.push(m.cells[0].clone()),
             "'e4m3/local/draw-1'",
         ),
-        ("draws", |m| m.experiment.draws = 1, "'e4m3/local/draw-2'"),
-        ("recipe", |m| drop(m.experiment.recipes.pop()), "'e4m3/local/draw-2'"),
+        ("draws", |m| drop(m.plan.windows.pop()), "'e4m3/local/draw-2'"),
+        ("recipe", |m| drop(m.plan.recipes.pop()), "'e4m3/local/draw-2'"),
         ("schema", |m| m.schema += 1, "a newer version of ulplab wrote it"),
     ];
     // The digest and the fingerprint are computed again, and yet:
@@ -321,9 +328,9 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     }
     // With the digest alone computed again, the fingerprint is wrong; with both, the cells are another run's.
     let other: [(&str, fn(&mut Manifest)); 8] = [
-        ("seed", |m| m.experiment.seed = 8),
-        ("bound", |m| m.experiment.gates[0].require = ">= 10".into()),
-        ("format", |m| m.experiment.recipes[0].format = Some("bf16".into())),
+        ("seed", |m| m.experiment.head.seed = 8),
+        ("bound", |m| m.experiment.head.gates[0].require = ">= 10".into()),
+        ("format", |m| m.experiment.body["recipe"][0]["format"] = "bf16".into()),
         ("data", |m| m.data[0].1 = "0d".repeat(32)),
         ("commit", |m| m.commit = Some("4f2a9c1d7e8b".into())),
         ("version", |m| m.version = "0.2.0".into()),
@@ -348,7 +355,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     }
     // A selection of cells is a run of its own.
     let mut selected = manifest(7);
-    let cells = plan(&selected.experiment);
+    let cells = selected.plan.cells();
     selected.keep(&cells[..3]);
     selected.fingerprint = selected.identity();
     assert_eq!(selected.left_out, ["nvfp4/local/draw-2"]);
@@ -368,7 +375,7 @@ fn a_run_of_an_older_version_is_named_as_one() {
     fs::write(folder.path().join("run.json"), old).expect("a file");
     let message = read(folder.path()).expect_err("an old run").to_string();
     assert!(
-        message.contains("an older version of ulplab wrote it, this one reads 2"),
+        message.contains("an older version of ulplab wrote it, this one reads 3"),
         "{message}"
     );
 }
@@ -384,9 +391,10 @@ fn every_experiment_survives_its_manifest() {
         .collect();
     assert!(files.len() >= 10, "{files:?}");
     for file in files {
-        let experiment = Source::read(&file)
-            .and_then(|source| source.parse(&[]))
-            .expect("an experiment");
+        let experiment = ExperimentFile::read(&file, &[])
+            .and_then(|file| studies::parse(&file))
+            .expect("an experiment")
+            .experiment;
         let text = serde_json::to_string(&experiment).expect("JSON");
         let read: Experiment = serde_json::from_str(&text).expect("an experiment");
         assert_eq!(read, experiment, "{}", file.display());

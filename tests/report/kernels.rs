@@ -1,9 +1,8 @@
 //! What reports show of kernels and of peers beside them.
 
+use super::shown as report;
 use ulplab::backend::cuda::time::Ceilings;
-use ulplab::experiment::{Experiment, Kind, Recipe};
 use ulplab::record::{Phase, Record};
-use ulplab::report;
 use ulplab::run::summary::summarize;
 use ulplab::run::{RecipeInfo, Run};
 use ulplab::studies::kernels::peers::Peers;
@@ -37,15 +36,9 @@ fn run() -> Run {
         records.extend(beside.map(|beside| record(beside.output, beside.metric.name, beside.value)));
     }
     let mut run = synthetic::small();
-    run.manifest.experiment = Experiment {
-        kind: Kind::Kernels,
-        recipes: vec![Recipe {
-            name: "rope.simple".into(),
-            ..Recipe::default()
-        }],
-        gates: Vec::new(),
-        ..run.manifest.experiment
-    };
+    run.manifest.experiment.head.kind = "kernels".into();
+    run.manifest.experiment.head.gates.clear();
+    run.manifest.experiment.body.clear();
     run.manifest.recipes = vec![RecipeInfo {
         name: "rope.simple".into(),
         doc: "one thread for each pair".into(),
@@ -83,13 +76,13 @@ fn times_for_a_terminal_say_what_they_are_shares_of() {
         matmul_tflop_s: None,
         e4m3_tflop_s: None,
     });
-    let text = report::times(&run);
+    let text = ulplab::studies::kernels::times(&run);
     for shown in ["cold µs", "2.50", "a <peer>", "copy 4270 GB/s, no cuBLASLt"] {
         assert!(text.contains(shown), "{shown}: {text}");
     }
     assert!(report::html(&run).contains("In this run: copy 4270 GB/s"));
     run.records.clear();
-    assert_eq!(report::times(&run), "nothing was timed\n");
+    assert_eq!(ulplab::studies::kernels::times(&run), "nothing was timed\n");
 }
 
 #[test]

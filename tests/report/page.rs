@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::shown as report;
 use ulplab::experiment::Rule;
 use ulplab::gate::{Status, Verdict};
 use ulplab::record::{Phase, Record};
-use ulplab::report;
 use ulplab::run::Run;
 
 use super::synthetic::{self, HOSTILE};
@@ -39,7 +39,7 @@ fn gate(run: &mut Run, metric: &str, require: &str, recipes: &[&str]) {
         recipe: recipe.to_string(),
         ..first.clone()
     }));
-    run.manifest.experiment.gates.push(rule);
+    run.manifest.experiment.head.gates.push(rule);
 }
 
 #[test]

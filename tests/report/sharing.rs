@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 use ulplab::atomic::{create_atomic, write_atomic};
 use ulplab::run::Manifest;
 use ulplab::run::folder::Folder;
-use ulplab::run::plan::plan;
 use ulplab::run::session::Begun;
 use ulplab::{Error, Exit, Result};
 
@@ -27,7 +26,7 @@ fn of_many_that_come_at_once_one_begins_the_run() {
             let entered = Folder::enter(&path, &own, join).map(|(_, stored)| stored.threads);
             // A cell may be finished before others so much as looked.
             let (folder, _) = Folder::open(&path).expect("somebody began it");
-            let cell = &plan(&own.experiment)[n % 4];
+            let cell = &own.plan.cells()[n % 4];
             folder.write_cell(cell, &[]).expect("a cell");
             entered
         };
@@ -93,7 +92,7 @@ fn a_run_without_cells_can_be_gone_on_with() {
         fs::remove_dir(path.join(name)).expect("an empty folder");
     }
     let (run, stored) = Folder::enter(&path, &manifest(7), true).expect("the same run");
-    run.write_cell(&plan(&stored.experiment)[0], &[]).expect("a cell");
+    run.write_cell(&stored.plan.cells()[0], &[]).expect("a cell");
     assert!(run.finished(&stored.cells[0]).expect("a readable file"));
 }
 

@@ -8,8 +8,9 @@ use ulplab::atomic::write_atomic;
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::run::Run;
 use ulplab::run::store;
-use ulplab::{Error, Exit, report};
+use ulplab::{Error, Exit};
 
+use super::shown as report;
 use super::synthetic;
 
 fn names(folder: &Path) -> Vec<String> {

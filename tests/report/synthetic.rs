@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use ulplab::experiment::{Experiment, Recipe, Role, Round, Rule, Segment, Statistic, Window};
-use ulplab::formats::Direction;
+use ulplab::backend::recipe::{Reader as Role, Round, Segment};
+use ulplab::experiment::{Experiment, Head, Rule, Statistic, Window};
 use ulplab::gate::{Failures, Status, Verdict};
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::run::invocation::Invocation;
+use ulplab::run::plan::Plan;
 use ulplab::run::summary::Summary;
 use ulplab::run::{Manifest, RecipeInfo, Run};
+use ulplab::studies::Study;
+use ulplab::studies::model::{ModelStudy, Recipe};
 
 pub const LAYERS: u32 = 61;
 pub const HOSTILE: &str = "<b>&\"'|`x`\u{1b}[31m";
@@ -167,12 +170,9 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
         .flat_map(|rule| bound.iter().map(|spec| judge(rule, &spec.name, &summaries)))
         .collect();
     let texts = windows.iter().filter_map(|window| window.split_once('@'));
-    let experiment = Experiment {
-        name: name.into(),
-        question: "Which KV-cache formats keep a trained 61-layer DeepSeek-V4-shaped model right?".into(),
+    let study = ModelStudy {
         model: Some("dsv4-mini".into()),
         tokens: 2048,
-        seed: 7,
         phases: vec![Phase::Local, Phase::Cumulative],
         windows: texts
             .map(|(text, at)| Window {
@@ -181,8 +181,16 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             })
             .collect(),
         recipes,
-        gates: rules,
-        ..Experiment::default()
+    };
+    let experiment = Experiment {
+        head: Head {
+            name: name.into(),
+            question: "Which KV-cache formats keep a trained 61-layer DeepSeek-V4-shaped model right?".into(),
+            kind: "model".into(),
+            seed: 7,
+            gates: rules,
+        },
+        body: study.body(),
     };
     let info = |spec: &Spec| RecipeInfo {
         name: spec.name.clone(),
@@ -193,10 +201,11 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
     };
     Run {
         manifest: Manifest {
-            schema: 2,
+            schema: 3,
             version: "0.1.0".into(),
             commit: Some("4f2a9c1d7e8b".into()),
             experiment,
+            plan: Plan::default(),
             invocation: Invocation {
                 experiment: "experiments/kv-small.toml".into(),
                 ..Invocation::default()
@@ -246,7 +255,6 @@ fn recipe(spec: &Spec) -> Recipe {
             role: spec.role,
             layers: spec.layers.map(String::from),
             hadamard: false,
-            direction: Direction::Nearest,
         }],
         ..Recipe::default()
     }

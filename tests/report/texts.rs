@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use super::shown as report;
+use super::shown::{Outcome, REPORTS, study};
 use quick_junit::{NonSuccessKind, TestCaseStatus};
 use ulplab::gate::{Status, Verdict};
-use ulplab::report;
-use ulplab::report::{Outcome, REPORTS};
 use ulplab::run::Run;
 
 use super::synthetic::{self, HOSTILE};
@@ -77,7 +77,7 @@ fn markdown_stays_below_the_limit_of_a_step_summary() {
         run.verdicts.push(verdict);
     }
     run.manifest.data = (0..5000).map(|n| (format!("file {n}"), "ab".repeat(32))).collect();
-    run.manifest.experiment.question = "why? ".repeat(1_000_000);
+    run.manifest.experiment.head.question = "why? ".repeat(1_000_000);
     let text = report::markdown(&run);
     assert!(text.len() < 1 << 20, "{} bytes", text.len());
     assert!(text.len() > 1 << 19, "{} bytes: cut more than needed", text.len());
@@ -98,7 +98,7 @@ fn junit_snapshot() {
 #[test]
 fn junit_parses_whatever_the_names() {
     let mut run = SMALL.clone();
-    run.manifest.experiment.question = "\u{0}\u{ffff}]]>".into();
+    run.manifest.experiment.head.question = "\u{0}\u{ffff}]]>".into();
     run.manifest.device = "a\u{0}b\u{fffe}".into();
     run.manifest.seconds = f64::NAN;
     for verdict in &mut run.verdicts {
@@ -276,6 +276,6 @@ fn balanced(html: &str) {
 fn written(run: &Run) -> HashMap<&'static str, String> {
     REPORTS
         .iter()
-        .map(|report| (report.name, (report.write)(run)))
+        .map(|report| (report.name, (report.write)(run, &*study(run))))
         .collect()
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use super::shown as report;
 use ulplab::commands::judge::load;
-use ulplab::experiment::{Experiment, Kind, Recipe, Rule, Statistic};
+use ulplab::experiment::{Rule, Statistic};
 use ulplab::gate::{Outcome, Status, Verdict};
 use ulplab::record::{Phase, Record};
-use ulplab::report;
 use ulplab::run::folder::Folder;
-use ulplab::run::plan::Cell;
+use ulplab::run::plan::{Cell, Plan, Planned};
 use ulplab::run::{Hindrance, Manifest, RecipeInfo, Run};
 
 use super::synthetic;
@@ -26,16 +26,20 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
         control: false,
         why: "bits".into(),
     };
-    let recipe = |name: &str| Recipe {
-        name: name.into(),
-        ..Recipe::default()
-    };
-    manifest.experiment = Experiment {
-        kind: Kind::Kernels,
-        case_names: vec!["small".into(), "odd".into()],
-        recipes: variants.iter().map(|(name, ..)| recipe(name)).collect(),
-        gates: vec![rule],
-        ..manifest.experiment
+    manifest.experiment.head.kind = "kernels".into();
+    manifest.experiment.head.gates = vec![rule];
+    manifest.experiment.body.clear();
+    manifest.plan = Plan {
+        phases: vec![Phase::Local],
+        windows: vec!["small".into(), "odd".into()],
+        recipes: variants
+            .iter()
+            .map(|(name, ..)| Planned {
+                name: (*name).into(),
+                phases: vec![Phase::Local],
+                windows: Some(vec![0, 1]),
+            })
+            .collect(),
     };
     manifest.cells.clear();
     manifest.recipes.clear();

@@ -8,7 +8,9 @@ use ulplab::ops::Outputs;
 use ulplab::ops::call::{Call, Runner};
 use ulplab::ops::data::floats;
 use ulplab::record::{Phase, Record};
-use ulplab::studies::swap_ffn::{Kernels, Method, exact, measure};
+use ulplab::studies::swap_ffn::{Kernels, Method, Weights, exact, measure};
+
+use super::SEED;
 
 use super::experiment;
 
@@ -119,16 +121,15 @@ impl Runner for Cpu {
 
 /// Records of a recipe, or of kernels in its place, that are not counts of other rows.
 fn measured(recipe: &str, lossy: Option<bool>) -> Vec<Record> {
-    let mut experiment = experiment();
-    for source in &mut experiment.sources {
-        if let ulplab::experiment::source::Origin::SwapFfn(sizes) = &mut source.from {
-            sizes.collapse_r = Config::STANDARD.collapse_r;
-        }
+    let (mut study, _) = experiment();
+    for source in &mut study.sources {
+        let Weights::SwapFfn(sizes) = &mut source.from;
+        sizes.collapse_r = Config::STANDARD.collapse_r;
     }
-    let want = exact(&experiment, "draw-1").unwrap();
-    let recipe = experiment.recipes.iter().find(|other| other.name == recipe).unwrap();
-    let mut method = Method::resolve(recipe, &experiment.sources)
-        .map_err(|(_, why)| why)
+    let want = exact(&study, SEED, "draw-1").unwrap();
+    let recipe = study.recipes.iter().find(|other| other.name == recipe).unwrap();
+    let mut method = Method::resolve(recipe, &study.sources)
+        .map_err(|mistake| mistake.message)
         .unwrap();
     method.kernels = lossy.map(|lossy| Kernels {
         runner: Box::new(Cpu {
@@ -139,7 +140,7 @@ fn measured(recipe: &str, lossy: Option<bool>) -> Vec<Record> {
     });
     let records = [Phase::Local, Phase::Cumulative].map(|phase| {
         let blank = Record::blank(&format!("r/{phase}/draw-1"), "r", phase, "draw-1");
-        measure(&blank, &experiment, &method, &want).unwrap()
+        measure(&blank, &study, SEED, &method, &want).unwrap()
     });
     records.concat()
 }

@@ -11,6 +11,7 @@ pub mod plan;
 pub mod run;
 pub mod runner;
 pub mod sequence;
+pub mod shipped;
 pub mod time;
 pub mod toolkit;
 

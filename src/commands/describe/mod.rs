@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::json;
 use crate::studies::kernels::operations;
+use crate::studies::kernels::operations::{Sample, samples};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
-use ulplab_core::ops::judge::Rule;
-use ulplab_core::ops::{Buffer, Case, Inputs, Op, Problem, Role, Scalar};
+use ulplab_core::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
 
 /// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]
@@ -87,21 +87,11 @@ pub struct CaseLine {
     pub timed: bool,
 }
 
-/// Cases of which problems are made, beside the smallest with each set of keys, and the largest product of their sizes.
-const MORE: usize = 4;
-const LARGE: f64 = 1e8;
-
-/// A case with its problem.
-struct Sample {
-    case: Case,
-    problem: Problem,
-}
-
 pub fn run(args: &DescribeArgs) -> Result<Exit> {
     let file = args.experiment.as_deref();
-    let experiment = operations::read(file)?;
-    let op = operations::given(&experiment, &args.op, file)?;
-    let cases = op.cases().map_err(|(_, why)| Error::Usage(why))?;
+    let defined = operations::read(file)?;
+    let op = operations::given(&defined.study, &args.op, file)?;
+    let cases = op.cases().map_err(|mistake| Error::Usage(mistake.message))?;
     let description = match op.own() {
         Some(own) => own::describe(own, &cases),
         None => Description {
@@ -140,65 +130,6 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
         judgements: judgements(&samples),
         cases: cases.iter().map(CaseLine::of).collect(),
     })
-}
-
-/// What outputs of an operation are called.
-#[derive(Debug)]
-pub struct OutputNames {
-    pub names: Vec<String>,
-    /// Whether these are all: where what is wanted depends on what is found, parts have names of their own.
-    pub all: bool,
-}
-
-/// The names under which outputs of an operation are judged, in a few small cases.
-pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
-    let samples = samples(op, &op.cases())?;
-    let judges = || samples.iter().flat_map(|sample| &sample.problem.judges);
-    let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
-    let written = buffers
-        .filter(|buffer| buffer.role != Role::In)
-        .map(|buffer| buffer.name);
-    let mut names: Vec<String> = Vec::new();
-    for name in written.chain(judges().map(|judge| judge.output)) {
-        if !names.iter().any(|known| known == name) {
-            names.push(name.into());
-        }
-    }
-    let all = !judges().any(|judge| matches!(judge.rule, Rule::Parts(_)));
-    Ok(OutputNames { names, all })
-}
-
-/// The smallest case with each set of keys and a few more, none of which needs a model.
-fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
-    let mut small: Vec<&Case> = cases
-        .iter()
-        .filter(|case| !matches!(case.inputs, Inputs::Site(_)))
-        .collect();
-    let volume = |case: &&Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
-    small.sort_by(|a, b| volume(a).total_cmp(&volume(b)));
-    let mut chosen: Vec<&Case> = Vec::new();
-    for case in &small {
-        if !chosen.iter().any(|other| other.keys == case.keys) {
-            chosen.push(case);
-        }
-    }
-    // More of them, as long as each has a size that no other has: so that sizes which are equal by chance in one differ in another.
-    let sized = |name: &str, case: &Case| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
-    let mut more = 0;
-    for case in small.into_iter().filter(|case| volume(case) <= LARGE) {
-        let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| sized(name, other) != Some(*size));
-        if more < MORE && case.dims.iter().any(fresh) {
-            chosen.push(case);
-            more += 1;
-        }
-    }
-    let sample = |case: &Case| {
-        Ok(Sample {
-            case: case.clone(),
-            problem: ops::problem(op, case)?,
-        })
-    };
-    chosen.into_iter().map(sample).collect()
 }
 
 fn buffers(samples: &[Sample]) -> Vec<BufferLine> {

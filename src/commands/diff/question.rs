@@ -77,8 +77,8 @@ fn hashes(manifest: &Manifest) -> BTreeMap<String, String> {
 }
 
 fn windows(manifest: &Manifest) -> BTreeMap<String, ()> {
-    let names = manifest.experiment.window_names().into_iter();
-    names.map(|name| (name, ())).collect()
+    let names = manifest.plan.windows.iter();
+    names.map(|name| (name.clone(), ())).collect()
 }
 
 /// Gates with their bounds and what they bind.
@@ -89,8 +89,8 @@ fn gates(manifest: &Manifest) -> BTreeMap<String, ()> {
 }
 
 fn recipes(manifest: &Manifest) -> BTreeMap<String, Value> {
-    let recipes = manifest.experiment.recipes.iter();
-    recipes.map(|recipe| (recipe.name.clone(), plain(recipe))).collect()
+    let recipes = manifest.experiment.recipes().into_iter();
+    recipes.map(|(name, recipe)| (name.into(), recipe.clone())).collect()
 }
 
 fn plain(value: &impl Serialize) -> Value {

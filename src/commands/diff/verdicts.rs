@@ -85,7 +85,7 @@ fn partner<'a>(verdict: &Verdict, others: &'a [Verdict]) -> Option<&'a Verdict> 
 /// Every verdict of BASE, and what became of it.
 pub fn fates<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Fate<'a>)> {
     let has = |name: &str| {
-        let recipes = &new.manifest.experiment.recipes;
+        let recipes = &new.manifest.recipes;
         name == REFERENCE || recipes.iter().any(|recipe| recipe.name == name)
     };
     let stated = |rule: &Rule| new.manifest.experiment.gates.iter().any(|other| alike(other, rule));

@@ -13,28 +13,20 @@ use super::judge;
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
-use crate::experiment::load::Source;
-use crate::experiment::{Experiment, Kind, Recipe};
-use crate::report;
-use crate::run;
+use crate::experiment::Mistake;
+use crate::experiment::file::ExperimentFile;
 use crate::run::folder::Folder;
-use crate::run::plan::{Cell, check_file_names, plan, select};
+use crate::run::plan::{Cell, Plan, select, unnameable};
 use crate::run::session::Begun;
-use crate::run::{Hindrance, Manifest, RecipeInfo};
-use crate::run::{runs, store};
+use crate::run::{self, Hindrance, Manifest, RecipeInfo, runs, store};
 use crate::signal;
-use crate::studies::execute::{Bench, Text};
-use crate::studies::kernels;
-use crate::studies::kernels::attest;
 use crate::studies::kernels::capsules::Capsules;
 use crate::studies::kernels::compile::Compile;
-use crate::studies::kernels::mutants;
-use crate::studies::kernels::mutants::Fate;
-use crate::studies::kernels::operations;
+use crate::studies::kernels::mutants::{self, Fate};
 use crate::studies::kernels::peers::Peers;
-use crate::studies::kernels::programs;
+use crate::studies::kernels::{self, attest, operations, programs};
 use crate::studies::limits::{available, check_cells, check_size};
-use crate::studies::ready::Ready;
+use crate::studies::{self, Asked, Bench, Runs, Text};
 pub use args::{OnDevice, SweepArgs};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops::Data;
@@ -42,16 +34,16 @@ use ulplab_core::record::Record;
 
 /// Everything decided before the first cell runs.
 struct Prepared {
-    experiment: Experiment,
-    /// Folder of the checkpoint, where there is a model.
+    asked: Asked,
+    config: Option<Config>,
+    /// Folder of the checkpoint, if there is a model.
     folder: Option<PathBuf>,
     /// Tokens of each window of text.
     ids: Vec<Vec<u32>>,
     cells: Vec<Cell>,
-    /// Of kernels: the files they are in.
+    /// The files of kernels.
     sources: Vec<KernelFile>,
     peers: Option<Peers>,
-    ready: Ready,
     manifest: Manifest,
 }
 
@@ -67,11 +59,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     if let Some(folder) = &args.keep_failed {
         Capsules::prepare(folder)?;
     }
-    let device = match (prepared.experiment.kind, args.device) {
-        (Kind::Kernels, OnDevice::Cuda) if args.timed => Some(Ok(Device::open()?)),
-        (Kind::Kernels, OnDevice::Cuda) => Some(Device::open()),
-        (Kind::Kernels, OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
-        _ => None,
+    let device = match (prepared.asked.study.kernels(), args.device) {
+        (Some(_), OnDevice::Cuda) if args.timed => Some(Ok(Device::open()?)),
+        (Some(_), OnDevice::Cuda) => Some(Device::open()),
+        (Some(_), OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
+        (None, _) => None,
     };
     let device = match device.transpose() {
         Ok(device) => device,
@@ -82,12 +74,12 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
             None
         }
     };
-    if prepared.experiment.kernels_stand_in() {
+    if device.is_none() && prepared.asked.study.stands_in() {
         prepared.manifest.device = Device::open()?.describe();
     }
-    if let Some(device) = &device {
+    if let (Some(device), Some(study)) = (&device, prepared.asked.study.kernels()) {
         prepared.manifest.device = device.describe();
-        prepared.manifest.hindered = kernels::for_others(&prepared.experiment, &prepared.sources, device);
+        prepared.manifest.hindered = kernels::for_others(study, &prepared.sources, device);
         prepared.manifest.ceilings = Some(Stopwatch::new(device)?.ceilings()?);
         prepared
             .peers
@@ -114,9 +106,10 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         (_, records) => records?,
     };
     let run = judge::derive(&folder, manifest, records)?;
-    judge::finish(&folder, &run, args.json)?;
+    let study = &*prepared.asked.study;
+    judge::finish(&folder, &run, study, args.json)?;
     if args.timed && !args.json {
-        out!("\n{}", report::times(&run));
+        out!("\n{}", kernels::times(&run));
     }
     let unnoticed = mutants::print(&fates);
     if let (Some(results), Some(device)) = (&args.attest, &device) {
@@ -134,7 +127,8 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
 /// Compiles kernels for want of a device. Programs may do without one: the exit code is there if nothing else is to be run.
 fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Option<Exit>> {
     let asked = args.device == OnDevice::Compile;
-    let program = |cell: &Cell| programs::is_of(&prepared.experiment.commands, cell);
+    let commands = prepared.asked.study.kernels().map_or(&[][..], |study| &study.commands);
+    let program = |cell: &Cell| programs::is_of(commands, cell);
     if asked || !prepared.cells.iter().all(program) {
         let compile = Compile {
             sources: &prepared.sources,
@@ -166,110 +160,127 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
 }
 
 fn prepare(args: &SweepArgs) -> Result<Prepared> {
-    let source = Source::read(&args.experiment)?;
-    let mut experiment = source.parse(&args.overrides)?;
-    experiment.seed = args.seed.unwrap_or(experiment.seed);
-    let rules = args.rules.as_deref().map(Source::read).transpose()?;
+    let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
+    let wrong = |mistake: Mistake| file.error(&mistake);
+    let mut asked = studies::parse(&file)?;
+    let head = &mut asked.experiment.head;
+    head.seed = args.seed.unwrap_or(head.seed);
+    let rules = args
+        .rules
+        .as_deref()
+        .map(|rules| ExperimentFile::read(rules, &[]))
+        .transpose()?;
     if let Some(rules) = &rules {
-        experiment.gates = rules.gates()?;
+        head.gates = rules.gates()?;
     }
-    let mut sources = Vec::new();
     let foreign = args
         .of_kernels()
-        .find(|(_, given)| *given && experiment.kind != Kind::Kernels);
+        .find(|(_, given)| *given && asked.study.kernels().is_none());
     if let Some((option, _)) = foreign {
         return Err(Error::Usage(format!("{option} is for kernels only")));
     }
-    if experiment.kind == Kind::Kernels {
+    let mut sources = Vec::new();
+    if asked.study.kernels().is_some() {
         sources = KernelFile::read_all(&kernels::folder()?)?;
-        kernels::fill(&mut experiment, &sources).map_err(|(place, message)| source.error_at(&place, message))?;
     }
     if let Some(mutant) = &args.mutant {
         kernels::check_mutant(mutant, &sources)?;
     }
-    experiment
-        .check()
-        .map_err(|(place, message)| source.error_at(&place, message))?;
-    check_cells(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
+    asked.resolve().map_err(wrong)?;
+    let study = &*asked.study;
+    study.check().map_err(wrong)?;
+    let plan = study.plan();
+    check_cells(&plan).map_err(wrong)?;
 
     let datasets = Datasets::open(args.datasets.as_deref())?;
-    let folder = experiment
-        .model
-        .as_ref()
-        .map(|model| datasets.checkpoint(model).map_err(|error| source.of_data(model, error)))
-        .transpose()?;
+    let reading = study.reading();
+    let folder = reading.model.map(|model| datasets.checkpoint(model));
+    let folder = folder
+        .transpose()
+        .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
-    let config = checkpoint.as_ref().map(|checkpoint| &checkpoint.config);
-    check_size(
-        &experiment,
-        config,
-        rayon::current_num_threads(),
-        args.max_memory.or_else(available),
-    )
-    .map_err(|(place, message)| source.error_at(&place, message))?;
-    let ready = Ready::resolve(&experiment, config).map_err(|(place, message)| source.error_at(&place, message))?;
-    let ids = experiment.windows.iter().map(|window| {
-        let text = datasets
-            .text(&window.text, window.offset, experiment.tokens)
-            .map_err(|error| source.of_data(&window.text, error))?;
+    let config = checkpoint.map(|checkpoint| checkpoint.config);
+    let limit = args.max_memory.or_else(available);
+    check_size(study, config.as_ref(), rayon::current_num_threads(), limit).map_err(wrong)?;
+    let ids = reading.windows.iter().enumerate().map(|(at, window)| {
+        let text = datasets.text(&window.text, window.offset, reading.tokens);
+        let text = text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))?;
         Ok(text.into_iter().map(u32::from).collect())
     });
     let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
-    let gates = rules.as_ref().unwrap_or(&source);
-    judge::check(&experiment).map_err(|(place, message)| gates.error_at(&place, message))?;
+    let gates = rules.as_ref().unwrap_or(&file);
+    let gated = judge::check(&asked.experiment.gates, study, &plan);
 
-    let mut selectable = plan(&experiment);
-    check_file_names(&experiment, &selectable).map_err(|(place, message)| source.error_at(&place, message))?;
-    if args.timed {
-        let timed = operations::timed(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
-        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
+    let mut selectable = plan.cells();
+    if let Some((cell, message)) = unnameable(&selectable) {
+        return Err(file.error(&asked.place_of(cell, message)));
     }
-    let cells = select(selectable, &args.only, &args.skip)?;
+    if let Some(study) = study.kernels().filter(|_| args.timed) {
+        let timed = operations::timed(study).map_err(wrong)?;
+        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, study.case_names[cell.window])));
+    }
     let peers = args.peers.as_deref().map(Peers::read).transpose()?;
-    let mut manifest = manifest(args, &experiment, &datasets, config, &sources, &ready, peers.as_ref())?;
-    let home = source.file.parent().unwrap_or(Path::new(""));
-    let watched = operations::watched(&experiment, home);
-    let watched = watched.map_err(|(place, message)| source.error_at(&place, message))?;
-    manifest.data.extend(watched);
-    if args.device == OnDevice::Cuda {
-        programs::check_programs(&experiment, &cells).map_err(|(place, message)| source.error_at(&place, message))?;
+    // Formats and sites are named by recipes, and gates by both.
+    let bytes = sizes(&asked, config.as_ref()).map_err(wrong)?;
+    gated.map_err(|mistake| gates.error(&mistake))?;
+    let cells = select(selectable, &args.only, &args.skip)?;
+    let mut manifest = manifest(args, &asked, plan, &datasets, &sources, bytes, peers.as_ref())?;
+    if let Some(study) = asked.study.kernels() {
+        let home = file.path.parent().unwrap_or(Path::new(""));
+        manifest.data.extend(operations::watched(study, home).map_err(wrong)?);
+        if args.device == OnDevice::Cuda {
+            programs::check_programs(study, &cells).map_err(wrong)?;
+        }
     }
     manifest.keep(&cells);
     Ok(Prepared {
-        experiment,
+        asked,
+        config,
         folder,
         ids,
         cells,
         sources,
         peers,
-        ready,
         manifest,
     })
 }
 
+/// What reports say of recipes, with the sizes that they have in caches; finds what is wrong with recipes.
+fn sizes(asked: &Asked, config: Option<&Config>) -> Result<Vec<RecipeInfo>, Mistake> {
+    let study = &asked.study;
+    let mut recipes = study.recipes();
+    if let Runs::Windows(ready) = study.ready(asked.experiment.seed, config)? {
+        for recipe in &mut recipes {
+            (recipe.bytes_per_vector, recipe.bytes_per_token) = ready.bytes(&recipe.name);
+        }
+    }
+    Ok(recipes)
+}
+
 fn manifest(
     args: &SweepArgs,
-    experiment: &Experiment,
+    asked: &Asked,
+    plan: Plan,
     datasets: &Datasets,
-    config: Option<&Config>,
     sources: &[KernelFile],
-    ready: &Ready,
+    recipes: Vec<RecipeInfo>,
     peers: Option<&Peers>,
 ) -> Result<Manifest> {
-    let mut texts: Vec<&str> = experiment.windows.iter().map(|window| window.text.as_str()).collect();
+    let reading = asked.study.reading();
+    let mut texts: Vec<&str> = reading.windows.iter().map(|window| window.text.as_str()).collect();
     texts.sort_unstable();
     texts.dedup();
     let mut data = Vec::new();
-    for name in experiment.model.as_deref().into_iter().chain(texts) {
+    for name in reading.model.into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
     // A run of kernels is gone on with only if they and what judges them are as they were.
     let mut standing_in = Vec::new();
-    if experiment.kernels_stand_in() {
+    if asked.study.stands_in() {
         standing_in = KernelFile::read_all(&kernels::folder()?)?;
     }
-    let op = |recipe: &Recipe| recipe.name.split_once('.').map(|(op, _)| op.to_string());
-    let ops: HashSet<String> = experiment.recipes.iter().filter_map(op).collect();
+    let op = |recipe: &RecipeInfo| recipe.name.split_once('.').map(|(op, _)| op.to_string());
+    let ops: HashSet<String> = recipes.iter().filter_map(op).collect();
     let measured = sources.iter().filter(|source| ops.contains(&source.op));
     for source in standing_in.iter().chain(measured) {
         let name = format!("kernels/{}.cu", source.op);
@@ -277,31 +288,16 @@ fn manifest(
         let judgement = ulplab_core::ops::find(&source.op).map(ulplab_core::ops::digest);
         data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
     }
-    data.extend(operations::files(experiment)?);
+    if let Some(study) = asked.study.kernels() {
+        data.extend(operations::files(study)?);
+    }
     data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
-    let commit = commit(&args.experiment);
-    let recipes = experiment
-        .recipes
-        .iter()
-        .map(|recipe| {
-            let rounding = ready.roundings.get(&recipe.name).zip(config);
-            let bytes = rounding.map(|(rounding, config)| rounding.cache_bytes(config));
-            let (bytes_per_vector, bytes_per_token) = bytes.unwrap_or_default();
-            let (name, doc, noise) = (recipe.name.clone(), recipe.doc.clone(), recipe.noise);
-            RecipeInfo {
-                name,
-                doc,
-                noise,
-                bytes_per_vector,
-                bytes_per_token,
-            }
-        })
-        .collect();
     Ok(Manifest {
         schema: store::SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
-        commit,
-        experiment: experiment.clone(),
+        commit: commit(&args.experiment),
+        experiment: asked.experiment.clone(),
+        plan,
         invocation: args.invocation(),
         fingerprint: String::new(),
         data,
@@ -378,15 +374,18 @@ fn execute(
         return Ok(Vec::new());
     }
     let bar = progress(args, share.len(), pending.len());
-    let experiment = &prepared.experiment;
-    let kernel = experiment.kind == Kind::Kernels;
-    let of_sites = match kernel {
-        true => operations::reading_sites(experiment).map_err(|(_, why)| Error::Usage(why))?,
-        false => HashSet::new(),
+    let Prepared { asked, config, ids, .. } = prepared;
+    let (seed, plan) = (asked.experiment.seed, &prepared.manifest.plan);
+    let runs = asked.study.ready(seed, config.as_ref());
+    let runs = runs.map_err(|mistake| Error::Usage(mistake.message))?;
+    let of_sites = match &runs {
+        Runs::Kernels(study) => operations::reading_sites(study).map_err(|mistake| Error::Usage(mistake.message))?,
+        Runs::Windows(_) => HashSet::new(),
     };
-    let reads = |cell: &&Cell| match kernel {
-        true => of_sites.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])),
-        false => cell.window >= experiment.draws,
+    let draws = plan.windows.len() - ids.len().min(plan.windows.len());
+    let reads = |cell: &&Cell| match &runs {
+        Runs::Kernels(_) => of_sites.contains(&format!("{}/{}", cell.recipe, plan.windows[cell.window])),
+        Runs::Windows(_) => cell.window >= draws,
     };
     let model = match &prepared.folder {
         Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
@@ -398,70 +397,68 @@ fn execute(
         bar.inc(1);
         Ok(())
     };
-    let bench = Bench {
-        experiment,
-        ready: &prepared.ready,
-        load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
-        stop: &signal::STOP,
-        done: &done,
-    };
-    if kernel {
-        let keep = args.keep_failed.as_ref().map(|folder| Capsules {
-            folder: folder.clone(),
-            experiment: args.experiment.clone(),
-            seed: experiment.seed,
-        });
-        let text = model
-            .as_ref()
-            .zip(prepared.ids.first())
-            .map(|(model, ids)| Text { model, ids });
-        let sites = |pattern: &str| match text {
-            Some(text) => kernels::sites(text, pattern),
-            None => Err("no model is given".into()),
-        };
-        let cells = kernels::Cells {
-            experiment,
-            data: &Data::new(experiment.seed, &sites),
-            done: &done,
-            stop: &signal::STOP,
-            keep: keep.as_ref(),
-        };
-        let program = |cell: &&Cell| programs::is_of(&experiment.commands, cell);
-        let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);
-        programs::run(&cells, &programs)?;
-        let Some(device) = device.filter(|_| !variants.is_empty() || args.mutants) else {
+    let text = |ids| model.as_ref().map(|model| Text { model, ids });
+    let study = match &runs {
+        Runs::Kernels(study) => study,
+        Runs::Windows(ready) => {
+            for (index, window) in plan.windows.iter().enumerate() {
+                let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
+                if cells.is_empty() {
+                    continue;
+                }
+                bar.set_message(window.clone());
+                let bench = Bench {
+                    window,
+                    text: index.checked_sub(draws).and_then(|at| text(&ids[at])),
+                    load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
+                    stop: &signal::STOP,
+                    done: &done,
+                };
+                ready.window(&bench, &cells)?;
+            }
             bar.finish_and_clear();
             return Ok(Vec::new());
-        };
-        let bench = kernels::Bench {
-            cells,
-            sources: &prepared.sources,
-            device,
-            ceilings: prepared.manifest.ceilings,
-            toolkit: &Toolkit::open()?,
-            mutant: args.mutant.as_deref(),
-            peers: prepared.peers.as_ref(),
-        };
-        bench.run(&variants)?;
-        bar.finish_and_clear();
-        return if args.mutants {
-            bench.mutants(&share)
-        } else {
-            Ok(Vec::new())
-        };
-    }
-    for (index, name) in experiment.window_names().iter().enumerate() {
-        let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
-        if cells.is_empty() {
-            continue;
         }
-        bar.set_message(name.clone());
-        let ids = index.checked_sub(experiment.draws).map(|text| &prepared.ids[text][..]);
-        let text = model.as_ref().zip(ids).map(|(model, ids)| Text { model, ids });
-        bench.window(name, text, &cells)?;
-    }
+    };
+    let keep = args.keep_failed.as_ref().map(|folder| Capsules {
+        folder: folder.clone(),
+        experiment: args.experiment.clone(),
+        seed,
+    });
+    let text = ids.first().and_then(|ids| text(ids));
+    let sites = |pattern: &str| match text {
+        Some(text) => kernels::sites(text, pattern),
+        None => Err("no model is given".into()),
+    };
+    let cells = kernels::Cells {
+        study,
+        data: &Data::new(seed, &sites),
+        done: &done,
+        stop: &signal::STOP,
+        keep: keep.as_ref(),
+    };
+    let program = |cell: &&Cell| programs::is_of(&study.commands, cell);
+    let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);
+    programs::run(&cells, &programs)?;
+    let Some(device) = device.filter(|_| !variants.is_empty() || args.mutants) else {
+        bar.finish_and_clear();
+        return Ok(Vec::new());
+    };
+    let bench = kernels::Bench {
+        cells,
+        sources: &prepared.sources,
+        device,
+        ceilings: prepared.manifest.ceilings,
+        toolkit: &Toolkit::open()?,
+        mutant: args.mutant.as_deref(),
+        peers: prepared.peers.as_ref(),
+    };
+    bench.run(&variants)?;
     bar.finish_and_clear();
-    Ok(Vec::new())
+    match args.mutants {
+        true => bench.mutants(&share),
+        false => Ok(Vec::new()),
+    }
 }
 
 fn load<T: reference::Real>(folder: &Path) -> Result<Model<T>> {

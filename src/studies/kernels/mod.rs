@@ -1,6 +1,7 @@
 //! Kernels on a device: every variant on every case of its operation, checked and then timed.
 
 pub mod attest;
+mod body;
 pub mod capsules;
 pub mod compile;
 pub mod mutants;
@@ -8,23 +9,20 @@ pub mod operations;
 pub mod peers;
 pub mod programs;
 mod relations;
+mod show;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::execute::Text;
-use super::round_trip::{Sample, recorded};
+use super::model::{Sample, recorded};
+use super::study::Text;
 use crate::backend::cuda::device::Module;
 use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::{Ceilings, Stopwatch};
 use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
-use crate::experiment::source::{Origin, Source};
-use crate::experiment::{Experiment, Recipe};
 use crate::run::Hindrance;
 use crate::run::plan::Cell;
-use crate::shipped;
 use capsules::{Capsules, Left};
 use operations::Operation;
 use peers::Peers;
@@ -35,88 +33,23 @@ use ulplab_core::metrics::Metric;
 use ulplab_core::ops::checks::failures;
 use ulplab_core::ops::guards::Checked;
 use ulplab_core::ops::judge::Measured;
-use ulplab_core::ops::{Case, Data, Op, Problem, Rows};
-use ulplab_core::pattern::{matches, matches_nothing};
+use ulplab_core::ops::{Case, Data, Problem, Rows};
 use ulplab_core::record::{Failure, Phase, Record};
+
+pub use crate::backend::cuda::shipped::{file, folder};
+pub use body::{Command, KernelStudy};
+pub use show::times;
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
 
-/// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
-const MARK: &str = "kernels/common.cuh";
-
-/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`shipped::places`].
-pub fn folder() -> Result<PathBuf> {
-    if let Some(folder) = std::env::var_os("ULPLAB_KERNELS") {
-        return Ok(folder.into());
-    }
-    let mark = shipped::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
-    Ok(mark.parent().map(Path::to_path_buf).unwrap_or_default())
-}
-
-/// The file of an operation's kernels.
-pub fn file(op: &dyn Op) -> Result<KernelFile> {
-    KernelFile::read(&folder()?.join(format!("{}.cu", op.name())))
-}
-
-/// Puts the variants that the experiment names and its programs in the place of recipes, and the cases of their operations
-/// in that of windows.
-pub fn fill(experiment: &mut Experiment, sources: &[KernelFile]) -> std::result::Result<(), (String, String)> {
-    operations::check_definitions(experiment)?;
-    let variants = sources.iter().flat_map(|source| {
-        let variants = source.header.variants.iter();
-        variants.map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc))
-    });
-    let all: Vec<_> = variants.collect();
-    let chosen = |name: &str| experiment.kernels.iter().any(|pattern| matches(pattern, name));
-    let named: Vec<_> = all.iter().filter(|(name, _)| chosen(name)).cloned().collect();
-    let unmatched = experiment
-        .kernels
-        .iter()
-        .find(|pattern| !named.iter().any(|(name, _)| matches(pattern, name)));
-    if let Some(pattern) = unmatched {
-        let names = all.iter().map(|(name, _)| name.as_str());
-        return Err((pattern.clone(), matches_nothing("kernel", pattern, names)));
-    }
-    let commands = experiment
-        .commands
-        .iter()
-        .map(|command| (command.recipe(), &command.doc));
-    for (name, _) in &named {
-        let op = name.split_once('.').map_or(name.as_str(), |(op, _)| op);
-        Operation::find(experiment, op).map_err(|why| {
-            let message = format!(
-                "'{name}': {why}: a .cu file holds variants of an operation that ulplab has, as `ulplab describe OP` shows it; \
-                 an operation of your own is an [[op]] with programs (docs/kernels.md, \"Your own operation\")"
-            );
-            (op.to_string(), message)
-        })?;
-    }
-    let mut names = Vec::new();
-    let mut recipes = Vec::new();
-    for (name, doc) in named.into_iter().chain(commands) {
-        let cases = operations::cases_of(experiment, &name)?
-            .into_iter()
-            .map(|case| case.name);
-        names.extend(cases.filter(|name| !names.contains(name)).collect::<Vec<_>>());
-        recipes.push(Recipe {
-            name,
-            doc: doc.clone(),
-            ..Recipe::default()
-        });
-    }
-    experiment.case_names = names;
-    experiment.recipes.extend(recipes);
-    Ok(())
-}
-
 /// The variants that are for another device than this one, and why.
-pub fn for_others(experiment: &Experiment, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
+pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
     let named = |(source, variant): (&KernelFile, &Variant)| {
         let name = format!("{}.{}", source.op, variant.name);
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
         let why = format!("it is for {arch}, and this device is {}", device.arch);
-        let tried = experiment.recipes.iter().any(|recipe| recipe.name == name);
+        let tried = study.variants.iter().any(|variant| variant.name == name);
         tried.then_some((name, Hindrance::OtherDevice(why)))
     };
     let of = |source| {
@@ -144,7 +77,7 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
 
 /// Cells of kernels, whatever runs them, and what their problems are made of.
 pub struct Cells<'a> {
-    pub experiment: &'a Experiment,
+    pub study: &'a KernelStudy,
     pub data: &'a Data<'a>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
@@ -160,9 +93,9 @@ impl Cells<'_> {
         cells: &[&Cell],
         run: impl Fn(&Cell, &Case, &Problem) -> Result<Vec<Record>>,
     ) -> Result<()> {
-        let operation = Operation::find(self.experiment, op).map_err(Error::Usage)?;
-        for case in operation.cases().map_err(|(_, why)| Error::Usage(why))? {
-            let named = |cell: &&Cell| self.experiment.case_names[cell.window] == case.name;
+        let operation = Operation::find(self.study, op).map_err(Error::Usage)?;
+        for case in operation.cases().map_err(|mistake| Error::Usage(mistake.message))? {
+            let named = |cell: &&Cell| self.study.case_names[cell.window] == case.name;
             let here: Vec<&Cell> = cells.iter().copied().filter(named).collect();
             if here.is_empty() {
                 continue;
@@ -400,11 +333,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
 
 /// What passes at the sites a pattern means when the model reads a text.
 pub fn sites(text: Text<'_>, pattern: &str) -> std::result::Result<Vec<Rows>, String> {
-    let source = Source {
-        name: pattern.into(),
-        from: Origin::Site(pattern.into()),
-    };
-    let found = recorded(&[source], text).map_err(|error| error.to_string())?;
+    let found = recorded(&[(pattern, pattern)], text).map_err(|error| error.to_string())?;
     if found.is_empty() {
         return Err(format!("'{pattern}' matches no site of the model"));
     }

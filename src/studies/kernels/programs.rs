@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 
 use super::relations::relate;
 use super::{Cells, of_op, records, time, unknown};
+use super::{Command, KernelStudy};
 use crate::backend::program::{Failed, Program};
-use crate::experiment::{Command, Experiment};
+use crate::experiment::Mistake;
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::US_CLAIMED;
@@ -22,24 +23,34 @@ pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
 }
 
 /// Finds a program that is not there, of those that cells are to be run with and of the references of their operations.
-pub fn check_programs(experiment: &Experiment, cells: &[Cell]) -> std::result::Result<(), (String, String)> {
-    let commands = experiment.commands.iter();
-    let commands = commands.filter(|command| cells.iter().any(|cell| cell.recipe == command.recipe()));
-    let commands = commands.map(|command| (format!("command '{}'", command.recipe()), &command.run));
-    let ops = experiment.ops.iter();
-    let ops = ops.filter(|op| cells.iter().any(|cell| cell.kernel().0 == op.name));
-    let ops = ops.map(|op| (format!("operation '{}': reference", op.name), &op.reference));
-    for (whose, run) in commands.chain(ops) {
-        let Some(program) = run.first().filter(|program| !is_there(program)) else {
-            continue;
-        };
-        let place = match program.contains('/') {
-            true => "there is no file that can be run",
-            false => "no folder of $PATH has it",
-        };
-        return Err((program.clone(), format!("{whose}: cannot start '{program}': {place}")));
+pub fn check_programs(study: &KernelStudy, cells: &[Cell]) -> Result<(), Mistake> {
+    let runs = |recipe: &str| cells.iter().any(|cell| cell.recipe == recipe);
+    for (at, command) in study.commands.iter().enumerate() {
+        if runs(&command.recipe()) {
+            check_program(&command.run)
+                .map_err(|why| Mistake::at("run", why).of(format!("command '{}'", command.recipe())))
+                .map_err(|mistake| mistake.within("command", at))?;
+        }
+    }
+    for (at, op) in study.ops.iter().enumerate() {
+        if cells.iter().any(|cell| cell.kernel().0 == op.name) {
+            check_program(&op.reference)
+                .map_err(|why| Mistake::at("reference", why).of(format!("operation '{}': reference", op.name)))
+                .map_err(|mistake| mistake.within("op", at))?;
+        }
     }
     Ok(())
+}
+
+fn check_program(run: &[String]) -> Result<(), String> {
+    let Some(program) = run.first().filter(|program| !is_there(program)) else {
+        return Ok(());
+    };
+    let place = match program.contains('/') {
+        true => "there is no file that can be run",
+        false => "no folder of $PATH has it",
+    };
+    Err(format!("cannot start '{program}': {place}"))
 }
 
 /// Whether a program can be found as it is started: by its path, or in $PATH if it is a name alone.
@@ -62,13 +73,13 @@ fn is_there(program: &str) -> bool {
 /// stay alive do so until all cases are done.
 pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
     let mut ops: Vec<&str> = Vec::new();
-    for command in &all.experiment.commands {
+    for command in &all.study.commands {
         if !ops.contains(&command.op.as_str()) {
             ops.push(&command.op);
         }
     }
     for op in ops {
-        let commands = all.experiment.commands.iter().filter(|command| command.op == op);
+        let commands = all.study.commands.iter().filter(|command| command.op == op);
         let started = commands.map(|command| {
             let program = Program::new(op, &command.run, command.mode, command.timeout, all.stop);
             (command.recipe(), (command, program))

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 
 use reference::{Choice, Numerics, Operations, Real, Role, Site, Tensor};
 
+use super::site;
 use crate::backend::rounding::Rounding;
+use crate::studies::measure::records;
 use ulplab_core::metrics;
-use ulplab_core::metrics::{Evidence, Gain, Logits, Metric, Pair, Threshold};
-use ulplab_core::record::{Phase, Record, Worst};
+use ulplab_core::metrics::{Evidence, Gain, Logits, Pair, Threshold};
+use ulplab_core::record::{Phase, Record};
 
 /// Tensor sites whose values are compared, besides the logits.
 pub const COMPARED: [&str; 4] = [
@@ -127,12 +129,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
 
     /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.
     pub fn finish(mut self, logits: &Tensor<f32>, ids: &[u32]) -> Vec<Record> {
-        let site = Site {
-            layer: None,
-            name: "logits",
-            role: Role::Both,
-            first_row: 0,
-        };
+        let site = site(None, "logits");
         self.push(&site, &with_ulps(&self.want.logits.data, &logits.data), &logits.shape);
         self.push(
             &site,
@@ -213,23 +210,6 @@ pub fn decision<W: Real + Into<f64>>(
     measured
 }
 
-/// A record of every metric that is defined on the evidence, each `blank` but for what is measured; `shape` is that of the
-/// tensor with the worst element.
-pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[usize]) -> impl Iterator<Item = Record> {
-    let evidence = evidence.into();
-    let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
-    metrics::measure_all(evidence).map(move |(metric, value)| Record {
-        metric: metric.name.to_string(),
-        value,
-        n: evidence.n(),
-        nonfinite_want,
-        nonfinite_got,
-        worst: worst(metric, evidence, shape),
-        failure: None,
-        ..blank.clone()
-    })
-}
-
 impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         if self.phase == Phase::Local && site.name == "input" {
@@ -264,12 +244,4 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
 fn with_ulps<W: Real + Into<f64>>(want: &[W], got: &[f32]) -> Pair {
     let rounded = want.iter().map(|&x| u64::from((Into::<f64>::into(x) as f32).to_bits()));
     Pair::new(want, got).with_ulps_of_codes(32, rounded, got.iter().map(|y| u64::from(y.to_bits())))
-}
-
-/// The worst element, kept beside the metric that says how bad it is.
-fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
-    let Evidence::Pair(pair) = evidence else { return None };
-    pair.worst
-        .filter(|_| metric.name == metrics::MAX_ABS.name)
-        .map(|worst| worst.in_shape(shape))
 }

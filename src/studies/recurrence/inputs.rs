@@ -5,8 +5,8 @@ use rand_distr::{Distribution, Exp1, StandardUniform};
 use reference::ops::linear_attention::{L2_EPS, l2_normalize};
 use reference::{Real, Tensor};
 
-use crate::experiment::Experiment;
-use crate::experiment::source::{Attention, Gate, Origin, Poles, Source};
+use super::{Attention, Gate, Operation, Poles};
+use crate::experiment::Source;
 use ulplab_core::random::{gaussian, stream};
 
 /// Inputs of some steps.
@@ -56,7 +56,7 @@ impl Piece<f32> {
 
 /// What a source gives in a window, from the first step on.
 pub struct Inputs<'a> {
-    origin: &'a Origin,
+    origin: &'a Operation,
     heads: usize,
     /// Of q, k, v, decays and β; of the parameters and u: streams of their own, so that numbers do not depend on the pieces.
     rngs: [ChaCha8Rng; 5],
@@ -64,18 +64,17 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    pub fn new(experiment: &Experiment, source: &'a Source, window: &str) -> Self {
-        let heads = experiment.shape[0];
-        let rng = |what: &str| stream(experiment.seed, &format!("{}/{window}/{what}", source.name));
+    pub fn new(heads: usize, seed: u64, source: &'a Source<Operation>, window: &str) -> Self {
+        let rng = |what: &str| stream(seed, &format!("{}/{window}/{what}", source.name));
         let mut rngs = ["q", "k", "v", "decay", "beta"].map(rng);
         let parameters = match source.from {
-            Origin::DiagonalSsm { poles, states } => {
+            Operation::DiagonalSsm { poles, states } => {
                 let mut of = |rng: usize| Tensor::new([heads, states], gaussian(&mut rngs[rng], heads * states));
                 let (b, c) = (of(1), of(2));
                 let a = draw_poles(poles, heads * states, &mut rngs[0]);
                 Some([Tensor::new([heads, states], a), b, c])
             }
-            _ => None,
+            Operation::LinearAttention { .. } => None,
         };
         Self {
             origin: &source.from,
@@ -88,9 +87,8 @@ impl<'a> Inputs<'a> {
     /// The state before the first step: `[1, heads, K, V]` or `[heads, states]`.
     pub fn zeros<T: Real>(&self) -> Tensor<T> {
         match *self.origin {
-            Origin::LinearAttention { state: [k, v], .. } => Tensor::full([1, self.heads, k, v], T::ZERO),
-            Origin::DiagonalSsm { states, .. } => Tensor::full([self.heads, states], T::ZERO),
-            _ => Tensor::full([0], T::ZERO),
+            Operation::LinearAttention { state: [k, v], .. } => Tensor::full([1, self.heads, k, v], T::ZERO),
+            Operation::DiagonalSsm { states, .. } => Tensor::full([self.heads, states], T::ZERO),
         }
     }
 
@@ -98,7 +96,7 @@ impl<'a> Inputs<'a> {
     pub fn next(&mut self, steps: usize) -> Piece<f32> {
         let heads = self.heads;
         let [rng_q, rng_k, rng_v, rng_decay, rng_beta] = &mut self.rngs;
-        if let Origin::LinearAttention { op, gate, state } = self.origin {
+        if let Operation::LinearAttention { op, gate, state } = self.origin {
             let normal = |rng: &mut ChaCha8Rng, cols: usize| {
                 Tensor::new([steps, heads, cols], gaussian(rng, steps * heads * cols))
             };
@@ -163,22 +161,18 @@ fn draw_poles(poles: Poles, len: usize, rng: &mut ChaCha8Rng) -> Vec<f32> {
 mod tests {
     use super::*;
 
-    const ATTENTION: fn(Attention, Gate) -> Origin = |op, gate| Origin::LinearAttention {
+    const ATTENTION: fn(Attention, Gate) -> Operation = |op, gate| Operation::LinearAttention {
         op,
         gate,
         state: [6, 10],
     };
 
-    fn pieces(from: Origin, lengths: &[usize]) -> Vec<Piece<f32>> {
-        let experiment = Experiment {
-            shape: [3, 64],
-            ..Experiment::default()
-        };
+    fn pieces(from: Operation, lengths: &[usize]) -> Vec<Piece<f32>> {
         let source = Source {
             name: "source".into(),
             from,
         };
-        let mut inputs = Inputs::new(&experiment, &source, "draw-1");
+        let mut inputs = Inputs::new(3, 0, &source, "draw-1");
         lengths.iter().map(|&steps| inputs.next(steps)).collect()
     }
 
@@ -208,7 +202,7 @@ mod tests {
         for from in [
             ATTENTION(Attention::Gdn, Gate::Mean(-0.05)),
             ATTENTION(Attention::Kda, Gate::Bound(-5.0)),
-            Origin::DiagonalSsm { poles, states: 4 },
+            Operation::DiagonalSsm { poles, states: 4 },
         ] {
             let whole = numbers(&pieces(from.clone(), &[17]));
             assert_eq!(whole, numbers(&pieces(from, &[1, 5, 11])));
@@ -228,7 +222,7 @@ mod tests {
         assert!((mean(&bounded) + 2.5).abs() < 0.05 && bounded.iter().all(|&g| (-5.0..0.0).contains(&g)));
 
         let poles = |poles| {
-            let from = Origin::DiagonalSsm { poles, states: 1000 };
+            let from = Operation::DiagonalSsm { poles, states: 1000 };
             match pieces(from, &[1]).swap_remove(0) {
                 Piece::Ssm {
                     parameters: [a, ..], ..

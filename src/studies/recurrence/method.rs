@@ -13,14 +13,11 @@ use reference::{Real, Tensor};
 use super::PIECE;
 use super::inputs::Piece;
 use super::prefill::{PREFILLS, Prefill, prefill};
-use crate::experiment::source::{Origin, Source};
-use crate::experiment::{Form, Recipe, Round};
+use super::{Form, Operation, Recipe, Round};
+use crate::experiment::{Mistake, Source};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::formats::{Codec, Direction, codec};
 use ulplab_core::pattern::{matches, matches_nothing};
-
-/// The offending text, and what is wrong with it.
-type Wrong = (String, String);
 
 /// A recipe made ready.
 pub struct Method {
@@ -42,21 +39,26 @@ const PARAMETERS: [&str; 3] = ["a", "b", "c"];
 
 impl Method {
     /// Finds form and formats, and that they fit every source.
-    pub fn resolve(recipe: &Recipe, sources: &[Source]) -> Result<Self, Wrong> {
-        let form = recipe.form.clone().unwrap_or(Form::Recurrent);
-        let at = |place: &str, message: String| (place.to_string(), message);
+    ///
+    /// # Errors
+    /// What is wrong, and where in the recipe.
+    pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>]) -> Result<Self, Mistake> {
+        let form = recipe.form.clone();
+        let wrong = |message: String| Err(Mistake::at("form", message));
         let mut known = None;
         match &form {
             Form::Chunked(steps) if !(1..=PIECE).contains(steps) => {
-                let message = format!("chunks of {steps} steps, expected 1 to {PIECE}");
-                return Err(at(&recipe.name, message));
+                return wrong(format!("chunks of {steps} steps, expected 1 to {PIECE}"));
             }
             Form::Prefill(name) => {
-                let hint = did_you_mean(name, PREFILLS.iter().map(|prefill| prefill.name));
-                known = Some(prefill(name).ok_or_else(|| at(name, format!("unknown prefill '{name}'{hint}")))?);
+                known = prefill(name);
+                if known.is_none() {
+                    let hint = did_you_mean(name, PREFILLS.iter().map(|prefill| prefill.name));
+                    return wrong(format!("unknown prefill '{name}'{hint}"));
+                }
                 if !recipe.rounds.is_empty() {
                     let message = format!("the prefill '{name}' has its own rounding, expected no 'round'");
-                    return Err(at(&recipe.name, message));
+                    return Err(Mistake::at("round", message));
                 }
             }
             _ => {}
@@ -64,14 +66,13 @@ impl Method {
         for source in sources {
             if places(&form, &source.from).is_none() {
                 let (form, name) = (self::name(&form), &source.name);
-                let message = format!("form '{form}' is not for source '{name}'");
-                return Err(at(&recipe.name, message));
+                return wrong(format!("form '{form}' is not for source '{name}'"));
             }
         }
-        let rounds = recipe
-            .rounds
-            .iter()
-            .map(|round| Rounded::resolve(round, &form, sources));
+        let rounds =
+            recipe.rounds.iter().enumerate().map(|(at, round)| {
+                Rounded::resolve(round, &form, sources).map_err(|mistake| mistake.within("round", at))
+            });
         Ok(Self {
             rounds: rounds.collect::<Result<_, _>>()?,
             prefill: known,
@@ -177,14 +178,9 @@ fn scan<T: Real>(
 }
 
 impl Rounded {
-    fn resolve(round: &Round, form: &Form, sources: &[Source]) -> Result<Self, Wrong> {
-        let at = |message: String| (round.at.clone(), message);
-        if round.segment.is_some() || round.role.is_some() || round.layers.is_some() || round.hadamard {
-            return Err(at(
-                "a recurrence is rounded by 'at', 'format' and 'direction' only".into()
-            ));
-        }
-        let codec = codec(&round.format).map_err(|message| (round.format.clone(), message))?;
+    fn resolve(round: &Round, form: &Form, sources: &[Source<Operation>]) -> Result<Self, Mistake> {
+        let at = |message: String| Mistake::at("at", message);
+        let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
         let mut all = Vec::new();
         for source in sources {
             let places = places(form, &source.from).unwrap_or_default();
@@ -209,7 +205,7 @@ impl Rounded {
                 Some(format) => format.has_directions(),
                 None => Err(format!("record '{}' rounds to nearest only", round.format)),
             };
-            directed.map_err(|message| (round.format.clone(), message))?;
+            directed.map_err(|message| Mistake::at("direction", message))?;
         }
         Ok(Self {
             at: round.at.clone(),
@@ -260,19 +256,19 @@ impl Policy<f32> for Rounds<'_> {
 }
 
 /// What a form can round of a source, and the channels of a row there (1 where they vary); none if the form is not for it.
-fn places(form: &Form, origin: &Origin) -> Option<Vec<(String, usize)>> {
+fn places(form: &Form, origin: &Operation) -> Option<Vec<(String, usize)>> {
     let state = |cols| (STATE.to_string(), cols);
     let parameters = |states| PARAMETERS.map(|name| (name.to_string(), states)).to_vec();
     match (origin, form) {
-        (Origin::LinearAttention { state: [_, v], .. }, Form::Recurrent | Form::OnePass) => Some(vec![state(*v)]),
-        (Origin::LinearAttention { .. }, Form::Chunked(_)) => {
+        (Operation::LinearAttention { state: [_, v], .. }, Form::Recurrent | Form::OnePass) => Some(vec![state(*v)]),
+        (Operation::LinearAttention { .. }, Form::Chunked(_)) => {
             Some(Intermediate::ALL.map(|what| (snake_case(what), 1)).to_vec())
         }
-        (Origin::LinearAttention { .. }, Form::Prefill(_)) => Some(Vec::new()),
-        (Origin::DiagonalSsm { states, .. }, Form::Recurrent | Form::Folded) => {
+        (Operation::LinearAttention { .. }, Form::Prefill(_)) => Some(Vec::new()),
+        (Operation::DiagonalSsm { states, .. }, Form::Recurrent | Form::Folded) => {
             Some([parameters(*states), vec![state(*states)]].concat())
         }
-        (Origin::DiagonalSsm { states, .. }, Form::Chunked(_)) => Some(parameters(*states)),
+        (Operation::DiagonalSsm { states, .. }, Form::Chunked(_)) => Some(parameters(*states)),
         _ => None,
     }
 }

@@ -2,146 +2,229 @@
 
 mod inputs;
 mod method;
+mod operation;
 pub mod prefill;
+mod show;
+mod walk;
 
-use rayon::prelude::*;
-use reference::{Real, Tensor};
+use std::collections::HashMap;
 
-pub use method::Method;
+use reference::paths::deepseek_v4::Config;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use super::model::probe::records;
-use crate::experiment::Experiment;
-use crate::experiment::source::Source;
-use inputs::{Inputs, Piece};
+use super::limits::{Parts, halved_rows};
+use super::sources::{check_draws, check_sources, draw_names, no_recipe};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use crate::experiment::{Mistake, Source};
+use crate::run::RecipeInfo;
+use crate::run::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result};
-use ulplab_core::metrics::{Growth, Pair, RELATIVE_L2};
-use ulplab_core::random::stream;
-use ulplab_core::record::Record;
+use ulplab_core::formats::Direction;
+use ulplab_core::pattern::{matches, matches_nothing};
+use ulplab_core::record::Phase;
+
+use method::Method;
+pub use operation::{Attention, Gate, Operation, Poles};
 
 /// Steps of the first checkpoint; each next one has twice as many. The output is compared over as many steps before each.
 pub const CHECKPOINT: usize = 64;
 /// Steps whose inputs are in memory at a time.
 pub const PIECE: usize = 4096;
+/// More are a slip.
+const MOST_HEADS: usize = 1024;
 
 /// What is compared, as it is named behind the source.
 const COMPARED: [&str; 2] = ["output", "state"];
 
-/// A recurrence at its checkpoints.
-pub struct Path<T> {
-    points: Vec<Point<T>>,
+/// Operations with a state that is carried from step to step, with inputs from each source.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecurrenceStudy {
+    /// Independent draws of each source, a window each.
+    #[serde(default)]
+    pub draws: usize,
+    /// Heads and steps of a draw.
+    #[serde(default)]
+    pub shape: [usize; 2],
+    #[serde(default, rename = "source")]
+    pub sources: Vec<Source<Operation>>,
+    #[serde(default, rename = "recipe")]
+    pub recipes: Vec<Recipe>,
 }
 
-struct Point<T> {
-    steps: usize,
-    /// In the order of [`COMPARED`].
-    values: [Vec<T>; 2],
+/// A form to compute it in, and what is rounded there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    pub name: String,
+    /// What it stands for, in a line.
+    pub doc: String,
+    pub form: Form,
+    #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<Round>,
 }
 
-/// Steps after which errors are measured.
-pub fn checkpoints(experiment: &Experiment) -> impl Iterator<Item = usize> {
-    let last = experiment.shape[1];
-    std::iter::successors(Some(CHECKPOINT), |steps| Some(2 * steps)).take_while(move |steps| *steps <= last)
+/// A way to compute a recurrence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// Step by step, as it is defined.
+    Recurrent,
+    /// Linear attention: step by step, both reads of the state in one pass.
+    OnePass,
+    /// State-space model: step by step, b folded into c.
+    Folded,
+    /// In chunks of so many steps.
+    Chunked(usize),
+    /// Linear attention: as the prefill kernel of that name, with all it rounds.
+    Prefill(String),
 }
 
-/// Names of all that is measured.
-pub fn sites(experiment: &Experiment) -> Vec<String> {
-    let of = |source: &Source, what: &str| {
-        let all = format!("{}.{what}", source.name);
-        let each = checkpoints(experiment).map(|steps| format!("{all}.{steps}"));
-        each.chain([all.clone()]).collect::<Vec<_>>()
-    };
-    let sources = experiment.sources.iter();
-    sources
-        .flat_map(|source| COMPARED.map(|what| of(source, what)).concat())
-        .collect()
+/// Round the state, a parameter, or an intermediate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Round {
+    /// Pattern of the `state` that is stored between steps, parameters, or intermediates of the chunked form.
+    pub at: String,
+    /// A named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
+    pub format: String,
+    /// Which of the two codes about a number it becomes.
+    #[serde(default, skip_serializing_if = "Direction::is_nearest")]
+    pub direction: Direction,
 }
 
-/// What every source gives in a window, by the definition in f64.
-pub fn exact(experiment: &Experiment, window: &str) -> Result<Vec<Path<f64>>> {
-    let sources = experiment.sources.par_iter();
-    let walk = |source| {
-        walk(experiment, source, window, |piece, state, _| {
-            method::exact(&piece.cast(), state)
+impl RecurrenceStudy {
+    /// Steps after which errors are measured.
+    pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
+        let last = self.shape[1];
+        std::iter::successors(Some(CHECKPOINT), |steps| Some(2 * steps)).take_while(move |steps| *steps <= last)
+    }
+}
+
+impl Body for RecurrenceStudy {
+    const NAME: &'static str = "recurrence";
+    const DOC: &'static str =
+        "Operations with a state that is carried from step to step, with inputs from each source.";
+}
+
+impl Study for RecurrenceStudy {
+    fn check(&self) -> Result<(), Mistake> {
+        if self.recipes.is_empty() {
+            return Err(no_recipe());
+        }
+        check_sources(&self.sources, Operation::check)?;
+        check_draws(self.draws, self.shape, "[heads, steps]", true)?;
+        let [heads, steps] = self.shape;
+        let wrong = |message| Err(Mistake::at("shape", message));
+        if steps % CHECKPOINT != 0 || !(steps / CHECKPOINT).is_power_of_two() || steps < 4 * CHECKPOINT {
+            return wrong(format!(
+                "shape = [{heads}, {steps}]: {steps} steps, expected {CHECKPOINT} doubled twice or more often"
+            ));
+        }
+        if heads > MOST_HEADS {
+            return wrong(format!(
+                "shape = [{heads}, {steps}]: {heads} heads, expected at most {MOST_HEADS}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> Plan {
+        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
+        Plan::whole(&[Phase::Local], draw_names(self.draws).collect(), recipes)
+    }
+
+    fn recipes(&self) -> Vec<RecipeInfo> {
+        let infos = self
+            .recipes
+            .iter()
+            .map(|recipe| RecipeInfo::new(&recipe.name, &recipe.doc));
+        infos.collect()
+    }
+
+    fn sites(&self) -> Vec<String> {
+        let of = |source: &Source<_>, what: &str| {
+            let all = format!("{}.{what}", source.name);
+            let each = self.checkpoints().map(|steps| format!("{all}.{steps}"));
+            each.chain([all.clone()]).collect::<Vec<_>>()
+        };
+        let sources = self.sources.iter();
+        sources
+            .flat_map(|source| COMPARED.map(|what| of(source, what)).concat())
+            .collect()
+    }
+
+    fn check_site(&self, at: &str) -> Result<(), String> {
+        let sites = self.sites();
+        if sites.iter().any(|site| matches(at, site)) {
+            return Ok(());
+        }
+        Err(super::sources::beyond(at, "steps", self.shape)
+            .unwrap_or_else(|| matches_nothing("site", at, sites.iter().map(String::as_str))))
+    }
+
+    fn memory(&self, _config: Option<&Config>, threads: usize) -> Parts {
+        let mut parts = Parts::default();
+        let at_once = threads.min(self.recipes.len().max(1)) as f64;
+        let [heads, steps] = self.shape.map(|size| size as f64);
+        let points = self.checkpoints().count() as f64;
+        for source in &self.sources {
+            let (piece, kept) = match source.from {
+                Operation::LinearAttention { state: [k, v], .. } => {
+                    let (k, v) = (k as f64, v as f64);
+                    let piece = steps.min(PIECE as f64) * heads * (3.0 * k + 2.0 * v);
+                    (12.0 * piece, points * heads * v * (CHECKPOINT as f64 + k))
+                }
+                Operation::DiagonalSsm { states, .. } => {
+                    let kept = points * heads * (CHECKPOINT as f64 + states as f64);
+                    (24.0 * steps.min(PIECE as f64) * heads, kept)
+                }
+            };
+            let bytes = (piece + 12.0 * kept) * (1.0 + at_once);
+            parts.of_source(&source.name, "inputs of a piece and the states kept", bytes);
+        }
+        parts
+    }
+
+    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
+        let (shape, key) = halved_rows(self.shape)?;
+        Some((Box::new(Self { shape, ..self.clone() }), key))
+    }
+
+    fn ready<'a>(&'a self, seed: u64, _config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+        let mut methods = HashMap::new();
+        for (at, recipe) in self.recipes.iter().enumerate() {
+            let method = Method::resolve(recipe, &self.sources)
+                .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
+            methods.insert(recipe.name.as_str(), method);
+        }
+        Ok(Runs::Windows(Box::new(ReadyRecurrence {
+            study: self,
+            seed,
+            methods,
+        })))
+    }
+
+    fn body(&self) -> Map<String, Value> {
+        body_of(self)
+    }
+}
+
+struct ReadyRecurrence<'a> {
+    study: &'a RecurrenceStudy,
+    seed: u64,
+    methods: HashMap<&'a str, Method>,
+}
+
+impl Ready for ReadyRecurrence<'_> {
+    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
+        let want = walk::exact(self.study, self.seed, bench.window)?;
+        bench.each(cells, |cell, blank| {
+            let method = self.methods.get(cell.recipe.as_str());
+            let method = method.ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))?;
+            walk::measure(&blank, self.study, self.seed, method, &want)
         })
-    };
-    sources.map(walk).collect()
-}
-
-/// Measures one recipe on all sources of a window.
-pub fn measure(blank: &Record, experiment: &Experiment, method: &Method, want: &[Path<f64>]) -> Result<Vec<Record>> {
-    let one = |(source, want): (&Source, &Path<f64>)| -> Result<Vec<Record>> {
-        let random = stream(experiment.seed, &format!("{}/{}/rounding", source.name, blank.window));
-        let got = walk(experiment, source, &blank.window, |piece, state, first| {
-            method.run(piece, state, first, &random)
-        })?;
-        Ok(compare(blank, source, want, &got))
-    };
-    let sources = experiment.sources.par_iter().zip(want);
-    let each: Vec<Vec<Record>> = sources.map(one).collect::<Result<_>>()?;
-    Ok(each.concat())
-}
-
-/// Goes through all steps.
-fn walk<T: Real>(
-    experiment: &Experiment,
-    source: &Source,
-    window: &str,
-    mut step: impl FnMut(&Piece<f32>, &mut Tensor<T>, usize) -> Result<Tensor<T>, String>,
-) -> Result<Path<T>> {
-    let mut inputs = Inputs::new(experiment, source, window);
-    let mut state = inputs.zeros();
-    let mut points = Vec::new();
-    let mut done = 0;
-    for steps in checkpoints(experiment) {
-        let mut recent = Vec::new();
-        while done < steps {
-            let piece = inputs.next(PIECE.min(steps - done));
-            let output = step(&piece, &mut state, done).map_err(Error::Reference)?;
-            (done, recent) = match &piece {
-                Piece::Attention { q, .. } => (done + q.shape[0], last_rows(&output)),
-                Piece::Ssm { u, .. } => (done + u.cols(), last_columns(&output)),
-            };
-        }
-        points.push(Point {
-            steps,
-            values: [recent, state.data.clone()],
-        });
     }
-    Ok(Path { points })
-}
-
-/// Of `[steps, …]` the last [`CHECKPOINT`] steps.
-fn last_rows<T: Real>(output: &Tensor<T>) -> Vec<T> {
-    let step = output.data.len() / output.shape[0];
-    output.data[output.data.len() - CHECKPOINT * step..].to_vec()
-}
-
-/// Of `[heads, steps]` the last [`CHECKPOINT`] steps.
-fn last_columns<T: Real>(output: &Tensor<T>) -> Vec<T> {
-    let steps = output.cols();
-    let rows = output.data.chunks_exact(steps);
-    rows.flat_map(|row| &row[steps - CHECKPOINT..]).copied().collect()
-}
-
-/// The errors at every checkpoint, and how they grow.
-fn compare(blank: &Record, source: &Source, want: &Path<f64>, got: &Path<f32>) -> Vec<Record> {
-    let mut all = Vec::new();
-    for (at, what) in COMPARED.into_iter().enumerate() {
-        let site = format!("{}.{what}", source.name);
-        let mut growth = Growth { points: Vec::new() };
-        for (want, got) in want.points.iter().zip(&got.points) {
-            let (want, got, steps) = (&want.values[at], &got.values[at], want.steps);
-            let pair = Pair::new(want, got);
-            let error = RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
-            growth.points.push([steps as f64, error]);
-            let blank = Record {
-                site: format!("{site}.{steps}"),
-                ..blank.clone()
-            };
-            all.extend(records(&blank, &pair, &[want.len()]));
-        }
-        let blank = Record { site, ..blank.clone() };
-        all.extend(records(&blank, &growth, &[]));
-    }
-    all
 }

@@ -1,141 +1,228 @@
 //! Numbers stored in a format and read back, from distributions and from a model.
 
+mod draw;
+mod measure;
+mod show;
 pub mod theory;
 
-use reference::{Numerics, Site, Tensor};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::execute::Text;
-use super::model::probe::records;
-use crate::experiment::Experiment;
-use crate::experiment::source::{Origin, Source, draw};
-use ulplab_core::random::stream;
+use reference::paths::deepseek_v4::Config;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use ulplab_core::error::{Error, Result};
-use ulplab_core::formats::Codec;
-use ulplab_core::metrics::{NSR, Pair, RoundTrip};
-use ulplab_core::pattern::matches;
-use ulplab_core::record::Record;
+use super::limits::{Parts, halved_rows, halved_tokens, site_cols};
+use super::model::{passes_tensor, recorded, sites_at};
+use super::sources::{check_draws, check_sources, check_text, draw_names, no_recipe, site_names};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use crate::experiment::{Mistake, Source, Window};
+use crate::report::Show;
+use crate::run::RecipeInfo;
+use crate::run::plan::{Cell, Plan};
+use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::formats::{Codec, codec};
+use ulplab_core::record::Phase;
 
-/// Numbers of one source.
-pub struct Sample {
-    pub source: String,
-    pub layer: Option<u32>,
-    /// Channels of a row; all that belongs to one token is one row.
-    pub cols: usize,
-    pub values: Vec<f32>,
+pub use draw::{Numbers, draw};
+pub use measure::measure;
+
+/// Numbers from each source: stored in a format and read back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RoundTripStudy {
+    /// The model of sources at its sites: a name in `datasets/manifest.toml`, or the path of a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Tokens in each window of text.
+    #[serde(default)]
+    pub tokens: usize,
+    /// Independent draws of each source that is drawn, a window each.
+    #[serde(default)]
+    pub draws: usize,
+    /// Rows and columns of a draw.
+    #[serde(default)]
+    pub shape: [usize; 2],
+    #[serde(default, rename = "window")]
+    pub windows: Vec<Window>,
+    #[serde(default, rename = "source")]
+    pub sources: Vec<Source<Numbers>>,
+    #[serde(default, rename = "recipe")]
+    pub recipes: Vec<Recipe>,
 }
 
-/// What the drawn sources give in a window.
-pub fn drawn(experiment: &Experiment, window: &str) -> Vec<Sample> {
-    let drawn = experiment
-        .sources
-        .iter()
-        .filter(|source| !matches!(source.from, Origin::Site(_)));
-    let sample = |source: &Source| Sample {
-        source: source.name.clone(),
-        layer: None,
-        cols: experiment.shape[1],
-        values: draw(
-            &source.from,
-            experiment.shape,
-            &mut stream(experiment.seed, &format!("{}/{window}", source.name)),
-        ),
-    };
-    drawn.map(sample).collect()
+/// A format to try.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    pub name: String,
+    /// What it stands for, in a line.
+    pub doc: String,
+    /// What numbers are stored in: a named format (`nvfp4`), a format string (`e2m1/b16:e4m3/t:f32`) or a KV record.
+    pub format: String,
+    /// The recipe that this one is compared with on the same numbers, by `sqnr_gain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
 }
 
-/// What passes at the sites of the sources when the reference reads a text.
-pub fn recorded(sources: &[Source], text: Text<'_>) -> Result<Vec<Sample>> {
-    let mut collector = Collector {
-        sources,
-        samples: Vec::new(),
-    };
-    text.model
-        .run(&mut text.model.state(), text.ids, &mut collector)
-        .map_err(Error::Reference)?;
-    Ok(collector.samples)
+impl Body for RoundTripStudy {
+    const NAME: &'static str = "round_trip";
+    const DOC: &'static str = "Numbers from each source: stored in a format and read back.";
 }
 
-struct Collector<'a> {
-    sources: &'a [Source],
-    samples: Vec<Sample>,
-}
-
-impl Numerics<f32> for Collector<'_> {
-    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
-        for source in self.sources {
-            let here = matches!(&source.from, Origin::Site(at) if matches(at, &site.to_string()));
-            if here && !tensor.data.is_empty() {
-                self.samples.push(Sample {
-                    source: source.name.clone(),
-                    layer: site.layer.map(|layer| layer as u32),
-                    cols: tensor.shape[1..].iter().product(),
-                    values: tensor.data.clone(),
-                });
+impl RoundTripStudy {
+    /// Whether all sources can be stored in the format of a recipe.
+    fn check_fit(&self, recipe: &Recipe, codec: &dyn Codec, config: Option<&Config>) -> Result<(), Mistake> {
+        for (at, source) in self.sources.iter().enumerate() {
+            let name = &source.name;
+            let wrong = |key: &str, message: String| Mistake::at(key, message).within("source", at);
+            let rows = match (&source.from, config) {
+                (Numbers::Site(site), Some(config)) => sites_at(site, passes_tensor, config)
+                    .map_err(|message| wrong("from", format!("source '{name}': {message}")))?,
+                _ => vec![("a row", self.shape[1])],
+            };
+            for (site, cols) in rows {
+                codec.check(cols).map_err(|message| {
+                    let message = format!("{message} ({site} has {cols} channels)");
+                    wrong("name", format!("source '{name}', recipe '{}': {message}", recipe.name))
+                })?;
             }
         }
+        Ok(())
     }
 
-    fn wants(&self, site: &Site) -> bool {
-        let named = |source: &Source| matches!(&source.from, Origin::Site(at) if at.ends_with(site.name) && matches(at, &site.to_string()));
-        self.sources.iter().any(named)
-    }
-}
-
-/// Measures one format on the samples of a window; `rival` is the one it is set against.
-pub fn measure(blank: &Record, samples: &[Sample], codec: &dyn Codec, rival: Option<&dyn Codec>) -> Vec<Record> {
-    let one = |sample: &Sample| {
-        let blank = Record {
-            layer: sample.layer,
-            site: sample.source.clone(),
-            ..blank.clone()
-        };
-        let round = |codec: &dyn Codec| {
-            let mut values = sample.values.clone();
-            codec.round(&mut values, sample.cols);
-            (Pair::new(&sample.values, &values), values)
-        };
-        let (pair, values) = round(codec);
-        let bits = 8.0 * codec.bytes_per_row(sample.cols) / sample.cols as f64;
-        let mut trip = RoundTrip::new(&pair, &sample.values, &values, sample.cols, bits);
-        let theory = |format| theory::nsr(format, &sample.values, sample.cols);
-        trip.theory_nsr = codec.format().and_then(theory);
-        trip.rival_nsr = rival.and_then(|rival| NSR.measure(&round(rival).0));
-        let shape = [sample.values.len() / sample.cols, sample.cols];
-        records(&blank, &pair, &shape)
-            .chain(records(&blank, &trip, &shape))
-            .collect::<Vec<_>>()
-    };
-    with_means(samples.iter().flat_map(one).collect())
-}
-
-/// The records, and for every site measured by layer the mean over its layers, as a record without a layer.
-pub fn with_means(mut records: Vec<Record>) -> Vec<Record> {
-    let mut means: Vec<(Record, f64)> = Vec::new();
-    for record in records.iter().filter(|record| record.layer.is_some()) {
-        let same = |(mean, _): &&mut (Record, f64)| mean.site == record.site && mean.metric == record.metric;
-        match means.iter_mut().find(same) {
-            Some((mean, layers)) => {
-                mean.value += record.value;
-                mean.n += record.n;
-                mean.nonfinite_want += record.nonfinite_want;
-                mean.nonfinite_got += record.nonfinite_got;
-                *layers += 1.0;
+    fn check_against(&self, recipe: &Recipe) -> Result<(), Mistake> {
+        let name = &recipe.name;
+        let others = self.recipes.iter().map(|other| other.name.as_str());
+        let mut others = others.filter(|other| other != name);
+        match &recipe.against {
+            Some(against) if !others.clone().any(|other| other == against) => {
+                let hint = did_you_mean(against, &mut others);
+                let message = format!("recipe '{name}': '{against}' is no other recipe with a format{hint}");
+                Err(Mistake::at("against", message))
             }
-            None => means.push((
-                Record {
-                    layer: None,
-                    worst: None,
-                    failure: None,
-                    ..record.clone()
-                },
-                1.0,
-            )),
+            _ => Ok(()),
         }
     }
-    records.extend(means.into_iter().map(|(mean, layers)| Record {
-        value: mean.value / layers,
-        ..mean
-    }));
-    records
+}
+
+impl Study for RoundTripStudy {
+    fn check(&self) -> Result<(), Mistake> {
+        if self.recipes.is_empty() {
+            return Err(no_recipe());
+        }
+        check_sources(&self.sources, Numbers::check)?;
+        let sites = self.sources.iter().any(|source| source.from.is_site());
+        let drawn = self.sources.iter().any(|source| !source.from.is_site());
+        check_draws(self.draws, self.shape, "[rows, columns]", drawn)?;
+        check_text(self.reading(), sites)?;
+        if self.model.is_some() && !sites {
+            let message = "a model is run for sources at its sites, and there is none";
+            return Err(Mistake::at("model", message));
+        }
+        let recipes = self.recipes.iter().enumerate();
+        for (at, recipe) in recipes {
+            self.check_against(recipe)
+                .map_err(|mistake| mistake.within("recipe", at))?;
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> Plan {
+        let windows = draw_names(self.draws).chain(self.windows.iter().map(Window::name));
+        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
+        Plan::whole(&[Phase::Local], windows.collect(), recipes)
+    }
+
+    fn recipes(&self) -> Vec<RecipeInfo> {
+        let infos = self
+            .recipes
+            .iter()
+            .map(|recipe| RecipeInfo::new(&recipe.name, &recipe.doc));
+        infos.collect()
+    }
+
+    fn sites(&self) -> Vec<String> {
+        site_names(&self.sources, Numbers::is_site).collect()
+    }
+
+    fn memory(&self, config: Option<&Config>, threads: usize) -> Parts {
+        let mut parts = Parts::default();
+        let at_once = threads.min(self.recipes.len().max(1)) as f64;
+        let texts = config.filter(|_| !self.windows.is_empty());
+        if let Some(config) = texts {
+            parts.weights(config);
+        }
+        let [rows, cols] = self.shape.map(|size| size as f64);
+        for source in &self.sources {
+            let mut add = |what, bytes| parts.of_source(&source.name, what, bytes);
+            if let Numbers::Site(at) = &source.from {
+                let values = texts.map_or(0.0, |config| self.tokens as f64 * site_cols(config, at));
+                add("the values", 4.0 * values);
+            } else {
+                add("the values", 4.0 * rows * cols);
+                add("the values that threads round", 8.0 * rows * cols * at_once);
+            }
+        }
+        parts
+    }
+
+    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
+        let mut half = self.clone();
+        let key;
+        if self.windows.is_empty() {
+            (half.shape, key) = halved_rows(self.shape)?;
+        } else {
+            (half.tokens, key) = halved_tokens(self.tokens)?;
+        }
+        Some((Box::new(half), key))
+    }
+
+    fn ready<'a>(&'a self, seed: u64, config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+        let mut codecs = HashMap::new();
+        for (at, recipe) in self.recipes.iter().enumerate() {
+            let who = || format!("recipe '{}'", recipe.name);
+            let codec = codec(&recipe.format)
+                .map_err(|message| Mistake::at("format", message).of(who()).within("recipe", at))?;
+            self.check_fit(recipe, codec.as_ref(), config)?;
+            codecs.insert(recipe.name.as_str(), (codec, recipe.against.as_deref()));
+        }
+        Ok(Runs::Windows(Box::new(ReadyRoundTrip {
+            study: self,
+            seed,
+            codecs,
+        })))
+    }
+
+    fn body(&self) -> Map<String, Value> {
+        body_of(self)
+    }
+}
+
+struct ReadyRoundTrip<'a> {
+    study: &'a RoundTripStudy,
+    seed: u64,
+    /// With the recipe that each is compared with.
+    codecs: HashMap<&'a str, (Arc<dyn Codec>, Option<&'a str>)>,
+}
+
+impl Ready for ReadyRoundTrip<'_> {
+    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
+        let samples = match bench.text {
+            Some(text) => {
+                let sites = self.study.sources.iter();
+                let sites = sites.filter_map(|source| Some((source.name.as_str(), source.from.site()?)));
+                recorded(&sites.collect::<Vec<_>>(), text)?
+            }
+            None => measure::drawn(self.study, self.seed, bench.window),
+        };
+        bench.each(cells, |cell, blank| {
+            let codec = |name: &str| self.codecs.get(name);
+            let missing = || Error::Usage(format!("there is no recipe '{}'", cell.recipe));
+            let (candidate, against) = codec(&cell.recipe).ok_or_else(missing)?;
+            let rival = against.and_then(codec).map(|(rival, _)| rival.as_ref());
+            Ok(measure(&blank, &samples, candidate.as_ref(), rival))
+        })
+    }
 }

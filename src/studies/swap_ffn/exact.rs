@@ -5,14 +5,14 @@ use reference::paths::swap_ffn::{Decisions, Model, State};
 use reference::{Plain, Real, Tensor};
 
 use super::sizes::Inputs;
+use super::{SwapFfnStudy, Weights};
 use super::{decided, is_checkpoint};
-use crate::experiment::Experiment;
-use crate::experiment::source::{Origin, Source};
+use crate::experiment::Source;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Decided;
 
 /// A source's run, token by token.
-pub struct Path {
+pub struct Trajectory {
     pub(super) tokens: Vec<Token>,
 }
 
@@ -41,26 +41,20 @@ pub(super) struct Known {
 }
 
 /// What every source gives in a window.
-pub fn exact(experiment: &Experiment, window: &str) -> Result<Vec<Path>> {
-    let walk = |source: &Source| match &source.from {
-        Origin::SwapFfn(sizes) => walk(
-            &Inputs::new(experiment, &source.name, sizes, window),
-            experiment.shape[1],
-        )
-        .map_err(|why| Error::Reference(format!("source '{}', window {window}: {why}", source.name))),
-        other => Err(Error::Usage(format!(
-            "source '{}': {other:?} is not a Swap-FFN model",
-            source.name
-        ))),
+pub fn exact(study: &SwapFfnStudy, seed: u64, window: &str) -> Result<Vec<Trajectory>> {
+    let [sequences, tokens] = study.shape;
+    let walk = |source: &Source<Weights>| {
+        let walked = walk(&Inputs::new(sequences, seed, source, window), tokens);
+        walked.map_err(|why| Error::Reference(format!("source '{}', window {window}: {why}", source.name)))
     };
-    experiment.sources.par_iter().map(walk).collect()
+    study.sources.par_iter().map(walk).collect()
 }
 
-fn walk(inputs: &Inputs, tokens: usize) -> Result<Path, String> {
+fn walk(inputs: &Inputs, tokens: usize) -> Result<Trajectory, String> {
     let model: Model<f64> = inputs.model(*inputs.config(), &mut Plain);
     let mut state = inputs.state()?;
     let tokens = (0..tokens).map(|at| token(inputs, &model, &mut state, at));
-    Ok(Path {
+    Ok(Trajectory {
         tokens: tokens.collect::<Result<_, _>>()?,
     })
 }

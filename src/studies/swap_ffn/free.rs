@@ -5,8 +5,8 @@ use reference::paths::swap_ffn::{State, decode};
 use super::candidate::Candidate;
 use super::exact::Checkpoint;
 use super::sizes::Inputs;
-use super::{FIRST, Method, Path, at};
-use crate::studies::model::probe::records;
+use super::{FIRST, Method, Trajectory, at};
+use crate::studies::measure::records;
 use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
 
@@ -17,7 +17,7 @@ pub(super) fn measure(
     source: &str,
     inputs: &Inputs,
     method: &Method,
-    want: &Path,
+    want: &Trajectory,
 ) -> Result<Vec<Record>, String> {
     let mut candidate = Candidate::new(inputs, method)?;
     let mut state = inputs.state()?;

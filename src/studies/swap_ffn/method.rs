@@ -6,17 +6,13 @@ use reference::paths::swap_ffn::{Config, DecisionRule, Decisions, Model, RouterF
 use reference::{Choice, Numerics, Site, SiteKind, Tensor};
 
 use super::candidate::Own;
+use super::{DecidesOn, Recipe, Round, Router, Weights};
 use crate::backend::cuda::runner::Worker;
 use crate::backend::stand_in::chosen;
-use crate::experiment;
-use crate::experiment::source::{Origin, Source};
-use crate::experiment::{DecidesOn, Recipe, Round, Router};
+use crate::experiment::{Mistake, Source};
 use ulplab_core::formats::{Codec, codec};
 use ulplab_core::ops::call::Runner;
 use ulplab_core::pattern::{matches, matches_nothing};
-
-/// The offending text, and what is wrong with it.
-type Wrong = (String, String);
 
 /// One event of a model, as [`Model::event`].
 pub type Event =
@@ -43,12 +39,16 @@ pub struct Kernels {
 
 impl Method {
     /// Finds formats and sites, and that they fit every source.
-    pub fn resolve(recipe: &Recipe, sources: &[Source]) -> Result<Self, Wrong> {
-        let rounds = recipe.rounds.iter().map(|round| resolve(round, sources));
+    ///
+    /// # Errors
+    /// What is wrong, and where in the recipe.
+    pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>]) -> Result<Self, Mistake> {
+        let rounds = recipe.rounds.iter().enumerate();
+        let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));
         let margin = recipe.margin.unwrap_or(0.0);
         if !(margin.is_finite() && margin >= 0.0) {
             let message = format!("margin = {margin}, expected a number from 0 on");
-            return Err((recipe.name.clone(), message));
+            return Err(Mistake::at("margin", message));
         }
         Ok(Self {
             rounds: rounds.collect::<Result<_, _>>()?,
@@ -62,8 +62,8 @@ impl Method {
     /// The configuration with the recipe's reading of the router.
     pub fn config(&self, config: &Config) -> Config {
         let router = match self.router.form {
-            experiment::RouterForm::Folded => RouterForm::Folded,
-            experiment::RouterForm::Unfolded => RouterForm::Unfolded,
+            super::RouterForm::Folded => RouterForm::Folded,
+            super::RouterForm::Unfolded => RouterForm::Unfolded,
         };
         let decision = match self.router.decides_on {
             DecidesOn::Logits => DecisionRule::Logits,
@@ -91,16 +91,16 @@ impl Numerics<f32> for &Method {
 }
 
 /// What is named in the place of the reference.
-fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Wrong> {
+fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
     let e4m3 = match recipe.format.as_deref() {
         None | Some("bf16") => false,
         Some("e4m3/token:f32") => true,
         Some(other) => {
             let message = format!("operands of kernels are 'bf16' or 'e4m3/token:f32', not '{other}'");
-            return Err((other.into(), message));
+            return Err(Mistake::at("format", message));
         }
     };
-    let chosen = chosen(recipe, &["swap_ffn"])?;
+    let chosen = chosen(&recipe.kernels, &["swap_ffn"])?;
     Ok((!chosen.is_empty()).then(|| Kernels {
         runner: Box::new(Worker::start(chosen)),
         e4m3,
@@ -153,21 +153,17 @@ impl Numerics<f32> for Forced<'_> {
     }
 }
 
-fn resolve(round: &Round, sources: &[Source]) -> Result<(String, Arc<dyn Codec>), Wrong> {
-    let at = |message: String| (round.at.clone(), message);
-    if round.segment.is_some() || round.role.is_some() || round.layers.is_some() || round.hadamard {
-        return Err(at("Swap-FFN is rounded by 'at' and 'format' only".into()));
-    }
-    let codec = codec(&round.format).map_err(|message| (round.format.clone(), message))?;
+fn resolve(round: &Round, sources: &[Source<Weights>]) -> Result<(String, Arc<dyn Codec>), Mistake> {
+    let at = |message: String| Mistake::at("at", message);
+    let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
     let tensors = || SITES.iter().filter(|site| site.kind == SiteKind::Tensor);
     if !tensors().any(|site| matches(&round.at, site.name)) {
         let names = tensors().map(|site| site.name);
         return Err(at(matches_nothing("tensor site of Swap-FFN", &round.at, names)));
     }
     for source in sources {
-        let Origin::SwapFfn(sizes) = &source.from else { continue };
         for site in tensors().filter(|site| matches(&round.at, site.name)) {
-            let fits = codec.check(sizes.config().site_cols(site));
+            let fits = codec.check(source.from.sizes().config().site_cols(site));
             fits.map_err(|message| at(format!("{message} ('{}' of source '{}')", site.name, source.name)))?;
         }
     }

@@ -6,24 +6,36 @@ mod candidate;
 mod exact;
 mod free;
 mod method;
+mod show;
 mod sizes;
 mod teacher;
 
+use std::collections::HashMap;
+
 use rayon::prelude::*;
 use reference::Real;
-use reference::paths::swap_ffn;
+use reference::paths::deepseek_v4;
+use reference::paths::swap_ffn::{BANKS, Decisions};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-pub use exact::{Path, exact};
-pub use method::{Event, Kernels, Method};
-pub use sizes::Sizes;
-
-use crate::experiment::Experiment;
-use crate::experiment::source::{Origin, Source};
-use exact::Known;
-use sizes::Inputs;
+use super::limits::{Parts, halved_rows};
+use super::sources::{beyond, check_draws, check_phases, check_sources, draw_names, no_recipe};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use crate::experiment::{Mistake, Source};
+use crate::run::RecipeInfo;
+use crate::run::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Decided;
+use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
+
+use exact::Known;
+pub use exact::{Trajectory, exact};
+pub use method::{Event, Kernels, Method};
+use sizes::Inputs;
+pub use sizes::Sizes;
 
 /// What is compared at a checkpoint in one phase or the other, as it is named behind the source.
 const LOCAL: [&str; 3] = ["decisions", "next", "x"];
@@ -31,54 +43,297 @@ const CUMULATIVE: [&str; 4] = ["decisions", "lanes", "ram", "delta"];
 /// Decisions of the first token, event by event, which stand for layers.
 const FIRST: &str = "first";
 
-/// Tokens after which a run is compared: 1, 2, 4, …
-pub fn checkpoints(experiment: &Experiment) -> impl Iterator<Item = usize> {
-    let last = experiment.shape[1];
-    std::iter::successors(Some(1), |tokens| Some(2 * tokens)).take_while(move |tokens| *tokens <= last)
+/// More are a slip.
+const MOST_SEQUENCES: usize = 1024;
+const MOST_TOKENS: usize = 4096;
+
+/// Models that exchange vectors with banks by discrete decisions, with weights and tokens from each source.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SwapFfnStudy {
+    /// How a model is run: `local`, every event from the reference's state; `cumulative`, running free.
+    #[serde(default)]
+    pub phases: Vec<Phase>,
+    /// Independent draws of each source, a window each.
+    #[serde(default)]
+    pub draws: usize,
+    /// Sequences and tokens of a draw.
+    #[serde(default)]
+    pub shape: [usize; 2],
+    #[serde(default, rename = "source")]
+    pub sources: Vec<Source<Weights>>,
+    #[serde(default, rename = "recipe")]
+    pub recipes: Vec<Recipe>,
+}
+
+/// How a source's weights come about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Weights {
+    /// A model of these sizes, with weights as before training.
+    SwapFfn(Sizes),
+}
+
+impl Weights {
+    /// The sizes of the model.
+    pub fn sizes(&self) -> &Sizes {
+        let Self::SwapFfn(sizes) = self;
+        sizes
+    }
+}
+
+/// What is rounded, and how the router is read; or kernels in the place of it all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    pub name: String,
+    /// What it stands for, in a line.
+    pub doc: String,
+    #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<Round>,
+    /// How the router is read, if not as the reference reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<Router>,
+    /// Decisions with a larger margin in the reference's logits must not fall otherwise (`flips_outside`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f64>,
+    /// Kernels that compute all of it, as `swap_ffn.variant`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<String>,
+    /// Operands of the products of kernels: `bf16` or `e4m3/token:f32`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+}
+
+/// Round what passes at some sites of the path, whatever the event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Round {
+    /// Pattern of sites.
+    pub at: String,
+    /// A named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
+    pub format: String,
+}
+
+/// A reading of the router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Router {
+    pub form: RouterForm,
+    pub decides_on: DecidesOn,
+}
+
+/// How its logits are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RouterForm {
+    /// One vector for each logit.
+    #[default]
+    Folded,
+    /// By way of the router's projection.
+    Unfolded,
+}
+
+/// What its decisions compare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DecidesOn {
+    #[default]
+    Logits,
+    /// Their sigmoid and softmax.
+    Probabilities,
+}
+
+impl Recipe {
+    fn check(&self) -> Result<(), Mistake> {
+        let wrong = |key: &str, message: &str| Err(Mistake::at(key, message).of(format!("recipe '{}'", self.name)));
+        if self.kernels.is_empty() && self.format.is_some() {
+            return wrong(
+                "format",
+                "'format' is that of the operands of 'kernels', and there are none",
+            );
+        }
+        if !self.kernels.is_empty() && !self.rounds.is_empty() {
+            return wrong("round", "'kernels' compute all of it, so nothing else is rounded");
+        }
+        if !self.kernels.is_empty() && self.router.is_some() {
+            return wrong("router", "'kernels' compute all of it, and read the router as they do");
+        }
+        Ok(())
+    }
+}
+
+impl SwapFfnStudy {
+    /// Tokens after which a run is compared: 1, 2, 4, …
+    pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
+        let last = self.shape[1];
+        std::iter::successors(Some(1), |tokens| Some(2 * tokens)).take_while(move |tokens| *tokens <= last)
+    }
 }
 
 fn is_checkpoint(tokens: usize) -> bool {
     tokens.is_power_of_two()
 }
 
-/// Names of all that is measured, with layer 0 for all layers.
-pub fn sites(experiment: &Experiment) -> Vec<String> {
-    let of = |source: &Source| {
-        let at = |what: &&str| {
-            let name = format!("{}.{what}", source.name);
-            checkpoints(experiment).map(move |tokens| format!("{name}.{tokens}"))
+impl Body for SwapFfnStudy {
+    const NAME: &'static str = "swap_ffn";
+    const DOC: &'static str =
+        "Models that exchange vectors with banks by discrete decisions, with weights and tokens from each source.";
+}
+
+impl Study for SwapFfnStudy {
+    fn check(&self) -> Result<(), Mistake> {
+        if self.recipes.is_empty() {
+            return Err(no_recipe());
+        }
+        check_phases(&self.phases)?;
+        check_sources(&self.sources, |weights| {
+            let sizes = weights.sizes().check();
+            sizes.map_err(|message| format!("swap_ffn: {message}"))
+        })?;
+        check_draws(self.draws, self.shape, "[sequences, tokens]", true)?;
+        let [sequences, tokens] = self.shape;
+        if !tokens.is_power_of_two() || tokens > MOST_TOKENS || sequences > MOST_SEQUENCES {
+            let message = format!(
+                "shape = [{sequences}, {tokens}]: expected at most {MOST_SEQUENCES} sequences, and of tokens a power of two up \
+                 to {MOST_TOKENS}"
+            );
+            return Err(Mistake::at("shape", message));
+        }
+        let mut recipes = self.recipes.iter().enumerate();
+        recipes.try_for_each(|(at, recipe)| recipe.check().map_err(|mistake| mistake.within("recipe", at)))
+    }
+
+    fn plan(&self) -> Plan {
+        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
+        Plan::whole(&self.phases, draw_names(self.draws).collect(), recipes)
+    }
+
+    fn recipes(&self) -> Vec<RecipeInfo> {
+        let infos = self
+            .recipes
+            .iter()
+            .map(|recipe| RecipeInfo::new(&recipe.name, &recipe.doc));
+        infos.collect()
+    }
+
+    fn sites(&self) -> Vec<String> {
+        let of = |source: &Source<_>| {
+            let at = |what: &&str| {
+                let name = format!("{}.{what}", source.name);
+                self.checkpoints().map(move |tokens| format!("{name}.{tokens}"))
+            };
+            let mut names: Vec<String> = LOCAL.iter().chain(&CUMULATIVE).flat_map(at).collect();
+            names.push(format!("layers.0.{}.{FIRST}", source.name));
+            names
         };
-        let mut names: Vec<String> = LOCAL.iter().chain(&CUMULATIVE).flat_map(at).collect();
-        names.push(format!("layers.0.{}.{FIRST}", source.name));
-        names
-    };
-    experiment.sources.iter().flat_map(of).collect()
+        self.sources.iter().flat_map(of).collect()
+    }
+
+    fn check_site(&self, at: &str) -> Result<(), String> {
+        let sites = self.sites();
+        if sites.iter().any(|site| matches(at, site)) {
+            return Ok(());
+        }
+        let beyond = beyond(at, "tokens", self.shape);
+        Err(beyond.unwrap_or_else(|| matches_nothing("site", at, sites.iter().map(String::as_str))))
+    }
+
+    fn memory(&self, _config: Option<&deepseek_v4::Config>, threads: usize) -> Parts {
+        let mut parts = Parts::default();
+        let at_once = threads.min(self.recipes.len().max(1)) as f64;
+        let [sequences, tokens] = self.shape.map(|size| size as f64);
+        for source in &self.sources {
+            let bytes = bytes(source.from.sizes(), sequences, tokens, at_once);
+            parts.of_source(&source.name, "models, banks and checkpoints", bytes);
+        }
+        parts
+    }
+
+    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
+        let (shape, key) = halved_rows(self.shape)?;
+        Some((Box::new(Self { shape, ..self.clone() }), key))
+    }
+
+    fn ready<'a>(&'a self, seed: u64, _config: Option<&deepseek_v4::Config>) -> Result<Runs<'a>, Mistake> {
+        let mut methods = HashMap::new();
+        for (at, recipe) in self.recipes.iter().enumerate() {
+            let method = Method::resolve(recipe, &self.sources)
+                .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
+            methods.insert(recipe.name.as_str(), method);
+        }
+        Ok(Runs::Windows(Box::new(ReadySwapFfn {
+            study: self,
+            seed,
+            methods,
+        })))
+    }
+
+    fn stands_in(&self) -> bool {
+        self.recipes.iter().any(|recipe| !recipe.kernels.is_empty())
+    }
+
+    fn body(&self) -> Map<String, Value> {
+        body_of(self)
+    }
+}
+
+struct ReadySwapFfn<'a> {
+    study: &'a SwapFfnStudy,
+    seed: u64,
+    methods: HashMap<&'a str, Method>,
+}
+
+impl Ready for ReadySwapFfn<'_> {
+    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
+        let want = exact(self.study, self.seed, bench.window)?;
+        bench.each(cells, |cell, blank| {
+            let method = self.methods.get(cell.recipe.as_str());
+            let method = method.ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))?;
+            measure(&blank, self.study, self.seed, method, &want)
+        })
+    }
+}
+
+/// A model in f64 and one in f32 a thread, the banks, and what is kept of the tokens that are compared.
+fn bytes(sizes: &Sizes, sequences: f64, tokens: f64, at_once: f64) -> f64 {
+    let config = sizes.config();
+    let [d, ff, cores] = [config.d_model, config.d_ff, config.core_count].map(|size| size as f64);
+    let [router, k, r] = [config.d_router, config.collapse_k, config.collapse_r].map(|size| size as f64);
+    let events = config.n_events as f64;
+    let weights = 3.0 * d * ff + cores * ff + router * d + k * r * d + k * cores;
+    let banks = sequences * cores * BANKS as f64 * d;
+    let points = tokens.max(1.0).log2() + 1.0;
+    let kept = points * (events * banks * 4.0 + banks * 8.0);
+    8.0 * weights
+        + 8.0 * banks
+        + kept
+        + tokens * events * cores * sequences * 24.0
+        + at_once * 4.0 * (weights + 2.0 * banks)
 }
 
 /// Measures one recipe on all sources of a window, in the phase of the blank record.
-pub fn measure(blank: &Record, experiment: &Experiment, method: &Method, want: &[Path]) -> Result<Vec<Record>> {
-    let one = |(source, want): (&Source, &Path)| {
-        let Origin::SwapFfn(sizes) = &source.from else {
-            return Ok(Vec::new());
-        };
-        let inputs = Inputs::new(experiment, &source.name, sizes, &blank.window);
+pub fn measure(
+    blank: &Record,
+    study: &SwapFfnStudy,
+    seed: u64,
+    method: &Method,
+    want: &[Trajectory],
+) -> Result<Vec<Record>> {
+    let one = |(source, want): (&Source<Weights>, &Trajectory)| {
+        let inputs = Inputs::new(study.shape[0], seed, source, &blank.window);
         let measured = match blank.phase {
             Phase::Local => teacher::measure(blank, &source.name, &inputs, method, want),
             Phase::Cumulative => free::measure(blank, &source.name, &inputs, method, want),
         };
         measured.map_err(Error::Reference)
     };
-    let each: Vec<Vec<Record>> = experiment
-        .sources
-        .par_iter()
-        .zip(want)
-        .map(one)
-        .collect::<Result<_>>()?;
+    let each: Vec<Vec<Record>> = study.sources.par_iter().zip(want).map(one).collect::<Result<_>>()?;
     Ok(each.concat())
 }
 
 /// The decisions of an event as they are compared.
-fn decided<T: Real>(decisions: &swap_ffn::Decisions<T>) -> impl Iterator<Item = Decided> {
+fn decided<T: Real>(decisions: &Decisions<T>) -> impl Iterator<Item = Decided> {
     (0..decisions.gate.len()).map(|row| Decided {
         open: decisions.gate[row],
         bank: decisions.bank[row],

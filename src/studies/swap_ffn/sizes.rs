@@ -8,7 +8,7 @@ use reference::{Numerics, Real, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Experiment;
+use crate::experiment::Source;
 use ulplab_core::ops::data::round_to_bf16;
 use ulplab_core::random::{gaussian, stream};
 
@@ -134,12 +134,12 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    pub fn new(experiment: &Experiment, name: &'a str, sizes: &Sizes, window: &'a str) -> Self {
+    pub fn new(sequences: usize, seed: u64, source: &'a Source<super::Weights>, window: &'a str) -> Self {
         Self {
-            config: sizes.config(),
-            seed: experiment.seed,
-            sequences: experiment.shape[0],
-            purpose: [name, window],
+            config: source.from.sizes().config(),
+            seed,
+            sequences,
+            purpose: [&source.name, window],
         }
     }
 

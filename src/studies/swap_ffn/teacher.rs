@@ -3,8 +3,8 @@
 use super::candidate::{Candidate, Own};
 use super::exact::Checkpoint;
 use super::sizes::Inputs;
-use super::{Known, Method, Path, at, decided};
-use crate::studies::model::probe::records;
+use super::{Known, Method, Trajectory, at, decided};
+use crate::studies::measure::records;
 use ulplab_core::metrics::{Decided, Decisions, Pair};
 use ulplab_core::record::Record;
 
@@ -15,7 +15,7 @@ pub(super) fn measure(
     source: &str,
     inputs: &Inputs,
     method: &Method,
-    want: &Path,
+    want: &Trajectory,
 ) -> Result<Vec<Record>, String> {
     let mut candidate = Candidate::new(inputs, method)?;
     let mut all = Vec::new();

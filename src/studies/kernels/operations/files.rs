@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::Wrong;
-use crate::experiment::Experiment;
+use super::KernelStudy;
+use crate::experiment::Mistake;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 
@@ -12,10 +12,10 @@ use ulplab_core::input;
 const MOST: usize = 10_000;
 
 /// Path and blake3 of every file that programs and cases of the user's name.
-pub fn files(experiment: &Experiment) -> Result<Vec<(String, String)>> {
-    let runs = experiment.commands.iter().map(|command| &command.run);
-    let runs = runs.chain(experiment.ops.iter().map(|op| &op.reference)).flatten();
-    let tensors = experiment.own_cases.iter().filter_map(|case| case.tensors.as_ref());
+pub fn files(study: &KernelStudy) -> Result<Vec<(String, String)>> {
+    let runs = study.commands.iter().map(|command| &command.run);
+    let runs = runs.chain(study.ops.iter().map(|op| &op.reference)).flatten();
+    let tensors = study.own_cases.iter().filter_map(|case| case.tensors.as_ref());
     let mut files: Vec<&String> = runs.chain(tensors).filter(|name| Path::new(name).is_file()).collect();
     files.sort_unstable();
     files.dedup();
@@ -24,30 +24,39 @@ pub fn files(experiment: &Experiment) -> Result<Vec<(String, String)>> {
 }
 
 /// The same of every file that a `watch` means, by its path from `home`, the folder of the experiment file.
-pub fn watched(experiment: &Experiment, home: &Path) -> Result<Vec<(String, String)>, Wrong> {
-    let of_commands = experiment.commands.iter();
-    let of_commands = of_commands.map(|command| (format!("command '{}'", command.recipe()), &command.watch));
-    let of_ops = experiment
-        .ops
-        .iter()
-        .map(|op| (format!("operation '{}'", op.name), &op.watch));
+pub fn watched(study: &KernelStudy, home: &Path) -> Result<Vec<(String, String)>, Mistake> {
     let mut all = BTreeSet::new();
-    for (whose, patterns) in of_commands.chain(of_ops) {
-        for pattern in patterns {
-            let wrong = |why: String| (pattern.clone(), format!("{whose}: watch: '{pattern}' {why}"));
-            let found = matching(home, pattern).map_err(wrong)?;
-            if found.is_empty() {
-                let why = format!("matches no file below {}", home.display());
-                return Err(wrong(why));
-            }
-            all.extend(found);
-        }
+    for (at, command) in study.commands.iter().enumerate() {
+        let found = watch(home, &command.watch).map_err(|mistake| {
+            mistake
+                .of(format!("command '{}'", command.recipe()))
+                .within("command", at)
+        })?;
+        all.extend(found);
+    }
+    for (at, op) in study.ops.iter().enumerate() {
+        let found = watch(home, &op.watch);
+        all.extend(found.map_err(|mistake| mistake.of(format!("operation '{}'", op.name)).within("op", at))?);
     }
     let digest = |name: String| match digest(&home.join(&name)) {
         Ok(digest) => Ok((format!("watched {name}"), digest)),
-        Err(error) => Err(("watch".to_string(), error.to_string())),
+        Err(error) => Err(Mistake::new(error.to_string())),
     };
     all.into_iter().map(digest).collect()
+}
+
+/// The files that patterns mean, which all mean some.
+fn watch(home: &Path, patterns: &[String]) -> Result<BTreeSet<String>, Mistake> {
+    let mut all = BTreeSet::new();
+    for (at, pattern) in patterns.iter().enumerate() {
+        let wrong = |why: String| Mistake::new(format!("watch: '{pattern}' {why}")).within("watch", at);
+        let found = matching(home, pattern).map_err(wrong)?;
+        if found.is_empty() {
+            return Err(wrong(format!("matches no file below {}", home.display())));
+        }
+        all.extend(found);
+    }
+    Ok(all)
 }
 
 fn digest(file: &Path) -> Result<String> {

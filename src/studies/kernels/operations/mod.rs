@@ -6,6 +6,7 @@ mod files;
 mod own;
 mod problem;
 mod read;
+mod samples;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::AtomicBool;
@@ -14,23 +15,20 @@ pub use case::{OwnCase, Setting};
 pub use draw::Values;
 pub use files::{files, watched};
 pub use own::{Bound, Input, Output, OwnOp, Size, expressions, type_of};
-pub use read::{given, read};
+pub use read::{Definitions, given, read};
+pub use samples::{OutputNames, Sample, outputs, samples};
 
-use crate::commands::describe;
-use crate::commands::describe::OutputNames;
-use crate::experiment::{Command, Experiment};
+use super::{Command, KernelStudy};
+use crate::experiment::Mistake;
 use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::ops;
 use ulplab_core::ops::{Case, Data, Inputs, OPS, Op, Parameters, Problem};
 use ulplab_core::pattern::matches;
 
-/// The offending text, and what is wrong with it.
-pub type Wrong = (String, String);
-
 /// An operation of an experiment.
 #[derive(Clone, Copy)]
 pub struct Operation<'a> {
-    experiment: &'a Experiment,
+    study: &'a KernelStudy,
     is: Is<'a>,
 }
 
@@ -42,17 +40,17 @@ enum Is<'a> {
 
 impl<'a> Operation<'a> {
     /// The operation called `name`, or an error that names the nearest.
-    pub fn find(experiment: &'a Experiment, name: &str) -> Result<Self, String> {
-        let own = experiment.ops.iter().find(|op| op.name == name).map(Is::Own);
+    pub fn find(study: &'a KernelStudy, name: &str) -> Result<Self, String> {
+        let own = study.ops.iter().find(|op| op.name == name).map(Is::Own);
         let is = match own.or_else(|| ops::find(name).ok().map(Is::Shipped)) {
             Some(is) => is,
             None => {
-                let own = experiment.ops.iter().map(|op| op.name.as_str());
+                let own = study.ops.iter().map(|op| op.name.as_str());
                 let hint = did_you_mean(name, OPS.iter().map(|op| op.name()).chain(own));
                 return Err(format!("no operation '{name}'{hint}"));
             }
         };
-        Ok(Self { experiment, is })
+        Ok(Self { study, is })
     }
 
     pub fn name(&self) -> &'a str {
@@ -63,10 +61,13 @@ impl<'a> Operation<'a> {
     }
 
     /// All its cases: shipped ones, then those of the experiment.
-    pub fn cases(&self) -> Result<Vec<Case>, Wrong> {
+    pub fn cases(&self) -> Result<Vec<Case>, Mistake> {
         let mut cases = self.shipped();
-        for own in self.experiment.own_cases.iter().filter(|own| own.op == self.name()) {
-            let wrong = |why| (own.name.clone(), format!("case '{}' of '{}': {why}", own.name, own.op));
+        let own = self.study.own_cases.iter().enumerate();
+        for (at, own) in own.filter(|(_, own)| own.op == self.name()) {
+            let wrong = |why: String| {
+                Mistake::at("name", format!("case '{}' of '{}': {why}", own.name, own.op)).within("case", at)
+            };
             let case = own.resolve(self).map_err(wrong)?;
             if cases.iter().any(|other| other.name == case.name) {
                 return Err(wrong("there is a case of that name already".into()));
@@ -110,7 +111,7 @@ impl<'a> Operation<'a> {
 
     /// The case called `name`, or an error that names the nearest. Cases of the user's that are not asked for may be wrong.
     pub fn case(&self, name: &str) -> Result<Case, String> {
-        let own = self.experiment.own_cases.iter();
+        let own = self.study.own_cases.iter();
         let own = own.filter(|own| own.op == self.name());
         if let Some(found) = own.clone().find(|own| own.name == name) {
             let wrong = |why| format!("case '{name}' of '{}': {why}", self.name());
@@ -140,7 +141,7 @@ impl<'a> Operation<'a> {
                 names: op.outputs.iter().map(|output| output.name.clone()).collect(),
                 all: true,
             }),
-            Is::Shipped(op) => describe::outputs(op),
+            Is::Shipped(op) => outputs(op),
         }
     }
 
@@ -154,11 +155,9 @@ impl<'a> Operation<'a> {
 }
 
 /// Each operation that is tried, once, those of the user's first: what is known of them takes no time.
-pub fn of_recipes(experiment: &Experiment) -> Vec<Operation<'_>> {
-    let names: BTreeSet<&str> = experiment.recipes.iter().map(|recipe| op_of(&recipe.name)).collect();
-    let found = names
-        .into_iter()
-        .filter_map(|name| Operation::find(experiment, name).ok());
+pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
+    let names: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
+    let found = names.into_iter().filter_map(|name| Operation::find(study, name).ok());
     let mut found: Vec<Operation> = found.collect();
     found.sort_by_key(|operation| operation.own().is_none());
     found
@@ -166,151 +165,148 @@ pub fn of_recipes(experiment: &Experiment) -> Vec<Operation<'_>> {
 
 /// The cases that a recipe, `op.variant`, is tried on: those that its program asks for, or else those that the experiment
 /// asks for, or else all of its operation.
-pub fn cases_of(experiment: &Experiment, recipe: &str) -> Result<Vec<Case>, Wrong> {
+pub fn cases_of(study: &KernelStudy, recipe: &str) -> Result<Vec<Case>, Mistake> {
     let operation =
-        operation_of(experiment, recipe).map_err(|why| (op_of(recipe).to_string(), format!("'{recipe}': {why}")))?;
+        operation_of(study, recipe).map_err(|why| unknown_op(study, recipe, format!("'{recipe}': {why}")))?;
     let mut cases = operation.cases()?;
-    cases.retain(|case| asks(experiment, recipe, &case.name));
+    cases.retain(|case| asks(study, recipe, &case.name));
     Ok(cases)
 }
 
 /// Names of these cases, without a look at what the cases are: a stored run needs no files to say them. None of a recipe of no
 /// known operation.
-pub fn names_of(experiment: &Experiment, recipe: &str) -> HashSet<String> {
-    let Ok(operation) = operation_of(experiment, recipe) else {
+pub fn names_of(study: &KernelStudy, recipe: &str) -> HashSet<String> {
+    let Ok(operation) = operation_of(study, recipe) else {
         return HashSet::new();
     };
     let shipped = operation.shipped().into_iter().map(|case| case.name);
-    let own = experiment.own_cases.iter().filter(|own| own.op == operation.name());
+    let own = study.own_cases.iter().filter(|own| own.op == operation.name());
     let names = shipped.chain(own.map(|own| own.name.clone()));
-    names.filter(|name| asks(experiment, recipe, name)).collect()
+    names.filter(|name| asks(study, recipe, name)).collect()
+}
+
+/// A mistake in the operation of a recipe: of a program it is where its `op` stands.
+fn unknown_op(study: &KernelStudy, recipe: &str, why: String) -> Mistake {
+    match study.commands.iter().position(|command| command.recipe() == recipe) {
+        Some(at) => Mistake::at("op", why).within("command", at),
+        None => Mistake::at("kernels", why),
+    }
 }
 
 fn op_of(recipe: &str) -> &str {
     recipe.split_once('.').map_or(recipe, |(op, _)| op)
 }
 
-fn operation_of<'a>(experiment: &'a Experiment, recipe: &str) -> Result<Operation<'a>, String> {
-    Operation::find(experiment, op_of(recipe))
+fn operation_of<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, String> {
+    Operation::find(study, op_of(recipe))
 }
 
 /// Whether a recipe is to be tried on the case of that name.
-fn asks(experiment: &Experiment, recipe: &str, case: &str) -> bool {
-    let command = experiment.commands.iter().find(|command| command.recipe() == recipe);
+fn asks(study: &KernelStudy, recipe: &str, case: &str) -> bool {
+    let command = study.commands.iter().find(|command| command.recipe() == recipe);
     let patterns = match command {
         Some(command) if !command.cases.is_empty() => &command.cases,
-        _ => &experiment.cases,
+        _ => &study.cases,
     };
     patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, case))
 }
 
 /// Cells that read a model, as `recipe/case`.
-pub fn reading_sites(experiment: &Experiment) -> Result<HashSet<String>, Wrong> {
-    cells(experiment, |operation, case| operation.reads_site(case))
+pub fn reading_sites(study: &KernelStudy) -> Result<HashSet<String>, Mistake> {
+    cells(study, |operation, case| operation.reads_site(case))
 }
 
 /// Cells whose time is taken, as `recipe/case`.
-pub fn timed(experiment: &Experiment) -> Result<HashSet<String>, Wrong> {
-    cells(experiment, |_, case| case.timed)
+pub fn timed(study: &KernelStudy) -> Result<HashSet<String>, Mistake> {
+    cells(study, |_, case| case.timed)
 }
 
-fn cells(experiment: &Experiment, keep: impl Fn(&Operation, &Case) -> bool) -> Result<HashSet<String>, Wrong> {
+fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> Result<HashSet<String>, Mistake> {
     let mut kept = HashSet::new();
-    for recipe in &experiment.recipes {
+    for recipe in &study.variants {
         let name = &recipe.name;
-        let operation = operation_of(experiment, name).map_err(|why| (name.clone(), why))?;
-        let cases = cases_of(experiment, name)?
-            .into_iter()
-            .filter(|case| keep(&operation, case));
+        let operation = operation_of(study, name).map_err(|why| unknown_op(study, name, why))?;
+        let cases = cases_of(study, name)?.into_iter().filter(|case| keep(&operation, case));
         kept.extend(cases.map(|case| format!("{name}/{}", case.name)));
     }
     Ok(kept)
 }
 
 /// Finds what is wrong with operations and programs of the user's, before anything else asks for their cases.
-pub fn check_definitions(experiment: &Experiment) -> Result<(), Wrong> {
-    for (at, op) in experiment.ops.iter().enumerate() {
-        let wrong = |why: String| (op.name.clone(), format!("operation '{}': {why}", op.name));
+pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
+    for (at, op) in study.ops.iter().enumerate() {
+        let wrong = |why: String| Mistake::at("name", format!("operation '{}': {why}", op.name)).within("op", at);
         op.check().map_err(wrong)?;
-        if experiment.ops[..at].iter().any(|other| other.name == op.name) || ops::find(&op.name).is_ok() {
+        if study.ops[..at].iter().any(|other| other.name == op.name) || ops::find(&op.name).is_ok() {
             return Err(wrong("there is an operation of that name already".into()));
         }
-        if !experiment.commands.iter().any(|command| command.op == op.name) {
+        if !study.commands.iter().any(|command| command.op == op.name) {
             return Err(wrong("no [[command]] computes it".into()));
         }
-        if !experiment.own_cases.iter().any(|case| case.op == op.name) {
+        if !study.own_cases.iter().any(|case| case.op == op.name) {
             return Err(wrong("it has no case; a [[case]] says how large its sizes are".into()));
         }
     }
-    experiment.commands.iter().try_for_each(check_command)
+    let mut commands = study.commands.iter().enumerate();
+    commands.try_for_each(|(at, command)| check_command(command).map_err(|mistake| mistake.within("command", at)))
 }
 
 /// Finds what is wrong with cases of the user's, and with the choice of cases.
-pub fn check_cases(experiment: &Experiment) -> Result<(), Wrong> {
-    let run = experiment.recipes.iter().map(|recipe| op_of(&recipe.name).to_string());
+pub fn check_cases(study: &KernelStudy) -> Result<(), Mistake> {
+    let run = study.variants.iter().map(|recipe| op_of(&recipe.name).to_string());
     let run: BTreeSet<String> = run.collect();
-    for case in &experiment.own_cases {
-        let wrong = |why: String| (case.name.clone(), format!("case '{}': {why}", case.name));
-        Operation::find(experiment, &case.op).map_err(wrong)?;
+    for (at, case) in study.own_cases.iter().enumerate() {
+        let wrong = |why: String| Mistake::at("op", format!("case '{}': {why}", case.name)).within("case", at);
+        Operation::find(study, &case.op).map_err(wrong)?;
         if !run.contains(&case.op) {
             let why = format!("no kernel or program of the experiment computes '{}'", case.op);
             return Err(wrong(why));
         }
     }
-    check_patterns(experiment, &run)
+    check_patterns(study, &run)
 }
 
-fn check_command(command: &Command) -> Result<(), Wrong> {
-    let wrong = |why: String| Err((command.name.clone(), format!("command '{}': {why}", command.recipe())));
-    if command.name.is_empty()
-        || !command
-            .name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
-    {
-        return wrong(format!(
-            "'{}' is not a name: letters, digits, '_' and '-' only",
-            command.name
-        ));
+fn check_command(command: &Command) -> Result<(), Mistake> {
+    let who = format!("command '{}'", command.recipe());
+    let wrong = |key: &str, why: String| Err(Mistake::at(key, why).of(&who));
+    let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    if command.name.is_empty() || !plain(&command.name) {
+        let why = format!("'{}' is not a name: letters, digits, '_' and '-' only", command.name);
+        return wrong("name", why);
     }
     if command.run.is_empty() {
-        return wrong("run is empty, expected a program".into());
+        return wrong("run", "run is empty, expected a program".into());
     }
-    match own::check_timeout(command.timeout) {
-        Ok(()) => Ok(()),
-        Err(why) => wrong(why),
-    }
+    own::check_timeout(command.timeout).or_else(|why| wrong("timeout", why))
 }
 
 /// Every pattern means a case, and every recipe has one.
-fn check_patterns(experiment: &Experiment, run: &BTreeSet<String>) -> Result<(), Wrong> {
-    let unmatched = |patterns: &[String], ops: &mut dyn Iterator<Item = &str>| -> Result<(), Wrong> {
+fn check_patterns(study: &KernelStudy, run: &BTreeSet<String>) -> Result<(), Mistake> {
+    let unmatched = |patterns: &[String], ops: &mut dyn Iterator<Item = &str>| -> Result<(), Mistake> {
         let mut names = Vec::new();
         for op in ops {
-            let operation = Operation::find(experiment, op).map_err(|why| (op.to_string(), why))?;
+            let operation = Operation::find(study, op).map_err(|why| Mistake::at("op", why))?;
             names.extend(operation.cases()?.into_iter().map(|case| case.name));
         }
-        match patterns
-            .iter()
-            .find(|pattern| !names.iter().any(|name| matches(pattern, name)))
-        {
-            None => Ok(()),
-            Some(pattern) => {
-                let example = names.first().map(String::as_str).unwrap_or_default();
-                let hint = did_you_mean(pattern, names.iter().map(String::as_str));
-                let why = format!("cases: '{pattern}' matches no case; cases are named like '{example}'{hint}");
-                Err((pattern.clone(), why))
-            }
-        }
+        let unknown = |pattern: &String| !names.iter().any(|name| matches(pattern, name));
+        let Some(at) = patterns.iter().position(unknown) else {
+            return Ok(());
+        };
+        let pattern = &patterns[at];
+        let example = names.first().map(String::as_str).unwrap_or_default();
+        let hint = did_you_mean(pattern, names.iter().map(String::as_str));
+        let why = format!("cases: '{pattern}' matches no case; cases are named like '{example}'{hint}");
+        Err(Mistake::new(why).within("cases", at))
     };
-    unmatched(&experiment.cases, &mut run.iter().map(String::as_str))?;
-    for command in &experiment.commands {
-        unmatched(&command.cases, &mut std::iter::once(command.op.as_str()))?;
+    unmatched(&study.cases, &mut run.iter().map(String::as_str))?;
+    for (at, command) in study.commands.iter().enumerate() {
+        let checked = unmatched(&command.cases, &mut std::iter::once(command.op.as_str()));
+        checked.map_err(|mistake| mistake.within("command", at))?;
     }
-    for recipe in &experiment.recipes {
-        if cases_of(experiment, &recipe.name)?.is_empty() {
-            let why = format!("'{}': cases leave none that it is tried on", recipe.name);
-            return Err(("cases".into(), why));
+    for variant in &study.variants {
+        if cases_of(study, &variant.name)?.is_empty() {
+            let why = format!("'{}': cases leave none that it is tried on", variant.name);
+            return Err(Mistake::at("cases", why));
         }
     }
     Ok(())

@@ -2,35 +2,45 @@
 
 use std::path::Path;
 
-use super::{Operation, check_definitions};
-use crate::experiment::load::Source;
-use crate::experiment::{Experiment, Kind};
+use super::{KernelStudy, Operation, check_definitions};
+use crate::experiment::Mistake;
+use crate::experiment::file::ExperimentFile;
 use ulplab_core::error::{Error, Result};
 
-/// The experiment of a file, of which operations and programs are checked, or one without any.
-pub fn read(file: Option<&Path>) -> Result<Experiment> {
+/// Operations and cases, and the seed that cases are drawn by.
+#[derive(Default)]
+pub struct Definitions {
+    pub seed: u64,
+    pub study: KernelStudy,
+}
+
+/// What the experiment of a file defines, checked, or nothing without a file.
+pub fn read(file: Option<&Path>) -> Result<Definitions> {
     let Some(file) = file else {
-        return Ok(Experiment::default());
+        return Ok(Definitions::default());
     };
-    let source = Source::read(file)?;
-    let experiment = source.parse(&[])?;
-    if experiment.kind != Kind::Kernels {
+    let file = ExperimentFile::read(file, &[])?;
+    let asked = crate::studies::parse(&file)?;
+    let Some(study) = asked.study.kernels() else {
         let message = format!(
             "an experiment of kind = \"{}\" has no operations",
-            experiment.kind.name()
+            asked.experiment.kind
         );
-        return Err(source.error_at("kind", message));
-    }
-    check_definitions(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
-    Ok(experiment)
+        return Err(file.error(&Mistake::at("kind", message)));
+    };
+    check_definitions(study).map_err(|mistake| file.error(&mistake))?;
+    Ok(Definitions {
+        seed: asked.experiment.seed,
+        study: study.clone(),
+    })
 }
 
 /// The operation of that name. A kernel, `op.variant`, is no operation: the error says which one it computes; without a file,
 /// it says how operations of a user's are found.
-pub fn given<'a>(experiment: &'a Experiment, name: &str, file: Option<&Path>) -> Result<Operation<'a>> {
-    Operation::find(experiment, name).map_err(|why| {
+pub fn given<'a>(study: &'a KernelStudy, name: &str, file: Option<&Path>) -> Result<Operation<'a>> {
+    Operation::find(study, name).map_err(|why| {
         let of = name.split_once('.').map(|(op, _)| op);
-        let of = of.filter(|op| Operation::find(experiment, op).is_ok());
+        let of = of.filter(|op| Operation::find(study, op).is_ok());
         Error::Usage(match (of, file) {
             (Some(op), _) => format!("{why}; '{name}' is a kernel of the operation '{op}'"),
             (None, Some(file)) => format!("{why}, neither shipped nor in {}", file.display()),

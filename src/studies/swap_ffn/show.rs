@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::Summarized;
-use super::chart::Axis;
-use super::figures::{Curves, Figure, Section};
-use super::index::{Index, Quantity};
-use super::number;
-use super::overview::Column;
-use super::recipes::Candidate;
-use crate::experiment::Experiment;
-use crate::studies::swap_ffn::checkpoints;
+use super::{Recipe, SwapFfnStudy};
+use crate::report::chart::Axis;
+use crate::report::figures::{Curves, Figure, Section};
+use crate::report::index::{Index, Quantity};
+use crate::report::number;
+use crate::report::overview::Column;
+use crate::report::recipes::{Candidate, Group};
+use crate::report::{Show, Summarized};
+use crate::studies::sources;
 use ulplab_core::record::Phase;
 use ulplab_core::record::Phase::{Cumulative, Local};
 
@@ -48,9 +48,36 @@ fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Me
     Some(index.whole(recipe, Quantity::new(phase, &site, metric))?.mean)
 }
 
+impl Show for SwapFfnStudy {
+    fn drawn(&self) -> Option<String> {
+        let [sequences, tokens] = self.shape;
+        let each = match sequences {
+            1 => format!("{tokens} tokens"),
+            _ => format!("{sequences} sequences × {tokens} tokens"),
+        };
+        sources::drawn(self.draws, &each)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        columns(self)
+    }
+
+    fn sections(&self, run: &Summarized) -> Vec<Section> {
+        sections(self, run)
+    }
+
+    fn group(&self, recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
+        let computes = |other: &Recipe| other.name == recipe && !other.kernels.is_empty();
+        match self.recipes.iter().any(computes) {
+            true => (Group::Kernels, None),
+            false => (Group::Plain, None),
+        }
+    }
+}
+
 /// For every source the local error and the flips that nothing explains, then what is left after all tokens.
-pub fn columns(experiment: &Experiment) -> Vec<Column> {
-    let tokens = experiment.shape[1];
+fn columns(study: &SwapFfnStudy) -> Vec<Column> {
+    let tokens = study.shape[1];
     let of_source = |(at, source): (usize, &str)| {
         let column = |title: [&str; 2], doc: &str, less: usize, measured: Measured| {
             let source = source.to_string();
@@ -98,20 +125,17 @@ pub fn columns(experiment: &Experiment) -> Vec<Column> {
             ),
         ]
     };
-    let names = experiment.sources.iter().map(|source| source.name.as_str());
+    let names = study.sources.iter().map(|source| source.name.as_str());
     names.enumerate().flat_map(of_source).collect()
 }
 
 /// Charts of all that is measured against tokens, and of the first token event by event.
-pub fn sections(run: &Summarized) -> Vec<Section> {
-    let names = || {
-        let sources = run.run.manifest.experiment.sources.iter();
-        sources.map(|source| source.name.as_str())
-    };
+fn sections(study: &SwapFfnStudy, run: &Summarized) -> Vec<Section> {
+    let names = || study.sources.iter().map(|source| source.name.as_str());
     // Sources side by side.
     let charts = |all: &[(&str, Measured)]| -> Vec<Figure> {
         let each = all.iter().flat_map(|chart| names().map(move |source| (chart, source)));
-        each.flat_map(|((title, measured), source)| curves(run, source, title, *measured))
+        each.flat_map(|((title, measured), source)| curves(study, run, source, title, *measured))
             .collect()
     };
     vec![
@@ -152,7 +176,7 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
     ]
 }
 
-fn curves(run: &Summarized, source: &str, title: &str, measured: Measured) -> Vec<Figure> {
+fn curves(study: &SwapFfnStudy, run: &Summarized, source: &str, title: &str, measured: Measured) -> Vec<Figure> {
     let (_, _, metric, unit) = measured;
     let log = matches!(metric, "relative_l2" | "flip_margin");
     let curves = Curves {
@@ -168,8 +192,7 @@ fn curves(run: &Summarized, source: &str, title: &str, measured: Measured) -> Ve
         },
     };
     curves.figures(run, |candidate| {
-        let points = checkpoints(&run.run.manifest.experiment);
-        let points = points.filter_map(|tokens| {
+        let points = study.checkpoints().filter_map(|tokens| {
             let value = value(run.index, candidate.name, source, measured, tokens)?;
             Some((tokens as u32, value))
         });

@@ -2,13 +2,14 @@
 
 use reference::ops::linear::multiply;
 use reference::ops::top_k::top_k;
-use reference::{Choice, Role, Site, Tensor};
+use reference::{Choice, Tensor};
 
-use super::model::probe::{TOPK, Trace, decision};
-use super::round_trip::with_means;
+use super::{RecallStudy, Recipe, Scores};
 use crate::backend::rounding::Rounding;
-use crate::experiment::source::{Origin, Source};
-use crate::experiment::{Experiment, Recipe};
+use crate::experiment::Source;
+use crate::studies::measure::with_means;
+use crate::studies::model::probe::{TOPK, Trace, decision};
+use crate::studies::model::site;
 use ulplab_core::pattern::matches;
 use ulplab_core::random::{gaussian, stream};
 use ulplab_core::record::{Record, place};
@@ -24,15 +25,15 @@ pub struct Vectors {
 }
 
 /// What the drawn sources give in a window.
-pub fn drawn(experiment: &Experiment, window: &str) -> Vec<Vectors> {
-    let [queries, entries] = experiment.shape;
-    let sources = experiment.sources.iter().filter_map(|source| match source.from {
-        Origin::Vectors { channels, top } => Some((&source.name, channels, top)),
-        _ => None,
+pub fn drawn(study: &RecallStudy, seed: u64, window: &str) -> Vec<Vectors> {
+    let [queries, entries] = study.shape;
+    let sources = study.sources.iter().filter_map(|source| match source.from {
+        Scores::Vectors { channels, top } => Some((&source.name, channels, top)),
+        Scores::Site(_) => None,
     });
     let vectors = |(name, channels, top): (&String, usize, usize)| {
         let matrix = |rows: usize, what: &str| {
-            let mut rng = stream(experiment.seed, &format!("{name}/{window}/{what}"));
+            let mut rng = stream(seed, &format!("{name}/{window}/{what}"));
             Tensor::new([rows, channels], gaussian(&mut rng, rows * channels))
         };
         let (query, key) = (matrix(queries, "query"), matrix(entries, "key"));
@@ -54,8 +55,9 @@ pub fn of_vectors(blank: &Record, seed: u64, recipe: &Recipe, rounding: &Roundin
             Some(size) => noisy(want, size, seed, &format!("{}/{}", vectors.source, blank.window)),
             None => {
                 let (mut query, mut key) = (vectors.query.clone(), vectors.key.clone());
-                rounding.apply(&indexer("attention.indexer.query"), &mut query);
-                rounding.apply(&indexer("attention.indexer.key"), &mut key);
+                // Vectors of no layer pass as those of the first.
+                rounding.apply(&site(Some(0), "attention.indexer.query"), &mut query);
+                rounding.apply(&site(Some(0), "attention.indexer.key"), &mut key);
                 select(scores(&query, &key), want.k)
             }
         };
@@ -88,9 +90,9 @@ pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<
 }
 
 /// What was measured at the sites of the sources, under the sources' names.
-pub fn by_source(sources: &[Source], measured: &[Record]) -> Vec<Record> {
-    let under = |source: &Source, record: &Record| match &source.from {
-        Origin::Site(at) if matches(at, &place(record.layer, &record.site)) => Some(Record {
+pub fn by_source(sources: &[Source<Scores>], measured: &[Record]) -> Vec<Record> {
+    let under = |source: &Source<Scores>, record: &Record| match &source.from {
+        Scores::Site(at) if matches(at, &place(record.layer, &record.site)) => Some(Record {
             site: source.name.clone(),
             ..record.clone()
         }),
@@ -100,16 +102,6 @@ pub fn by_source(sources: &[Source], measured: &[Record]) -> Vec<Record> {
         .iter()
         .flat_map(|source| measured.iter().filter_map(move |record| under(source, record)));
     with_means(named.collect())
-}
-
-/// An indexer's site in the first layer, for vectors of no layer.
-fn indexer(name: &'static str) -> Site {
-    Site {
-        layer: Some(0),
-        name,
-        role: Role::Both,
-        first_row: 0,
-    }
 }
 
 /// `[queries, entries]` products of rows.

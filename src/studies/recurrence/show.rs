@@ -2,20 +2,39 @@
 
 use std::borrow::Cow;
 
-use super::Summarized;
-use super::chart::{Axis, escape};
-use super::figures::{Curves, Figure, Section};
-use super::index::Index;
-use super::number;
-use super::overview::Column;
-use super::recipes::Candidate;
-use super::sources::{by_source, summary};
-use crate::experiment::Experiment;
-use crate::studies::recurrence::checkpoints;
+use super::RecurrenceStudy;
+use crate::report::chart::{Axis, escape};
+use crate::report::figures::{Curves, Figure, Section};
+use crate::report::index::Index;
+use crate::report::number;
+use crate::report::overview::Column;
+use crate::report::recipes::Candidate;
+use crate::report::{Show, Summarized};
+use crate::studies::show::{by_source, summary};
+use crate::studies::sources;
+
+impl Show for RecurrenceStudy {
+    fn drawn(&self) -> Option<String> {
+        let [heads, steps] = self.shape;
+        let each = match heads {
+            1 => format!("{steps} steps"),
+            _ => format!("{heads} heads × {steps} steps"),
+        };
+        sources::drawn(self.draws, &each)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        columns(self)
+    }
+
+    fn sections(&self, run: &Summarized) -> Vec<Section> {
+        sections(self, run)
+    }
+}
 
 /// For every source the error of the output at the end, and its growth.
-pub fn columns(experiment: &Experiment) -> Vec<Column> {
-    let steps = experiment.shape[1];
+fn columns(study: &RecurrenceStudy) -> Vec<Column> {
+    let steps = study.shape[1];
     let of_source = |(at, name): (usize, &str)| {
         let weight = |less: usize| 100usize.saturating_sub(2 * at + less) as u8;
         let column = |title: [&str; 2], doc: String, weight, site: String, metric: &'static str| Column {
@@ -47,23 +66,16 @@ pub fn columns(experiment: &Experiment) -> Vec<Column> {
             ),
         ]
     };
-    let names = experiment.sources.iter().map(|source| source.name.as_str());
+    let names = study.sources.iter().map(|source| source.name.as_str());
     names.enumerate().flat_map(of_source).collect()
 }
 
 /// Charts of errors against steps, and a table of their growth.
-pub fn sections(run: &Summarized) -> Vec<Section> {
-    let sources = || {
-        run.run
-            .manifest
-            .experiment
-            .sources
-            .iter()
-            .map(|source| source.name.as_str())
-    };
+fn sections(study: &RecurrenceStudy, run: &Summarized) -> Vec<Section> {
+    let sources = || study.sources.iter().map(|source| source.name.as_str());
     let charts = |what: &'static str| {
         sources()
-            .flat_map(move |source| against_steps(run, source, what))
+            .flat_map(move |source| against_steps(study, run, source, what))
             .collect()
     };
     vec![
@@ -85,13 +97,13 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
             id: "growth",
             title: "Growth",
             intro: "The exponent b of error = a · steps^b of the state, with a 95 % bootstrap interval of the mean over draws.",
-            figures: growth(run).into_iter().collect(),
+            figures: growth(study, run).into_iter().collect(),
         },
     ]
 }
 
-fn against_steps(run: &Summarized, source: &str, what: &str) -> Vec<Figure> {
-    let checkpoints: Vec<usize> = checkpoints(&run.run.manifest.experiment).collect();
+fn against_steps(study: &RecurrenceStudy, run: &Summarized, source: &str, what: &str) -> Vec<Figure> {
+    let checkpoints: Vec<usize> = study.checkpoints().collect();
     let curves = Curves {
         title: format!("{source}, {what}"),
         unit: "relative L2 error",
@@ -111,8 +123,9 @@ fn against_steps(run: &Summarized, source: &str, what: &str) -> Vec<Figure> {
 }
 
 /// How errors of the state grow.
-fn growth(run: &Summarized) -> Option<Figure> {
+fn growth(study: &RecurrenceStudy, run: &Summarized) -> Option<Figure> {
     let rows = run.candidates.iter();
     let rows = rows.map(|candidate| (escape(candidate.name).to_string(), candidate.name));
-    by_source(run, rows, |source| format!("{source}.state"), "growth")
+    let sources: Vec<&str> = study.sources.iter().map(|source| source.name.as_str()).collect();
+    by_source(run, &sources, rows, |source| format!("{source}.state"), "growth")
 }

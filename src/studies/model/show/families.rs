@@ -1,11 +1,11 @@
 //! Recipes beside the one they come from: noise controls and narrowed recipes.
 
-use super::{Figure, HALF, Size, THIRD, figure, final_value, of_group, series, unit};
+use super::columns::{CUMULATIVE_ERROR, KL};
 use crate::report::Summarized;
 use crate::report::chart::{Dot, DotRow, Dots, GREY, Lines, Mark, SLOTS, Series};
+use crate::report::figures::{Figure, HALF, Size, THIRD, figure, final_value, of_group, series, unit};
 use crate::report::index::Quantity;
 use crate::report::number;
-use crate::report::overview::{CUMULATIVE_ERROR, KL};
 use crate::report::recipes::{Candidate, Group};
 
 /// A recipe and those made from it; the latter may stand alone.

@@ -3,21 +3,48 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use super::Summarized;
-use super::cases;
-use super::chart::escape;
-use super::figures::{Figure, Section, Size};
-use super::index::{Index, Quantity};
-use super::number;
-use super::overview::Column;
-use super::recipes::Candidate;
+use super::{KernelStudy, TIME};
+use crate::experiment::Reading;
+use crate::report::cases;
+use crate::report::chart::escape;
+use crate::report::figures::{Figure, Section, Size};
+use crate::report::index::{Index, Quantity};
+use crate::report::number;
+use crate::report::overview::Column;
+use crate::report::recipes::Candidate;
+use crate::report::{Show, Summarized};
 use crate::run::Run;
 use crate::run::summary::Summary;
-use crate::studies::kernels::TIME;
 use ulplab_core::metrics;
 use ulplab_core::metrics::{Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90};
 use ulplab_core::record::Phase::Local;
 use ulplab_core::record::Record;
+
+impl Show for KernelStudy {
+    fn reading(&self) -> Reading<'_> {
+        Reading {
+            model: self.model.as_deref(),
+            tokens: self.tokens,
+            windows: &self.windows,
+        }
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        columns()
+    }
+
+    fn sections(&self, run: &Summarized) -> Vec<Section> {
+        sections(run)
+    }
+
+    fn by_case(&self) -> bool {
+        true
+    }
+
+    fn noun(&self) -> &'static str {
+        "variant"
+    }
+}
 
 /// All summaries of a metric, one for each output.
 fn summaries<'a>(index: &'a Index, kernel: &'a str, metric: &'a str) -> impl Iterator<Item = &'a Summary> {
@@ -44,7 +71,7 @@ fn column(
     }
 }
 
-pub fn columns() -> Vec<Column> {
+fn columns() -> Vec<Column> {
     vec![
         column(
             ["", "cases"],
@@ -111,9 +138,9 @@ pub fn columns() -> Vec<Column> {
 }
 
 /// The table of all timed cases.
-pub fn sections(run: &Summarized) -> Vec<Section> {
+fn sections(run: &Summarized) -> Vec<Section> {
     vec![
-        cases_section(run.run),
+        cases_section(run),
         Section {
             id: "times",
             title: "Times",
@@ -138,8 +165,8 @@ pub fn sections(run: &Summarized) -> Vec<Section> {
 }
 
 /// The table of all cases.
-fn cases_section(run: &Run) -> Section {
-    let rows = cases::rows(run);
+fn cases_section(run: &Summarized) -> Section {
+    let rows = cases::rows(run.run, run.show);
     let heads = cases::HEADS.map(String::from);
     let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells().into()).collect();
     let wrong = rows.iter().filter(|row| !row.right).count();

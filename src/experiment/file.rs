@@ -1,0 +1,232 @@
+//! Reading an experiment file: every mistake in it is named with file, line, and the nearest valid name.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Head, Mistake, Rule, Step};
+use crate::dataset::{explain, parse_toml};
+use crate::shipped;
+use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::input;
+
+/// A file of gates alone.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    #[serde(rename = "gate")]
+    gates: Vec<Rule>,
+}
+
+/// The text of an experiment, with the keys that the command line gives in the place of the file's.
+pub struct ExperimentFile {
+    pub path: PathBuf,
+    text: String,
+    /// `key=value`: dotted keys, values in TOML, bare words taken as strings.
+    overrides: Vec<String>,
+}
+
+impl ExperimentFile {
+    /// Reads the file; a bare name such as `kv_cache` means the experiment of that name that comes with ulplab, unless there
+    /// is a file called so.
+    pub fn read(path: &Path, overrides: &[String]) -> Result<Self> {
+        let bare = path.components().count() == 1 && path.extension().is_none() && !path.is_file();
+        let known = bare.then(|| shipped::find(&format!("experiments/{}.toml", path.display())));
+        let path = known.flatten().unwrap_or_else(|| path.to_path_buf());
+        if bare && !path.exists() {
+            return Err(Error::Usage(no_experiment(&path)));
+        }
+        let text = input::text(&path)?;
+        Self::new(path, text, overrides)
+    }
+
+    /// A text that is in memory; `path` stands in messages.
+    pub fn new(path: PathBuf, text: String, overrides: &[String]) -> Result<Self> {
+        let file = Self {
+            path,
+            text,
+            overrides: overrides.to_vec(),
+        };
+        let _: toml::Table = parse_toml(&file.path, &file.text)?;
+        file.changed(overrides)?;
+        Ok(file)
+    }
+
+    /// What every experiment has.
+    pub fn head(&self) -> Result<Head> {
+        self.part(|key| Head::KEYS.contains(&key))
+    }
+
+    /// The keys besides those of the head, as the type `B` of a kind has them: a key or a value that is not its is an error
+    /// with a line.
+    pub fn body<B: DeserializeOwned>(&self) -> Result<B> {
+        self.part(|key| !Head::KEYS.contains(&key))
+    }
+
+    /// All keys at the root, those of `--set` too.
+    pub fn keys(&self) -> Result<Vec<String>> {
+        Ok(self.changed(&self.overrides)?.keys().cloned().collect())
+    }
+
+    fn part<T: DeserializeOwned>(&self, keep: impl Fn(&str) -> bool) -> Result<T> {
+        let table = DeTable::parse(&self.text).map_err(|error| self.refused(&error))?;
+        let span = table.span();
+        let kept = table.into_inner().into_iter().filter(|(key, _)| keep(key.get_ref()));
+        let alone = toml::de::Deserializer::from(toml::Spanned::new(span, kept.collect::<DeTable>()));
+        let mut read = T::deserialize(alone).map_err(|error| self.refused(&error))?;
+        // The first override after which the experiment can no longer be read is the one that is wrong.
+        for (last, item) in self.overrides.iter().enumerate() {
+            if keep(root_of(item)) {
+                let mut table = self.changed(&self.overrides[..=last])?;
+                table.retain(|key, _| keep(key));
+                let wrong = |error| Error::Usage(format!("--set {item}: {}", expected(item, &error)));
+                read = table.try_into().map_err(wrong)?;
+            }
+        }
+        Ok(read)
+    }
+
+    /// The file's table after some overrides.
+    fn changed(&self, overrides: &[String]) -> Result<toml::Table> {
+        let mut table: toml::Table = parse_toml(&self.path, &self.text)?;
+        for item in overrides {
+            set(&mut table, item)?;
+        }
+        Ok(table)
+    }
+
+    /// A value that cannot be read, at its line.
+    fn refused(&self, error: &toml::de::Error) -> Error {
+        self.at_byte(error.span().map(|span| span.start), &explain(error))
+    }
+
+    fn at_byte(&self, byte: Option<usize>, message: &str) -> Error {
+        match byte.and_then(|byte| self.text.get(..byte)) {
+            Some(before) => {
+                let line = before.matches('\n').count() + 1;
+                Error::config(&self.path, format!("line {line}: {message}"))
+            }
+            None => Error::config(&self.path, message),
+        }
+    }
+
+    /// A mistake, said with the line of the value in which it is; no line is given for a key that is missing.
+    pub fn error(&self, mistake: &Mistake) -> Error {
+        let given = |item: &String| Some(root_of(item)) == mistake.root();
+        if let Some(root) = mistake.root().filter(|_| self.overrides.iter().any(given)) {
+            return Error::Usage(format!("--set {root}: {}", mistake.message));
+        }
+        self.at_byte(self.place(&mistake.path), &mistake.message)
+    }
+
+    /// Where the value of a path begins, or the last of its steps that the file has.
+    fn place(&self, path: &[Step]) -> Option<usize> {
+        let root = DeTable::parse(&self.text).ok()?.into_inner();
+        let (first, rest) = path.split_first()?;
+        let Step::Key(first) = first else { return None };
+        let (key, mut value) = root.iter().find(|(key, _)| key.get_ref() == first)?;
+        // A mistake in a whole value is told at its key.
+        let mut place = key.span().start;
+        for step in rest {
+            let next = match (step, value.get_ref()) {
+                (Step::Key(name), DeValue::Table(table)) => {
+                    let found = table.iter().find(|(key, _)| key.get_ref() == name);
+                    found.map(|(key, value)| (key.span().start, value))
+                }
+                (Step::Index(at), DeValue::Array(array)) => array.get(*at).map(|value| (value.span().start, value)),
+                _ => None,
+            };
+            let Some((start, inner)) = next else { break };
+            (place, value) = (start, inner);
+        }
+        Some(place)
+    }
+
+    /// An error of data that the experiment names, said of the experiment at the place that names it.
+    pub fn of_data(&self, at: Mistake, error: Error) -> Error {
+        match error {
+            Error::Config { file, message } => self.error(&Mistake {
+                message: format!("{}: {message}", file.display()),
+                ..at
+            }),
+            other => other,
+        }
+    }
+
+    /// The gates of an experiment, or of a file that has `[[gate]]` and nothing else.
+    pub fn gates(&self) -> Result<Vec<Rule>> {
+        let gates = match self.keys()?.iter().any(|key| key == "name") {
+            true => self.head()?.gates,
+            false => parse_toml::<Rules>(&self.path, &self.text)?.gates,
+        };
+        match gates.is_empty() {
+            true => Err(Error::config(&self.path, "the file has no [[gate]]")),
+            false => Ok(gates),
+        }
+    }
+}
+
+/// The key at the root that an override changes.
+fn root_of(item: &str) -> &str {
+    item.split(['=', '.']).next().unwrap_or_default()
+}
+
+/// What is said of a bare name that no experiment has.
+fn no_experiment(name: &Path) -> String {
+    let folder = shipped::find("experiments").and_then(|folder| folder.read_dir().ok());
+    let files = folder
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    let experiments = files.filter(|file| file.extension().is_some_and(|extension| extension == "toml"));
+    let mut names: Vec<String> = experiments
+        .filter_map(|file| Some(file.file_stem()?.to_str()?.to_string()))
+        .collect();
+    names.sort();
+    let name = name.display().to_string();
+    let near = did_you_mean(&name, names.iter().map(String::as_str));
+    let all = if near.is_empty() && !names.is_empty() {
+        format!("; there are: {}", names.join(", "))
+    } else {
+        String::new()
+    };
+    format!("{name}: no such file, and no experiment of that name comes with ulplab{near}{all}")
+}
+
+/// What is wrong with a value of `--set`, with the value as it was typed.
+fn expected(item: &str, error: &toml::de::Error) -> String {
+    let message = explain(error);
+    let whole = ["usize", "u64", "u32", "an integer"]
+        .iter()
+        .any(|kind| message.ends_with(&format!("expected {kind}")));
+    match item.split_once('=') {
+        Some((_, value)) if whole => format!("expected a whole number, found '{value}'"),
+        _ => message,
+    }
+}
+
+fn set(table: &mut toml::Table, item: &str) -> Result<()> {
+    let (key, value) = item
+        .split_once('=')
+        .ok_or_else(|| Error::Usage(format!("--set {item}: expected key=value")))?;
+    let value = toml::from_str::<toml::Table>(&format!("value = {value}"))
+        .ok()
+        .and_then(|mut parsed| parsed.remove("value"))
+        .unwrap_or_else(|| toml::Value::String(value.to_string()));
+    let (path, last) = match key.rsplit_once('.') {
+        Some((path, last)) => (path.split('.').collect(), last),
+        None => (Vec::new(), key),
+    };
+    let mut table = table;
+    for name in path {
+        table = table
+            .entry(name)
+            .or_insert_with(|| toml::Table::new().into())
+            .as_table_mut()
+            .ok_or_else(|| Error::Usage(format!("--set {item}: '{name}' is not a table")))?;
+    }
+    table.insert(last.to_string(), value);
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! What is wrong with an experiment file, and where.
+
+use std::fmt;
+
+/// A step from the root of a file to one of its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    Key(String),
+    /// 0-based place in an array, e.g. of `[[recipe]]`.
+    Index(usize),
+}
+
+/// What is wrong, and at which value: the eighth recipe's mistake leads to the eighth recipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// From the root of the file; a step that the file lacks is a key that is missing.
+    pub path: Vec<Step>,
+    pub message: String,
+}
+
+impl Mistake {
+    /// A mistake at the value that is being looked at.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            path: Vec::new(),
+            message: message.into(),
+        }
+    }
+
+    /// A mistake at a key of the value that is being looked at.
+    pub fn at(key: &str, message: impl Into<String>) -> Self {
+        Self::new(message).in_key(key)
+    }
+
+    /// The same, seen from the table that has the value under `key`.
+    pub fn in_key(mut self, key: &str) -> Self {
+        self.path.insert(0, Step::Key(key.into()));
+        self
+    }
+
+    /// The same, seen from the file whose array of tables `[[key]]` has the value at `index`.
+    pub fn within(mut self, key: &str, index: usize) -> Self {
+        self.path.splice(0..0, [Step::Key(key.into()), Step::Index(index)]);
+        self
+    }
+
+    /// The same, with who it is about before the message.
+    pub fn of(mut self, who: impl fmt::Display) -> Self {
+        self.message = format!("{who}: {}", self.message);
+        self
+    }
+
+    /// The key of the file in which it is.
+    pub fn root(&self) -> Option<&str> {
+        match self.path.first()? {
+            Step::Key(key) => Some(key),
+            Step::Index(_) => None,
+        }
+    }
+}

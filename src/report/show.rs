@@ -1,0 +1,57 @@
+//! What a study says to reports: the kit names no kind of question.
+
+use super::Summarized;
+use super::figures::Section;
+use super::index::Index;
+use super::overview::Column;
+use super::recipes::Group;
+use crate::experiment::Reading;
+
+/// What reports show of the runs of a study.
+pub trait Show {
+    /// The model and the text that it reads; by default none.
+    fn reading(&self) -> Reading<'_> {
+        Reading::default()
+    }
+
+    /// What is drawn, in words; by default nothing.
+    fn drawn(&self) -> Option<String> {
+        None
+    }
+
+    /// Columns of the overview; one that has no number in any row is not shown.
+    fn columns(&self) -> Vec<Column>;
+
+    /// Charts and tables under headings; what is empty is not shown.
+    fn sections(&self, run: &Summarized) -> Vec<Section>;
+
+    /// What the rows of the overview are sorted by, in words.
+    fn order(&self, _index: &Index) -> &'static str {
+        "in the experiment's order"
+    }
+
+    /// What a recipe is sorted by, least first; `None` if nothing says it. By default its place in the experiment, `at`.
+    fn sort_key(&self, _index: &Index, _recipe: &str, at: usize) -> Option<f64> {
+        Some(at as f64)
+    }
+
+    /// What kind of candidate a recipe is, and which it is held against; `sized` says whether a recipe has a size in a cache.
+    fn group(&self, _recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
+        (Group::Plain, None)
+    }
+
+    /// Whether only formats wherever they would be used have colours, and the smallest of those that pass is an answer.
+    fn ranks_sizes(&self) -> bool {
+        false
+    }
+
+    /// Whether right and wrong is a matter of each case, and not of means over windows.
+    fn by_case(&self) -> bool {
+        false
+    }
+
+    /// What its recipes are called.
+    fn noun(&self) -> &'static str {
+        "recipe"
+    }
+}

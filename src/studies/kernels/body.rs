@@ -1,0 +1,269 @@
+//! What an experiment file says of kernels.
+
+use reference::paths::deepseek_v4::Config;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::TIME;
+use super::operations::{self, Operation, OwnCase, OwnOp};
+use crate::backend::cuda::Source as KernelFile;
+use crate::backend::cuda::shipped::folder;
+use crate::backend::program::{Mode, TIMEOUT};
+use crate::experiment::{Mistake, Window};
+use crate::gate::CHECKS;
+use crate::report::Show;
+use crate::run::RecipeInfo;
+use crate::run::plan::{Plan, Planned};
+use crate::studies::limits::Parts;
+use crate::studies::study::{Body, Runs, Study, body_of};
+use ulplab_core::error::did_you_mean;
+use ulplab_core::pattern::{matches, matches_nothing};
+use ulplab_core::record::Phase;
+
+/// GPU kernels, and programs: every variant on every case of its operation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KernelStudy {
+    /// The model that some cases read: a name in `datasets/manifest.toml`, or the path of a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Tokens of the window of text.
+    #[serde(default)]
+    pub tokens: usize,
+    /// The text that the model reads: one window.
+    #[serde(default, rename = "window")]
+    pub windows: Vec<Window>,
+    /// Patterns of variants, e.g. `rope.*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<String>,
+    /// Programs that are variants too.
+    #[serde(default, rename = "command", skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<Command>,
+    /// Operations of the user's.
+    #[serde(default, rename = "op", skip_serializing_if = "Vec::is_empty")]
+    pub ops: Vec<OwnOp>,
+    /// Cases of the user's.
+    #[serde(default, rename = "case", skip_serializing_if = "Vec::is_empty")]
+    pub own_cases: Vec<OwnCase>,
+    /// Patterns of the cases to try them on; all of the operations, if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cases: Vec<String>,
+    /// What the patterns mean: variants and programs, and the names of their cases. Only a stored run has them.
+    #[serde(default, rename = "recipe", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(skip)]
+    pub variants: Vec<Variant>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(skip)]
+    pub case_names: Vec<String>,
+}
+
+/// A kernel, or a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variant {
+    /// `op.variant`.
+    pub name: String,
+    /// What is special about it, in a line.
+    pub doc: String,
+}
+
+/// A program that computes an operation: it reads a problem from one file and writes what it computes to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// The operation.
+    pub op: String,
+    /// It is called `op.name`.
+    pub name: String,
+    /// What is special about it, in a line.
+    pub doc: String,
+    /// The program and its first arguments; in mode `once` the paths of the two files come behind them.
+    pub run: Vec<String>,
+    #[serde(default)]
+    pub mode: Mode,
+    /// Seconds that it may take for one run of a case, before it is killed.
+    #[serde(default = "timeout")]
+    pub timeout: f64,
+    /// Patterns of the cases to try it on, in the place of the experiment's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cases: Vec<String>,
+    /// Patterns of files that it is made of besides those that `run` names, from the folder of the experiment file: a run is
+    /// gone on with only if they are as they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<String>,
+    /// Why two runs may differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nondeterministic: Option<String>,
+}
+
+fn timeout() -> f64 {
+    TIMEOUT
+}
+
+impl Command {
+    /// Its name as a recipe.
+    pub fn recipe(&self) -> String {
+        format!("{}.{}", self.op, self.name)
+    }
+}
+
+impl KernelStudy {
+    /// Puts what the patterns mean, and the programs, in the place of recipes, and the cases of their operations in that of
+    /// windows.
+    fn fill(&mut self, sources: &[KernelFile]) -> Result<(), Mistake> {
+        operations::check_definitions(self)?;
+        let variants = sources.iter().flat_map(|source| {
+            let variants = source.header.variants.iter();
+            variants.map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc))
+        });
+        let all: Vec<_> = variants.collect();
+        let chosen = |name: &str| self.kernels.iter().any(|pattern| matches(pattern, name));
+        let named: Vec<_> = all.iter().filter(|(name, _)| chosen(name)).cloned().collect();
+        for (at, pattern) in self.kernels.iter().enumerate() {
+            if !named.iter().any(|(name, _)| matches(pattern, name)) {
+                let names = all.iter().map(|(name, _)| name.as_str());
+                return Err(Mistake::new(matches_nothing("kernel", pattern, names)).within("kernels", at));
+            }
+        }
+        for (name, _) in &named {
+            let op = name.split_once('.').map_or(name.as_str(), |(op, _)| op);
+            Operation::find(self, op).map_err(|why| {
+                let message = format!(
+                    "'{name}': {why}: a .cu file holds variants of an operation that ulplab has, as `ulplab describe OP` shows it; \
+                     an operation of your own is an [[op]] with programs (docs/kernels.md, \"Your own operation\")"
+                );
+                Mistake::at("kernels", message)
+            })?;
+        }
+        let commands = self.commands.iter().map(|command| (command.recipe(), &command.doc));
+        let mut names = Vec::new();
+        let mut variants = Vec::new();
+        for (name, doc) in named.into_iter().chain(commands) {
+            let cases = operations::cases_of(self, &name)?.into_iter().map(|case| case.name);
+            names.extend(cases.filter(|name| !names.contains(name)).collect::<Vec<_>>());
+            variants.push(Variant { name, doc: doc.clone() });
+        }
+        self.case_names = names;
+        self.variants = variants;
+        Ok(())
+    }
+}
+
+impl Body for KernelStudy {
+    const NAME: &'static str = "kernels";
+    const DOC: &'static str = "GPU kernels, and programs: every variant on every case of its operation.";
+}
+
+impl Study for KernelStudy {
+    fn resolve(&mut self) -> Result<(), Mistake> {
+        let sources = match self.kernels.is_empty() {
+            true => Vec::new(),
+            false => folder()
+                .and_then(|folder| KernelFile::read_all(&folder))
+                .map_err(|error| Mistake::at("kernels", error.to_string()))?,
+        };
+        self.fill(&sources)
+    }
+
+    fn check(&self) -> Result<(), Mistake> {
+        self.reading().check()?;
+        if self.windows.len() > 1 {
+            let message = format!("kernels are tried on one window, and {} are given", self.windows.len());
+            return Err(Mistake::at("window", message));
+        }
+        if self.variants.is_empty() {
+            let message = "there is nothing to try: expected kernels = [\"PATTERN\", …] or [[command]]";
+            return Err(Mistake::at("kernels", message));
+        }
+        operations::check_cases(self)?;
+        let reads = operations::reading_sites(self)?;
+        if !reads.is_empty() && (self.model.is_none() || self.windows.is_empty()) {
+            let message = "some cases are what passes in a model that reads a window of text; both are needed, or `cases` without \
+                           these";
+            return Err(Mistake::at("model", message));
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> Plan {
+        let planned = |variant: &Variant| {
+            let cases = operations::names_of(self, &variant.name);
+            let windows = (0..self.case_names.len()).filter(|at| cases.contains(&self.case_names[*at]));
+            Planned {
+                name: variant.name.clone(),
+                phases: vec![Phase::Local],
+                windows: Some(windows.collect()),
+            }
+        };
+        Plan {
+            phases: vec![Phase::Local],
+            windows: self.case_names.clone(),
+            recipes: self.variants.iter().map(planned).collect(),
+        }
+    }
+
+    fn recipes(&self) -> Vec<RecipeInfo> {
+        let infos = self
+            .variants
+            .iter()
+            .map(|variant| RecipeInfo::new(&variant.name, &variant.doc));
+        infos.collect()
+    }
+
+    fn sites(&self) -> Vec<String> {
+        let checks = CHECKS.iter().chain([&TIME]).map(ToString::to_string);
+        let outputs = operations::of_recipes(self).into_iter();
+        let outputs = outputs.filter_map(|operation| operation.outputs().ok());
+        let mut names: Vec<String> = outputs.flat_map(|outputs| outputs.names).collect();
+        names.sort();
+        names.dedup();
+        names.into_iter().chain(checks).collect()
+    }
+
+    /// The checks besides outputs are bound in any case.
+    fn check_site(&self, at: &str) -> Result<(), String> {
+        if CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
+            return Ok(());
+        }
+        let mut names = Vec::new();
+        for operation in operations::of_recipes(self) {
+            let outputs = operation.outputs().map_err(|why| format!("'{at}': {why}"))?;
+            if !outputs.all || outputs.names.iter().any(|name| matches(at, name)) {
+                return Ok(());
+            }
+            names.extend(outputs.names);
+        }
+        names.sort();
+        names.dedup();
+        let hint = did_you_mean(at, names.iter().map(String::as_str));
+        let all = names.iter().map(String::as_str).chain(CHECKS).collect::<Vec<_>>();
+        Err(format!(
+            "'{at}' matches no output of the operations{hint}; measured at {}, {TIME}",
+            all.join(", ")
+        ))
+    }
+
+    fn memory(&self, config: Option<&Config>, _threads: usize) -> Parts {
+        let mut parts = Parts::default();
+        if let Some(config) = config.filter(|_| !self.windows.is_empty()) {
+            parts.weights(config);
+        }
+        parts
+    }
+
+    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
+        None
+    }
+
+    fn ready<'a>(&'a self, _seed: u64, _config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+        Ok(Runs::Kernels(self))
+    }
+
+    fn kernels(&self) -> Option<&KernelStudy> {
+        Some(self)
+    }
+
+    fn body(&self) -> Map<String, Value> {
+        body_of(self)
+    }
+}

@@ -1,0 +1,60 @@
+//! From evidence to records.
+
+use ulplab_core::metrics::{self, Evidence, Metric};
+use ulplab_core::record::{Record, Worst};
+
+/// A record of every metric that is defined on the evidence, each `blank` but for what is measured; `shape` is that of the
+/// tensor with the worst element.
+pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[usize]) -> impl Iterator<Item = Record> {
+    let evidence = evidence.into();
+    let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
+    metrics::measure_all(evidence).map(move |(metric, value)| Record {
+        metric: metric.name.to_string(),
+        value,
+        n: evidence.n(),
+        nonfinite_want,
+        nonfinite_got,
+        worst: worst(metric, evidence, shape),
+        failure: None,
+        ..blank.clone()
+    })
+}
+
+/// The worst element, kept beside the metric that says how bad it is.
+fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
+    let Evidence::Pair(pair) = evidence else { return None };
+    pair.worst
+        .filter(|_| metric.name == metrics::MAX_ABS.name)
+        .map(|worst| worst.in_shape(shape))
+}
+
+/// The records, and for every site measured by layer the mean over its layers, as a record without a layer.
+pub fn with_means(mut records: Vec<Record>) -> Vec<Record> {
+    let mut means: Vec<(Record, f64)> = Vec::new();
+    for record in records.iter().filter(|record| record.layer.is_some()) {
+        let same = |(mean, _): &&mut (Record, f64)| mean.site == record.site && mean.metric == record.metric;
+        match means.iter_mut().find(same) {
+            Some((mean, layers)) => {
+                mean.value += record.value;
+                mean.n += record.n;
+                mean.nonfinite_want += record.nonfinite_want;
+                mean.nonfinite_got += record.nonfinite_got;
+                *layers += 1.0;
+            }
+            None => means.push((
+                Record {
+                    layer: None,
+                    worst: None,
+                    failure: None,
+                    ..record.clone()
+                },
+                1.0,
+            )),
+        }
+    }
+    records.extend(means.into_iter().map(|(mean, layers)| Record {
+        value: mean.value / layers,
+        ..mean
+    }));
+    records
+}

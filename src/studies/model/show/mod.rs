@@ -1,0 +1,269 @@
+//! What reports show of models: error by layer, and what a byte buys.
+
+mod columns;
+mod families;
+
+use super::{ModelStudy, Recipe};
+use crate::experiment::Reading;
+use crate::report::Show;
+use crate::report::Summarized;
+use crate::report::chart::{Heat, HeatRow, Mark, Point, Scatter};
+use crate::report::figures::{
+    Figure, HALF, Section, Size, by_layer, captions, figure, final_value, fold, gates, of_group, own_error,
+    plain_lines, unit,
+};
+use crate::report::index::{Index, Quantity};
+use crate::report::number;
+use crate::report::overview::Column;
+use crate::report::recipes::{Candidate, Gate, Group};
+use columns::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
+use ulplab_core::record::Phase::{Cumulative, Local};
+
+impl Show for ModelStudy {
+    fn reading(&self) -> Reading<'_> {
+        Reading {
+            model: self.model.as_deref(),
+            tokens: self.tokens,
+            windows: &self.windows,
+        }
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        columns::columns()
+    }
+
+    fn sections(&self, run: &Summarized) -> Vec<Section> {
+        of_model(run)
+    }
+
+    fn order(&self, index: &Index) -> &'static str {
+        columns::order(index)
+    }
+
+    fn sort_key(&self, index: &Index, recipe: &str, _at: usize) -> Option<f64> {
+        columns::sort_key(index, recipe)
+    }
+
+    fn group(&self, recipe: &str, sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
+        let Some(recipe) = self.recipes.iter().find(|other| other.name == recipe) else {
+            return (Group::Plain, None);
+        };
+        let others = self.recipes.iter();
+        let mut others = others.filter(|other| !other.noise && other.name != recipe.name);
+        // What a cache could store has a size; a recipe that has none rounds only a part of it.
+        if recipe.noise {
+            let controlled = others.find(|other| other.rounds == recipe.rounds);
+            (Group::Noise, controlled.map(|recipe| recipe.name.as_str()))
+        } else if recipe.rounds.is_empty() && !recipe.kernels.is_empty() {
+            (Group::Kernels, None)
+        } else if !sized(&recipe.name) {
+            let whole = others.find(|other| sized(&other.name) && widens(other, recipe));
+            (Group::Narrowed, whole.map(|recipe| recipe.name.as_str()))
+        } else {
+            (Group::Plain, None)
+        }
+    }
+
+    fn ranks_sizes(&self) -> bool {
+        true
+    }
+}
+
+/// Whether every format of `narrow` is one of `wide`.
+fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
+    let formats = |recipe: &Recipe| {
+        let rounds = recipe.rounds.iter();
+        rounds.map(|r| (r.format.clone(), r.hadamard)).collect::<Vec<_>>()
+    };
+    let wide = formats(wide);
+    formats(narrow).iter().all(|format| wide.contains(format))
+}
+
+fn of_model(run: &Summarized) -> Vec<Section> {
+    vec![
+        Section {
+            id: "front",
+            title: "What a byte buys",
+            intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
+                    better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
+                    marks pass all gates that bind them, crosses fail one, hollow marks are bound by none or not judged.",
+            figures: [
+                ("Residual streams after the last layer", CUMULATIVE_ERROR),
+                ("Logits", KL),
+            ]
+            .into_iter()
+            .flat_map(|(title, quantity)| front(run, title, quantity))
+            .collect(),
+        },
+        Section {
+            id: "layers",
+            title: "Error by layer",
+            intro: "Local: every layer is fed the reference's input, so a layer that stands out is sensitive by \
+                    itself. Cumulative: the candidate runs free, so a rising line is error that adds up and a flat \
+                    one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
+                    read its values. A cross at the top is NaN or infinity.",
+            figures: error_by_layer(run),
+        },
+        Section {
+            id: "heat",
+            title: "Where the error arises",
+            intro: "Every recipe in every layer, the least error first: a column that stands out is a layer that all formats \
+                    hurt, a cell that stands out a layer that one of them hurts. Both maps have the same colours; rest the \
+                    pointer on a cell to read its value.",
+            figures: heat(run),
+        },
+        Section {
+            id: "stored",
+            title: "Stored vectors",
+            intro: "What the format does to the KV vectors themselves, read back from the cache, before any layer \
+                    uses them.",
+            figures: ["attention.kv.window", "attention.kv.compressed"]
+                .into_iter()
+                .flat_map(|site| plain_lines(run, site, Quantity::new(Local, site, "relative_l2"), true, &[]))
+                .collect(),
+        },
+        Section {
+            id: "selection",
+            title: "Selection and gain",
+            intro: "Recall: the share of the reference's top-k choices that the candidate's indexer makes too; a \
+                    token that is not chosen is lost to attention however well it is stored. Gain: error at a \
+                    layer's output over error at its input; above 1 the layer amplifies what it is fed.",
+            figures: selection(run),
+        },
+        Section {
+            id: "noise",
+            title: "Noise controls",
+            intro: "Size or structure? A noise control replaces each rounding error by Gaussian noise of the same energy. Where the \
+                    format (filled) is worse than its control (hollow), its error is aligned with what the model \
+                    uses: a bias, or lost channels. Where the two agree, only the size of the error matters. The \
+                    factor at the right is format over noise. Each small chart has its own axis.",
+            figures: families::noise(run),
+        },
+        Section {
+            id: "narrowed",
+            title: "Narrowed recipes",
+            intro: "Where does it hurt? A format on some channels, one reader or some layers only, below the recipe that uses it \
+                    everywhere. The factor at the right is the share of the whole recipe's error that remains.",
+            figures: families::narrowed(run),
+        },
+    ]
+}
+
+fn front(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
+    let point = |candidate: &Candidate| {
+        let (cost, error) = (candidate.bytes_per_vector?, final_value(run, candidate.name, quantity)?);
+        let (mark, verdict) = match candidate.gate {
+            Gate::Pass(_) => (Mark::Filled, "passes its gates"),
+            Gate::Fail(_) => (Mark::Cross, "fails a gate"),
+            Gate::NotJudged { .. } => (Mark::Hollow, "not judged"),
+            Gate::Control => (Mark::Hollow, "a control"),
+            Gate::Unbound => (Mark::Hollow, "no gate binds it"),
+        };
+        Some(Point {
+            name: candidate.name.into(),
+            slot: candidate.slot,
+            mark,
+            cost,
+            error,
+            detail: format!(
+                "{}: {}\n{} bytes, {} {}\n{verdict}",
+                candidate.name,
+                candidate.doc,
+                number::tenths(cost),
+                quantity.metric,
+                number::error(error)
+            ),
+        })
+    };
+    let points: Vec<Point> = of_group(run, Group::Plain).filter_map(point).collect();
+    fold(points, title, |title, points| {
+        let names: Vec<&str> = points.iter().map(|point| point.name.as_str()).collect();
+        let gate = gates::line(run, quantity, &names);
+        let drawable = |point: &&Point| point.error.is_finite() && point.error > 0.0;
+        let missing = points
+            .iter()
+            .filter(|point| !drawable(point))
+            .map(|point| point.name.clone());
+        let missing: Vec<String> = missing.collect();
+        let mut caption = captions(gate.as_ref(), own_error(run, quantity));
+        if !missing.is_empty() {
+            caption += &format!(" Not drawn (0, NaN or infinite): {}.", missing.join(", "));
+        }
+        let scatter = Scatter {
+            title,
+            unit: unit(quantity),
+            cost_unit: "bytes per stored KV vector".into(),
+            points,
+            bound: gate.map(|gate| gate.bound),
+            guide: Vec::new(),
+            size: HALF,
+        };
+        figure(scatter.svg(), caption)
+    })
+}
+
+fn error_by_layer(run: &Summarized) -> Vec<Figure> {
+    let both = [LOCAL_ERROR, CUMULATIVE_ERROR];
+    let names: Vec<&str> = of_group(run, Group::Plain).map(|candidate| candidate.name).collect();
+    let gates = both.iter().filter_map(|quantity| gates::line(run, *quantity, &names));
+    let values = names
+        .iter()
+        .flat_map(|name| both.map(|quantity| run.index.means(name, quantity)));
+    let range: Vec<f64> = values.flatten().chain(gates.map(|gate| gate.bound.value)).collect();
+    let local = plain_lines(run, "Local: each layer by itself", LOCAL_ERROR, true, &range);
+    let cumulative = plain_lines(run, "Cumulative: running free", CUMULATIVE_ERROR, true, &range);
+    // Side by side: the same recipes at the left and at the right.
+    let (mut local, mut cumulative) = (local.into_iter(), cumulative.into_iter());
+    let mut figures = Vec::new();
+    loop {
+        match (local.next(), cumulative.next()) {
+            (None, None) => return figures,
+            (left, right) => figures.extend(left.into_iter().chain(right)),
+        }
+    }
+}
+
+/// Error of every recipe in every layer, fed the reference's input and running free.
+fn heat(run: &Summarized) -> Vec<Figure> {
+    let maps = [
+        ("Local: each layer by itself", LOCAL_ERROR),
+        ("Cumulative: running free", CUMULATIVE_ERROR),
+    ];
+    let recipes: Vec<&Candidate> = run.candidates.iter().filter(|c| c.group != Group::Reference).collect();
+    let range = recipes
+        .iter()
+        .flat_map(|c| maps.map(|(_, quantity)| by_layer(run, c, quantity)));
+    let range: Vec<f64> = range.flatten().map(|(_, value)| value).collect();
+    let map = |(title, quantity): (&str, Quantity)| {
+        let row = |candidate: &&Candidate| HeatRow {
+            name: candidate.name.into(),
+            values: by_layer(run, candidate, quantity),
+        };
+        let heat = Heat {
+            title: title.into(),
+            unit: unit(quantity),
+            metric: quantity.metric.into(),
+            rows: recipes.iter().map(row).filter(|row| !row.values.is_empty()).collect(),
+            range: range.clone(),
+            width: 1120.0,
+        };
+        Figure {
+            size: Size::Whole,
+            ..figure(heat.svg(), String::new())
+        }
+    };
+    maps.map(map).into()
+}
+
+fn selection(run: &Summarized) -> Vec<Figure> {
+    let recall = RECALL.into_iter().find(|quantity| run.index.has(*quantity));
+    let gain = [Cumulative, Local].map(|phase| Quantity::new(phase, "output", "gain"));
+    let gain = gain.into_iter().find(|quantity| run.index.has(*quantity));
+    let recall = recall
+        .into_iter()
+        .flat_map(|quantity| plain_lines(run, "Recall of the indexer", quantity, false, &[1.0]));
+    let gain = gain
+        .into_iter()
+        .flat_map(|quantity| plain_lines(run, "Gain of a layer", quantity, true, &[1.0]));
+    recall.chain(gain).collect()
+}

@@ -1,0 +1,141 @@
+//! From a file, or a stored run, to the study of its kind.
+
+use schemars::SchemaGenerator;
+
+use super::{STUDIES, Study};
+use crate::experiment::file::ExperimentFile;
+use crate::experiment::{Experiment, Head, Mistake};
+use crate::run::plan::{Cell, REFERENCE};
+use ulplab_core::error::{Error, Result, did_you_mean};
+
+/// An experiment, and its study.
+pub struct Asked {
+    pub experiment: Experiment,
+    pub study: Box<dyn Study>,
+}
+
+impl Asked {
+    /// Finds what the file names by patterns.
+    ///
+    /// # Errors
+    /// A pattern that means nothing.
+    pub fn resolve(&mut self) -> Result<(), Mistake> {
+        self.study.resolve()?;
+        self.experiment.body = self.study.body();
+        Ok(())
+    }
+
+    /// Where the longer of a cell's two names stands.
+    pub fn place_of(&self, cell: &Cell, message: String) -> Mistake {
+        let plan = self.study.plan();
+        let window = &plan.windows[cell.window];
+        let who = self
+            .study
+            .recipes()
+            .iter()
+            .position(|recipe| recipe.name == cell.recipe);
+        match who.filter(|_| cell.recipe.len() > window.len()) {
+            Some(at) => Mistake::at("name", format!("recipe '{}': {message}", cell.recipe)).within("recipe", at),
+            None => {
+                let noun = if plan.by_case() { "case" } else { "window" };
+                let text = plan.windows.len() - self.study.reading().windows.len().min(plan.windows.len());
+                let mistake = Mistake::new(format!("{noun} '{window}': {message}"));
+                match cell.window.checked_sub(text).filter(|_| noun == "window") {
+                    Some(at) => mistake.in_key("text").within("window", at),
+                    None => mistake.in_key(noun),
+                }
+            }
+        }
+    }
+}
+
+/// Reads an experiment file: an unknown kind, a key that is not of its kind, and a name that no file can have are errors.
+///
+/// # Errors
+/// The first mistake, with its line.
+pub fn parse(file: &ExperimentFile) -> Result<Asked> {
+    let head = file.head()?;
+    let Some(kind) = STUDIES.iter().find(|kind| kind.name == head.kind) else {
+        let names = STUDIES.iter().map(|kind| kind.name);
+        let hint = did_you_mean(&head.kind, names.clone());
+        let all = names.collect::<Vec<_>>().join(", ");
+        let message = format!("unknown kind '{}', expected one of {all}{hint}", head.kind);
+        return Err(file.error(&Mistake::at("kind", message)));
+    };
+    for key in file.keys()? {
+        check_key(&key, &head.kind).map_err(|mistake| file.error(&mistake))?;
+    }
+    let study = (kind.parse)(file)?;
+    check_names(&head, &*study).map_err(|mistake| file.error(&mistake))?;
+    let body = study.body();
+    Ok(Asked {
+        experiment: Experiment { head, body },
+        study,
+    })
+}
+
+/// The study of a stored experiment.
+///
+/// # Errors
+/// What cannot be read.
+pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
+    let kind = STUDIES.iter().find(|kind| kind.name == experiment.kind);
+    let kind = kind.ok_or_else(|| Error::Usage(format!("the run is of an unknown kind, '{}'", experiment.kind)))?;
+    (kind.read)(&experiment.body).map_err(|why| Error::Usage(format!("the run's experiment cannot be read: {why}")))
+}
+
+/// Refuses a key that only other kinds have, and says which.
+fn check_key(key: &str, kind: &str) -> Result<(), Mistake> {
+    let has = |other: &&super::Kind| {
+        let schema = (other.schema)(&mut SchemaGenerator::default());
+        schema.get("properties").is_some_and(|keys| keys.get(key).is_some())
+    };
+    if Head::KEYS.contains(&key) || STUDIES.iter().filter(has).any(|other| other.name == kind) {
+        return Ok(());
+    }
+    let users: Vec<String> = STUDIES
+        .iter()
+        .filter(has)
+        .map(|other| format!("\"{}\"", other.name))
+        .collect();
+    match users.is_empty() {
+        // The study's own parser names the nearest key.
+        true => Ok(()),
+        false => Err(Mistake::at(
+            key,
+            format!(
+                "an experiment of kind = \"{kind}\" has no use for '{key}'; it is for kind = {}",
+                users.join(", ")
+            ),
+        )),
+    }
+}
+
+/// Names become parts of paths and of patterns.
+fn check_names(head: &Head, study: &dyn Study) -> Result<(), Mistake> {
+    if !is_name(&head.name, "_-") {
+        return Err(Mistake::at("name", no_name(&head.name)));
+    }
+    let recipes = study.recipes();
+    for (at, recipe) in recipes.iter().enumerate() {
+        let wrong = |message| Err(Mistake::at("name", message).within("recipe", at));
+        // Kernels are named `op.variant`.
+        if !is_name(&recipe.name, "_-.") {
+            return wrong(no_name(&recipe.name));
+        }
+        let taken = recipes[..at].iter().any(|other| other.name == recipe.name) || recipe.name == REFERENCE;
+        if taken {
+            return wrong(format!("recipe name '{}' is taken", recipe.name));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name has letters, digits and these marks only.
+pub(super) fn is_name(name: &str, marks: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || marks.contains(c))
+}
+
+pub(super) fn no_name(name: &str) -> String {
+    format!("'{name}' is not a name: letters, digits, '_' and '-' only")
+}

@@ -1,0 +1,262 @@
+//! What is left of a selection when its scores carry an error.
+
+mod measure;
+mod show;
+
+use std::collections::HashMap;
+
+use reference::paths::deepseek_v4::Config;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+pub use measure::{drawn, of_vectors};
+
+use super::limits::{Parts, halved_rows, halved_tokens};
+use super::model::probe::TOPK;
+use super::model::{finite, run_candidate, run_reference, sites_at};
+use super::sources::{check_draws, check_sources, check_text, draw_names, no_recipe, site_names};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use crate::backend::recipe::Round;
+use crate::backend::rounding::Rounding;
+use crate::experiment::{Mistake, Source, Window};
+use crate::report::Show;
+use crate::run::RecipeInfo;
+use crate::run::plan::{Cell, Plan};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::record::Phase;
+
+/// Scores from each source: the best are selected, with and without an error in the scores.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecallStudy {
+    /// The model whose indexer selects: a name in `datasets/manifest.toml`, or the path of a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Tokens in each window of text.
+    #[serde(default)]
+    pub tokens: usize,
+    /// Independent draws of each source that is drawn, a window each.
+    #[serde(default)]
+    pub draws: usize,
+    /// Queries and entries of a draw.
+    #[serde(default)]
+    pub shape: [usize; 2],
+    #[serde(default, rename = "window")]
+    pub windows: Vec<Window>,
+    #[serde(default, rename = "source")]
+    pub sources: Vec<Source<Scores>>,
+    #[serde(default, rename = "recipe")]
+    pub recipes: Vec<Recipe>,
+}
+
+/// How a source's scores come about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Scores {
+    /// Those of queries and entries of so many N(0, 1) channels, of which the `top` are selected.
+    Vectors { channels: usize, top: usize },
+    /// What is selected at these sites of the model on each window of text; values are means over the layers, and each layer
+    /// has its own beside them.
+    Site(String),
+}
+
+impl Scores {
+    fn is_site(&self) -> bool {
+        matches!(self, Self::Site(_))
+    }
+
+    /// What is wrong with its parameters, for draws of so many entries.
+    fn check(&self, entries: usize) -> Result<(), String> {
+        match *self {
+            Self::Vectors { channels, top } if channels == 0 || top == 0 || top >= entries => Err(format!(
+                "vectors: {channels} channels, top {top}: at least one of each, and fewer than the {entries} entries"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An error to put into the scores: either `round` or `score_noise`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    pub name: String,
+    /// What it stands for, in a line.
+    pub doc: String,
+    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    #[serde(default)]
+    pub noise: bool,
+    /// What is rounded on the way to the scores.
+    #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<Round>,
+    /// Gaussian noise added to the scores, in standard deviations of the row's scores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_noise: Option<f64>,
+}
+
+impl Recipe {
+    fn check(&self) -> Result<(), Mistake> {
+        let who = || format!("recipe '{}'", self.name);
+        if self.rounds.is_empty() != self.score_noise.is_some() {
+            let message = "an experiment of this kind takes either 'round' or 'score_noise'";
+            return Err(Mistake::at("name", message).of(who()));
+        }
+        if self.noise && self.score_noise.is_some() {
+            let message = "'noise' is for 'round', and 'score_noise' is noise already";
+            return Err(Mistake::at("noise", message).of(who()));
+        }
+        match self.score_noise.filter(|size| !(size.is_finite() && *size >= 0.0)) {
+            Some(size) => Err(Mistake::at("score_noise", format!("score_noise = {size} is not a size")).of(who())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Body for RecallStudy {
+    const NAME: &'static str = "recall";
+    const DOC: &'static str =
+        "Scores from each source: the best are selected, with and without an error in the scores.";
+}
+
+impl Study for RecallStudy {
+    fn check(&self) -> Result<(), Mistake> {
+        if self.recipes.is_empty() {
+            return Err(no_recipe());
+        }
+        check_sources(&self.sources, |scores| scores.check(self.shape[1]))?;
+        let sites = self.sources.iter().any(|source| source.from.is_site());
+        let drawn = self.sources.iter().any(|source| !source.from.is_site());
+        check_draws(self.draws, self.shape, "[rows, columns]", drawn)?;
+        check_text(self.reading(), sites)?;
+        if self.model.is_none() {
+            let message = "recipes of a recall name sites of a model, and no model is given";
+            return Err(Mistake::at("model", message));
+        }
+        let mut recipes = self.recipes.iter().enumerate();
+        recipes.try_for_each(|(at, recipe)| recipe.check().map_err(|mistake| mistake.within("recipe", at)))
+    }
+
+    fn plan(&self) -> Plan {
+        let windows = draw_names(self.draws).chain(self.windows.iter().map(Window::name));
+        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
+        Plan::whole(&[Phase::Local], windows.collect(), recipes)
+    }
+
+    fn recipes(&self) -> Vec<RecipeInfo> {
+        let info = |recipe: &Recipe| RecipeInfo {
+            noise: recipe.noise,
+            ..RecipeInfo::new(&recipe.name, &recipe.doc)
+        };
+        self.recipes.iter().map(info).collect()
+    }
+
+    fn sites(&self) -> Vec<String> {
+        site_names(&self.sources, Scores::is_site).collect()
+    }
+
+    fn memory(&self, config: Option<&Config>, threads: usize) -> Parts {
+        let mut parts = Parts::default();
+        let at_once = threads.min(self.recipes.len().max(1)) as f64;
+        if let Some(config) = config.filter(|_| !self.windows.is_empty()) {
+            parts.weights(config);
+            parts.of_trace(config, self.tokens, at_once);
+        }
+        let [queries, entries] = self.shape.map(|size| size as f64);
+        for source in &self.sources {
+            if let Scores::Vectors { channels, .. } = source.from {
+                let scores = queries * entries;
+                let vectors = (queries + entries) * channels as f64;
+                parts.of_source(&source.name, "queries, entries and scores", 4.0 * (scores + vectors));
+                parts.of_source(&source.name, "the scores of all threads", 2.0 * 4.0 * scores * at_once);
+            }
+        }
+        parts
+    }
+
+    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
+        let mut half = self.clone();
+        let key;
+        if self.windows.is_empty() {
+            (half.shape, key) = halved_rows(self.shape)?;
+        } else {
+            (half.tokens, key) = halved_tokens(self.tokens)?;
+        }
+        Some((Box::new(half), key))
+    }
+
+    fn ready<'a>(&'a self, seed: u64, config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+        let config = config.ok_or_else(|| Mistake::at("model", "model is missing"))?;
+        for (at, source) in self.sources.iter().enumerate() {
+            if let Scores::Site(site) = &source.from {
+                let wrong = |message| Mistake::at("from", format!("source '{}': {message}", source.name));
+                sites_at(site, |info| info.name == TOPK, config).map_err(|why| wrong(why).within("source", at))?;
+            }
+        }
+        let mut recipes = HashMap::new();
+        for (at, recipe) in self.recipes.iter().enumerate() {
+            let noise = recipe.noise.then_some(seed);
+            let rounding = Rounding::resolve(
+                &recipe.rounds,
+                noise,
+                None,
+                config,
+                reference::paths::deepseek_v4::SITES,
+            )
+            .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
+            let bytes = rounding.cache_bytes(config);
+            recipes.insert(recipe.name.as_str(), (recipe, rounding, bytes));
+        }
+        Ok(Runs::Windows(Box::new(ReadyRecall {
+            study: self,
+            seed,
+            recipes,
+        })))
+    }
+
+    fn body(&self) -> Map<String, Value> {
+        body_of(self)
+    }
+}
+
+struct ReadyRecall<'a> {
+    study: &'a RecallStudy,
+    seed: u64,
+    /// With what [`Ready::bytes`] tells.
+    recipes: HashMap<&'a str, (&'a Recipe, Rounding, (Option<f64>, Option<f64>))>,
+}
+
+impl ReadyRecall<'_> {
+    fn recipe(&self, cell: &Cell) -> Result<(&Recipe, &Rounding)> {
+        let found = self.recipes.get(cell.recipe.as_str());
+        let missing = || Error::Usage(format!("there is no recipe '{}'", cell.recipe));
+        let (recipe, rounding, _) = found.ok_or_else(missing)?;
+        Ok((recipe, rounding))
+    }
+}
+
+impl Ready for ReadyRecall<'_> {
+    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
+        let Some(text) = bench.text else {
+            let drawn = measure::drawn(self.study, self.seed, bench.window);
+            return bench.each(cells, |cell, blank| {
+                let (recipe, rounding) = self.recipe(cell)?;
+                Ok(measure::of_vectors(&blank, self.seed, recipe, rounding, &drawn))
+            });
+        };
+        let want = run_reference(text.model, text.ids)?;
+        finite(&want.logits, bench.window)?;
+        bench.each(cells, |cell, blank| {
+            let (recipe, rounding) = self.recipe(cell)?;
+            let got = match recipe.score_noise {
+                Some(size) => measure::of_noise(&blank, self.seed, size, &want),
+                None => run_candidate(text, rounding, &want, blank)?,
+            };
+            Ok(measure::by_source(&self.study.sources, &got))
+        })
+    }
+
+    fn bytes(&self, recipe: &str) -> (Option<f64>, Option<f64>) {
+        self.recipes.get(recipe).map(|(.., bytes)| *bytes).unwrap_or_default()
+    }
+}

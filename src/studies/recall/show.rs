@@ -1,0 +1,139 @@
+//! What reports show of recalls: lost selections against the error of the scores.
+
+use super::RecallStudy;
+use crate::experiment::Reading;
+use crate::report::chart::Scatter;
+use crate::report::figures::{Figure, HALF, Section, figure, fold};
+use crate::report::index::Index;
+use crate::report::number;
+use crate::report::overview::Column;
+use crate::report::recipes::Group;
+use crate::report::{Show, Summarized};
+use crate::studies::show::{cell, column, point, value};
+use crate::studies::sources;
+
+impl Show for RecallStudy {
+    fn reading(&self) -> Reading<'_> {
+        Reading {
+            model: self.model.as_deref(),
+            tokens: self.tokens,
+            windows: &self.windows,
+        }
+    }
+
+    fn drawn(&self) -> Option<String> {
+        let [queries, entries] = self.shape;
+        sources::drawn(self.draws, &format!("{queries} × {entries}"))
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        columns(self)
+    }
+
+    fn sections(&self, run: &Summarized) -> Vec<Section> {
+        sections(self, run)
+    }
+
+    fn order(&self, _index: &Index) -> &'static str {
+        "by lost selections on the first source, least first"
+    }
+
+    fn sort_key(&self, index: &Index, recipe: &str, _at: usize) -> Option<f64> {
+        Some(1.0 - value(index, recipe, &self.sources.first()?.name, "recall")?)
+    }
+
+    fn group(&self, recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
+        match self.recipes.iter().find(|other| other.name == recipe && other.noise) {
+            Some(control) => {
+                let mut others = self.recipes.iter().filter(|other| !other.noise);
+                let controlled = others.find(|other| other.rounds == control.rounds);
+                (Group::Noise, controlled.map(|recipe| recipe.name.as_str()))
+            }
+            None => (Group::Plain, None),
+        }
+    }
+}
+
+/// For every source the size of the error, the recall it should leave, the one it leaves, and that of the mass.
+fn columns(study: &RecallStudy) -> Vec<Column> {
+    let of_source = |(at, name): (usize, &str)| {
+        let weight = 40u8.saturating_sub(10 * at as u8);
+        [
+            column(
+                ["score error", name],
+                "Standard deviation of the scores' error over that of the scores.",
+                weight - 2,
+                cell(name, "score_error", false),
+            ),
+            column(
+                ["theory", name],
+                "Recall to expect of normal scores with independent errors of that size.",
+                weight - 1,
+                cell(name, "recall_theory", false),
+            ),
+            column(
+                ["recall", name],
+                "Share of the best entries that are still selected, with a 95 % bootstrap interval of the mean over \
+                 draws or windows of text.",
+                weight,
+                cell(name, "recall", true),
+            ),
+            column(
+                ["by mass", name],
+                "The same, every entry weighted by the attention the reference gives it.",
+                weight - 3,
+                cell(name, "recall_mass", false),
+            ),
+        ]
+    };
+    let names = study.sources.iter().take(4).map(|source| source.name.as_str());
+    names.enumerate().flat_map(of_source).collect()
+}
+
+/// Charts of a recall.
+fn sections(study: &RecallStudy, run: &Summarized) -> Vec<Section> {
+    let sources = study.sources.iter();
+    vec![Section {
+        id: "recall",
+        title: "Lost selections against score error",
+        intro: "What is no longer selected, against the size of the scores' error. The line is theory, normal scores with \
+                independent errors: formats on it lose what any error of their size would, formats above it more.",
+        figures: sources.flat_map(|source| lost(run, &source.name)).collect(),
+    }]
+}
+
+fn lost(run: &Summarized, source: &str) -> Vec<Figure> {
+    let measured = || {
+        run.candidates.iter().filter_map(|candidate| {
+            let value = |metric| value(run.index, candidate.name, source, metric);
+            Some((
+                candidate,
+                value("score_error")?,
+                value("recall")?,
+                value("recall_theory")?,
+            ))
+        })
+    };
+    let points = measured().map(|(candidate, error, recall, theory)| {
+        let (got, want) = (number::share(recall), number::share(theory));
+        let detail = format!("score error {}, recall {got}, in theory {want}", number::error(error));
+        point(candidate, error, 1.0 - recall, detail)
+    });
+    let mut guide: Vec<[f64; 2]> = measured()
+        .map(|(_, error, _, theory)| [error, 1.0 - theory])
+        .filter(|[error, lost]| *error > 0.0 && *lost > 0.0)
+        .collect();
+    guide.sort_by(|a, b| a[0].total_cmp(&b[0]));
+    fold(points.collect(), source, |title, points| {
+        let scatter = Scatter {
+            title,
+            unit: "1 − recall".into(),
+            cost_unit: "score error, in standard deviations of the scores".into(),
+            points,
+            bound: None,
+            guide: guide.clone(),
+            size: HALF,
+        };
+        figure(scatter.svg(), String::new())
+    })
+}

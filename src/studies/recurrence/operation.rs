@@ -1,0 +1,96 @@
+//! Operations with a state, as sources of a recurrence.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// More channels of a state are a slip.
+const MOST_CHANNELS: usize = 1024;
+
+/// An operation whose state is carried from step to step, and how its inputs are drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Operation {
+    /// Linear attention with a state of so many key and value channels a head.
+    LinearAttention {
+        op: Attention,
+        gate: Gate,
+        state: [usize; 2],
+    },
+    /// A diagonal state-space model of so many states a head.
+    DiagonalSsm { poles: Poles, states: usize },
+}
+
+/// Which linear attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Attention {
+    /// The gated delta rule: one decay a head.
+    Gdn,
+    /// Kimi delta attention: one decay a key channel.
+    Kda,
+    /// One decay a head and no delta rule.
+    SimpleGla,
+}
+
+/// How log decays are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// All 0: nothing decays.
+    None,
+    /// Exponentially, with this mean below 0.
+    Mean(f64),
+    /// This bound below 0 times the sigmoid of N(0, 1).
+    Bound(f64),
+}
+
+/// How the factors a of a state-space model are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Poles {
+    /// N(0, 1) times this.
+    Normal(f64),
+    /// Uniformly between 0 and this.
+    Uniform(f64),
+    /// 1 − a log-uniformly between these.
+    BelowOne([f64; 2]),
+}
+
+impl Operation {
+    /// What is wrong with its parameters.
+    pub fn check(&self) -> Result<(), String> {
+        match *self {
+            Self::LinearAttention { state: [k, v], .. }
+                if !(1..=MOST_CHANNELS).contains(&k) || !(1..=MOST_CHANNELS).contains(&v) =>
+            {
+                Err(format!(
+                    "linear_attention: state = [{k}, {v}], expected 1 to {MOST_CHANNELS} channels each"
+                ))
+            }
+            Self::LinearAttention {
+                gate: Gate::Mean(g) | Gate::Bound(g),
+                ..
+            } if !(g < 0.0 && g.is_finite()) => {
+                Err(format!("linear_attention: gate {g}, expected a log decay below 0"))
+            }
+            Self::DiagonalSsm { states, .. } if !(1..=MOST_CHANNELS).contains(&states) => Err(format!(
+                "diagonal_ssm: states = {states}, expected 1 to {MOST_CHANNELS}"
+            )),
+            Self::DiagonalSsm { poles, .. } if !poles.are_stable() => Err(format!(
+                "diagonal_ssm: {poles:?}, expected numbers above 0 that leave |a| below 1"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Poles {
+    /// Whether they are numbers that keep states bounded; of a normal distribution, but for one in 10⁹.
+    fn are_stable(self) -> bool {
+        match self {
+            Self::Normal(size) => size > 0.0 && size <= 1.0 / 6.0,
+            Self::Uniform(most) => most > 0.0 && most < 1.0,
+            Self::BelowOne([least, most]) => 0.0 < least && least <= most && most < 1.0,
+        }
+    }
+}

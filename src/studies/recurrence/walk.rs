@@ -1,0 +1,122 @@
+//! Through all steps of a recurrence, by its definition and by a recipe.
+
+use rayon::prelude::*;
+use reference::{Real, Tensor};
+
+use super::inputs::{Inputs, Piece};
+use super::method::{self, Method};
+use super::{CHECKPOINT, COMPARED, Operation, PIECE, RecurrenceStudy};
+use crate::experiment::Source;
+use crate::studies::measure::records;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::metrics::{Growth, Pair, RELATIVE_L2};
+use ulplab_core::random::stream;
+use ulplab_core::record::Record;
+
+/// A recurrence at its checkpoints.
+pub struct Trajectory<T> {
+    points: Vec<Point<T>>,
+}
+
+struct Point<T> {
+    steps: usize,
+    /// In the order of [`COMPARED`].
+    values: [Vec<T>; 2],
+}
+
+/// What every source gives in a window, by the definition in f64.
+pub fn exact(study: &RecurrenceStudy, seed: u64, window: &str) -> Result<Vec<Trajectory<f64>>> {
+    let sources = study.sources.par_iter();
+    let walk = |source| {
+        walk(study, seed, source, window, |piece, state, _| {
+            method::exact(&piece.cast(), state)
+        })
+    };
+    sources.map(walk).collect()
+}
+
+/// Measures one recipe on all sources of a window.
+pub fn measure(
+    blank: &Record,
+    study: &RecurrenceStudy,
+    seed: u64,
+    method: &Method,
+    want: &[Trajectory<f64>],
+) -> Result<Vec<Record>> {
+    let one = |(source, want): (&Source<Operation>, &Trajectory<f64>)| -> Result<Vec<Record>> {
+        let random = stream(seed, &format!("{}/{}/rounding", source.name, blank.window));
+        let got = walk(study, seed, source, &blank.window, |piece, state, first| {
+            method.run(piece, state, first, &random)
+        })?;
+        Ok(compare(blank, source, want, &got))
+    };
+    let sources = study.sources.par_iter().zip(want);
+    let each: Vec<Vec<Record>> = sources.map(one).collect::<Result<_>>()?;
+    Ok(each.concat())
+}
+
+/// Goes through all steps.
+fn walk<T: Real>(
+    study: &RecurrenceStudy,
+    seed: u64,
+    source: &Source<Operation>,
+    window: &str,
+    mut step: impl FnMut(&Piece<f32>, &mut Tensor<T>, usize) -> Result<Tensor<T>, String>,
+) -> Result<Trajectory<T>> {
+    let mut inputs = Inputs::new(study.shape[0], seed, source, window);
+    let mut state = inputs.zeros();
+    let mut points = Vec::new();
+    let mut done = 0;
+    for steps in study.checkpoints() {
+        let mut recent = Vec::new();
+        while done < steps {
+            let piece = inputs.next(PIECE.min(steps - done));
+            let output = step(&piece, &mut state, done).map_err(Error::Reference)?;
+            (done, recent) = match &piece {
+                Piece::Attention { q, .. } => (done + q.shape[0], last_rows(&output)),
+                Piece::Ssm { u, .. } => (done + u.cols(), last_columns(&output)),
+            };
+        }
+        points.push(Point {
+            steps,
+            values: [recent, state.data.clone()],
+        });
+    }
+    Ok(Trajectory { points })
+}
+
+/// Of `[steps, …]` the last [`CHECKPOINT`] steps.
+fn last_rows<T: Real>(output: &Tensor<T>) -> Vec<T> {
+    let step = output.data.len() / output.shape[0];
+    output.data[output.data.len() - CHECKPOINT * step..].to_vec()
+}
+
+/// Of `[heads, steps]` the last [`CHECKPOINT`] steps.
+fn last_columns<T: Real>(output: &Tensor<T>) -> Vec<T> {
+    let steps = output.cols();
+    let rows = output.data.chunks_exact(steps);
+    rows.flat_map(|row| &row[steps - CHECKPOINT..]).copied().collect()
+}
+
+/// The errors at every checkpoint, and how they grow.
+fn compare(blank: &Record, source: &Source<Operation>, want: &Trajectory<f64>, got: &Trajectory<f32>) -> Vec<Record> {
+    let mut all = Vec::new();
+    for (at, what) in COMPARED.into_iter().enumerate() {
+        let site = format!("{}.{what}", source.name);
+        let mut growth = Growth { points: Vec::new() };
+        for (want, got) in want.points.iter().zip(&got.points) {
+            let (want, got, steps) = (&want.values[at], &got.values[at], want.steps);
+            let pair = Pair::new(want, got);
+            let error = RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
+            growth.points.push([steps as f64, error]);
+            let blank = Record {
+                site: format!("{site}.{steps}"),
+                ..blank.clone()
+            };
+            all.extend(records(&blank, &pair, &[want.len()]));
+        }
+        let blank = Record { site, ..blank.clone() };
+        all.extend(records(&blank, &growth, &[]));
+    }
+    all
+}

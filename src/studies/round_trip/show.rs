@@ -1,0 +1,180 @@
+//! What reports show of round trips: what a bit buys, on which numbers.
+
+use super::RoundTripStudy;
+use crate::experiment::Reading;
+use crate::report::chart::{Dot, DotRow, Dots, Mark, Scatter, escape};
+use crate::report::figures::{Figure, HALF, Section, Size, figure, fold, of_group};
+use crate::report::index::Index;
+use crate::report::number;
+use crate::report::overview::Column;
+use crate::report::recipes::Group;
+use crate::report::{Show, Summarized};
+use crate::studies::show::{by_source, cell, column, point, value};
+use crate::studies::sources;
+
+impl Show for RoundTripStudy {
+    fn reading(&self) -> Reading<'_> {
+        Reading {
+            model: self.model.as_deref(),
+            tokens: self.tokens,
+            windows: &self.windows,
+        }
+    }
+
+    fn drawn(&self) -> Option<String> {
+        let [rows, cols] = self.shape;
+        sources::drawn(self.draws, &format!("{rows} × {cols}"))
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        columns(self)
+    }
+
+    fn sections(&self, run: &Summarized) -> Vec<Section> {
+        sections(self, run)
+    }
+
+    fn order(&self, _index: &Index) -> &'static str {
+        "by error on the first source, least first"
+    }
+
+    fn sort_key(&self, index: &Index, recipe: &str, _at: usize) -> Option<f64> {
+        value(index, recipe, &self.sources.first()?.name, "relative_l2")
+    }
+}
+
+/// Bits and theory, then SQNR on every source, then the cosine on the first.
+fn columns(study: &RoundTripStudy) -> Vec<Column> {
+    let names = study.sources.iter().map(|source| source.name.as_str());
+    let Some(first) = names.clone().next() else {
+        return Vec::new();
+    };
+    let sqnr = names.enumerate().map(|(at, name)| {
+        let doc = "Signal-to-quantization-noise ratio in dB, with a 95 % bootstrap interval of the mean over draws or \
+                   windows of text; of sites of a model the mean over their layers.";
+        column(
+            ["SQNR", name],
+            doc,
+            20u8.saturating_sub(at as u8),
+            cell(name, "sqnr", true),
+        )
+    });
+    let bits = "Bits an element takes in storage, its share of the scales included.";
+    let theory = "SQNR in theory, dB: 6.02 M + 14.14 for floats with M mantissa bits, a twelfth of the squared step for \
+                  integers on the first source.";
+    let cosine = "Cosine on the first source between the numbers and what is read back.";
+    [
+        column(["bits", "stored"], bits, 40, cell(first, "stored_bits", false)),
+        column(["SQNR", "theory"], theory, 30, cell(first, "sqnr_theory", false)),
+    ]
+    .into_iter()
+    .chain(sqnr)
+    .chain([column(["cosine", first], cosine, 2, cell(first, "cosine", false))])
+    .collect()
+}
+
+/// Charts of a round trip.
+fn sections(study: &RoundTripStudy, run: &Summarized) -> Vec<Section> {
+    let sources = &study.sources;
+    let drawn = sources.iter().find(|source| !source.from.is_site());
+    let real = sources.iter().find(|source| source.from.is_site());
+    let chosen = drawn.into_iter().chain(real).map(|source| source.name.as_str());
+    vec![
+        Section {
+            id: "front",
+            title: "What a bit buys",
+            intro: "Relative error against bits stored per element, scales included; less is better on both axes. Nothing \
+                    measured beats the formats on the stepped line in both. Filled marks pass all gates that bind \
+                    them, crosses fail one, hollow marks are bound by none. A mark without a name says it when the \
+                    pointer rests on it.",
+            figures: chosen.flat_map(|source| bits(run, source)).collect(),
+        },
+        Section {
+            id: "spread",
+            title: "How much the numbers matter",
+            intro: "Every format on every source: filled marks are distributions, hollow ones tensors of the model. A format \
+                    whose row is short does the same to all numbers; a long row depends on how they are spread. Rest \
+                    the pointer on a mark to see which source it is.",
+            figures: vec![spread(study, run)],
+        },
+        Section {
+            id: "paired",
+            title: "Set against each other",
+            intro: "SQNR above that of another format on the very same numbers, in dB, with a 95 % interval of the mean: \
+                    what one draw has more of than another does not count.",
+            figures: paired(study, run).into_iter().collect(),
+        },
+    ]
+}
+
+fn bits(run: &Summarized, source: &str) -> Vec<Figure> {
+    let points = of_group(run, Group::Plain).filter_map(|candidate| {
+        let value = |metric| value(run.index, candidate.name, source, metric);
+        let (bits, error) = (value("stored_bits")?, value("relative_l2")?);
+        let detail = format!(
+            "{} bits, SQNR {} dB",
+            number::error(bits),
+            number::decibels(value("sqnr")?)
+        );
+        Some(point(candidate, bits, error, detail))
+    });
+    fold(points.collect(), source, |title, points| {
+        let scatter = Scatter {
+            title,
+            unit: "relative L2 error".into(),
+            cost_unit: "bits stored per element".into(),
+            points,
+            bound: None,
+            guide: Vec::new(),
+            size: [HALF[0], 460.0],
+        };
+        figure(scatter.svg(), String::new())
+    })
+}
+
+fn spread(study: &RoundTripStudy, run: &Summarized) -> Figure {
+    let sources = &study.sources;
+    let rows = of_group(run, Group::Plain).map(|candidate| {
+        let mut dots: Vec<Dot> = sources
+            .iter()
+            .filter_map(|source| {
+                let error = value(run.index, candidate.name, &source.name, "relative_l2")?;
+                let site = source.from.is_site();
+                Some(Dot {
+                    value: error,
+                    mark: if site { Mark::Hollow } else { Mark::Filled },
+                    detail: format!("{} on {}: {}", candidate.name, source.name, number::error(error)),
+                })
+            })
+            .collect();
+        dots.sort_by(|a, b| a.value.total_cmp(&b.value));
+        DotRow {
+            name: candidate.name.into(),
+            slot: candidate.slot,
+            head: false,
+            dots,
+            note: String::new(),
+        }
+    });
+    let dots = Dots {
+        title: "All sources".into(),
+        unit: "relative L2 error".into(),
+        rows: rows.collect(),
+        width: 1120.0,
+    };
+    Figure {
+        size: Size::Whole,
+        ..figure(dots.svg(), String::new())
+    }
+}
+
+/// A row for each recipe that is set against another.
+fn paired(study: &RoundTripStudy, run: &Summarized) -> Option<Figure> {
+    let rows = study.recipes.iter().filter_map(|recipe| {
+        let against = recipe.against.as_ref()?;
+        let name = format!("{} <small>over {}</small>", escape(&recipe.name), escape(against));
+        Some((name, recipe.name.as_str()))
+    });
+    let sources: Vec<&str> = study.sources.iter().map(|source| source.name.as_str()).collect();
+    by_source(run, &sources, rows, str::to_string, "sqnr_gain")
+}

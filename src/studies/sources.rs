@@ -1,0 +1,114 @@
+//! What studies with sources and draws have in common.
+
+use super::parse::{is_name, no_name};
+use crate::experiment::{Mistake, Reading, Source};
+use ulplab_core::record::Phase;
+
+/// More draws, or numbers in one, are a slip: they would not end, or not fit memory.
+const MOST_DRAWS: usize = 1 << 20;
+const MOST_NUMBERS: usize = 1 << 32;
+
+/// Names of the windows that are drawn.
+pub fn draw_names(draws: usize) -> impl Iterator<Item = String> {
+    (1..=draws).map(|draw| format!("draw-{draw}"))
+}
+
+/// `4 draws of 64 × 1024`, or nothing.
+pub fn drawn(draws: usize, each: &str) -> Option<String> {
+    let noun = if draws == 1 { "draw" } else { "draws" };
+    (draws > 0).then(|| format!("{draws} {noun} of {each}"))
+}
+
+/// Names that records have as site, and for those at sites of a model, with layer 0 for all layers.
+pub fn site_names<'a, T>(
+    sources: &'a [Source<T>],
+    is_site: impl Fn(&T) -> bool + 'a,
+) -> impl Iterator<Item = String> + 'a {
+    sources.iter().flat_map(move |source| {
+        let layers = is_site(&source.from).then(|| format!("layers.0.{}", source.name));
+        std::iter::once(source.name.clone()).chain(layers)
+    })
+}
+
+/// The error of an experiment that tries nothing.
+pub fn no_recipe() -> Mistake {
+    Mistake::at("recipe", "there is nothing to try: expected [[recipe]]")
+}
+
+/// Whether there are phases to run in.
+pub fn check_phases(phases: &[Phase]) -> Result<(), Mistake> {
+    match phases.is_empty() {
+        true => Err(Mistake::at(
+            "phases",
+            "phases is missing: expected phases = [\"local\", \"cumulative\"], or one of the two",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Whether there are sources, each with a name of its own and numbers that `check` finds right.
+pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), String>) -> Result<(), Mistake> {
+    if sources.is_empty() {
+        let message = "[[source]] is missing: expected name = \"NAME\" and from = ORIGIN, once or several times";
+        return Err(Mistake::at("source", message));
+    }
+    for (at, Source { name, from }) in sources.iter().enumerate() {
+        let wrong = |key: &str, message: String| Err(Mistake::at(key, message).within("source", at));
+        if !is_name(name, "_-") {
+            return wrong("name", no_name(name));
+        }
+        if sources[..at].iter().any(|other| other.name == *name) {
+            return wrong("name", format!("source '{name}' is given twice"));
+        }
+        if let Err(message) = check(from) {
+            return wrong("from", format!("source '{name}': {message}"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether draws are given if, and only if, there are sources that are `drawn`; `words` are those of `shape`.
+pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) -> Result<(), Mistake> {
+    if drawn && (draws == 0 || shape.contains(&0)) {
+        let message = format!("drawn sources need draws = N and shape = {words}");
+        return Err(Mistake::at("draws", message));
+    }
+    if draws > MOST_DRAWS {
+        return Err(Mistake::at("draws", format!("draws = {draws}: at most {MOST_DRAWS}")));
+    }
+    let [rows, cols] = shape;
+    if rows.checked_mul(cols).is_none_or(|numbers| numbers > MOST_NUMBERS) {
+        let message = format!("shape = [{rows}, {cols}]: a draw has at most {MOST_NUMBERS} numbers");
+        return Err(Mistake::at("shape", message));
+    }
+    if (draws > 0 || shape != [0, 0]) && !drawn {
+        let message = "draws and shape are of drawn sources, and there is none";
+        return Err(Mistake::at("draws", message));
+    }
+    Ok(())
+}
+
+/// Whether a model and text are given if there are sources at `sites` of a model, and text only then.
+pub fn check_text(reading: Reading, sites: bool) -> Result<(), Mistake> {
+    reading.check()?;
+    if sites && (reading.model.is_none() || reading.windows.is_empty()) {
+        let message = "sources at sites of a model need a model and windows of text";
+        return Err(Mistake::at("model", message));
+    }
+    if !reading.windows.is_empty() && !sites {
+        let message = "windows of text are read by sources at sites of a model, and there is none";
+        return Err(Mistake::at("window", message));
+    }
+    Ok(())
+}
+
+/// What is wrong with a gate at a step or token that the experiment does not reach, as when its shape was made smaller.
+pub fn beyond(at: &str, unit: &str, [rows, reached]: [usize; 2]) -> Option<String> {
+    let needed: usize = at.rsplit_once('.')?.1.parse().ok()?;
+    (needed > reached).then(|| {
+        format!(
+            "gate at '{at}' needs {needed} {unit}, and shape = [{rows}, {reached}] has {reached}: give a larger shape, or \
+             other gates with --rules FILE or --set 'gate=[…]'"
+        )
+    })
+}

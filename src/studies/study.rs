@@ -1,0 +1,184 @@
+//! What a kind of question is to the rest of the program.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rayon::prelude::*;
+use reference::paths::deepseek_v4::{Config, Model};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::kernels::KernelStudy;
+use super::limits::Parts;
+use crate::experiment::Mistake;
+use crate::experiment::file::ExperimentFile;
+use crate::report::Show;
+use crate::run::RecipeInfo;
+use crate::run::plan::{Cell, Plan};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::pattern::{matches, matches_nothing};
+use ulplab_core::record::Record;
+
+/// An experiment of one kind, as its file says it: a source gives windows, something exact is computed once for a window, each
+/// recipe computes it in its own way, and records tell how far apart they are. What reports show of them is its [`Show`].
+pub trait Study: Show + Send + Sync {
+    /// Finds what the file names by patterns; by default it names nothing so.
+    ///
+    /// # Errors
+    /// A pattern that means nothing.
+    fn resolve(&mut self) -> Result<(), Mistake> {
+        Ok(())
+    }
+
+    /// Finds what is wrong before any data is read.
+    ///
+    /// # Errors
+    /// The first mistake, and where it is.
+    fn check(&self) -> Result<(), Mistake>;
+
+    /// Windows, phases, and what is run in them.
+    fn plan(&self) -> Plan;
+
+    /// Names and documents of the recipes, in the experiment's order.
+    fn recipes(&self) -> Vec<RecipeInfo>;
+
+    /// Where gates may look, with layer 0 for all layers.
+    fn sites(&self) -> Vec<String>;
+
+    /// Whether a gate may look at `at`, a pattern with layer 0 for all layers.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn check_site(&self, at: &str) -> Result<(), String> {
+        let sites = self.sites();
+        match sites.iter().any(|site| matches(at, site)) {
+            true => Ok(()),
+            false => Err(matches_nothing("site", at, sites.iter().map(String::as_str))),
+        }
+    }
+
+    /// Estimates of what is in memory at once.
+    fn memory(&self, config: Option<&Config>, threads: usize) -> Parts;
+
+    /// The same question on half as much, and the key that says so, if that can be.
+    fn halved(&self) -> Option<(Box<dyn Study>, String)>;
+
+    /// Finds formats, sites and kernels of all recipes, and that they fit together.
+    ///
+    /// # Errors
+    /// The first mistake, and where it is.
+    fn ready<'a>(&'a self, seed: u64, config: Option<&Config>) -> Result<Runs<'a>, Mistake>;
+
+    /// Whether kernels stand in for operations of a model.
+    fn stands_in(&self) -> bool {
+        false
+    }
+
+    /// The study itself, if it is that of kernels.
+    fn kernels(&self) -> Option<&KernelStudy> {
+        None
+    }
+
+    /// Its keys, as a stored run has them.
+    fn body(&self) -> Map<String, Value>;
+}
+
+/// How the cells of a study are run.
+pub enum Runs<'a> {
+    /// Window by window.
+    Windows(Box<dyn Ready + 'a>),
+    /// Operation by operation, on a GPU or by programs.
+    Kernels(&'a KernelStudy),
+}
+
+/// Recipes made ready to run.
+pub trait Ready: Send + Sync {
+    /// Runs some cells of one window.
+    ///
+    /// # Errors
+    /// Those of the reference, of what stands in for it, and of [`Bench::each`].
+    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()>;
+
+    /// Bytes that a recipe stores one KV vector in, and those that caches grow by with each token, where it says so.
+    fn bytes(&self, _recipe: &str) -> (Option<f64>, Option<f64>) {
+        (None, None)
+    }
+}
+
+/// A window of text, and the model that reads it.
+#[derive(Clone, Copy)]
+pub struct Text<'a> {
+    pub model: &'a Model<f32>,
+    pub ids: &'a [u32],
+}
+
+/// One window, and what its cells are run with.
+pub struct Bench<'a> {
+    /// The window's name.
+    pub window: &'a str,
+    /// What is read there; nothing if the window is drawn.
+    pub text: Option<Text<'a>>,
+    /// Loads the model's f64 twin, which only the reference's own check needs.
+    pub load_f64: &'a (dyn Fn() -> Result<Model<f64>> + Sync),
+    /// Once it is true, cells not yet begun are left out.
+    pub stop: &'a AtomicBool,
+    /// Called with each cell's records as it finishes, from any thread.
+    pub done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
+}
+
+impl Bench<'_> {
+    /// Measures cells side by side; `measure` is given a blank record of the cell.
+    ///
+    /// # Errors
+    /// Those of `measure`, and [`Error::Interrupted`].
+    pub fn each(&self, cells: &[&Cell], measure: impl Fn(&Cell, Record) -> Result<Vec<Record>> + Sync) -> Result<()> {
+        cells.par_iter().try_for_each(|cell| {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            let blank = Record::blank(&cell.id, &cell.recipe, cell.phase, self.window);
+            (self.done)(cell, measure(cell, blank)?)
+        })
+    }
+}
+
+/// A [`Study`] as the keys of an experiment file.
+pub trait Body: Study + Clone + Serialize + DeserializeOwned + JsonSchema + 'static {
+    /// `kind` in a file.
+    const NAME: &'static str;
+    /// What recipes are tried on.
+    const DOC: &'static str;
+}
+
+/// An entry of the list of studies.
+pub struct Kind {
+    pub name: &'static str,
+    pub doc: &'static str,
+    /// Reads the keys of a file besides those of its head.
+    pub parse: fn(&ExperimentFile) -> Result<Box<dyn Study>>,
+    /// Reads the keys of a stored run.
+    pub read: fn(&Map<String, Value>) -> Result<Box<dyn Study>, serde_json::Error>,
+    pub schema: fn(&mut SchemaGenerator) -> Schema,
+}
+
+impl Kind {
+    /// The kind whose experiments are read as `B`.
+    pub const fn new<B: Body>() -> Self {
+        Self {
+            name: B::NAME,
+            doc: B::DOC,
+            parse: |file| Ok(Box::new(file.body::<B>()?)),
+            read: |body| Ok(Box::new(serde_json::from_value::<B>(Value::Object(body.clone()))?)),
+            schema: B::json_schema,
+        }
+    }
+}
+
+/// The keys of a study in a stored run.
+pub fn body_of(study: &impl Serialize) -> Map<String, Value> {
+    match serde_json::to_value(study) {
+        Ok(Value::Object(keys)) => keys,
+        _ => unreachable!("a study is a table of plain data"),
+    }
+}
