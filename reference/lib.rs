@@ -82,11 +82,13 @@ pub mod operations;
 pub mod ops;
 pub mod paths;
 pub mod real;
+pub mod sites;
 pub mod tensor;
 #[cfg(feature = "safetensors")]
 pub mod weights;
 
-pub use numerics::{Choice, Numerics, Plain, Role, Site, SiteInfo, SiteKind};
+pub use numerics::{Choice, Numerics, Plain};
 pub use operations::Operations;
 pub use real::Real;
+pub use sites::{Role, Site, SiteInfo, SiteKind};
 pub use tensor::Tensor;

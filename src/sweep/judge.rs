@@ -126,7 +126,7 @@ fn sites(experiment: &Experiment) -> Vec<String> {
         Kind::Model => SITES
             .iter()
             .map(|site| {
-                if site.in_layers {
+                if site.in_layers() {
                     layered(site.name)
                 } else {
                     site.name.to_string()

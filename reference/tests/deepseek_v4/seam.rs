@@ -13,7 +13,7 @@ fn promised(config: &Config, start: usize, tokens: usize, watch: &Watch<'_, f32>
     let mut calls = Vec::new();
     let layers = (0..config.num_hidden_layers).map(Some).chain([None]);
     for layer in layers {
-        for info in SITES.iter().filter(|info| info.in_layers == layer.is_some()) {
+        for info in SITES.iter().filter(|info| info.in_layers() == layer.is_some()) {
             let asked = info.kind != SiteKind::Watch || watch.wants;
             if !config.has_site(layer, info.name) || !asked {
                 continue;
@@ -39,7 +39,7 @@ fn promised(config: &Config, start: usize, tokens: usize, watch: &Watch<'_, f32>
                     role,
                     first_row,
                 };
-                calls.push((site, shape(config, info.shape, tokens, rows)));
+                calls.push((site, shape(config, &info.shape(), tokens, rows)));
             }
         }
     }
@@ -84,7 +84,7 @@ fn sites_are_called_as_listed() {
                     .iter()
                     .find(|info| info.name == got.0.name)
                     .expect("a listed site");
-                if info.kind != SiteKind::Choice {
+                if !matches!(info.kind, SiteKind::Choice(_)) {
                     assert_eq!(got.1.last(), Some(&config.site_cols(got.0.name)), "{}", got.0);
                 }
             }
@@ -251,8 +251,8 @@ fn every_edit_reaches_the_logits() {
     for layer in (0..config.num_hidden_layers).map(Some).chain([None]) {
         let sites = SITES
             .iter()
-            .filter(|info| info.in_layers == layer.is_some() && config.has_site(layer, info.name));
-        for info in sites.filter(|info| info.kind != SiteKind::Choice) {
+            .filter(|info| info.in_layers() == layer.is_some() && config.has_site(layer, info.name));
+        for info in sites.filter(|info| !matches!(info.kind, SiteKind::Choice(_))) {
             let edit = |site: &Site, tensor: &mut Tensor<f32>| {
                 if site.layer == layer && site.name == info.name {
                     // Not a factor, which a norm would take away; not alike for all, which top-k would not see.

@@ -63,7 +63,7 @@ fn promised(config: &Config, token: usize) -> Vec<(Site, &'static SiteInfo)> {
         name => !name.starts_with("weights.") && !["film.scale", "film.shift", "film.alpha"].contains(&name),
     };
     let (in_events, outside): (Vec<&SiteInfo>, Vec<&SiteInfo>) =
-        SITES.iter().filter(called).partition(|info| info.in_layers);
+        SITES.iter().filter(called).partition(|info| info.in_layers());
     let ffn = |info: &&SiteInfo| info.name.starts_with("ffn.") || info.name == "x";
     let mut calls: Vec<_> = outside[..2].iter().map(|info| call(None, info)).collect();
     for event in 0..config.n_events {
@@ -108,7 +108,7 @@ fn sites_are_called_as_listed() {
         for ((site, found), want) in loaded.calls.iter().zip(want) {
             assert_eq!((site.name, site.layer), (want.name, None));
             assert_eq!(found.last(), Some(&config.site_cols(want)), "{site}");
-            assert_eq!(Some(found), shape(&config, want.shape, 0).as_ref(), "{site}");
+            assert_eq!(Some(found), shape(&config, &want.shape(), 0).as_ref(), "{site}");
         }
         let mut state = state::<f32>(&config, 2);
         for at in 0..3 {
@@ -122,7 +122,7 @@ fn sites_are_called_as_listed() {
                 if info.kind == SiteKind::Tensor {
                     assert_eq!(found.last(), Some(&config.site_cols(info)), "{site}");
                 }
-                if let Some(shape) = shape(&config, info.shape, 2) {
+                if let Some(shape) = shape(&config, &info.shape(), 2) {
                     assert_eq!(*found, shape, "{site}");
                 }
             }
@@ -137,7 +137,7 @@ fn names_of_sites() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), SITES.len());
-    let choices = SITES.iter().filter(|info| info.kind == SiteKind::Choice);
+    let choices = SITES.iter().filter(|info| matches!(info.kind, SiteKind::Choice(_)));
     assert_eq!(
         choices.map(|info| info.name).collect::<Vec<_>>(),
         ["router.gate", "router.bank"]

@@ -1,0 +1,154 @@
+//! What there is to know of a model before it is loaded.
+
+use std::any::Any;
+use std::fmt::Debug;
+
+use super::{LoadError, Model, Path, TensorSpec, Weights};
+use crate::sites::{Growth, Layers};
+use crate::{Numerics, SiteInfo};
+
+/// What a model takes as input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Token ids, each below `vocabulary`.
+    Ids {
+        /// How many ids there are.
+        vocabulary: usize,
+    },
+    /// A vector of each sequence.
+    Vectors {
+        /// Its channels.
+        cols: usize,
+    },
+}
+
+/// A configuration that was read and checked: the sizes of a model, and where it passes which site. A path's own type is had
+/// of it as `(config as &dyn Any).downcast_ref()`.
+pub trait Config: Any + Debug + Send + Sync {
+    /// The path that it is of.
+    fn path(&self) -> &'static dyn Path;
+
+    /// Layers of the model; where a path has sites in something else that it repeats (events), how often it does.
+    fn layers(&self) -> usize;
+
+    /// What the model takes.
+    fn takes(&self) -> Takes;
+
+    /// Tokens that the model was made for, if the file says.
+    fn most_tokens(&self) -> Option<usize> {
+        None
+    }
+
+    /// The size of that name, as the [dimensions](crate::sites::Dim::Size) of the path's sites have it.
+    fn size(&self, name: &str) -> Option<usize>;
+
+    /// The types of a layer, by the names that the path's sites have in [`Layers::OfType`].
+    fn layer_types(&self, _layer: usize) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// How many tokens make one row of a layer's caches of [`Growth::Entry`]; `None` where the layer has none.
+    fn tokens_per_entry(&self, _layer: usize) -> Option<usize> {
+        None
+    }
+
+    /// Every tensor that the model is loaded from.
+    fn tensors(&self) -> Vec<TensorSpec>;
+
+    /// The tensors that [`Model::state`] is given, where a state of so many sequences does not begin empty.
+    fn start(&self, _sequences: usize) -> Vec<TensorSpec> {
+        Vec::new()
+    }
+
+    /// Makes the model; [`load`](super::load) is what callers want. Sites that are passed at load are passed to `numerics`.
+    ///
+    /// # Errors
+    /// Those of `weights`, and tensors of which no model can be made.
+    fn load_f32(
+        &self,
+        weights: &mut dyn Weights<Error = LoadError>,
+        numerics: &mut dyn Numerics<f32>,
+    ) -> Result<Box<dyn Model<f32>>, LoadError>;
+
+    /// The same in f64.
+    ///
+    /// # Errors
+    /// As of [`Config::load_f32`].
+    fn load_f64(
+        &self,
+        weights: &mut dyn Weights<Error = LoadError>,
+        numerics: &mut dyn Numerics<f64>,
+    ) -> Result<Box<dyn Model<f64>>, LoadError>;
+
+    /// A copy.
+    fn boxed(&self) -> Box<dyn Config>;
+
+    /// Token ids, where the model takes them.
+    fn vocabulary(&self) -> Option<usize> {
+        match self.takes() {
+            Takes::Ids { vocabulary } => Some(vocabulary),
+            Takes::Vectors { .. } => None,
+        }
+    }
+
+    /// Whether a site is passed in a layer (`None`: outside the layers).
+    fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
+        match (site.layers, layer) {
+            (Layers::Outside, None) => true,
+            (Layers::Every, Some(layer)) => layer < self.layers(),
+            (Layers::OfType(types), Some(layer)) => {
+                layer < self.layers() && self.layer_types(layer).iter().any(|own| types.contains(own))
+            }
+            (Layers::Outside, Some(_)) | (Layers::Every | Layers::OfType(_), None) => false,
+        }
+    }
+
+    /// Every site with every layer that passes it (`None`: outside the layers), site by site.
+    fn places(&self) -> Vec<(&'static SiteInfo, Option<usize>)> {
+        let layers = || (0..self.layers()).map(Some).chain([None]);
+        let sites = self.path().sites().iter();
+        let places = sites.flat_map(|site| layers().map(move |layer| (site, layer)));
+        places.filter(|(site, layer)| self.passes(site, *layer)).collect()
+    }
+
+    /// Channels of a row (the last dimension) at a site; where a decision passes, how many are selected.
+    ///
+    /// # Panics
+    /// If the site is another path's.
+    fn cols(&self, site: &SiteInfo) -> usize {
+        let last = site.dims.last().expect("a site has dimensions");
+        last.fixed(&|name| self.size(name))
+    }
+
+    /// Channels of all that belongs to one token at a site: its rows of all streams or heads together.
+    ///
+    /// # Panics
+    /// If the site is another path's.
+    fn cols_of_token(&self, site: &SiteInfo) -> usize {
+        let dims = site.dims.iter();
+        dims.map(|dim| dim.fixed(&|name| self.size(name))).product()
+    }
+
+    /// How many channels of a row, the last ones, RoPE has turned at a site; 0 where it is not applied.
+    ///
+    /// # Panics
+    /// If the site is another path's.
+    fn turned(&self, site: &SiteInfo) -> usize {
+        site.turned.map_or(0, |dim| dim.fixed(&|name| self.size(name)))
+    }
+
+    /// How many tokens add a row to the cache that a site goes to in a layer; `None` where none of them makes it grow.
+    fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
+        match site.cache?.growth {
+            Growth::Token => Some(1),
+            Growth::Entry => self.tokens_per_entry(layer),
+            Growth::Window | Growth::State => None,
+        }
+    }
+}
+
+impl Clone for Box<dyn Config> {
+    fn clone(&self) -> Self {
+        (**self).boxed()
+    }
+}
