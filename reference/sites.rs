@@ -386,12 +386,12 @@ macro_rules! dims {
 
 /// The list of a path's sites, one in a row, in the order in which they are passed: the name of a constant, the name of the
 /// site, its [dimensions](crate::dims), what it is, and methods of [`SiteInfo`] that say the rest. It defines the constants
-/// and `SITES`.
+/// and the list.
 ///
 /// ```
 /// use reference::sites::{Growth, Held};
 ///
-/// reference::sites! {
+/// reference::sites! { pub SITES =
 ///     KEYS: "attention.keys" [T, num_key_value_heads, head_dim] "keys after RoPE" .layered().cached(Growth::Token, Held::Key);
 ///     LOGITS: "logits" [T, vocab_size] "logits" .output();
 /// }
@@ -401,14 +401,14 @@ macro_rules! dims {
 /// ```
 #[macro_export]
 macro_rules! sites {
-    ($($constant:ident: $name:literal [$($dims:tt)+] $doc:literal $(.$method:ident($($argument:tt)*))*;)+) => {
+    (pub $sites:ident = $($constant:ident: $name:literal [$($dims:tt)+] $doc:literal $(.$method:ident($($argument:tt)*))*;)+) => {
         $(
             #[doc = concat!("The site of ", $doc, ".")]
             pub const $constant: &str = $name;
         )+
 
         /// Every site of the path, in the order in which they are passed.
-        pub const SITES: &[$crate::sites::SiteInfo] = &[
+        pub const $sites: &[$crate::sites::SiteInfo] = &[
             $($crate::sites::SiteInfo::new($constant, $crate::dims![$($dims)+], $doc)$(.$method($($argument)*))*),+
         ];
     };

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 
-use super::{LoadError, Model, Path, TensorSpec, Weights};
+use super::{LoadError, Model, Path, Source, TensorSpec};
 use crate::sites::{Growth, Layers};
 use crate::{Numerics, SiteInfo};
 
@@ -20,6 +20,13 @@ pub enum Takes {
         /// Its channels.
         cols: usize,
     },
+}
+
+impl Takes {
+    /// Token ids below this.
+    pub const fn ids(vocabulary: usize) -> Self {
+        Self::Ids { vocabulary }
+    }
 }
 
 /// A configuration that was read and checked: the sizes of a model, and where it passes which site. A path's own type is had
@@ -66,7 +73,7 @@ pub trait Config: Any + Debug + Send + Sync {
     /// Those of `weights`, and tensors of which no model can be made.
     fn load_f32(
         &self,
-        weights: &mut dyn Weights<Error = LoadError>,
+        weights: &mut Source<'_>,
         numerics: &mut dyn Numerics<f32>,
     ) -> Result<Box<dyn Model<f32>>, LoadError>;
 
@@ -76,7 +83,7 @@ pub trait Config: Any + Debug + Send + Sync {
     /// As of [`Config::load_f32`].
     fn load_f64(
         &self,
-        weights: &mut dyn Weights<Error = LoadError>,
+        weights: &mut Source<'_>,
         numerics: &mut dyn Numerics<f64>,
     ) -> Result<Box<dyn Model<f64>>, LoadError>;
 
@@ -151,4 +158,47 @@ impl Clone for Box<dyn Config> {
     fn clone(&self) -> Self {
         (**self).boxed()
     }
+}
+
+/// [`Config::size`] of fields with these names: `sizes!(head_dim, vocab_size);`.
+#[macro_export]
+macro_rules! sizes {
+    ($($field:ident),+ $(,)?) => {
+        fn size(&self, name: &str) -> Option<usize> {
+            $(if name == stringify!($field) {
+                return Some(self.$field);
+            })+
+            None
+        }
+    };
+}
+
+/// The methods of a [`Config`] that are alike for every path, [`Config::load_f32`], [`Config::load_f64`] and
+/// [`Config::boxed`], from an expression that makes the model in either scalar:
+/// `loads!(|config, weights, numerics| Model::load(config.clone(), weights, numerics))`.
+#[macro_export]
+macro_rules! loads {
+    (|$config:ident, $weights:ident, $numerics:pat_param| $load:expr) => {
+        fn load_f32(
+            &self,
+            $weights: &mut $crate::paths::Source<'_>,
+            $numerics: &mut dyn $crate::Numerics<f32>,
+        ) -> Result<Box<dyn $crate::paths::Model<f32>>, $crate::paths::LoadError> {
+            let $config = self;
+            Ok(Box::new($load?))
+        }
+
+        fn load_f64(
+            &self,
+            $weights: &mut $crate::paths::Source<'_>,
+            $numerics: &mut dyn $crate::Numerics<f64>,
+        ) -> Result<Box<dyn $crate::paths::Model<f64>>, $crate::paths::LoadError> {
+            let $config = self;
+            Ok(Box::new($load?))
+        }
+
+        fn boxed(&self) -> Box<dyn $crate::paths::Config> {
+            Box::new(self.clone())
+        }
+    };
 }

@@ -2,18 +2,35 @@
 
 use std::marker::PhantomData;
 
-use super::{Invalid, Weights};
+use super::{Invalid, LoadError, Source, TensorSpec, Weights};
 use crate::ops::linear::Linear;
 use crate::{Real, Tensor};
 
 /// Takes tensors from [`Weights`] in the scalar of the model. A path whose weights are sites passes each tensor on to
 /// [`Numerics::site`](crate::Numerics::site).
 pub struct Loader<'a, T, W: ?Sized> {
-    /// Where they come from.
-    pub weights: &'a mut W,
     /// What stands before the name of every tensor, with its dot.
     pub prefix: String,
+    /// Nothing, where it is only to be seen what is asked for.
+    weights: Option<&'a mut W>,
+    asked: Vec<TensorSpec>,
     scalar: PhantomData<T>,
+}
+
+/// What `build` asks its loader for, in that order: the list of a model's tensors. The tensors that `build` is given have their
+/// shapes and no elements, so that a list takes no memory; [`Loader::scalars`] are zeros.
+pub fn asked<T: Real, R>(
+    build: impl FnOnce(&mut Loader<'_, T, Source<'_>>) -> Result<R, LoadError>,
+) -> Vec<TensorSpec> {
+    let mut loader = Loader {
+        prefix: String::new(),
+        weights: None,
+        asked: Vec::new(),
+        scalar: PhantomData,
+    };
+    // There is nobody who could give an error.
+    let _ = build(&mut loader);
+    loader.asked
 }
 
 impl<'a, T: Real, W: Weights + ?Sized> Loader<'a, T, W>
@@ -23,10 +40,34 @@ where
     /// Nothing stands before the names.
     pub fn new(weights: &'a mut W) -> Self {
         Self {
-            weights,
             prefix: String::new(),
+            weights: Some(weights),
+            asked: Vec::new(),
             scalar: PhantomData,
         }
+    }
+
+    /// The elements of a tensor as `get` has them of the weights by its whole name, which is given too.
+    fn take<E>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        integer: bool,
+        get: impl FnOnce(&mut W, &str) -> Result<Vec<E>, W::Error>,
+    ) -> Result<(String, Vec<E>), W::Error> {
+        let name = format!("{}{name}", self.prefix);
+        let Some(weights) = &mut self.weights else {
+            let (name, shape) = (name.clone(), shape.to_vec());
+            self.asked.push(TensorSpec { name, shape, integer });
+            return Ok((String::new(), Vec::new()));
+        };
+        let values = get(weights, &name)?;
+        let (found, expected) = (values.len(), shape.iter().product::<usize>());
+        if found != expected {
+            let message = format!("tensor '{name}' has {found} elements, expected {expected} of {shape:?}");
+            return Err(Invalid::Tensor(message).into());
+        }
+        Ok((name, values))
     }
 
     /// A tensor of this shape.
@@ -34,11 +75,11 @@ where
     /// # Errors
     /// Those of the weights, and another number of elements.
     pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<T>, W::Error> {
-        let name = format!("{}{name}", self.prefix);
-        let values = self.weights.floats(&name, shape)?;
-        has_length(&name, values.len(), shape).map_err(Into::into)?;
-        let values = values.into_iter().map(|x| T::from_f64(x.into()));
-        Ok(Tensor::new(shape, values.collect()))
+        let (_, values) = self.take(name, shape, false, |weights, name| weights.floats(name, shape))?;
+        Ok(Tensor {
+            shape: shape.to_vec(),
+            data: values.into_iter().map(|x| T::from_f64(x.into())).collect(),
+        })
     }
 
     /// A table of numbers below `limit`, which is how many `what` there are.
@@ -46,9 +87,7 @@ where
     /// # Errors
     /// Those of the weights, another number of elements, and numbers from the limit on.
     pub fn table(&mut self, name: &str, shape: [usize; 2], what: &str, limit: usize) -> Result<Vec<u32>, W::Error> {
-        let name = format!("{}{name}", self.prefix);
-        let table = self.weights.integers(&name, &shape)?;
-        has_length(&name, table.len(), &shape).map_err(Into::into)?;
+        let (name, table) = self.take(name, &shape, true, |weights, name| weights.integers(name, &shape))?;
         match table.iter().position(|&number| number as usize >= limit) {
             None => Ok(table),
             Some(at) => {
@@ -57,6 +96,15 @@ where
                 Err(Invalid::Tensor(message).into())
             }
         }
+    }
+
+    /// So many numbers, a tensor of one dimension.
+    ///
+    /// # Errors
+    /// As of [`Loader::tensor`].
+    pub fn scalars<const N: usize>(&mut self, name: &str) -> Result<[T; N], W::Error> {
+        let values = self.vector(name, N)?;
+        Ok(std::array::from_fn(|at| values.get(at).copied().unwrap_or(T::ZERO)))
     }
 
     /// A tensor of one dimension.
@@ -76,31 +124,30 @@ where
         Ok(Linear { weight })
     }
 
+    /// Several tensors `[outputs, inputs]`, one below the other.
+    ///
+    /// # Errors
+    /// As of [`Loader::tensor`].
+    pub fn below(&mut self, names: &[&str], outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
+        let mut data = Vec::new();
+        for name in names {
+            data.extend(self.tensor(name, &[outputs, inputs])?.data);
+        }
+        let shape = vec![names.len() * outputs, inputs];
+        Ok(Linear {
+            weight: Tensor { shape, data },
+        })
+    }
+
     /// A stack `[count, outputs, inputs]` of them, one tensor in the file.
     ///
     /// # Errors
     /// As of [`Loader::tensor`].
-    pub fn linears(
-        &mut self,
-        name: &str,
-        count: usize,
-        outputs: usize,
-        inputs: usize,
-    ) -> Result<Vec<Linear<T>>, W::Error> {
+    pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Linear<T>>, W::Error> {
         let all = self.tensor(name, &[count, outputs, inputs])?;
         let one = |data: &[T]| Linear {
             weight: Tensor::new([outputs, inputs], data.to_vec()),
         };
         Ok(all.data.chunks_exact(outputs * inputs).map(one).collect())
-    }
-}
-
-fn has_length(name: &str, found: usize, shape: &[usize]) -> Result<(), Invalid> {
-    let expected = shape.iter().product::<usize>();
-    match found == expected {
-        true => Ok(()),
-        false => Err(Invalid::Tensor(format!(
-            "tensor '{name}' has {found} elements, expected {expected} of {shape:?}"
-        ))),
     }
 }

@@ -17,6 +17,7 @@
 //! | inputs that are no token ids | [`Input::Vectors`] |
 //! | a state that begins with numbers | [`Config::start`] |
 
+#[macro_use]
 mod config;
 pub mod deepseek_v4;
 mod loader;
@@ -25,10 +26,10 @@ pub mod swap_ffn;
 mod weights;
 
 pub use config::{Config, Takes};
-pub use loader::Loader;
+pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};
 use serde::Deserialize;
-pub use weights::{Invalid, LoadError, TensorSpec, Weights};
+pub use weights::{Invalid, LoadError, Source, TensorSpec, Weights};
 
 use crate::SiteInfo;
 use crate::sites::Flow;

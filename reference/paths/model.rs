@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt::Debug;
 
 use super::weights::Kept;
-use super::{Config, Invalid, LoadError, Weights};
+use super::{Config, Invalid, LoadError, Source, Weights};
 use crate::{Numerics, Real, Tensor};
 
 /// What a model is fed.
@@ -16,12 +16,26 @@ pub enum Input<'a, T> {
     Vectors(&'a Tensor<T>),
 }
 
-impl<T> Input<'_, T> {
-    /// What it is, for errors that say it is not what the model takes.
-    pub fn kind(&self) -> &'static str {
+impl<'a, T> Input<'a, T> {
+    /// The token ids.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn ids(self) -> Result<&'a [u32], String> {
         match self {
-            Self::Ids(_) => "token ids",
-            Self::Vectors(_) => "vectors",
+            Self::Ids(ids) => Ok(ids),
+            Self::Vectors(_) => Err("the model takes token ids, not vectors".into()),
+        }
+    }
+
+    /// The vectors.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn vectors(self) -> Result<&'a Tensor<T>, String> {
+        match self {
+            Self::Vectors(vectors) => Ok(vectors),
+            Self::Ids(_) => Err("the model takes vectors, not token ids".into()),
         }
     }
 }
@@ -96,7 +110,7 @@ mod sealed {
     pub trait Compiled: Real {
         fn load(
             config: &dyn Config,
-            weights: &mut dyn Weights<Error = LoadError>,
+            weights: &mut Source<'_>,
             numerics: &mut dyn Numerics<Self>,
         ) -> Result<Box<dyn Model<Self>>, LoadError>;
 
@@ -113,7 +127,7 @@ mod sealed {
             impl Compiled for $scalar {
                 fn load(
                     config: &dyn Config,
-                    weights: &mut dyn Weights<Error = LoadError>,
+                    weights: &mut Source<'_>,
                     numerics: &mut dyn Numerics<Self>,
                 ) -> Result<Box<dyn Model<Self>>, LoadError> {
                     config.$load(weights, numerics)

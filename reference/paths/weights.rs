@@ -67,6 +67,9 @@ impl From<Invalid> for LoadError {
     }
 }
 
+/// Weights as an object.
+pub type Source<'a> = dyn Weights<Error = LoadError> + 'a;
+
 /// Weights as an object: their error stays here.
 pub(super) struct Kept<'a, W: Weights + ?Sized> {
     pub weights: &'a mut W,

@@ -32,32 +32,36 @@ impl<T: Real> Model<T> {
         Invalid: Into<W::Error>,
     {
         config.check().map_err(|message| Invalid::Config(message).into())?;
-        let mut parts = Parts {
-            config: &config,
-            load: Loader::new(weights),
-        };
+        Self::of_parts(config, &mut Loader::new(weights))
+    }
+
+    /// The same of a configuration that was checked.
+    pub(super) fn of_parts<W: Weights + ?Sized>(config: Config, load: &mut Loader<'_, T, W>) -> Result<Self, W::Error>
+    where
+        Invalid: Into<W::Error>,
+    {
         let (vocabulary, hidden, streams) = (config.vocab_size, config.hidden_size, config.hc_mult);
-        let embedding = parts.load.tensor("model.embed_tokens.weight", &[vocabulary, hidden])?;
-        let layers = (0..config.num_hidden_layers)
-            .map(|layer| parts.layer(layer))
-            .collect::<Result<_, _>>()?;
-        let mut load = parts.load;
+        let embedding = load.tensor("model.embed_tokens.weight", &[vocabulary, hidden])?;
+        let layers = (0..config.num_hidden_layers).map(|layer| {
+            load.prefix = format!("model.layers.{layer}.");
+            let config = &config;
+            Parts { config, load }.layer(layer)
+        });
+        let layers = layers.collect::<Result<_, _>>()?;
         load.prefix = String::new();
         let head_mixer = HyperHead {
             projection: load.linear("model.hc_head.hc_fn", streams, streams * hidden)?,
             base: load.vector("model.hc_head.hc_base", streams)?,
-            scale: load.vector("model.hc_head.hc_scale", 1)?[0],
+            scale: load.scalars::<1>("model.hc_head.hc_scale")?[0],
             norm_eps: T::from_f64(config.rms_norm_eps),
             eps: T::from_f64(config.hc_eps),
         };
-        let norm = load.vector("model.norm.weight", hidden)?;
-        let head = load.linear("lm_head.weight", vocabulary, hidden)?;
         Ok(Self {
             embedding,
             layers,
             head_mixer,
-            norm,
-            head,
+            norm: load.vector("model.norm.weight", hidden)?,
+            head: load.linear("lm_head.weight", vocabulary, hidden)?,
             config,
         })
     }
@@ -134,75 +138,66 @@ impl<T: Real> Model<T> {
     }
 }
 
-/// Makes the parts of a model.
-struct Parts<'a, T, W: ?Sized> {
+/// Makes the parts of a layer.
+struct Parts<'a, 'w, T, W: ?Sized> {
     config: &'a Config,
-    load: Loader<'a, T, W>,
+    load: &'a mut Loader<'w, T, W>,
 }
 
-impl<T: Real, W: Weights + ?Sized> Parts<'_, T, W>
+impl<T: Real, W: Weights + ?Sized> Parts<'_, '_, T, W>
 where
     Invalid: Into<W::Error>,
 {
     fn layer(&mut self, layer: usize) -> Result<Layer<T>, W::Error> {
-        self.load.prefix = format!("model.layers.{layer}.");
         let config = self.config;
         let (hidden, dim, heads) = (config.hidden_size, config.head_dim, config.num_attention_heads);
         let (low, rank) = (config.q_lora_rank, config.o_groups * config.o_lora_rank);
         let (experts, chosen) = (config.n_routed_experts, config.num_experts_per_tok);
         let sparse = config.layer_types[layer] == LayerType::Sparse;
-        let compressor = match config.compress_rate(layer) {
-            Some(rate) => Some(self.compressor("self_attn.compressor", rate, dim, sparse)?),
-            None => None,
-        };
-        let indexer = match (&compressor, sparse) {
-            (Some(main), true) => Some(self.indexer(main.position_bias.rows())?),
-            _ => None,
-        };
-        let selection = match config.mlp_layer_types[layer] {
-            RouterType::Learned => Selection::Bias(self.load.vector("mlp.gate.e_score_correction_bias", experts)?),
-            RouterType::Hash => {
-                let shape = [config.vocab_size, chosen];
-                Selection::Table(self.load.table("mlp.gate.tid2eid", shape, "expert", experts)?)
-            }
-        };
+        let rate = config.compress_rate(layer);
+        let compressor = |parts: &mut Self, rate| parts.compressor("self_attn.compressor", rate, dim, sparse);
         Ok(Layer {
             kind: config.layer_types[layer],
+            window: config.sliding_window,
+            output_groups: config.o_groups,
+            experts_per_token: chosen,
+            router_scale: T::from_f64(config.routed_scaling_factor),
+            eps: T::from_f64(config.rms_norm_eps),
             attention_mixer: self.mixer("attn_hc")?,
+            moe_mixer: self.mixer("ffn_hc")?,
             attention_norm: self.load.vector("input_layernorm.weight", hidden)?,
+            moe_norm: self.load.vector("post_attention_layernorm.weight", hidden)?,
             query_down: self.load.linear("self_attn.q_a_proj.weight", low, hidden)?,
             query_norm: self.load.vector("self_attn.q_a_norm.weight", low)?,
             query_up: self.load.linear("self_attn.q_b_proj.weight", heads * dim, low)?,
             kv: self.load.linear("self_attn.kv_proj.weight", dim, hidden)?,
             kv_norm: self.load.vector("self_attn.kv_norm.weight", dim)?,
-            sinks: self.load.vector("self_attn.sinks", heads)?,
             output_down: self
                 .load
                 .linear("self_attn.o_a_proj.weight", rank, heads * dim / config.o_groups)?,
-            output_groups: config.o_groups,
             output_up: self.load.linear("self_attn.o_b_proj.weight", hidden, rank)?,
-            window: config.sliding_window,
-            compressor,
-            indexer,
-            moe_mixer: self.mixer("ffn_hc")?,
-            moe_norm: self.load.vector("post_attention_layernorm.weight", hidden)?,
+            sinks: self.load.vector("self_attn.sinks", heads)?,
+            compressor: rate.map(|rate| compressor(self, rate)).transpose()?,
+            indexer: rate.filter(|_| sparse).map(|rate| self.indexer(rate)).transpose()?,
             router: self.load.linear("mlp.gate.weight", experts, hidden)?,
-            selection,
-            experts_per_token: chosen,
-            router_scale: T::from_f64(config.routed_scaling_factor),
             experts: self.experts()?,
-            eps: T::from_f64(config.rms_norm_eps),
+            selection: match config.mlp_layer_types[layer] {
+                RouterType::Learned => Selection::Bias(self.load.vector("mlp.gate.e_score_correction_bias", experts)?),
+                RouterType::Hash => {
+                    let shape = [config.vocab_size, chosen];
+                    Selection::Table(self.load.table("mlp.gate.tid2eid", shape, "expert", experts)?)
+                }
+            },
         })
     }
 
     fn mixer(&mut self, name: &str) -> Result<HyperConnection<T>, W::Error> {
         let (streams, hidden) = (self.config.hc_mult, self.config.hidden_size);
         let mixes = 2 * streams + streams * streams;
-        let scale = self.load.vector(&format!("{name}.scale"), 3)?;
         Ok(HyperConnection {
             projection: self.load.linear(&format!("{name}.fn"), mixes, streams * hidden)?,
             base: self.load.vector(&format!("{name}.base"), mixes)?,
-            scale: [scale[0], scale[1], scale[2]],
+            scale: self.load.scalars(&format!("{name}.scale"))?,
             streams,
             iterations: self.config.hc_sinkhorn_iters,
             norm_eps: T::from_f64(self.config.rms_norm_eps),
@@ -222,54 +217,35 @@ where
     }
 
     fn indexer(&mut self, rate: usize) -> Result<Indexer<T>, W::Error> {
-        let name = "self_attn.compressor.indexer";
+        let name = |tensor: &str| format!("self_attn.compressor.indexer{tensor}");
         let (heads, dim) = (self.config.index_n_heads, self.config.index_head_dim);
+        let (low, hidden) = (self.config.q_lora_rank, self.config.hidden_size);
         Ok(Indexer {
-            compressor: self.compressor(name, rate, dim, true)?,
-            query_up: self
-                .load
-                .linear(&format!("{name}.q_b_proj.weight"), heads * dim, self.config.q_lora_rank)?,
-            head_weights: self.load.linear(
-                &format!("{name}.scorer.weights_proj.weight"),
-                heads,
-                self.config.hidden_size,
-            )?,
+            compressor: self.compressor(&name(""), rate, dim, true)?,
+            query_up: self.load.linear(&name(".q_b_proj.weight"), heads * dim, low)?,
+            head_weights: self.load.linear(&name(".scorer.weights_proj.weight"), heads, hidden)?,
             top_k: self.config.index_topk,
         })
     }
 
     fn experts(&mut self) -> Result<Experts<T>, W::Error> {
-        let (count, inner, hidden) = (
-            self.config.n_routed_experts,
-            self.config.moe_intermediate_size,
-            self.config.hidden_size,
-        );
+        let (count, inner) = (self.config.n_routed_experts, self.config.moe_intermediate_size);
+        let hidden = self.config.hidden_size;
         let gate_up = self
             .load
-            .linears("mlp.experts.gate_up_proj", count, 2 * inner, hidden)?;
-        let down = self.load.linears("mlp.experts.down_proj", count, hidden, inner)?;
-        let mut both = self
-            .load
-            .tensor("mlp.shared_experts.gate_proj.weight", &[inner, hidden])?
-            .data;
-        both.extend(
-            self.load
-                .tensor("mlp.shared_experts.up_proj.weight", &[inner, hidden])?
-                .data,
-        );
+            .linears("mlp.experts.gate_up_proj", [count, 2 * inner, hidden])?;
+        let down = self.load.linears("mlp.experts.down_proj", [count, hidden, inner])?;
+        let shared = [
+            "mlp.shared_experts.gate_proj.weight",
+            "mlp.shared_experts.up_proj.weight",
+        ];
         let shared = Expert {
-            gate_up: Linear {
-                weight: Tensor::new([2 * inner, hidden], both),
-            },
+            gate_up: self.load.below(&shared, inner, hidden)?,
             down: self.load.linear("mlp.shared_experts.down_proj.weight", hidden, inner)?,
         };
-        let routed = gate_up
-            .into_iter()
-            .zip(down)
-            .map(|(gate_up, down)| Expert { gate_up, down })
-            .collect();
+        let routed = gate_up.into_iter().zip(down);
         Ok(Experts {
-            routed,
+            routed: routed.map(|(gate_up, down)| Expert { gate_up, down }).collect(),
             shared,
             limit: T::from_f64(self.config.swiglu_limit),
         })

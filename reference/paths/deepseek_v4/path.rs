@@ -1,7 +1,7 @@
 //! The path as others find it.
 
 use super::{Config, LayerType, Model, RouterType, SITES, State};
-use crate::paths::{self, Input, LoadError, Path, Takes, TensorSpec, Weights};
+use crate::paths::{self, Input, Path, Takes, TensorSpec};
 use crate::{Numerics, SiteInfo, Tensor};
 
 /// DeepSeek-V4.
@@ -38,31 +38,26 @@ impl paths::Config for Config {
     }
 
     fn takes(&self) -> Takes {
-        Takes::Ids {
-            vocabulary: self.vocab_size,
-        }
+        Takes::ids(self.vocab_size)
     }
 
     fn most_tokens(&self) -> Option<usize> {
         self.max_position_embeddings
     }
 
-    fn size(&self, name: &str) -> Option<usize> {
-        Some(match name {
-            "hc_mult" => self.hc_mult,
-            "head_dim" => self.head_dim,
-            "hidden_size" => self.hidden_size,
-            "index_head_dim" => self.index_head_dim,
-            "index_n_heads" => self.index_n_heads,
-            "index_topk" => self.index_topk,
-            "moe_intermediate_size" => self.moe_intermediate_size,
-            "num_attention_heads" => self.num_attention_heads,
-            "num_experts_per_tok" => self.num_experts_per_tok,
-            "qk_rope_head_dim" => self.qk_rope_head_dim,
-            "vocab_size" => self.vocab_size,
-            _ => return None,
-        })
-    }
+    sizes!(
+        hc_mult,
+        head_dim,
+        hidden_size,
+        index_head_dim,
+        index_n_heads,
+        index_topk,
+        moe_intermediate_size,
+        num_attention_heads,
+        num_experts_per_tok,
+        qk_rope_head_dim,
+        vocab_size,
+    );
 
     fn layer_types(&self, layer: usize) -> Vec<&'static str> {
         let attention = match self.layer_types[layer] {
@@ -85,25 +80,7 @@ impl paths::Config for Config {
         Config::tensors(self)
     }
 
-    fn load_f32(
-        &self,
-        weights: &mut dyn Weights<Error = LoadError>,
-        _: &mut dyn Numerics<f32>,
-    ) -> Result<Box<dyn paths::Model<f32>>, LoadError> {
-        Ok(Box::new(Model::load(self.clone(), weights)?))
-    }
-
-    fn load_f64(
-        &self,
-        weights: &mut dyn Weights<Error = LoadError>,
-        _: &mut dyn Numerics<f64>,
-    ) -> Result<Box<dyn paths::Model<f64>>, LoadError> {
-        Ok(Box::new(Model::load(self.clone(), weights)?))
-    }
-
-    fn boxed(&self) -> Box<dyn paths::Config> {
-        Box::new(self.clone())
-    }
+    loads!(|config, weights, _| Model::load(config.clone(), weights));
 }
 
 impl<T: paths::Scalar> paths::Model<T> for Model<T> {
@@ -124,10 +101,7 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         input: Input<'_, T>,
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
-        match input {
-            Input::Ids(ids) => Model::run(self, state.of_mut()?, ids, numerics),
-            Input::Vectors(_) => Err(format!("the model takes token ids, not {}", input.kind())),
-        }
+        Model::run(self, state.of_mut()?, input.ids()?, numerics)
     }
 }
 

@@ -20,7 +20,7 @@ const INDEXED: Decision = Decision::TopK {
     mass: Some(MASS),
 };
 
-crate::sites! {
+crate::sites! { pub SITES =
     INPUT: "input" [T, hc_mult, hidden_size] "residual streams that enter the layer" .layered().enters();
     ATTENTION_INPUT: "attention.input" [T, hidden_size] "attention's input, mixed from the streams and normed"
         .layered();

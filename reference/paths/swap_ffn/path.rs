@@ -1,7 +1,7 @@
 //! The path as others find it.
 
 use super::{BANKS, Config, DecisionRule, Model, RouterForm, SITES, State, load};
-use crate::paths::{self, Input, LoadError, Path, Takes, TensorSpec, Weights};
+use crate::paths::{self, Input, Path, Takes, TensorSpec};
 use crate::{Numerics, SiteInfo, Tensor};
 
 /// Swap-FFN. A run takes a vector of each sequence and gives their deltas; a state begins with the banks of all sequences.
@@ -41,18 +41,7 @@ impl paths::Config for Config {
         Takes::Vectors { cols: self.d_model }
     }
 
-    fn size(&self, name: &str) -> Option<usize> {
-        Some(match name {
-            "collapse_k" => self.collapse_k,
-            "collapse_r" => self.collapse_r,
-            "core_count" => self.core_count,
-            "d_embed" => self.d_embed,
-            "d_ff" => self.d_ff,
-            "d_model" => self.d_model,
-            "d_router" => self.d_router,
-            _ => return None,
-        })
-    }
+    sizes!(collapse_k, collapse_r, core_count, d_embed, d_ff, d_model, d_router);
 
     /// What all events decide by.
     fn layer_types(&self, _: usize) -> Vec<&'static str> {
@@ -81,25 +70,7 @@ impl paths::Config for Config {
         vec![ram]
     }
 
-    fn load_f32(
-        &self,
-        weights: &mut dyn Weights<Error = LoadError>,
-        numerics: &mut dyn Numerics<f32>,
-    ) -> Result<Box<dyn paths::Model<f32>>, LoadError> {
-        Ok(Box::new(load(*self, weights, numerics)?))
-    }
-
-    fn load_f64(
-        &self,
-        weights: &mut dyn Weights<Error = LoadError>,
-        numerics: &mut dyn Numerics<f64>,
-    ) -> Result<Box<dyn paths::Model<f64>>, LoadError> {
-        Ok(Box::new(load(*self, weights, numerics)?))
-    }
-
-    fn boxed(&self) -> Box<dyn paths::Config> {
-        Box::new(*self)
-    }
+    loads!(|config, weights, numerics| load(*config, weights, numerics));
 }
 
 impl<T: paths::Scalar> paths::Model<T> for Model<T> {
@@ -120,10 +91,7 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         input: Input<'_, T>,
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
-        match input {
-            Input::Vectors(x_in) => Ok(self.step(x_in, state.of_mut()?, numerics)?.delta),
-            Input::Ids(_) => Err(format!("the model takes vectors, not {}", input.kind())),
-        }
+        Ok(self.step(input.vectors()?, state.of_mut()?, numerics)?.delta)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::SiteInfo;
 use crate::paths::Config as _;
 use crate::sites::{Decision, Growth, Held};
 
-crate::sites! {
+crate::sites! { pub SITES =
     EMBED: "weights.core_embed" [core_count, d_embed] "embeddings of the cores" .at_load();
     SCALE_WEIGHT: "weights.film_scale" [d_model, d_embed] "FiLM's scale of an embedding" .at_load();
     SCALE_BIAS: "weights.film_scale_bias" [d_model] "its bias" .at_load();
