@@ -222,7 +222,7 @@ fn joined(dims: &[Dim], between: &str) -> String {
 }
 
 /// One entry of a path's list of sites. [`SiteInfo::new`] gives a tensor of which there is nothing more to say, and methods add
-/// what there is; [`sites!`](crate::sites) writes a whole list.
+/// what there is; [`sites!`](crate::sites!) writes a whole list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SiteInfo {

@@ -28,8 +28,9 @@ mod weights;
 pub use config::{Config, Takes};
 pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};
-use serde::Deserialize;
 pub use weights::{Invalid, LoadError, Source, TensorSpec, Weights};
+
+use serde::Deserialize;
 
 use crate::SiteInfo;
 use crate::sites::Flow;

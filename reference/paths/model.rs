@@ -65,7 +65,8 @@ pub trait Model<T: Real>: Any + Send + Sync {
     ) -> Result<Tensor<T>, String>;
 }
 
-/// What a sequence leaves behind for its next tokens. A path's own type is had of it by [`dyn State::of`](State#impl-dyn+State<T>).
+/// What a sequence leaves behind for its next tokens. The methods `of` and `of_mut` of `dyn State` give it as the type that
+/// its path has for it.
 pub trait State<T: Real>: Any + Debug + Send + Sync {
     /// Tokens seen.
     fn tokens(&self) -> usize;

@@ -1,7 +1,8 @@
 //! The seam: which sites are called, in what order and with what, and that what is done there is obeyed.
 
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, RouterForm, SITES};
-use reference::{Choice, Numerics, Plain, Role, Site, SiteInfo, SiteKind, Tensor};
+use reference::sites::When;
+use reference::{Choice, Numerics, Plain, Site, SiteInfo, SiteKind, Tensor};
 
 use super::support::*;
 
@@ -47,20 +48,12 @@ fn shape(config: &Config, words: &str, batch: usize) -> Option<Vec<usize>> {
 
 /// The calls that the list of sites promises for a token.
 fn promised(config: &Config, token: usize) -> Vec<(Site, &'static SiteInfo)> {
-    let call = |layer, info: &'static SiteInfo| {
-        let site = Site {
-            layer,
-            name: info.name,
-            role: Role::Both,
-            first_row: token,
-        };
-        (site, info)
-    };
+    let call = |layer, info: &'static SiteInfo| (Site::new(layer, info.name).from_row(token), info);
     let unfolded = config.router == RouterForm::Unfolded;
     let called = |info: &&SiteInfo| match info.name {
         "router.n" | "router.z" => unfolded,
         "router.probabilities" => config.decision == DecisionRule::Probabilities,
-        name => !name.starts_with("weights.") && !["film.scale", "film.shift", "film.alpha"].contains(&name),
+        _ => info.when == When::Run,
     };
     let (in_events, outside): (Vec<&SiteInfo>, Vec<&SiteInfo>) =
         SITES.iter().filter(called).partition(|info| info.in_layers());
@@ -97,12 +90,7 @@ fn sites_are_called_as_listed() {
     for config in [SMALL, probabilities] {
         let mut loaded = watch(|_, _| ());
         let Ok(model) = Model::<f32>::load(config, &mut Drawn(&config), &mut loaded);
-        let of_load = |info: &&SiteInfo| {
-            info.name.starts_with("weights.")
-                || ["scale", "shift", "alpha"]
-                    .iter()
-                    .any(|what| info.name == format!("film.{what}"))
-        };
+        let of_load = |info: &&SiteInfo| info.when == When::Load;
         let want: Vec<&SiteInfo> = SITES.iter().filter(of_load).collect();
         assert_eq!(loaded.calls.len(), want.len());
         for ((site, found), want) in loaded.calls.iter().zip(want) {
