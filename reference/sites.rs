@@ -27,7 +27,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// A place whose tensor begins at row 0 and is read in every role.
+    /// Names a place whose tensor begins at row 0 and is read in every role.
     pub const fn new(layer: Option<usize>, name: &'static str) -> Self {
         Self {
             layer,
@@ -37,13 +37,13 @@ impl Site {
         }
     }
 
-    /// The same place with a tensor that begins at this row of the sequence.
+    /// Has the tensor begin at this row of the sequence.
     #[must_use]
     pub const fn from_row(self, first_row: usize) -> Self {
         Self { first_row, ..self }
     }
 
-    /// The same place for one reader of the tensor.
+    /// Means one reader of the tensor.
     #[must_use]
     pub const fn read_as(self, role: Role) -> Self {
         Self { role, ..self }
@@ -93,7 +93,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Whether exactly one candidate is decided on, so that two deciders agree or not. The others select sets, which agree by
+    /// Says whether exactly one candidate is decided on, so that two deciders agree or not. The other decisions select sets, which agree by
     /// a share.
     pub const fn is_single(self) -> bool {
         matches!(self, Self::Gate | Self::Bank)
@@ -190,7 +190,7 @@ pub enum Dim {
 }
 
 impl Dim {
-    /// The part of it that does not depend on the call; sizes are looked up by `size`.
+    /// Gives the part that does not depend on the call; sizes are looked up by `size`.
     ///
     /// # Panics
     /// If `size` does not know a name.
@@ -249,7 +249,7 @@ pub struct SiteInfo {
 }
 
 impl SiteInfo {
-    /// A tensor that passes once, outside the layers, whenever the model is run.
+    /// Describes a tensor that passes once, outside the layers, whenever the model is run.
     pub const fn new(name: &'static str, dims: &'static [Dim], doc: &'static str) -> Self {
         Self {
             name,
@@ -341,12 +341,12 @@ impl SiteInfo {
         Self { turned, ..self }
     }
 
-    /// Whether the site stands once in every layer (of some type) or once in the path.
+    /// Says whether the site stands once in every layer (of some type) or once in the path.
     pub const fn in_layers(&self) -> bool {
         !matches!(self.layers, Layers::Outside)
     }
 
-    /// The decision that passes, where one does.
+    /// Gives the decision that passes, if one does.
     pub const fn decision(&self) -> Option<Decision> {
         match self.kind {
             SiteKind::Choice(decision) => Some(decision),
@@ -354,7 +354,7 @@ impl SiteInfo {
         }
     }
 
-    /// Its shape in words of the path's configuration, e.g. `[T, head_dim]`.
+    /// Prints its shape in words of the path's configuration, e.g. `[T, head_dim]`.
     pub fn shape(&self) -> String {
         format!("[{}]", joined(self.dims, ", "))
     }

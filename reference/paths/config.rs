@@ -32,37 +32,37 @@ impl Takes {
 /// A configuration that was read and checked: the sizes of a model, and where it passes which site. A path's own type is had
 /// of it as `(config as &dyn Any).downcast_ref()`.
 pub trait Config: Any + Debug + Send + Sync {
-    /// The path that it is of.
+    /// Gives the path that it belongs to.
     fn path(&self) -> &'static dyn Path;
 
-    /// Layers of the model; where a path has sites in something else that it repeats (events), how often it does.
+    /// Counts the layers of the model, or whatever else the path repeats and has sites in, such as events.
     fn layers(&self) -> usize;
 
-    /// What the model takes.
+    /// Says what the model takes.
     fn takes(&self) -> Takes;
 
-    /// Tokens that the model was made for, if the file says.
+    /// Says how many tokens the model was made for, if the file does.
     fn most_tokens(&self) -> Option<usize> {
         None
     }
 
-    /// The size of that name, as the [dimensions](crate::sites::Dim::Size) of the path's sites have it.
+    /// Gives the size of that name, as the [dimensions](crate::sites::Dim::Size) of the path's sites have it.
     fn size(&self, name: &str) -> Option<usize>;
 
-    /// The types of a layer, by the names that the path's sites have in [`Layers::OfType`].
+    /// Gives the types of a layer, by the names that the path's sites have in [`Layers::OfType`].
     fn layer_types(&self, _layer: usize) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// How many tokens make one row of a layer's caches of [`Growth::Entry`]; `None` where the layer has none.
+    /// Says how many tokens make one row of a layer's caches of [`Growth::Entry`]; `None` where the layer has none.
     fn tokens_per_entry(&self, _layer: usize) -> Option<usize> {
         None
     }
 
-    /// Every tensor that the model is loaded from.
+    /// Lists every tensor that the model is loaded from.
     fn tensors(&self) -> Vec<TensorSpec>;
 
-    /// The tensors that [`Model::state`] is given, where a state of so many sequences does not begin empty.
+    /// Lists the tensors that [`Model::state`] is given, if a state of so many sequences does not begin empty.
     fn start(&self, _sequences: usize) -> Vec<TensorSpec> {
         Vec::new()
     }
@@ -77,20 +77,20 @@ pub trait Config: Any + Debug + Send + Sync {
         numerics: &mut dyn Numerics<f32>,
     ) -> Result<Box<dyn Model<f32>>, LoadError>;
 
-    /// The same in f64.
+    /// Makes the model in f64.
     ///
     /// # Errors
-    /// As of [`Config::load_f32`].
+    /// They are those of [`Config::load_f32`].
     fn load_f64(
         &self,
         weights: &mut Source<'_>,
         numerics: &mut dyn Numerics<f64>,
     ) -> Result<Box<dyn Model<f64>>, LoadError>;
 
-    /// A copy.
+    /// Copies it.
     fn boxed(&self) -> Box<dyn Config>;
 
-    /// Token ids, where the model takes them.
+    /// Counts the token ids, if the model takes them.
     fn vocabulary(&self) -> Option<usize> {
         match self.takes() {
             Takes::Ids { vocabulary } => Some(vocabulary),
@@ -98,7 +98,7 @@ pub trait Config: Any + Debug + Send + Sync {
         }
     }
 
-    /// Whether a site is passed in a layer (`None`: outside the layers).
+    /// Says whether a site is passed in a layer (`None`: outside the layers).
     fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
         match (site.layers, layer) {
             (Layers::Outside, None) => true,
@@ -110,7 +110,7 @@ pub trait Config: Any + Debug + Send + Sync {
         }
     }
 
-    /// Every site with every layer that passes it (`None`: outside the layers), site by site.
+    /// Lists every site with every layer that passes it (`None`: outside the layers), site by site.
     fn places(&self) -> Vec<(&'static SiteInfo, Option<usize>)> {
         let layers = || (0..self.layers()).map(Some).chain([None]);
         let sites = self.path().sites().iter();
@@ -118,7 +118,7 @@ pub trait Config: Any + Debug + Send + Sync {
         places.filter(|(site, layer)| self.passes(site, *layer)).collect()
     }
 
-    /// Channels of a row (the last dimension) at a site; where a decision passes, how many are selected.
+    /// Counts the channels of a row (the last dimension) at a site, or what a decision selects.
     ///
     /// # Panics
     /// If the site is another path's.
@@ -127,7 +127,8 @@ pub trait Config: Any + Debug + Send + Sync {
         last.fixed(&|name| self.size(name))
     }
 
-    /// Channels of all that belongs to one token at a site: its rows of all streams or heads together.
+    /// Counts the channels of all that belongs to one token at a site: its rows of all streams or heads together. Divided by
+    /// [`Config::cols`] it is the number of these rows.
     ///
     /// # Panics
     /// If the site is another path's.
@@ -136,7 +137,7 @@ pub trait Config: Any + Debug + Send + Sync {
         dims.map(|dim| dim.fixed(&|name| self.size(name))).product()
     }
 
-    /// How many channels of a row, the last ones, RoPE has turned at a site; 0 where it is not applied.
+    /// Says how many channels of a row, the last ones, RoPE has turned at a site: 0 if it is not applied.
     ///
     /// # Panics
     /// If the site is another path's.
@@ -144,7 +145,7 @@ pub trait Config: Any + Debug + Send + Sync {
         site.turned.map_or(0, |dim| dim.fixed(&|name| self.size(name)))
     }
 
-    /// How many tokens add a row to the cache that a site goes to in a layer; `None` where none of them makes it grow.
+    /// Says how many tokens add a row to the cache that a site goes to in a layer: `None` if it does not grow.
     fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
         match site.cache?.growth {
             Growth::Token => Some(1),

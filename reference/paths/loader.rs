@@ -17,7 +17,7 @@ pub struct Loader<'a, T, W: ?Sized> {
     scalar: PhantomData<T>,
 }
 
-/// What `build` asks its loader for, in that order: the list of a model's tensors. The tensors that `build` is given have their
+/// Lists what `build` asks its loader for, in that order: the tensors of a model. The tensors that `build` is given have their
 /// shapes and no elements, so that a list takes no memory; [`Loader::scalars`] are zeros.
 pub fn asked<T: Real, R>(
     build: impl FnOnce(&mut Loader<'_, T, Source<'_>>) -> Result<R, LoadError>,
@@ -37,7 +37,7 @@ impl<'a, T: Real, W: Weights + ?Sized> Loader<'a, T, W>
 where
     Invalid: Into<W::Error>,
 {
-    /// Nothing stands before the names.
+    /// Loads from these weights, with nothing before the names.
     pub fn new(weights: &'a mut W) -> Self {
         Self {
             prefix: String::new(),
@@ -70,7 +70,7 @@ where
         Ok((name, values))
     }
 
-    /// A tensor of this shape.
+    /// Loads a tensor of this shape.
     ///
     /// # Errors
     /// Those of the weights, and another number of elements.
@@ -82,7 +82,7 @@ where
         })
     }
 
-    /// A table of numbers below `limit`, which is how many `what` there are.
+    /// Loads a table of numbers below `limit`, which is how many `what` there are.
     ///
     /// # Errors
     /// Those of the weights, another number of elements, and numbers from the limit on.
@@ -98,36 +98,36 @@ where
         }
     }
 
-    /// So many numbers, a tensor of one dimension.
+    /// Loads so many numbers, a tensor of one dimension.
     ///
     /// # Errors
-    /// As of [`Loader::tensor`].
+    /// They are those of [`Loader::tensor`].
     pub fn scalars<const N: usize>(&mut self, name: &str) -> Result<[T; N], W::Error> {
         let values = self.vector(name, N)?;
         Ok(std::array::from_fn(|at| values.get(at).copied().unwrap_or(T::ZERO)))
     }
 
-    /// A tensor of one dimension.
+    /// Loads a tensor of one dimension.
     ///
     /// # Errors
-    /// As of [`Loader::tensor`].
+    /// They are those of [`Loader::tensor`].
     pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<T>, W::Error> {
         Ok(self.tensor(name, &[len])?.data)
     }
 
-    /// A tensor `[outputs, inputs]` to multiply by.
+    /// Loads a tensor `[outputs, inputs]` to multiply by.
     ///
     /// # Errors
-    /// As of [`Loader::tensor`].
+    /// They are those of [`Loader::tensor`].
     pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
         let weight = self.tensor(name, &[outputs, inputs])?;
         Ok(Linear { weight })
     }
 
-    /// Several tensors `[outputs, inputs]`, one below the other.
+    /// Loads several tensors `[outputs, inputs]`, one below the other.
     ///
     /// # Errors
-    /// As of [`Loader::tensor`].
+    /// They are those of [`Loader::tensor`].
     pub fn below(&mut self, names: &[&str], outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
         let mut data = Vec::new();
         for name in names {
@@ -139,10 +139,10 @@ where
         })
     }
 
-    /// A stack `[count, outputs, inputs]` of them, one tensor in the file.
+    /// Loads a stack `[count, outputs, inputs]` of layers, one tensor in the file.
     ///
     /// # Errors
-    /// As of [`Loader::tensor`].
+    /// They are those of [`Loader::tensor`].
     pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Linear<T>>, W::Error> {
         let all = self.tensor(name, &[count, outputs, inputs])?;
         let one = |data: &[T]| Linear {

@@ -37,13 +37,13 @@ use crate::sites::Flow;
 
 /// A kind of model that the crate computes.
 pub trait Path: Sync {
-    /// The name of its module.
+    /// Gives the name of its module.
     fn name(&self) -> &'static str;
 
-    /// The families of checkpoints that it loads: `model_type` of their `config.json`.
+    /// Gives the families of checkpoints that it loads, by the `model_type` of their `config.json`.
     fn model_types(&self) -> &'static [&'static str];
 
-    /// Every site, in the order in which they are passed.
+    /// Gives every site, in the order in which they are passed.
     fn sites(&self) -> &'static [SiteInfo];
 
     /// Reads the text of a `config.json` of one of its model types, and checks it.
@@ -52,12 +52,12 @@ pub trait Path: Sync {
     /// What is missing, of another type, or does not fit together.
     fn config(&self, json: &str) -> Result<Box<dyn Config>, String>;
 
-    /// The site of that name.
+    /// Finds a site by its name.
     fn site(&self, name: &str) -> Option<&'static SiteInfo> {
         self.sites().iter().find(|site| site.name == name)
     }
 
-    /// The site of what a run gives.
+    /// Gives the site of what a run results in.
     ///
     /// # Panics
     /// If no site is one.
@@ -66,21 +66,21 @@ pub trait Path: Sync {
         output.unwrap_or_else(|| panic!("no site of '{}' is the output", self.name()))
     }
 
-    /// The site of the residual stream that leaves a layer, where there is one: its error is the error by layer.
+    /// Gives the site of the residual stream that leaves a layer, where there is one; its error is the error by layer.
     fn stream(&self) -> Option<&'static SiteInfo> {
         self.sites().iter().find(|site| site.flow == Flow::Leaves)
     }
 }
 
-/// Every path.
+/// This is the list of all paths.
 pub const PATHS: &[&dyn Path] = &[&deepseek_v4::DeepSeekV4, &swap_ffn::SwapFfn];
 
-/// The path of that name.
+/// Finds a path by its name.
 pub fn named(name: &str) -> Option<&'static dyn Path> {
     PATHS.iter().copied().find(|path| path.name() == name)
 }
 
-/// The path that loads checkpoints with this `config.json`.
+/// Finds the path that loads checkpoints with this `config.json`.
 ///
 /// # Errors
 /// A text that is no JSON object, and a `model_type` that no path loads: the message names it and those that are known.
@@ -88,10 +88,10 @@ pub fn find(json: &str) -> Result<&'static dyn Path, String> {
     find_in(PATHS, json)
 }
 
-/// The same among these paths.
+/// Finds it among these paths.
 ///
 /// # Errors
-/// As of [`find`].
+/// They are those of [`find`].
 pub fn find_in(paths: &[&'static dyn Path], json: &str) -> Result<&'static dyn Path, String> {
     #[derive(Deserialize)]
     struct Keys {
@@ -118,10 +118,10 @@ pub fn find_in(paths: &[&'static dyn Path], json: &str) -> Result<&'static dyn P
     })
 }
 
-/// The configuration in a `config.json`, by the path that loads such checkpoints.
+/// Reads a `config.json` by the path that loads such checkpoints.
 ///
 /// # Errors
-/// As of [`find`] and [`Path::config`].
+/// They are those of [`find`] and of [`Path::config`].
 pub fn read(json: &str) -> Result<Box<dyn Config>, String> {
     find(json)?.config(json)
 }

@@ -17,10 +17,10 @@ pub enum Input<'a, T> {
 }
 
 impl<'a, T> Input<'a, T> {
-    /// The token ids.
+    /// Gives the token ids.
     ///
     /// # Errors
-    /// Anything else.
+    /// It is something else.
     pub fn ids(self) -> Result<&'a [u32], String> {
         match self {
             Self::Ids(ids) => Ok(ids),
@@ -28,10 +28,10 @@ impl<'a, T> Input<'a, T> {
         }
     }
 
-    /// The vectors.
+    /// Gives the vectors.
     ///
     /// # Errors
-    /// Anything else.
+    /// It is something else.
     pub fn vectors(self) -> Result<&'a Tensor<T>, String> {
         match self {
             Self::Vectors(vectors) => Ok(vectors),
@@ -42,10 +42,10 @@ impl<'a, T> Input<'a, T> {
 
 /// A model with its weights.
 pub trait Model<T: Real>: Any + Send + Sync {
-    /// The configuration it was loaded with.
+    /// Gives the configuration it was loaded with.
     fn config(&self) -> &dyn Config;
 
-    /// The state before the first token. `start` has a tensor for each of [`Config::start`], in its order; that is none for
+    /// Makes the state before the first token. `start` has a tensor for each of [`Config::start`], in its order; that is none for
     /// most paths.
     ///
     /// # Errors
@@ -68,15 +68,15 @@ pub trait Model<T: Real>: Any + Send + Sync {
 /// What a sequence leaves behind for its next tokens. The methods `of` and `of_mut` of `dyn State` give it as the type that
 /// its path has for it.
 pub trait State<T: Real>: Any + Debug + Send + Sync {
-    /// Tokens seen.
+    /// Counts the tokens seen.
     fn tokens(&self) -> usize;
 
-    /// A copy.
+    /// Copies it.
     fn boxed(&self) -> Box<dyn State<T>>;
 }
 
 impl<T: Real> dyn State<T> {
-    /// The state as the type that its path has for it.
+    /// Gives the state as the type that its path has for it.
     ///
     /// # Errors
     /// A state of another path.
@@ -84,7 +84,7 @@ impl<T: Real> dyn State<T> {
         (self as &dyn Any).downcast_ref().ok_or_else(other)
     }
 
-    /// The same to be changed.
+    /// Gives it to be changed.
     ///
     /// # Errors
     /// A state of another path.

@@ -114,9 +114,11 @@ impl<T: Real> Model<T> for Tensors<T> {
                 pass(STATE, &mut state);
                 *values = state.data;
             } else {
-                (pass(KEYS, &mut k), pass(VALUES, &mut v));
+                pass(KEYS, &mut k);
+                pass(VALUES, &mut v);
                 for row in 0..ids.len() {
-                    (keys.extend(k.row(row)), values.extend(v.row(row)));
+                    keys.extend(k.row(row));
+                    values.extend(v.row(row));
                     let query = x.row(row).to_vec();
                     for (key, value) in keys.chunks_exact(width).zip(values.chunks_exact(width)) {
                         let p = dot(key, &query).sigmoid();
