@@ -57,20 +57,68 @@
 //!
 //! # Paths
 //!
+//! A *path* is a kind of model: [`PATHS`](paths::PATHS) lists those with sites, and all of them enter by the same door.
+//!
 //! | Path | Model | Input and output | State |
 //! |---|---|---|---|
 //! | [`paths::deepseek_v4`] | DeepSeek-V4, as `transformers` defines it | token ids → logits | [`State`](paths::deepseek_v4::State): KV caches, compressors; stored and restored as [`StateParts`](paths::deepseek_v4::StateParts) |
 //! | [`paths::swap_ffn`] | Swap-FFN: vectors exchanged with banks of memory | a vector of each sequence → its delta | [`State`](paths::swap_ffn::State): banks and maps, all public |
-//! | [`ops::linear_attention`] | gated delta rule, Kimi delta attention, lightning attention | q, k, v, decays, β → o | [`State`](ops::linear_attention::State): a pool of matrices |
-//! | [`ops::diagonal_ssm`] | a diagonal state-space model | u → y | a tensor |
 //!
-//! The first two are whole models with sites. The last two are operations with several forms of one recurrence each; other
-//! [operations](ops) are the parts that models are made of.
+//! This runs whatever model a folder has, without knowing which it is:
+//!
+#![cfg_attr(feature = "safetensors", doc = "```")]
+#![cfg_attr(not(feature = "safetensors"), doc = "```ignore")]
+//! use reference::paths::{self, Input, Model};
+//! use reference::weights::Safetensors;
+//! use reference::{Plain, Tensor};
+//!
+//! fn last(folder: &std::path::Path, ids: &[u32]) -> Result<Tensor<f32>, Box<dyn std::error::Error>> {
+//!     let config = paths::read(&std::fs::read_to_string(folder.join("config.json"))?)?;
+//!     let mut weights = Safetensors::open(folder)?;
+//!     let model: Box<dyn Model<f32>> = paths::load(&*config, &mut weights, &mut Plain)?;
+//!     let mut state = model.state(Vec::new())?;
+//!     let (prompt, next) = ids.split_at(ids.len() - 1);
+//!     model.run(&mut *state, Input::Ids(prompt), &mut Plain)?;
+//!     Ok(model.run(&mut *state, Input::Ids(next), &mut Plain)?)
+//! }
+//! # let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dsv4-small");
+//! # let folder = tempfile::tempdir()?;
+//! # std::fs::copy(fixture.join("config.json"), folder.path().join("config.json"))?;
+//! # std::fs::copy(fixture.join("weights.safetensors"), folder.path().join("model.safetensors"))?;
+//! # assert_eq!(last(folder.path(), &[3, 1, 4])?.shape, [1, 96]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Two modules of [`ops`] are no paths, but operations with several forms of one recurrence each:
+//! [`ops::linear_attention`] (gated delta rule, Kimi delta attention, lightning attention; its
+//! [`State`](ops::linear_attention::State) is a pool of matrices) and [`ops::diagonal_ssm`] (a diagonal state-space model).
+//! Other [operations](ops) are the parts that models are made of.
+//!
+//! # Add a path
+//!
+//! A path is one folder in `reference/paths` and one line in [`PATHS`](paths::PATHS):
+//!
+//! 1. `sites.rs` has the table of its sites, one in a row, written by [`sites!`]. A row says where the site stands
+//!    ([`layered`](SiteInfo::layered)), what passes there ([`choice`](SiteInfo::choice), [`watched`](SiteInfo::watched)), which
+//!    cache it goes to ([`cached`](SiteInfo::cached)), whether comparisons look at it ([`compared`](SiteInfo::compared)), and
+//!    which are the residual stream ([`enters`](SiteInfo::enters), [`leaves`](SiteInfo::leaves)) and the
+//!    [`output`](SiteInfo::output).
+//! 2. `config.rs` has a type that `serde` reads from `config.json`, with a check. It implements [`paths::Config`]; the macros
+//!    [`sizes!`] and [`loads!`] write what is alike for all.
+//! 3. `model.rs` has a type of its weights, generic over [`Real`], which a [`paths::Loader`] takes from
+//!    [`Weights`](paths::Weights), and a type of its state. They implement [`paths::Model`] and [`paths::State`]; a run calls
+//!    [`Numerics`] at every site of the table. [`paths::asked`] gives the list of tensors that the loader asks for.
+//! 4. `path.rs` has a unit type that implements [`paths::Path`].
+//! 5. `tests/paths/fixtures.rs` has a small model of it. Tests then hold every call to the table: its layers, its columns, its
+//!    kind, and that nothing is passed that is not listed. `tests/paths/tiny.rs` is a whole path of about a hundred lines, with
+//!    keys and values that are cached apart and a cache that is a state.
+//!
+//! The table in [`paths`] says how a path with other caches, inputs or families of checkpoints says so.
 //!
 //! # Where to read on
 //!
 //! 1. [`Tensor`] and [`Real`]: what is computed, and in what.
-//! 2. [`paths`]: [`Weights`](paths::Weights), and what models ask of it; the module `weights` (feature `safetensors`) reads files.
+//! 2. [`paths`]: how models are found, loaded and run; the module `weights` (feature `safetensors`) reads files.
 //! 3. [`Site`] and [`SiteInfo`]: the named places; each path lists its own in `SITES` and has their names in its module `sites`.
 //! 4. [`Numerics`]: what may happen there; [`Choice`] is what passes where a model decides.
 //! 5. [`Operations`]: how other code stands in for whole operations.
@@ -82,11 +130,13 @@ pub mod operations;
 pub mod ops;
 pub mod paths;
 pub mod real;
+pub mod sites;
 pub mod tensor;
 #[cfg(feature = "safetensors")]
 pub mod weights;
 
-pub use numerics::{Choice, Numerics, Plain, Role, Site, SiteInfo, SiteKind};
+pub use numerics::{Choice, Numerics, Plain};
 pub use operations::Operations;
 pub use real::Real;
+pub use sites::{Role, Site, SiteInfo, SiteKind};
 pub use tensor::Tensor;

@@ -1,5 +1,7 @@
 //! A dense row-major tensor.
 
+use crate::Real;
+
 /// Row-major values with their shape; the last dimension is contiguous.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor<T> {
@@ -54,38 +56,41 @@ impl<T: Copy> Tensor<T> {
         let cols = self.cols();
         &mut self.data[row * cols..(row + 1) * cols]
     }
-}
 
-// These are functions and not methods: what judges kernels is told by a digest of the type's methods among others.
-
-/// The same values in another scalar, rounded to nearest even.
-pub fn cast<T: crate::Real, U: crate::Real>(x: &Tensor<T>) -> Tensor<U> {
-    Tensor::new(x.shape.clone(), x.data.iter().map(|&x| U::from_f64(x.into())).collect())
-}
-
-/// Copies of what stands at these indices of the first dimension, in their order.
-///
-/// # Panics
-/// When an index does not exist.
-pub fn pick<T: Copy>(x: &Tensor<T>, indices: impl IntoIterator<Item = usize>) -> Tensor<T> {
-    let (mut picked, rest) = (0, &x.shape[1..]);
-    let size = rest.iter().product::<usize>();
-    let mut data = Vec::new();
-    for index in indices {
-        data.extend_from_slice(&x.data[index * size..(index + 1) * size]);
-        picked += 1;
+    /// Copies of what stands at these indices of the first dimension, in their order.
+    ///
+    /// # Panics
+    /// When an index does not exist.
+    #[must_use]
+    pub fn pick(&self, indices: impl IntoIterator<Item = usize>) -> Self {
+        let (mut picked, rest) = (0, &self.shape[1..]);
+        let size = rest.iter().product::<usize>();
+        let mut data = Vec::new();
+        for index in indices {
+            data.extend_from_slice(&self.data[index * size..(index + 1) * size]);
+            picked += 1;
+        }
+        Self::new([&[picked], rest].concat(), data)
     }
-    Tensor::new([&[picked], rest].concat(), data)
+
+    /// `[a, b, ..]` → `[b, a, ..]`.
+    ///
+    /// # Panics
+    /// When there are fewer than two dimensions.
+    #[must_use]
+    pub fn swapped(&self) -> Self {
+        let (a, b, rest) = (self.shape[0], self.shape[1], &self.shape[2..]);
+        let size = rest.iter().product::<usize>();
+        let pieces = (0..b).flat_map(|j| (0..a).map(move |i| i * b + j));
+        let data = pieces.flat_map(|piece| self.data[piece * size..(piece + 1) * size].iter().copied());
+        Self::new([&[b, a], rest].concat(), data.collect())
+    }
 }
 
-/// `[a, b, ..]` → `[b, a, ..]`.
-///
-/// # Panics
-/// When there are fewer than two dimensions.
-pub fn swap<T: Copy>(x: &Tensor<T>) -> Tensor<T> {
-    let (a, b, rest) = (x.shape[0], x.shape[1], &x.shape[2..]);
-    let size = rest.iter().product::<usize>();
-    let pieces = (0..b).flat_map(|j| (0..a).map(move |i| i * b + j));
-    let data = pieces.flat_map(|piece| x.data[piece * size..(piece + 1) * size].iter().copied());
-    Tensor::new([&[b, a], rest].concat(), data.collect())
+impl<T: Real> Tensor<T> {
+    /// The same values in another scalar, rounded to nearest even.
+    pub fn cast<U: Real>(&self) -> Tensor<U> {
+        let data = self.data.iter().map(|&x| U::from_f64(x.into()));
+        Tensor::new(self.shape.clone(), data.collect())
+    }
 }

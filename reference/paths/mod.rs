@@ -1,56 +1,127 @@
-//! One module for each model path, and what their models are made of: [`Weights`] gives the tensors that `Config::tensors` lists.
+//! Model paths: one folder here and one line in [`PATHS`] for each.
+//!
+//! A [`Path`] reads a configuration file to a [`Config`], which [`load`] makes a [`Model`] of with [`Weights`]; a model makes
+//! a [`State`] and runs [`Input`]s on it. All of these are objects, so that whoever runs models need not know which there
+//! are. What is special about a path is in its own module, with types of its own.
+//!
+//! # What a path may be
+//!
+//! | What | How a path says so |
+//! |---|---|
+//! | checkpoints of several families | [`Path::model_types`] lists all; [`Path::config`] brings their keys into one form, and [`Config::tensors`] has the names of the one that was read |
+//! | layers of several types | [`Config::layer_types`], as in `layer_types` of `config.json`; a site says which types have it |
+//! | one vector that is key and value | one site, [`Held::KeyValue`](crate::sites::Held::KeyValue) |
+//! | keys and values apart | two sites, [`Held::Key`](crate::sites::Held::Key) and [`Held::Value`](crate::sites::Held::Value) |
+//! | a cache that is a state, as of a delta rule | a site through which the state passes after each call, [`Growth::State`](crate::sites::Growth::State) |
+//! | weights that may be rounded | sites that are passed [at load](crate::sites::When::Load); a [`Loader`] passes them |
+//! | inputs that are no token ids | [`Input::Vectors`] |
+//! | a state that begins with numbers | [`Config::start`] |
 
-use std::fmt;
-
+#[macro_use]
+mod config;
 pub mod deepseek_v4;
+mod loader;
+mod model;
 pub mod swap_ffn;
+mod weights;
 
-/// A tensor a model is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorSpec {
-    /// As [`Weights`] is asked for it.
-    pub name: String,
-    /// Sizes of the dimensions, outermost first.
-    pub shape: Vec<usize>,
-    /// Whole numbers (a table of indices) rather than weights.
-    pub integer: bool,
-}
+pub use config::{Config, Takes};
+pub use loader::{Loader, asked};
+pub use model::{Input, Model, Scalar, State, load};
+pub use weights::{Invalid, LoadError, Source, TensorSpec, Weights};
 
-/// Where a model's tensors come from: `weights::Safetensors` (feature `safetensors`), or anything else that has them by name.
-pub trait Weights {
-    /// Why a tensor cannot be had.
-    type Error;
+use serde::Deserialize;
 
-    /// The tensor called `name`, row-major, of exactly this shape.
-    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Self::Error>;
+use crate::SiteInfo;
+use crate::sites::Flow;
 
-    /// The same for a table of indices.
-    fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Self::Error>;
-}
+/// A kind of model that the crate computes.
+pub trait Path: Sync {
+    /// Gives the name of its module.
+    fn name(&self) -> &'static str;
 
-/// Why a model cannot be made, although its tensors can be had. It turns into the error of [`Weights`]: into a `String`, a boxed
-/// error or that of the module `weights` it does so already.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Invalid {
-    /// What the configuration's `check` says.
-    Config(String),
-    /// A tensor has another number of elements than was asked for, or an index of nothing.
-    Tensor(String),
-}
+    /// Gives the families of checkpoints that it loads, by the `model_type` of their `config.json`.
+    fn model_types(&self) -> &'static [&'static str];
 
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(message) => write!(f, "the configuration: {message}"),
-            Self::Tensor(message) => f.write_str(message),
-        }
+    /// Gives every site, in the order in which they are passed.
+    fn sites(&self) -> &'static [SiteInfo];
+
+    /// Reads the text of a `config.json` of one of its model types, and checks it.
+    ///
+    /// # Errors
+    /// What is missing, of another type, or does not fit together.
+    fn config(&self, json: &str) -> Result<Box<dyn Config>, String>;
+
+    /// Finds a site by its name.
+    fn site(&self, name: &str) -> Option<&'static SiteInfo> {
+        self.sites().iter().find(|site| site.name == name)
+    }
+
+    /// Gives the site of what a run results in.
+    ///
+    /// # Panics
+    /// If no site is one.
+    fn output(&self) -> &'static SiteInfo {
+        let output = self.sites().iter().find(|site| site.flow == Flow::Output);
+        output.unwrap_or_else(|| panic!("no site of '{}' is the output", self.name()))
+    }
+
+    /// Gives the site of the residual stream that leaves a layer, where there is one; its error is the error by layer.
+    fn stream(&self) -> Option<&'static SiteInfo> {
+        self.sites().iter().find(|site| site.flow == Flow::Leaves)
     }
 }
 
-impl std::error::Error for Invalid {}
+/// This is the list of all paths.
+pub const PATHS: &[&dyn Path] = &[&deepseek_v4::DeepSeekV4, &swap_ffn::SwapFfn];
 
-impl From<Invalid> for String {
-    fn from(invalid: Invalid) -> Self {
-        invalid.to_string()
+/// Finds a path by its name.
+pub fn named(name: &str) -> Option<&'static dyn Path> {
+    PATHS.iter().copied().find(|path| path.name() == name)
+}
+
+/// Finds the path that loads checkpoints with this `config.json`.
+///
+/// # Errors
+/// A text that is no JSON object, and a `model_type` that no path loads: the message names it and those that are known.
+pub fn find(json: &str) -> Result<&'static dyn Path, String> {
+    find_in(PATHS, json)
+}
+
+/// Finds it among these paths.
+///
+/// # Errors
+/// They are those of [`find`].
+pub fn find_in(paths: &[&'static dyn Path], json: &str) -> Result<&'static dyn Path, String> {
+    #[derive(Deserialize)]
+    struct Keys {
+        model_type: Option<serde_json::Value>,
+        architectures: Option<serde_json::Value>,
     }
+    if !json.trim_start().starts_with('{') {
+        return Err("expected an object, as `config.json` of a checkpoint holds".into());
+    }
+    let keys: Keys = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let known = paths.iter().flat_map(|path| path.model_types());
+    let known: Vec<String> = known.map(|name| format!("'{name}'")).collect();
+    let known = known.join(", ");
+    let name = match &keys.model_type {
+        Some(serde_json::Value::String(name)) => name,
+        Some(other) => return Err(format!("model_type is {other}, expected one of {known}")),
+        None => return Err(format!("model_type is missing, expected one of {known}")),
+    };
+    let loads = |path: &&&'static dyn Path| path.model_types().contains(&name.as_str());
+    paths.iter().find(loads).copied().ok_or_else(|| {
+        let architecture = keys.architectures.as_ref().and_then(|names| names.get(0)?.as_str());
+        let architecture = architecture.map(|name| format!(" ({name})")).unwrap_or_default();
+        format!("model_type is '{name}'{architecture}, expected one of {known}")
+    })
+}
+
+/// Reads a `config.json` by the path that loads such checkpoints.
+///
+/// # Errors
+/// They are those of [`find`] and of [`Path::config`].
+pub fn read(json: &str) -> Result<Box<dyn Config>, String> {
+    find(json)?.config(json)
 }

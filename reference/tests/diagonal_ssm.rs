@@ -5,7 +5,6 @@ use std::f64::consts::TAU;
 use proptest::prelude::*;
 use reference::ops::diagonal_ssm::DiagonalSsm;
 use reference::ops::store::{Token, Unrounded};
-use reference::tensor::cast;
 use reference::{Real, Tensor};
 
 const U32: f64 = 1.0 / (1 << 24) as f64;
@@ -60,9 +59,9 @@ impl Case {
     }
 
     fn run<T: Real>(&self, form: Form) -> Result<Outcome<T>, String> {
-        let [a, b, c] = [&self.a, &self.b, &self.c].map(cast::<f64, T>);
+        let [a, b, c] = [&self.a, &self.b, &self.c].map(Tensor::cast::<T>);
         let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
-        let (u, mut state) = (cast(&self.u), cast(&self.state));
+        let (u, mut state) = (self.u.cast(), self.state.cast());
         let y = match form {
             Form::Recurrent => ssm.recurrent(&u, &mut state, &Unrounded),
             Form::Folded => ssm.folded(&u, &mut state, &Unrounded),
@@ -264,10 +263,10 @@ fn states_in_bf16() {
     for (regime, (least, most)) in REGIMES.into_iter().zip(bounds) {
         let case = long(regime);
         let want = case.run::<f64>(Form::Recurrent).expect("a good case").y;
-        let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(cast::<f64, f32>);
+        let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(Tensor::cast::<f32>);
         let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
         let store = |_: Token, state: &mut [f32], _: usize| state.iter_mut().for_each(|x| *x = bf16(*x));
-        let got = ssm.recurrent(&u, &mut cast(&case.state), &store).expect("a good case");
+        let got = ssm.recurrent(&u, &mut case.state.cast(), &store).expect("a good case");
         let error = median(&errors(&got, &want));
         println!("{}: {error:.1e}", regime.0);
         assert!((least..=most).contains(&error), "{}: {error:e}", regime.0);
@@ -278,7 +277,7 @@ fn states_in_bf16() {
 #[test]
 fn states_are_stored_step_by_step() {
     let case = Case::random(2, 3, 4, 1, |x, _| x);
-    let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(cast::<f64, f64>);
+    let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(Tensor::cast::<f64>);
     let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
     for folded in [false, true] {
         let calls = std::sync::Mutex::new(Vec::new());
@@ -289,7 +288,7 @@ fn states_are_stored_step_by_step() {
                 .push((at.sequence, at.head, at.token, state.len(), cols));
             state.fill(0.0);
         };
-        let mut state = cast(&case.state);
+        let mut state = case.state.cast();
         let y = if folded {
             ssm.folded(&u, &mut state, &store)
         } else {

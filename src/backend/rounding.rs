@@ -286,7 +286,7 @@ struct Place {
 fn places(config: &Config, sites: &[SiteInfo]) -> Vec<Place> {
     let mut places = Vec::new();
     for site in sites.iter().filter(|site| site.kind == SiteKind::Tensor) {
-        let layers: Vec<Option<usize>> = if site.in_layers {
+        let layers: Vec<Option<usize>> = if site.in_layers() {
             (0..config.num_hidden_layers).map(Some).collect()
         } else {
             vec![None]

@@ -229,15 +229,15 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
 /// The sites of a path, with what stands before every name, and before those in layers besides.
 fn sites([path, layers]: [&'static str; 2], sites: &'static [SiteInfo]) -> impl Iterator<Item = (String, String)> {
     sites.iter().map(move |site| {
-        let prefix = if site.in_layers { layers } else { "" };
+        let prefix = if site.in_layers() { layers } else { "" };
         let kind = match site.kind {
             SiteKind::Tensor => "",
-            SiteKind::Choice => " (a decision)",
+            SiteKind::Choice(_) => " (a decision)",
             SiteKind::Watch => " (watched only)",
         };
         (
             format!("{path}{prefix}{}", site.name),
-            format!("{} {}{kind}", site.shape, site.doc),
+            format!("{} {}{kind}", site.shape(), site.doc),
         )
     })
 }

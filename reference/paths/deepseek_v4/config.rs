@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::Model;
 use crate::ops::rope::{Yarn, frequencies};
-use crate::paths::TensorSpec;
+use crate::paths::{TensorSpec, asked};
 
 /// Which keys a layer attends to besides its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -275,83 +276,8 @@ impl Config {
         frequencies(self.qk_rope_head_dim, rope.rope_theta, yarn)
     }
 
-    /// Every tensor of the model, with `transformers`' names.
+    /// Every tensor of the model, with `transformers`' names: what [`Model::load`] takes.
     pub fn tensors(&self) -> Vec<TensorSpec> {
-        let (hidden, dim, streams) = (self.hidden_size, self.head_dim, self.hc_mult);
-        let mut specs = Vec::new();
-        let mut add = |name: String, shape: &[usize], integer: bool| {
-            specs.push(TensorSpec {
-                name,
-                shape: shape.to_vec(),
-                integer,
-            });
-        };
-        add("model.embed_tokens.weight".into(), &[self.vocab_size, hidden], false);
-        for layer in 0..self.num_hidden_layers {
-            let mut float = |name: &str, shape: &[usize]| add(format!("model.layers.{layer}.{name}"), shape, false);
-            let mixes = 2 * streams + streams * streams;
-            for hc in ["attn_hc", "ffn_hc"] {
-                float(&format!("{hc}.fn"), &[mixes, streams * hidden]);
-                float(&format!("{hc}.base"), &[mixes]);
-                float(&format!("{hc}.scale"), &[3]);
-            }
-            float("input_layernorm.weight", &[hidden]);
-            float("post_attention_layernorm.weight", &[hidden]);
-            let heads = self.num_attention_heads * dim;
-            float("self_attn.q_a_proj.weight", &[self.q_lora_rank, hidden]);
-            float("self_attn.q_a_norm.weight", &[self.q_lora_rank]);
-            float("self_attn.q_b_proj.weight", &[heads, self.q_lora_rank]);
-            float("self_attn.kv_proj.weight", &[dim, hidden]);
-            float("self_attn.kv_norm.weight", &[dim]);
-            float(
-                "self_attn.o_a_proj.weight",
-                &[self.o_groups * self.o_lora_rank, heads / self.o_groups],
-            );
-            float("self_attn.o_b_proj.weight", &[hidden, self.o_groups * self.o_lora_rank]);
-            float("self_attn.sinks", &[self.num_attention_heads]);
-            if let Some(rate) = self.compress_rate(layer) {
-                let sparse = self.layer_types[layer] == LayerType::Sparse;
-                let mut compressor = |prefix: &str, dim: usize| {
-                    let width = if sparse { 2 * dim } else { dim };
-                    float(&format!("{prefix}.kv_proj.weight"), &[width, hidden]);
-                    float(&format!("{prefix}.gate_proj.weight"), &[width, hidden]);
-                    float(&format!("{prefix}.position_bias"), &[rate, width]);
-                    float(&format!("{prefix}.kv_norm.weight"), &[dim]);
-                };
-                compressor("self_attn.compressor", dim);
-                if sparse {
-                    let prefix = "self_attn.compressor.indexer";
-                    compressor(prefix, self.index_head_dim);
-                    float(
-                        &format!("{prefix}.q_b_proj.weight"),
-                        &[self.index_n_heads * self.index_head_dim, self.q_lora_rank],
-                    );
-                    float(
-                        &format!("{prefix}.scorer.weights_proj.weight"),
-                        &[self.index_n_heads, hidden],
-                    );
-                }
-            }
-            let (experts, inner) = (self.n_routed_experts, self.moe_intermediate_size);
-            float("mlp.gate.weight", &[experts, hidden]);
-            float("mlp.experts.gate_up_proj", &[experts, 2 * inner, hidden]);
-            float("mlp.experts.down_proj", &[experts, hidden, inner]);
-            float("mlp.shared_experts.gate_proj.weight", &[inner, hidden]);
-            float("mlp.shared_experts.up_proj.weight", &[inner, hidden]);
-            float("mlp.shared_experts.down_proj.weight", &[hidden, inner]);
-            match self.mlp_layer_types[layer] {
-                RouterType::Learned => float("mlp.gate.e_score_correction_bias", &[experts]),
-                RouterType::Hash => {
-                    let name = format!("model.layers.{layer}.mlp.gate.tid2eid");
-                    add(name, &[self.vocab_size, self.num_experts_per_tok], true);
-                }
-            }
-        }
-        add("model.hc_head.hc_fn".into(), &[streams, streams * hidden], false);
-        add("model.hc_head.hc_base".into(), &[streams], false);
-        add("model.hc_head.hc_scale".into(), &[1], false);
-        add("model.norm.weight".into(), &[hidden], false);
-        add("lm_head.weight".into(), &[self.vocab_size, hidden], false);
-        specs
+        asked::<f32, _>(|load| Model::of_parts(self.clone(), load))
     }
 }

@@ -70,12 +70,7 @@ pub(super) struct Context<'a, T: Real> {
 
 impl<T: Real> Context<'_, T> {
     fn at(&self, name: &'static str, first_row: usize) -> Site {
-        Site {
-            layer: Some(self.layer),
-            name,
-            role: Role::Both,
-            first_row,
-        }
+        Site::new(Some(self.layer), name).from_row(first_row)
     }
 
     fn rmsnorm(&self, x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
@@ -99,20 +94,8 @@ impl<T: Real> Context<'_, T> {
             return None;
         }
         let mut values = keys.clone();
-        self.numerics.site(
-            &Site {
-                role: Role::Key,
-                ..site
-            },
-            keys,
-        );
-        self.numerics.site(
-            &Site {
-                role: Role::Value,
-                ..site
-            },
-            &mut values,
-        );
+        self.numerics.site(&site.read_as(Role::Key), keys);
+        self.numerics.site(&site.read_as(Role::Value), &mut values);
         Some(values)
     }
 }

@@ -7,11 +7,14 @@ mod config;
 mod layer;
 mod model;
 mod parts;
+mod path;
 pub mod sites;
 mod state;
 
+pub use crate::paths::Scalar;
 pub use config::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
-pub use model::{Model, Scalar};
+pub use model::Model;
 pub use parts::{CacheParts, CompressedParts, LayerParts, StateParts};
+pub use path::DeepSeekV4;
 pub use sites::SITES;
 pub use state::{Cache, Compressed, LayerState, State};

@@ -1,183 +1,76 @@
 //! The named places of the path.
 
-use super::config::{Config, LayerType, RouterType};
-use crate::{SiteInfo, SiteKind};
+use super::config::Config;
+use crate::SiteInfo;
+use crate::paths::Config as _;
+use crate::sites::Growth::{Entry, Window};
+use crate::sites::Held::{Index, KeyValue};
+use crate::sites::{Decision, Dim};
 
-/// Residual streams that enter the layer, `[T, hc_mult, hidden_size]`.
-pub const INPUT: &str = "input";
-/// Attention's input, mixed from the streams and normed, `[T, hidden_size]`.
-pub const ATTENTION_INPUT: &str = "attention.input";
-/// Queries after norm and RoPE, `[T, num_attention_heads, head_dim]`.
-pub const QUERY: &str = "attention.query";
-/// KV vectors of the window cache, after norm and RoPE, `[T, head_dim]`.
-pub const WINDOW: &str = "attention.kv.window";
-/// New entries of the compressed KV cache, after norm and RoPE, `[n, head_dim]`.
-pub const COMPRESSED: &str = "attention.kv.compressed";
-/// Indexer queries after RoPE, `[T, index_n_heads, index_head_dim]`.
-pub const INDEX_QUERY: &str = "attention.indexer.query";
-/// New indexer keys, after norm and RoPE, `[n, index_head_dim]`.
-pub const INDEX_KEY: &str = "attention.indexer.key";
-/// Entries the indexer selects, a choice `[T, index_topk]`.
-pub const TOPK: &str = "attention.indexer.topk";
-/// Attention probability of each selected entry, mean over heads, `[T, index_topk]`; watched only.
-pub const MASS: &str = "attention.indexer.mass";
-/// Attention's result by head, RoPE undone, `[T, num_attention_heads, head_dim]`.
-pub const HEADS: &str = "attention.heads";
-/// Attention's output after its projections, `[T, hidden_size]`.
-pub const ATTENTION_OUTPUT: &str = "attention.output";
-/// The experts' input, mixed from the streams and normed, `[T, hidden_size]`.
-pub const MOE_INPUT: &str = "moe.input";
-/// Experts a learned router selects, a choice `[T, num_experts_per_tok]`.
-pub const ROUTER: &str = "moe.router";
-/// The shared expert's two projections, before the activation, `[T, 2 · moe_intermediate_size]`; watched only.
-pub const GATE_UP: &str = "moe.gate_up";
-/// Sum of the experts, `[T, hidden_size]`.
-pub const MOE_OUTPUT: &str = "moe.output";
-/// Residual streams that leave the layer, `[T, hc_mult, hidden_size]`.
-pub const OUTPUT: &str = "output";
-/// Logits, `[T, vocab_size]`.
-pub const LOGITS: &str = "logits";
+/// How many of the last channels RoPE has turned.
+const ROPE: Dim = Dim::Size("qk_rope_head_dim");
+/// Types of layers, as `config.json` names them: those with a compressor, those with an indexer, and those whose router is
+/// learned.
+const COMPRESSES: &[&str] = &["compressed_sparse_attention", "heavily_compressed_attention"];
+const INDEXES: &[&str] = &["compressed_sparse_attention"];
+const ROUTES: &[&str] = &["moe"];
+const INDEXED: Decision = Decision::TopK {
+    query: INDEX_QUERY,
+    key: INDEX_KEY,
+    mass: Some(MASS),
+};
 
-const fn layered(name: &'static str, kind: SiteKind, shape: &'static str, doc: &'static str) -> SiteInfo {
-    SiteInfo {
-        name,
-        in_layers: true,
-        kind,
-        shape,
-        doc,
-    }
+crate::sites! { pub SITES =
+    INPUT: "input" [T, hc_mult, hidden_size] "residual streams that enter the layer" .layered().enters();
+    ATTENTION_INPUT: "attention.input" [T, hidden_size] "attention's input, mixed from the streams and normed"
+        .layered();
+    QUERY: "attention.query" [T, num_attention_heads, head_dim] "queries after norm and RoPE" .layered().turned(ROPE);
+    WINDOW: "attention.kv.window" [T, head_dim] "KV vectors of the window cache, after norm and RoPE"
+        .layered().cached(Window, KeyValue).turned(ROPE).compared();
+    COMPRESSED: "attention.kv.compressed" [n, head_dim] "new entries of the compressed KV cache, after norm and RoPE"
+        .layered_if(COMPRESSES).cached(Entry, KeyValue).turned(ROPE).compared();
+    INDEX_QUERY: "attention.indexer.query" [T, index_n_heads, index_head_dim] "indexer queries after RoPE"
+        .layered_if(INDEXES).turned(ROPE);
+    INDEX_KEY: "attention.indexer.key" [n, index_head_dim] "new indexer keys, after norm and RoPE"
+        .layered_if(INDEXES).cached(Entry, Index).turned(ROPE);
+    TOPK: "attention.indexer.topk" [T, index_topk] "entries the indexer selects" .layered_if(INDEXES).choice(INDEXED);
+    MASS: "attention.indexer.mass" [T, index_topk] "attention probability of each selected entry, mean over heads"
+        .layered_if(INDEXES).watched();
+    HEADS: "attention.heads" [T, num_attention_heads, head_dim] "attention's result by head, RoPE undone" .layered();
+    ATTENTION_OUTPUT: "attention.output" [T, hidden_size] "attention's output after its projections"
+        .layered().compared();
+    MOE_INPUT: "moe.input" [T, hidden_size] "the experts' input, mixed from the streams and normed" .layered();
+    ROUTER: "moe.router" [T, num_experts_per_tok] "experts a learned router selects"
+        .layered_if(ROUTES).choice(Decision::Router);
+    GATE_UP: "moe.gate_up" [T, 2 * moe_intermediate_size] "the shared expert's two projections, before the activation"
+        .layered().watched();
+    MOE_OUTPUT: "moe.output" [T, hidden_size] "sum of the experts" .layered();
+    OUTPUT: "output" [T, hc_mult, hidden_size] "residual streams that leave the layer" .layered().leaves().compared();
+    LOGITS: "logits" [T, vocab_size] "logits" .output();
 }
 
-/// Every site of the path, in the order it is passed.
-pub const SITES: &[SiteInfo] = &[
-    layered(
-        INPUT,
-        SiteKind::Tensor,
-        "[T, hc_mult, hidden_size]",
-        "residual streams that enter the layer",
-    ),
-    layered(
-        ATTENTION_INPUT,
-        SiteKind::Tensor,
-        "[T, hidden_size]",
-        "attention's input, mixed from the streams and normed",
-    ),
-    layered(
-        QUERY,
-        SiteKind::Tensor,
-        "[T, num_attention_heads, head_dim]",
-        "queries after norm and RoPE",
-    ),
-    layered(
-        WINDOW,
-        SiteKind::Tensor,
-        "[T, head_dim]",
-        "KV vectors of the window cache, after norm and RoPE",
-    ),
-    layered(
-        COMPRESSED,
-        SiteKind::Tensor,
-        "[n, head_dim]",
-        "new entries of the compressed KV cache, after norm and RoPE",
-    ),
-    layered(
-        INDEX_QUERY,
-        SiteKind::Tensor,
-        "[T, index_n_heads, index_head_dim]",
-        "indexer queries after RoPE",
-    ),
-    layered(
-        INDEX_KEY,
-        SiteKind::Tensor,
-        "[n, index_head_dim]",
-        "new indexer keys, after norm and RoPE",
-    ),
-    layered(TOPK, SiteKind::Choice, "[T, index_topk]", "entries the indexer selects"),
-    layered(
-        MASS,
-        SiteKind::Watch,
-        "[T, index_topk]",
-        "attention probability of each selected entry, mean over heads",
-    ),
-    layered(
-        HEADS,
-        SiteKind::Tensor,
-        "[T, num_attention_heads, head_dim]",
-        "attention's result by head, RoPE undone",
-    ),
-    layered(
-        ATTENTION_OUTPUT,
-        SiteKind::Tensor,
-        "[T, hidden_size]",
-        "attention's output after its projections",
-    ),
-    layered(
-        MOE_INPUT,
-        SiteKind::Tensor,
-        "[T, hidden_size]",
-        "the experts' input, mixed from the streams and normed",
-    ),
-    layered(
-        ROUTER,
-        SiteKind::Choice,
-        "[T, num_experts_per_tok]",
-        "experts a learned router selects",
-    ),
-    layered(
-        GATE_UP,
-        SiteKind::Watch,
-        "[T, 2 · moe_intermediate_size]",
-        "the shared expert's two projections, before the activation",
-    ),
-    layered(MOE_OUTPUT, SiteKind::Tensor, "[T, hidden_size]", "sum of the experts"),
-    layered(
-        OUTPUT,
-        SiteKind::Tensor,
-        "[T, hc_mult, hidden_size]",
-        "residual streams that leave the layer",
-    ),
-    SiteInfo {
-        name: LOGITS,
-        in_layers: false,
-        kind: SiteKind::Tensor,
-        shape: "[T, vocab_size]",
-        doc: "logits",
-    },
-];
+/// The site of that name.
+fn named(name: &str) -> &'static SiteInfo {
+    let site = SITES.iter().find(|site| site.name == name);
+    site.unwrap_or_else(|| panic!("'{name}' is no site of DeepSeek-V4"))
+}
 
 impl Config {
     /// Whether a site is passed in a layer (`None`: outside the layers).
+    ///
+    /// # Panics
+    /// If there is no such site, here and in the next two.
     pub fn has_site(&self, layer: Option<usize>, name: &str) -> bool {
-        let Some(layer) = layer else { return name == LOGITS };
-        match name {
-            LOGITS => false,
-            COMPRESSED => self.layer_types[layer] != LayerType::Sliding,
-            INDEX_QUERY | INDEX_KEY | TOPK | MASS => self.layer_types[layer] == LayerType::Sparse,
-            ROUTER => self.mlp_layer_types[layer] == RouterType::Learned,
-            _ => true,
-        }
+        self.passes(named(name), layer)
     }
 
-    /// Channels of a row (the last dimension) at a site that passes a tensor.
+    /// Channels of a row (the last dimension) at a site.
     pub fn site_cols(&self, name: &str) -> usize {
-        match name {
-            QUERY | WINDOW | COMPRESSED | HEADS => self.head_dim,
-            INDEX_QUERY | INDEX_KEY => self.index_head_dim,
-            MASS => self.index_topk,
-            GATE_UP => 2 * self.moe_intermediate_size,
-            LOGITS => self.vocab_size,
-            _ => self.hidden_size,
-        }
+        self.cols(named(name))
     }
 
-    /// Channels of all that belongs to one token at such a site: its rows of all streams or heads together.
+    /// Channels of all that belongs to one token at a site: its rows of all streams or heads together.
     pub fn token_cols(&self, name: &str) -> usize {
-        let rows = match name {
-            INPUT | OUTPUT => self.hc_mult,
-            QUERY | HEADS => self.num_attention_heads,
-            INDEX_QUERY => self.index_n_heads,
-            _ => 1,
-        };
-        rows * self.site_cols(name)
+        self.cols_of_token(named(name))
     }
 }

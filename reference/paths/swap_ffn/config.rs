@@ -1,10 +1,13 @@
 //! Sizes, and the readings of what the definition leaves open.
 
+use serde::Deserialize;
+
 use super::lanes::LaneRule;
 
 /// On what gate and bank are decided. The two agree in exact arithmetic, and not where probabilities are rounded: in bf16 the
 /// sigmoid is above ½ only of logits above 2^-7, and a softmax has ties that its logits have not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DecisionRule {
     /// l > 0, the largest q.
     Logits,
@@ -14,7 +17,8 @@ pub enum DecisionRule {
 
 /// How the router's logits are computed. Nothing but the logits reads z = W_r n, so its products fold into one vector for
 /// each logit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RouterForm {
     /// One dot product with x for each logit, times the inverse RMS.
     Folded,
@@ -22,8 +26,10 @@ pub enum RouterForm {
     Unfolded,
 }
 
-/// Names of sizes are those of the source that defines the path.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Names of sizes are those of the source that defines the path. Those that `config.json` does not have are as in
+/// [`Config::STANDARD`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct Config {
     /// Channels of a token and of a core.
     pub d_model: usize,
@@ -55,6 +61,12 @@ pub struct Config {
     pub router: RouterForm,
     /// Whether silu stands before the decoder.
     pub collapse_silu: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::STANDARD
+    }
 }
 
 impl Config {

@@ -1,6 +1,6 @@
 //! How the parts of the path meet the seam.
 
-use crate::{Choice, Numerics, Real, Role, Site, Tensor};
+use crate::{Choice, Numerics, Real, Site, Tensor};
 
 /// Where a call is, and who is called at the sites.
 pub(super) struct Context<'a, T: Real> {
@@ -15,12 +15,7 @@ impl<'a, T: Real> Context<'a, T> {
     }
 
     fn at(&self, name: &'static str) -> Site {
-        Site {
-            layer: self.event,
-            name,
-            role: Role::Both,
-            first_row: self.token,
-        }
+        Site::new(self.event, name).from_row(self.token)
     }
 
     pub fn rmsnorm(&self, x: &mut Tensor<T>, weight: &[T], eps: T) {

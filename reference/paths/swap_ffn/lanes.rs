@@ -1,5 +1,7 @@
 //! Maps: where the four banks of a core are. Lane i, bits 2i and 2i+1 of a byte, holds the number of a bank.
 
+use serde::Deserialize;
+
 /// Banks of a core, and lanes of a map.
 pub const BANKS: usize = 4;
 
@@ -7,7 +9,8 @@ pub const BANKS: usize = 4;
 pub const IDENTITY: u8 = 0xE4;
 
 /// What an exchange with the bank in lane s does to the map. The first two put that bank in lane 0 and keep a permutation one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LaneRule {
     /// Lanes 0 and s change places.
     Transposition,

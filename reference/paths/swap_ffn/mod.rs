@@ -12,6 +12,7 @@ mod lanes;
 mod model;
 mod parameters;
 mod parts;
+mod path;
 mod router;
 pub mod sites;
 mod state;
@@ -21,6 +22,7 @@ pub use lanes::{BANKS, IDENTITY, LaneRule, decode, is_permutation, pack};
 pub use model::{Model, Output};
 pub use parameters::Initial;
 pub use parts::{Collapse, Ffn, Film};
+pub use path::SwapFfn;
 pub use router::{Decisions, Router};
 pub use sites::SITES;
 pub use state::State;
@@ -30,7 +32,7 @@ pub use state::State;
 ///
 /// # Errors
 /// What [`Config::check`] finds, and errors of `weights`.
-pub fn load<T: crate::Real, W: crate::paths::Weights>(
+pub fn load<T: crate::Real, W: crate::paths::Weights + ?Sized>(
     config: Config,
     weights: &mut W,
     numerics: &mut dyn crate::Numerics<T>,
@@ -41,5 +43,5 @@ where
     config
         .check()
         .map_err(|message| crate::paths::Invalid::Config(message).into())?;
-    Model::load(config, weights, numerics)
+    Model::of_weights(config, weights, numerics)
 }

@@ -9,8 +9,9 @@ use super::router::{Decisions, Router, softmax_of_columns};
 use super::sites::*;
 use super::state::State;
 use crate::ops::linear::Linear;
-use crate::paths::Weights;
-use crate::{Numerics, Real, Role, Site, Tensor};
+use crate::paths::weights::Kept;
+use crate::paths::{Invalid, Loader, Weights};
+use crate::{Numerics, Real, Site, Tensor};
 
 /// A model with its weights.
 #[derive(Clone, Debug)]
@@ -100,12 +101,31 @@ impl<T: Real> Model<T> {
     /// Those of `weights`.
     ///
     /// # Panics
-    /// When the configuration was not checked; [`load`](super::load) checks it.
+    /// When the configuration was not checked, and when a tensor has another number of elements than was asked for;
+    /// [`load`](super::load) gives errors for these.
     pub fn load<W: Weights>(config: Config, weights: &mut W, numerics: &mut dyn Numerics<T>) -> Result<Self, W::Error> {
+        let mut kept = Kept { weights, error: None };
+        Self::of_weights(config, &mut kept, numerics).map_err(|error| match (error, kept.error) {
+            (_, Some(error)) => error,
+            (error, None) => panic!("{error:?}"),
+        })
+    }
+
+    pub(super) fn of_weights<W: Weights + ?Sized>(
+        config: Config,
+        weights: &mut W,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Self, W::Error>
+    where
+        Invalid: Into<W::Error>,
+    {
         let (cores, width, inner) = (config.core_count, config.d_model, config.d_ff);
         let (routed, embed) = (config.d_router, config.d_embed);
         let (ways, rank) = (config.collapse_k, config.collapse_r);
-        let mut load = Loader { weights, numerics };
+        let mut load = Parameters {
+            load: Loader::new(weights),
+            numerics,
+        };
         let embedding = load.tensor(EMBED, &[cores, embed])?;
         let mut film = |names: [&'static str; 2], outputs: usize| load.affine(names, &embedding, outputs);
         let mut scale = film([SCALE_WEIGHT, SCALE_BIAS], width)?;
@@ -310,34 +330,29 @@ impl<T: Real> Model<T> {
     }
 }
 
-/// Fetches tensors, and passes them at their sites.
-struct Loader<'a, T: Real, W> {
-    weights: &'a mut W,
+/// Takes the tensors of sites, and passes them there.
+struct Parameters<'a, T: Real, W: ?Sized> {
+    load: Loader<'a, T, W>,
     numerics: &'a mut dyn Numerics<T>,
 }
 
-impl<T: Real, W: Weights> Loader<'_, T, W> {
+impl<T: Real, W: Weights + ?Sized> Parameters<'_, T, W>
+where
+    Invalid: Into<W::Error>,
+{
     fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
-        let site = Site {
-            layer: None,
-            name,
-            role: Role::Both,
-            first_row: 0,
-        };
-        self.numerics.site(&site, tensor);
+        self.numerics.site(&Site::new(None, name), tensor);
     }
 
     fn tensor(&mut self, site: &'static str, shape: &[usize]) -> Result<Tensor<T>, W::Error> {
-        let values = self.weights.floats(tensor_name(site), shape)?.into_iter();
-        let mut tensor = Tensor::new(shape, values.map(|x| T::from_f64(x.into())).collect());
+        let mut tensor = self.load.tensor(tensor_name(site), shape)?;
         self.pass(site, &mut tensor);
         Ok(tensor)
     }
 
     fn linear(&mut self, site: &'static str, outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
-        Ok(Linear {
-            weight: self.tensor(site, &[outputs, inputs])?,
-        })
+        let weight = self.tensor(site, &[outputs, inputs])?;
+        Ok(Linear { weight })
     }
 
     /// x Wᵀ + b, W and b at these sites.

@@ -37,7 +37,7 @@ fn norms() {
         check(layer, "self_attn.kv_proj.out", "self_attn.kv_norm");
         let mut heads = activation(layer, "self_attn.q_b_proj.out").clone();
         heads.shape = vec![PREFILL, 4, 32];
-        let want = swap(activation(layer, "self_attn.q_b_norm.out"));
+        let want = activation(layer, "self_attn.q_b_norm.out").swapped();
         agrees(
             &format!("layer {layer} query norm"),
             &normed(&heads, None).data,
@@ -133,13 +133,20 @@ fn rope_of_every_layer() {
             rope.apply(&mut x, heads, |row| row * rate, inverse);
             agrees(&format!("layer {layer} {what}"), &x.data, want);
         };
-        let queries = swap(activation(layer, "self_attn.q_b_norm.out"));
-        check("query", queries, 4, 1, false, &swap(inside(layer, "attn.q")).data);
+        let queries = activation(layer, "self_attn.q_b_norm.out").swapped();
+        check("query", queries, 4, 1, false, &inside(layer, "attn.q").swapped().data);
         let kv = activation(layer, "self_attn.kv_norm.out").clone();
         let want = &inside(layer, "attn.kv").data[..PREFILL * 32];
         check("kv", kv, 1, 1, false, want);
         let heads = inside(layer, "attn.out_rotated").clone();
-        check("inverse", heads, 4, 1, true, &swap(inside(layer, "attn.heads")).data);
+        check(
+            "inverse",
+            heads,
+            4,
+            1,
+            true,
+            &inside(layer, "attn.heads").swapped().data,
+        );
         let Some(rate) = SMALL.config.compress_rate(layer) else {
             continue;
         };
@@ -151,7 +158,7 @@ fn rope_of_every_layer() {
             check("index keys", keys, 1, rate, false, &inside(layer, "index_keys").data);
             let mut queries = activation(layer, &format!("{INDEX}.q_b_proj.out")).clone();
             queries.shape = vec![PREFILL, 16, 16];
-            let want = swap(inside(layer, "index_queries"));
+            let want = inside(layer, "index_queries").swapped();
             check("index queries", queries, 16, 1, false, &want.data);
         }
     }
@@ -218,7 +225,7 @@ pub fn attention(
     window: impl Fn(usize, usize) -> bool,
     entry: impl Fn(usize, usize) -> bool,
 ) -> (Vec<f32>, Vec<f32>) {
-    let queries = swap(inside(layer, "attn.q"));
+    let queries = inside(layer, "attn.q").swapped();
     let (recent, entries) = inside(layer, "attn.kv").data.split_at(PREFILL * 32);
     let parts = [recent, entries].map(|rows| KeyRows {
         keys: rows,
@@ -252,9 +259,9 @@ fn attention_probabilities_and_heads() {
         let width = p.len() / (PREFILL * 4);
         let p = Tensor::new([PREFILL, 4, width], p);
         let want = inside(layer, "attn.probs_without_sink");
-        agrees(&format!("layer {layer} probabilities"), &swap(&p).data, &want.data);
+        agrees(&format!("layer {layer} probabilities"), &p.swapped().data, &want.data);
         assert!(
-            swap(&p)
+            p.swapped()
                 .data
                 .iter()
                 .zip(&want.data)
@@ -283,7 +290,7 @@ fn compressors() {
 #[test]
 fn indexer_scores_and_top_k() {
     for layer in SMALL.layers_of(LayerType::Sparse) {
-        let queries = swap(inside(layer, "index_queries"));
+        let queries = inside(layer, "index_queries").swapped();
         let mut weights = activation(layer, &format!("{INDEX}.scorer.weights_proj.out")).clone();
         weights.data.iter_mut().for_each(|a| *a *= 1.0 / 16.0); // 16 heads of 16 channels: (16·16)^-½
         let keys = &inside(layer, "index_keys").data;

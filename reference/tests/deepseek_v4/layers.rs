@@ -12,19 +12,19 @@ fn dump(site: &Site) -> Option<Tensor<f32>> {
     Some(match site.name {
         "input" => streams(layer),
         "attention.input" => activation(layer, "input_layernorm.out").clone(),
-        "attention.query" => swap(inside(layer, "attn.q")),
+        "attention.query" => inside(layer, "attn.q").swapped(),
         "attention.kv.window" => Tensor::new([PREFILL, 32], inside(layer, "attn.kv").data[..PREFILL * 32].to_vec()),
         "attention.kv.compressed" => {
             let entries = activation(layer, "self_attn.compressor.out.0");
             Tensor::new([entries.rows(), entries.cols()], entries.data.clone())
         }
-        "attention.indexer.query" => swap(inside(layer, "index_queries")),
+        "attention.indexer.query" => inside(layer, "index_queries").swapped(),
         "attention.indexer.key" => {
             let keys = inside(layer, "index_keys");
             Tensor::new([keys.rows(), keys.cols()], keys.data.clone())
         }
         "attention.indexer.mass" => mass(layer),
-        "attention.heads" => swap(inside(layer, "attn.heads")),
+        "attention.heads" => inside(layer, "attn.heads").swapped(),
         "attention.output" => activation(layer, "self_attn.out.0").clone(),
         "moe.input" => activation(layer, "post_attention_layernorm.out").clone(),
         "moe.output" => activation(layer, "mlp.out").clone(),
@@ -67,7 +67,7 @@ fn candidates<'a>(got: &'a Tensor<f32>, want: &'a Tensor<f32>) -> impl Iterator<
 /// Probability of each selected entry, mean over heads, from the oracle's probabilities.
 fn mass(layer: usize) -> Tensor<f32> {
     let selected = activation(layer, "self_attn.compressor.indexer.out");
-    let p = swap(inside(layer, "attn.probs_without_sink"));
+    let p = inside(layer, "attn.probs_without_sink").swapped();
     let (heads, width) = (p.shape[1], p.cols());
     let of = |(slot, &entry): (usize, &f32)| {
         if entry < 0.0 {

@@ -9,7 +9,7 @@ use reference::ops::rope::Rope;
 use reference::paths::deepseek_v4::{Config, LayerType, Model, Scalar, State};
 use reference::{Numerics, Real, Tensor};
 
-use super::support::{File, cast, fixture};
+use super::support::{File, fixture};
 
 /// dsv4-small: random weights, six layers of every type.
 pub static SMALL: LazyLock<Fixture> = LazyLock::new(|| {
@@ -60,7 +60,7 @@ impl Fixture {
 
     /// A tensor below `model.layers.N`.
     pub fn weight<T: Real>(&self, layer: usize, name: &str) -> Tensor<T> {
-        cast(self.weights.get(&format!("model.layers.{layer}.{name}")))
+        self.weights.get(&format!("model.layers.{layer}.{name}")).cast()
     }
 
     pub fn linear<T: Real>(&self, layer: usize, name: &str) -> Linear<T> {

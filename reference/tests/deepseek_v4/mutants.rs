@@ -50,7 +50,7 @@ fn sinkhorn_otherwise() {
 
 /// Rotates the oracle's queries after moving channels, and moves them back.
 fn rotated(layer: usize, moved: impl Fn(usize) -> usize) -> Vec<f32> {
-    let mut x = swap(activation(layer, "self_attn.q_b_norm.out"));
+    let mut x = activation(layer, "self_attn.q_b_norm.out").swapped();
     let order = |x: &mut Tensor<f32>, from: &dyn Fn(usize) -> usize| {
         for row in x.data.chunks_exact_mut(32) {
             let old = row.to_vec();
@@ -67,7 +67,7 @@ fn rotated(layer: usize, moved: impl Fn(usize) -> usize) -> Vec<f32> {
 #[test]
 fn rope_elsewhere() {
     for layer in 0..6 {
-        let want = swap(inside(layer, "attn.q")).data;
+        let want = inside(layer, "attn.q").swapped().data;
         agrees("no channel moved", &rotated(layer, |i| i), &want);
         caught("leading channels", &rotated(layer, |i| (i + 8) % 32), &want);
         // Pairs (i, i + r/2) instead of (2i, 2i + 1).
@@ -80,7 +80,7 @@ fn rope_elsewhere() {
         };
         caught("half-split", &rotated(layer, halves), &want);
         let other = if layer == 0 { 1 } else { 0 };
-        let mut x = swap(activation(layer, "self_attn.q_b_norm.out"));
+        let mut x = activation(layer, "self_attn.q_b_norm.out").swapped();
         SMALL.rope(other, PREFILL).apply(&mut x, 4, |token| token, false);
         if SMALL.config.layer_types[layer] != LayerType::Sliding || layer == 0 {
             caught("the other table", &x.data, &want);
@@ -90,7 +90,7 @@ fn rope_elsewhere() {
         caught(
             "turned on instead of back",
             &heads.data,
-            &swap(inside(layer, "attn.heads")).data,
+            &inside(layer, "attn.heads").swapped().data,
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use reference::ops::attention::{KeyRows, attend};
 use reference::paths::deepseek_v4::{Config, LayerType, SITES};
+use reference::sites::{Growth, Held};
 use reference::{Choice, Plain, Role, Site, SiteKind, Tensor};
 
 use super::models::*;
@@ -13,33 +14,28 @@ fn promised(config: &Config, start: usize, tokens: usize, watch: &Watch<'_, f32>
     let mut calls = Vec::new();
     let layers = (0..config.num_hidden_layers).map(Some).chain([None]);
     for layer in layers {
-        for info in SITES.iter().filter(|info| info.in_layers == layer.is_some()) {
+        for info in SITES.iter().filter(|info| info.in_layers() == layer.is_some()) {
             let asked = info.kind != SiteKind::Watch || watch.wants;
             if !config.has_site(layer, info.name) || !asked {
                 continue;
             }
             // New entries of the caches, or one row for each token.
-            let (first_row, rows) = match info.name {
-                "attention.kv.compressed" | "attention.indexer.key" => {
+            let (first_row, rows) = match info.cache.map(|cache| cache.growth) {
+                Some(Growth::Entry) => {
                     let rate = layer.and_then(|layer| config.compress_rate(layer)).expect("a rate");
                     (start / rate, (start + tokens) / rate - start / rate)
                 }
                 _ => (start, tokens),
             };
-            let split = watch.splits && info.name.starts_with("attention.kv.");
+            let split = watch.splits && info.cache.is_some_and(|cache| cache.held == Held::KeyValue);
             let roles: &[Role] = if split {
                 &[Role::Key, Role::Value]
             } else {
                 &[Role::Both]
             };
             for &role in roles.iter().filter(|_| rows > 0) {
-                let site = Site {
-                    layer,
-                    name: info.name,
-                    role,
-                    first_row,
-                };
-                calls.push((site, shape(config, info.shape, tokens, rows)));
+                let site = Site::new(layer, info.name).from_row(first_row).read_as(role);
+                calls.push((site, shape(config, &info.shape(), tokens, rows)));
             }
         }
     }
@@ -84,7 +80,7 @@ fn sites_are_called_as_listed() {
                     .iter()
                     .find(|info| info.name == got.0.name)
                     .expect("a listed site");
-                if info.kind != SiteKind::Choice {
+                if !matches!(info.kind, SiteKind::Choice(_)) {
                     assert_eq!(got.1.last(), Some(&config.site_cols(got.0.name)), "{}", got.0);
                 }
             }
@@ -96,12 +92,7 @@ fn sites_are_called_as_listed() {
 
 #[test]
 fn names_of_sites() {
-    let site = |layer, name| Site {
-        layer,
-        name,
-        role: Role::Both,
-        first_row: 7,
-    };
+    let site = |layer, name| Site::new(layer, name).from_row(7);
     assert_eq!(
         site(Some(12), "attention.kv.window").to_string(),
         "layers.12.attention.kv.window"
@@ -251,8 +242,8 @@ fn every_edit_reaches_the_logits() {
     for layer in (0..config.num_hidden_layers).map(Some).chain([None]) {
         let sites = SITES
             .iter()
-            .filter(|info| info.in_layers == layer.is_some() && config.has_site(layer, info.name));
-        for info in sites.filter(|info| info.kind != SiteKind::Choice) {
+            .filter(|info| info.in_layers() == layer.is_some() && config.has_site(layer, info.name));
+        for info in sites.filter(|info| !matches!(info.kind, SiteKind::Choice(_))) {
             let edit = |site: &Site, tensor: &mut Tensor<f32>| {
                 if site.layer == layer && site.name == info.name {
                     // Not a factor, which a norm would take away; not alike for all, which top-k would not see.

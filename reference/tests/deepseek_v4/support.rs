@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use reference::paths::deepseek_v4::Config;
 use reference::paths::{TensorSpec, Weights};
-pub use reference::tensor::{cast, pick, swap};
 use reference::weights::Safetensors;
 use reference::{Choice, Numerics, Real, Role, Site, Tensor};
 use safetensors::tensor::TensorView;
@@ -84,7 +83,7 @@ impl Weights for &File {
 }
 
 pub fn span<T: Copy>(x: &Tensor<T>, rows: std::ops::Range<usize>) -> Tensor<T> {
-    pick(x, rows)
+    x.pick(rows)
 }
 
 /// Prints a measured error and holds it to its bound.

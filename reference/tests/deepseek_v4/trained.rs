@@ -45,7 +45,7 @@ fn recorded(site: &Site) -> bool {
 /// Streams as the oracle has them: all of them, or their mean.
 fn streams_error<T: Real>(layer: usize, output: &Tensor<T>) -> f64 {
     let rows = ORACLE.numbers("rows");
-    let output = pick(output, rows.iter().copied());
+    let output = output.pick(rows.iter().copied());
     if let Some(want) = ORACLE.find(&format!("L{layer}.streams")) {
         return relative(&output.data, &want.data);
     }
@@ -68,7 +68,7 @@ fn streams_after_every_layer() {
 
 #[test]
 fn logits() {
-    let got = pick(&RUN.logits, ORACLE.numbers("logit_rows"));
+    let got = RUN.logits.pick(ORACLE.numbers("logit_rows"));
     let want = ORACLE.get("logits");
     within("logits", farthest(&got.data, &want.data), LOGITS);
     within("logits, relative", relative(&got.data, &want.data), STREAMS);
@@ -78,14 +78,14 @@ fn logits() {
 fn caches_and_heads() {
     for layer in [0, 1, 2, 3, 30, 60] {
         let window = &RUN.tensors[&format!("layers.{layer}.attention.kv.window")];
-        let got = pick(window, ORACLE.numbers("rows"));
+        let got = window.pick(ORACLE.numbers("rows"));
         let error = relative(&got.data, &ORACLE.get(&format!("L{layer}.kv")).data);
         within(&format!("layer {layer} window"), error, STREAMS);
 
         let entries = &RUN.tensors[&format!("layers.{layer}.attention.kv.compressed")];
         let want = ORACLE.get(&format!("L{layer}.compressed"));
         let step = entries.rows() / want.rows();
-        let got = pick(entries, (0..want.rows()).map(|row| row * step));
+        let got = entries.pick((0..want.rows()).map(|row| row * step));
         within(
             &format!("layer {layer} entries"),
             relative(&got.data, &want.data),
@@ -94,7 +94,7 @@ fn caches_and_heads() {
     }
     for layer in [2, 3, 60] {
         let heads = &RUN.tensors[&format!("layers.{layer}.attention.heads")];
-        let got = pick(heads, ORACLE.numbers("head_rows"));
+        let got = heads.pick(ORACLE.numbers("head_rows"));
         let error = relative(&got.data, &ORACLE.get(&format!("L{layer}.attn_out")).data);
         within(&format!("layer {layer} heads"), error, STREAMS);
     }
@@ -181,7 +181,7 @@ fn f64_is_as_far_as_the_oracle_from_itself() {
     let model = &MINI.f64;
     let mut watch = Watch::new(|site| site.name == "output");
     let logits = run(model, &mut model.state(), &MINI_IDS, [], &mut watch);
-    let got = pick(&logits, ORACLE.numbers("logit_rows"));
+    let got = logits.pick(ORACLE.numbers("logit_rows"));
     // Recorded over all rows, here measured over the one in eight or sixteen kept.
     within(
         "FP64 logits",

@@ -16,7 +16,7 @@ fn good() -> Case {
 }
 
 fn error(case: &Case, form: &impl Form<f32>, slots: Option<&[i64]>) -> String {
-    let before = State::<f32, Kv>::new(cast(&case.state)).expect("a state");
+    let before = State::<f32, Kv>::new(case.state.cast()).expect("a state");
     let mut state = before.clone();
     let error = case.run_in(form, &mut state, slots).expect_err("an error");
     assert_eq!(state, before);
@@ -123,13 +123,13 @@ fn slots() {
 #[test]
 fn layouts() {
     let case = good();
-    let kv = State::<f32, Kv>::new(cast(&case.state)).expect("a state");
+    let kv = State::<f32, Kv>::new(case.state.cast()).expect("a state");
     assert_eq!((kv.sizes(), &kv.tensor().shape[..]), ([2, 4, 3, 5], &[2, 4, 3, 5][..]));
     assert_eq!(
         (kv.turned().sizes(), &kv.turned().tensor().shape[..]),
         ([2, 4, 3, 5], &[2, 4, 5, 3][..])
     );
-    let mut mistaken = State::<f32, Vk>::new(cast(&case.state)).expect("a state");
+    let mut mistaken = State::<f32, Vk>::new(case.state.cast()).expect("a state");
     let got = case.run_in(&Recurrent::DEFINITION, &mut mistaken, None);
     assert_eq!(
         got,

@@ -87,7 +87,7 @@ fn in_two(case: &Case, at: usize, ways: [Way<'_>; 2]) -> Outcome<f32> {
 
 /// Whether output and states are the same bit for bit.
 fn layouts_agree(case: &Case, form: &impl Form<f32>) -> bool {
-    let mut kv = State::<f32, Kv>::new(cast(&case.state)).expect("a state");
+    let mut kv = State::<f32, Kv>::new(case.state.cast()).expect("a state");
     let mut vk: State<f32, Vk> = kv.turned();
     let of_kv = case.run_in(form, &mut kv, None);
     let of_vk = case.run_in(form, &mut vk, None);
@@ -219,7 +219,7 @@ proptest! {
         let mut case = Random { gate: 0.0, op: Op::Kda, ..random }.case();
         case.beta.as_mut().expect("the delta rule").data.fill(0.0);
         for got in [case.recurrent::<f32>(), case.run(&Recurrent::ONE_PASS), case.chunked(16)] {
-            prop_assert_eq!(got.state, cast(&case.state));
+            prop_assert_eq!(got.state, case.state.cast());
         }
     }
 

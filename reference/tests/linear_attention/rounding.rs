@@ -234,7 +234,7 @@ fn a_store_sees_its_layout() {
             one_pass: true,
             store: |at: Token, state: &mut [f32], cols: usize| store(at, state, cols),
         };
-        let mut kv = State::<f32, Kv>::new(cast(&case.state)).expect("a state");
+        let mut kv = State::<f32, Kv>::new(case.state.cast()).expect("a state");
         let mut vk = kv.turned();
         case.run_in(&form, &mut kv, None).expect("a good case");
         case.run_in(&form, &mut vk, None).expect("a good case");

@@ -8,7 +8,6 @@ use std::path::Path;
 use reference::ops::linear_attention::{
     Chunked, Decay, Form, Inputs, Kv, Layout, Recurrent, State, forward, l2_normalize,
 };
-pub use reference::tensor::cast;
 use reference::{Real, Tensor};
 use safetensors::{Dtype, SafeTensors};
 
@@ -132,17 +131,17 @@ impl Case {
         pool: &mut State<T, L>,
         slots: Option<&[i64]>,
     ) -> Result<Tensor<T>, String> {
-        let (q, k, v) = (cast(&self.q), cast(&self.k), cast(&self.v));
-        let beta = self.beta.as_ref().map(cast);
+        let (q, k, v) = (self.q.cast(), self.k.cast(), self.v.cast());
+        let beta = self.beta.as_ref().map(Tensor::cast);
         let tensor;
         let constant: Vec<T>;
         let decay = match &self.decay {
             Decays::Head(g) => {
-                tensor = cast(g);
+                tensor = g.cast();
                 Decay::Head(&tensor)
             }
             Decays::Channel(g) => {
-                tensor = cast(g);
+                tensor = g.cast();
                 Decay::Channel(&tensor)
             }
             Decays::Constant(g) => {
@@ -163,7 +162,7 @@ impl Case {
     }
 
     pub fn run<T: Real>(&self, form: &impl Form<T>) -> Outcome<T> {
-        let mut state = State::<T, Kv>::new(cast(&self.state)).expect("a state");
+        let mut state = State::<T, Kv>::new(self.state.cast()).expect("a state");
         let o = self.run_in(form, &mut state, None).expect("a good case");
         Outcome {
             o,

@@ -2,7 +2,6 @@
 //! of n terms in whatever order.
 
 use reference::paths::swap_ffn::{Config, Model, RouterForm, State};
-use reference::tensor::cast;
 use reference::{Plain, Tensor};
 
 use super::definition::{Definition, Fault};
@@ -123,7 +122,7 @@ fn events_in_f32_are_within_bounds() {
         for at in 0..6 {
             let mut x = single.spread(&token(&config, 1, at), &state, &mut Plain).expect("x");
             for event in 0..config.n_events {
-                let (mut exact_x, mut exact) = (cast::<f32, f64>(&x), to_f64(&state));
+                let (mut exact_x, mut exact) = (x.cast::<f64>(), to_f64(&state));
                 let got = single.event(&mut x, &mut state, event, &mut Plain).expect("an event");
                 let before = exact_x.clone();
                 let mut entering = exact_x.clone();
@@ -169,7 +168,7 @@ fn events_in_f32_are_within_bounds() {
 
 fn to_f64(state: &State<f32>) -> State<f64> {
     State {
-        ram: cast(&state.ram),
+        ram: state.ram.cast(),
         map: state.map.clone(),
         tokens: state.tokens,
     }

@@ -1,7 +1,8 @@
 //! The seam: which sites are called, in what order and with what, and that what is done there is obeyed.
 
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, RouterForm, SITES};
-use reference::{Choice, Numerics, Plain, Role, Site, SiteInfo, SiteKind, Tensor};
+use reference::sites::When;
+use reference::{Choice, Numerics, Plain, Site, SiteInfo, SiteKind, Tensor};
 
 use super::support::*;
 
@@ -47,23 +48,15 @@ fn shape(config: &Config, words: &str, batch: usize) -> Option<Vec<usize>> {
 
 /// The calls that the list of sites promises for a token.
 fn promised(config: &Config, token: usize) -> Vec<(Site, &'static SiteInfo)> {
-    let call = |layer, info: &'static SiteInfo| {
-        let site = Site {
-            layer,
-            name: info.name,
-            role: Role::Both,
-            first_row: token,
-        };
-        (site, info)
-    };
+    let call = |layer, info: &'static SiteInfo| (Site::new(layer, info.name).from_row(token), info);
     let unfolded = config.router == RouterForm::Unfolded;
     let called = |info: &&SiteInfo| match info.name {
         "router.n" | "router.z" => unfolded,
         "router.probabilities" => config.decision == DecisionRule::Probabilities,
-        name => !name.starts_with("weights.") && !["film.scale", "film.shift", "film.alpha"].contains(&name),
+        _ => info.when == When::Run,
     };
     let (in_events, outside): (Vec<&SiteInfo>, Vec<&SiteInfo>) =
-        SITES.iter().filter(called).partition(|info| info.in_layers);
+        SITES.iter().filter(called).partition(|info| info.in_layers());
     let ffn = |info: &&SiteInfo| info.name.starts_with("ffn.") || info.name == "x";
     let mut calls: Vec<_> = outside[..2].iter().map(|info| call(None, info)).collect();
     for event in 0..config.n_events {
@@ -97,18 +90,13 @@ fn sites_are_called_as_listed() {
     for config in [SMALL, probabilities] {
         let mut loaded = watch(|_, _| ());
         let Ok(model) = Model::<f32>::load(config, &mut Drawn(&config), &mut loaded);
-        let of_load = |info: &&SiteInfo| {
-            info.name.starts_with("weights.")
-                || ["scale", "shift", "alpha"]
-                    .iter()
-                    .any(|what| info.name == format!("film.{what}"))
-        };
+        let of_load = |info: &&SiteInfo| info.when == When::Load;
         let want: Vec<&SiteInfo> = SITES.iter().filter(of_load).collect();
         assert_eq!(loaded.calls.len(), want.len());
         for ((site, found), want) in loaded.calls.iter().zip(want) {
             assert_eq!((site.name, site.layer), (want.name, None));
             assert_eq!(found.last(), Some(&config.site_cols(want)), "{site}");
-            assert_eq!(Some(found), shape(&config, want.shape, 0).as_ref(), "{site}");
+            assert_eq!(Some(found), shape(&config, &want.shape(), 0).as_ref(), "{site}");
         }
         let mut state = state::<f32>(&config, 2);
         for at in 0..3 {
@@ -122,7 +110,7 @@ fn sites_are_called_as_listed() {
                 if info.kind == SiteKind::Tensor {
                     assert_eq!(found.last(), Some(&config.site_cols(info)), "{site}");
                 }
-                if let Some(shape) = shape(&config, info.shape, 2) {
+                if let Some(shape) = shape(&config, &info.shape(), 2) {
                     assert_eq!(*found, shape, "{site}");
                 }
             }
@@ -137,7 +125,7 @@ fn names_of_sites() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), SITES.len());
-    let choices = SITES.iter().filter(|info| info.kind == SiteKind::Choice);
+    let choices = SITES.iter().filter(|info| matches!(info.kind, SiteKind::Choice(_)));
     assert_eq!(
         choices.map(|info| info.name).collect::<Vec<_>>(),
         ["router.gate", "router.bank"]

@@ -134,7 +134,7 @@ impl Study for ModelStudy {
     }
 
     fn sites(&self) -> Vec<String> {
-        let name = |site: &SiteInfo| match site.in_layers {
+        let name = |site: &SiteInfo| match site.in_layers() {
             true => format!("layers.0.{}", site.name),
             false => site.name.to_string(),
         };

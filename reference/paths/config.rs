@@ -1,0 +1,205 @@
+//! What there is to know of a model before it is loaded.
+
+use std::any::Any;
+use std::fmt::Debug;
+
+use super::{LoadError, Model, Path, Source, TensorSpec};
+use crate::sites::{Growth, Layers};
+use crate::{Numerics, SiteInfo};
+
+/// What a model takes as input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Token ids, each below `vocabulary`.
+    Ids {
+        /// How many ids there are.
+        vocabulary: usize,
+    },
+    /// A vector of each sequence.
+    Vectors {
+        /// Its channels.
+        cols: usize,
+    },
+}
+
+impl Takes {
+    /// Token ids below this.
+    pub const fn ids(vocabulary: usize) -> Self {
+        Self::Ids { vocabulary }
+    }
+}
+
+/// A configuration that was read and checked: the sizes of a model, and where it passes which site. A path's own type is had
+/// of it as `(config as &dyn Any).downcast_ref()`.
+pub trait Config: Any + Debug + Send + Sync {
+    /// Gives the path that it belongs to.
+    fn path(&self) -> &'static dyn Path;
+
+    /// Counts the layers of the model, or whatever else the path repeats and has sites in, such as events.
+    fn layers(&self) -> usize;
+
+    /// Says what the model takes.
+    fn takes(&self) -> Takes;
+
+    /// Says how many tokens the model was made for, if the file does.
+    fn most_tokens(&self) -> Option<usize> {
+        None
+    }
+
+    /// Gives the size of that name, as the [dimensions](crate::sites::Dim::Size) of the path's sites have it.
+    fn size(&self, name: &str) -> Option<usize>;
+
+    /// Gives the types of a layer, by the names that the path's sites have in [`Layers::OfType`].
+    fn layer_types(&self, _layer: usize) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// Says how many tokens make one row of a layer's caches of [`Growth::Entry`]; `None` where the layer has none.
+    fn tokens_per_entry(&self, _layer: usize) -> Option<usize> {
+        None
+    }
+
+    /// Lists every tensor that the model is loaded from.
+    fn tensors(&self) -> Vec<TensorSpec>;
+
+    /// Lists the tensors that [`Model::state`] is given, if a state of so many sequences does not begin empty.
+    fn start(&self, _sequences: usize) -> Vec<TensorSpec> {
+        Vec::new()
+    }
+
+    /// Makes the model; [`load`](super::load) is what callers want. Sites that are passed at load are passed to `numerics`.
+    ///
+    /// # Errors
+    /// Those of `weights`, and tensors of which no model can be made.
+    fn load_f32(
+        &self,
+        weights: &mut Source<'_>,
+        numerics: &mut dyn Numerics<f32>,
+    ) -> Result<Box<dyn Model<f32>>, LoadError>;
+
+    /// Makes the model in f64.
+    ///
+    /// # Errors
+    /// They are those of [`Config::load_f32`].
+    fn load_f64(
+        &self,
+        weights: &mut Source<'_>,
+        numerics: &mut dyn Numerics<f64>,
+    ) -> Result<Box<dyn Model<f64>>, LoadError>;
+
+    /// Copies it.
+    fn boxed(&self) -> Box<dyn Config>;
+
+    /// Counts the token ids, if the model takes them.
+    fn vocabulary(&self) -> Option<usize> {
+        match self.takes() {
+            Takes::Ids { vocabulary } => Some(vocabulary),
+            Takes::Vectors { .. } => None,
+        }
+    }
+
+    /// Says whether a site is passed in a layer (`None`: outside the layers).
+    fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
+        match (site.layers, layer) {
+            (Layers::Outside, None) => true,
+            (Layers::Every, Some(layer)) => layer < self.layers(),
+            (Layers::OfType(types), Some(layer)) => {
+                layer < self.layers() && self.layer_types(layer).iter().any(|own| types.contains(own))
+            }
+            (Layers::Outside, Some(_)) | (Layers::Every | Layers::OfType(_), None) => false,
+        }
+    }
+
+    /// Lists every site with every layer that passes it (`None`: outside the layers), site by site.
+    fn places(&self) -> Vec<(&'static SiteInfo, Option<usize>)> {
+        let layers = || (0..self.layers()).map(Some).chain([None]);
+        let sites = self.path().sites().iter();
+        let places = sites.flat_map(|site| layers().map(move |layer| (site, layer)));
+        places.filter(|(site, layer)| self.passes(site, *layer)).collect()
+    }
+
+    /// Counts the channels of a row (the last dimension) at a site, or what a decision selects.
+    ///
+    /// # Panics
+    /// If the site is another path's.
+    fn cols(&self, site: &SiteInfo) -> usize {
+        let last = site.dims.last().expect("a site has dimensions");
+        last.fixed(&|name| self.size(name))
+    }
+
+    /// Counts the channels of all that belongs to one token at a site: its rows of all streams or heads together. Divided by
+    /// [`Config::cols`] it is the number of these rows.
+    ///
+    /// # Panics
+    /// If the site is another path's.
+    fn cols_of_token(&self, site: &SiteInfo) -> usize {
+        let dims = site.dims.iter();
+        dims.map(|dim| dim.fixed(&|name| self.size(name))).product()
+    }
+
+    /// Says how many channels of a row, the last ones, RoPE has turned at a site: 0 if it is not applied.
+    ///
+    /// # Panics
+    /// If the site is another path's.
+    fn turned(&self, site: &SiteInfo) -> usize {
+        site.turned.map_or(0, |dim| dim.fixed(&|name| self.size(name)))
+    }
+
+    /// Says how many tokens add a row to the cache that a site goes to in a layer: `None` if it does not grow.
+    fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
+        match site.cache?.growth {
+            Growth::Token => Some(1),
+            Growth::Entry => self.tokens_per_entry(layer),
+            Growth::Window | Growth::State => None,
+        }
+    }
+}
+
+impl Clone for Box<dyn Config> {
+    fn clone(&self) -> Self {
+        (**self).boxed()
+    }
+}
+
+/// [`Config::size`] of fields with these names: `sizes!(head_dim, vocab_size);`.
+#[macro_export]
+macro_rules! sizes {
+    ($($field:ident),+ $(,)?) => {
+        fn size(&self, name: &str) -> Option<usize> {
+            $(if name == stringify!($field) {
+                return Some(self.$field);
+            })+
+            None
+        }
+    };
+}
+
+/// The methods of a [`Config`] that are alike for every path, [`Config::load_f32`], [`Config::load_f64`] and
+/// [`Config::boxed`], from an expression that makes the model in either scalar:
+/// `loads!(|config, weights, numerics| Model::load(config.clone(), weights, numerics))`.
+#[macro_export]
+macro_rules! loads {
+    (|$config:ident, $weights:ident, $numerics:pat_param| $load:expr) => {
+        fn load_f32(
+            &self,
+            $weights: &mut $crate::paths::Source<'_>,
+            $numerics: &mut dyn $crate::Numerics<f32>,
+        ) -> Result<Box<dyn $crate::paths::Model<f32>>, $crate::paths::LoadError> {
+            let $config = self;
+            Ok(Box::new($load?))
+        }
+
+        fn load_f64(
+            &self,
+            $weights: &mut $crate::paths::Source<'_>,
+            $numerics: &mut dyn $crate::Numerics<f64>,
+        ) -> Result<Box<dyn $crate::paths::Model<f64>>, $crate::paths::LoadError> {
+            let $config = self;
+            Ok(Box::new($load?))
+        }
+
+        fn boxed(&self) -> Box<dyn $crate::paths::Config> {
+            Box::new(self.clone())
+        }
+    };
+}

@@ -1,0 +1,116 @@
+//! The path as others find it.
+
+use super::{Config, LayerType, Model, RouterType, SITES, State};
+use crate::paths::{self, Input, Path, Takes, TensorSpec};
+use crate::{Numerics, SiteInfo, Tensor};
+
+/// DeepSeek-V4.
+#[derive(Clone, Copy, Debug)]
+pub struct DeepSeekV4;
+
+impl Path for DeepSeekV4 {
+    fn name(&self) -> &'static str {
+        "deepseek_v4"
+    }
+
+    fn model_types(&self) -> &'static [&'static str] {
+        &["deepseek_v4"]
+    }
+
+    fn sites(&self) -> &'static [SiteInfo] {
+        SITES
+    }
+
+    fn config(&self, json: &str) -> Result<Box<dyn paths::Config>, String> {
+        let config: Config = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        config.check()?;
+        Ok(Box::new(config))
+    }
+}
+
+impl paths::Config for Config {
+    fn path(&self) -> &'static dyn Path {
+        &DeepSeekV4
+    }
+
+    fn layers(&self) -> usize {
+        self.num_hidden_layers
+    }
+
+    fn takes(&self) -> Takes {
+        Takes::ids(self.vocab_size)
+    }
+
+    fn most_tokens(&self) -> Option<usize> {
+        self.max_position_embeddings
+    }
+
+    sizes!(
+        hc_mult,
+        head_dim,
+        hidden_size,
+        index_head_dim,
+        index_n_heads,
+        index_topk,
+        moe_intermediate_size,
+        num_attention_heads,
+        num_experts_per_tok,
+        qk_rope_head_dim,
+        vocab_size,
+    );
+
+    fn layer_types(&self, layer: usize) -> Vec<&'static str> {
+        let attention = match self.layer_types[layer] {
+            LayerType::Sliding => "sliding_attention",
+            LayerType::Sparse => "compressed_sparse_attention",
+            LayerType::Heavy => "heavily_compressed_attention",
+        };
+        let router = match self.mlp_layer_types[layer] {
+            RouterType::Hash => "hash_moe",
+            RouterType::Learned => "moe",
+        };
+        vec![attention, router]
+    }
+
+    fn tokens_per_entry(&self, layer: usize) -> Option<usize> {
+        self.compress_rate(layer)
+    }
+
+    fn tensors(&self) -> Vec<TensorSpec> {
+        Config::tensors(self)
+    }
+
+    loads!(|config, weights, _| Model::load(config.clone(), weights));
+}
+
+impl<T: paths::Scalar> paths::Model<T> for Model<T> {
+    fn config(&self) -> &dyn paths::Config {
+        Model::config(self)
+    }
+
+    fn state(&self, start: Vec<Tensor<T>>) -> Result<Box<dyn paths::State<T>>, String> {
+        match start.len() {
+            0 => Ok(Box::new(Model::state(self))),
+            found => Err(format!("{found} tensors to begin with, expected none")),
+        }
+    }
+
+    fn run(
+        &self,
+        state: &mut dyn paths::State<T>,
+        input: Input<'_, T>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Tensor<T>, String> {
+        Model::run(self, state.of_mut()?, input.ids()?, numerics)
+    }
+}
+
+impl<T: paths::Scalar> paths::State<T> for State<T> {
+    fn tokens(&self) -> usize {
+        State::tokens(self)
+    }
+
+    fn boxed(&self) -> Box<dyn paths::State<T>> {
+        Box::new(self.clone())
+    }
+}

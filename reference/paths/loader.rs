@@ -1,0 +1,153 @@
+//! What paths load their tensors by.
+
+use std::marker::PhantomData;
+
+use super::{Invalid, LoadError, Source, TensorSpec, Weights};
+use crate::ops::linear::Linear;
+use crate::{Real, Tensor};
+
+/// Takes tensors from [`Weights`] in the scalar of the model. A path whose weights are sites passes each tensor on to
+/// [`Numerics::site`](crate::Numerics::site).
+pub struct Loader<'a, T, W: ?Sized> {
+    /// What stands before the name of every tensor, with its dot.
+    pub prefix: String,
+    /// Nothing, where it is only to be seen what is asked for.
+    weights: Option<&'a mut W>,
+    asked: Vec<TensorSpec>,
+    scalar: PhantomData<T>,
+}
+
+/// Lists what `build` asks its loader for, in that order: the tensors of a model. The tensors that `build` is given have their
+/// shapes and no elements, so that a list takes no memory; [`Loader::scalars`] are zeros.
+pub fn asked<T: Real, R>(
+    build: impl FnOnce(&mut Loader<'_, T, Source<'_>>) -> Result<R, LoadError>,
+) -> Vec<TensorSpec> {
+    let mut loader = Loader {
+        prefix: String::new(),
+        weights: None,
+        asked: Vec::new(),
+        scalar: PhantomData,
+    };
+    // There is nobody who could give an error.
+    let _ = build(&mut loader);
+    loader.asked
+}
+
+impl<'a, T: Real, W: Weights + ?Sized> Loader<'a, T, W>
+where
+    Invalid: Into<W::Error>,
+{
+    /// Loads from these weights, with nothing before the names.
+    pub fn new(weights: &'a mut W) -> Self {
+        Self {
+            prefix: String::new(),
+            weights: Some(weights),
+            asked: Vec::new(),
+            scalar: PhantomData,
+        }
+    }
+
+    /// The elements of a tensor as `get` has them of the weights by its whole name, which is given too.
+    fn take<E>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        integer: bool,
+        get: impl FnOnce(&mut W, &str) -> Result<Vec<E>, W::Error>,
+    ) -> Result<(String, Vec<E>), W::Error> {
+        let name = format!("{}{name}", self.prefix);
+        let Some(weights) = &mut self.weights else {
+            let (name, shape) = (name.clone(), shape.to_vec());
+            self.asked.push(TensorSpec { name, shape, integer });
+            return Ok((String::new(), Vec::new()));
+        };
+        let values = get(weights, &name)?;
+        let (found, expected) = (values.len(), shape.iter().product::<usize>());
+        if found != expected {
+            let message = format!("tensor '{name}' has {found} elements, expected {expected} of {shape:?}");
+            return Err(Invalid::Tensor(message).into());
+        }
+        Ok((name, values))
+    }
+
+    /// Loads a tensor of this shape.
+    ///
+    /// # Errors
+    /// Those of the weights, and another number of elements.
+    pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<T>, W::Error> {
+        let (_, values) = self.take(name, shape, false, |weights, name| weights.floats(name, shape))?;
+        Ok(Tensor {
+            shape: shape.to_vec(),
+            data: values.into_iter().map(|x| T::from_f64(x.into())).collect(),
+        })
+    }
+
+    /// Loads a table of numbers below `limit`, which is how many `what` there are.
+    ///
+    /// # Errors
+    /// Those of the weights, another number of elements, and numbers from the limit on.
+    pub fn table(&mut self, name: &str, shape: [usize; 2], what: &str, limit: usize) -> Result<Vec<u32>, W::Error> {
+        let (name, table) = self.take(name, &shape, true, |weights, name| weights.integers(name, &shape))?;
+        match table.iter().position(|&number| number as usize >= limit) {
+            None => Ok(table),
+            Some(at) => {
+                let (found, index) = (table[at], [at / shape[1], at % shape[1]]);
+                let message = format!("tensor '{name}' has {what} {found} at {index:?} of {limit} {what}s");
+                Err(Invalid::Tensor(message).into())
+            }
+        }
+    }
+
+    /// Loads so many numbers, a tensor of one dimension.
+    ///
+    /// # Errors
+    /// They are those of [`Loader::tensor`].
+    pub fn scalars<const N: usize>(&mut self, name: &str) -> Result<[T; N], W::Error> {
+        let values = self.vector(name, N)?;
+        Ok(std::array::from_fn(|at| values.get(at).copied().unwrap_or(T::ZERO)))
+    }
+
+    /// Loads a tensor of one dimension.
+    ///
+    /// # Errors
+    /// They are those of [`Loader::tensor`].
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<T>, W::Error> {
+        Ok(self.tensor(name, &[len])?.data)
+    }
+
+    /// Loads a tensor `[outputs, inputs]` to multiply by.
+    ///
+    /// # Errors
+    /// They are those of [`Loader::tensor`].
+    pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
+        let weight = self.tensor(name, &[outputs, inputs])?;
+        Ok(Linear { weight })
+    }
+
+    /// Loads several tensors `[outputs, inputs]`, one below the other.
+    ///
+    /// # Errors
+    /// They are those of [`Loader::tensor`].
+    pub fn below(&mut self, names: &[&str], outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
+        let mut data = Vec::new();
+        for name in names {
+            data.extend(self.tensor(name, &[outputs, inputs])?.data);
+        }
+        let shape = vec![names.len() * outputs, inputs];
+        Ok(Linear {
+            weight: Tensor { shape, data },
+        })
+    }
+
+    /// Loads a stack `[count, outputs, inputs]` of layers, one tensor in the file.
+    ///
+    /// # Errors
+    /// They are those of [`Loader::tensor`].
+    pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Linear<T>>, W::Error> {
+        let all = self.tensor(name, &[count, outputs, inputs])?;
+        let one = |data: &[T]| Linear {
+            weight: Tensor::new([outputs, inputs], data.to_vec()),
+        };
+        Ok(all.data.chunks_exact(outputs * inputs).map(one).collect())
+    }
+}

@@ -1,0 +1,106 @@
+//! The path as others find it.
+
+use super::{BANKS, Config, DecisionRule, Model, RouterForm, SITES, State, load};
+use crate::paths::{self, Input, Path, Takes, TensorSpec};
+use crate::{Numerics, SiteInfo, Tensor};
+
+/// Swap-FFN. A run takes a vector of each sequence and gives their deltas; a state begins with the banks of all sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct SwapFfn;
+
+impl Path for SwapFfn {
+    fn name(&self) -> &'static str {
+        "swap_ffn"
+    }
+
+    fn model_types(&self) -> &'static [&'static str] {
+        &["swap_ffn"]
+    }
+
+    fn sites(&self) -> &'static [SiteInfo] {
+        SITES
+    }
+
+    fn config(&self, json: &str) -> Result<Box<dyn paths::Config>, String> {
+        let config: Config = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        config.check()?;
+        Ok(Box::new(config))
+    }
+}
+
+impl paths::Config for Config {
+    fn path(&self) -> &'static dyn Path {
+        &SwapFfn
+    }
+
+    fn layers(&self) -> usize {
+        self.n_events
+    }
+
+    fn takes(&self) -> Takes {
+        Takes::Vectors { cols: self.d_model }
+    }
+
+    sizes!(collapse_k, collapse_r, core_count, d_embed, d_ff, d_model, d_router);
+
+    /// What all events decide by.
+    fn layer_types(&self, _: usize) -> Vec<&'static str> {
+        let form = match self.router {
+            RouterForm::Folded => "folded",
+            RouterForm::Unfolded => "unfolded",
+        };
+        let decision = match self.decision {
+            DecisionRule::Logits => "logits",
+            DecisionRule::Probabilities => "probabilities",
+        };
+        vec![form, decision]
+    }
+
+    fn tensors(&self) -> Vec<TensorSpec> {
+        Config::tensors(self)
+    }
+
+    /// The banks.
+    fn start(&self, sequences: usize) -> Vec<TensorSpec> {
+        let ram = TensorSpec {
+            name: "ram".into(),
+            shape: vec![sequences, self.core_count, BANKS, self.d_model],
+            integer: false,
+        };
+        vec![ram]
+    }
+
+    loads!(|config, weights, numerics| load(*config, weights, numerics));
+}
+
+impl<T: paths::Scalar> paths::Model<T> for Model<T> {
+    fn config(&self) -> &dyn paths::Config {
+        Model::config(self)
+    }
+
+    fn state(&self, start: Vec<Tensor<T>>) -> Result<Box<dyn paths::State<T>>, String> {
+        match <[Tensor<T>; 1]>::try_from(start) {
+            Ok([ram]) => Ok(Box::new(State::new(Model::config(self), ram)?)),
+            Err(other) => Err(format!("{} tensors to begin with, expected one, 'ram'", other.len())),
+        }
+    }
+
+    fn run(
+        &self,
+        state: &mut dyn paths::State<T>,
+        input: Input<'_, T>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Tensor<T>, String> {
+        Ok(self.step(input.vectors()?, state.of_mut()?, numerics)?.delta)
+    }
+}
+
+impl<T: paths::Scalar> paths::State<T> for State<T> {
+    fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    fn boxed(&self) -> Box<dyn paths::State<T>> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,14 @@
+//! Every path of [`PATHS`](reference::paths::PATHS) by the door that all share, and a path that a stranger adds.
+
+#[path = "paths/door.rs"]
+mod door;
+#[path = "paths/fixtures.rs"]
+mod fixtures;
+#[path = "paths/stranger.rs"]
+mod stranger;
+#[path = "paths/support.rs"]
+mod support;
+#[path = "paths/tables.rs"]
+mod tables;
+#[path = "paths/tiny.rs"]
+mod tiny;

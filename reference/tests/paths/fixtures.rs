@@ -1,0 +1,141 @@
+//! Small models of every path.
+
+use std::path::PathBuf;
+
+use reference::Tensor;
+use reference::paths::{Config, Input, Model, Scalar, State, Takes, Weights, load, read};
+use reference::sites::When;
+use reference::weights::Safetensors;
+
+use super::support::*;
+
+/// A small model, by the text of its `config.json`.
+pub struct Fixture {
+    pub path: &'static str,
+    pub json: String,
+    /// Its file of weights, or none if they are drawn.
+    weights: Option<PathBuf>,
+}
+
+/// At least one of every path.
+pub fn all() -> Vec<Fixture> {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/dsv4-small"));
+    let small = Fixture {
+        path: "deepseek_v4",
+        json: std::fs::read_to_string(folder.join("config.json")).expect("a configuration"),
+        weights: Some(folder.join("weights.safetensors")),
+    };
+    let swap = |reading: &str| Fixture {
+        path: "swap_ffn",
+        json: format!(
+            r#"{{"model_type": "swap_ffn", "d_model": 12, "d_ff": 17, "core_count": 5, "n_events": 3, "d_router": 7,
+                "collapse_k": 3, "collapse_r": 6, "d_embed": 4 {reading}}}"#
+        ),
+        weights: None,
+    };
+    vec![
+        small,
+        swap(""),
+        swap(r#", "router": "unfolded", "decision": "probabilities", "lane_rule": "move_to_front", "residual": true"#),
+    ]
+}
+
+/// What is fed in one call: token ids, or the number of a vector.
+pub enum Piece {
+    Ids(Vec<u32>),
+    Vector(usize),
+}
+
+/// Prefill and decode.
+pub fn pieces(config: &dyn Config) -> Vec<Piece> {
+    match config.takes() {
+        Takes::Ids { vocabulary } => {
+            let ids: Vec<u32> = (0..40).map(|at| (at * at * 7 + 3) % vocabulary as u32).collect();
+            let (prefill, decode) = ids.split_at(36);
+            let decode = decode.iter().map(|&id| Piece::Ids(vec![id]));
+            std::iter::once(Piece::Ids(prefill.to_vec())).chain(decode).collect()
+        }
+        Takes::Vectors { .. } => (0..4).map(Piece::Vector).collect(),
+    }
+}
+
+/// Sequences of a model that takes vectors.
+pub const SEQUENCES: usize = 2;
+
+pub fn vector<T: Scalar>(cols: usize, number: usize) -> Tensor<T> {
+    tensor(&format!("vector {number}"), &[SEQUENCES, cols])
+}
+
+impl Fixture {
+    pub fn config(&self) -> Box<dyn Config> {
+        read(&self.json).unwrap_or_else(|error| panic!("{}: {error}", self.path))
+    }
+
+    /// The model, with what is passed at load held to the table.
+    pub fn model<T: Scalar>(&self) -> Box<dyn Model<T>> {
+        let config = self.config();
+        let mut checked = Checked::new(&*config, config.path().sites(), When::Load);
+        let model = self.with_weights(&mut |weights| load(&*config, weights, &mut checked));
+        checked.finish();
+        model
+    }
+
+    /// Has the weights used.
+    pub fn with_weights<R>(&self, work: &mut dyn FnMut(&mut dyn Weights<Error = String>) -> Result<R, String>) -> R {
+        let mut file = self
+            .weights
+            .as_ref()
+            .map(|file| File(Safetensors::open(file).expect("weights")));
+        let weights: &mut dyn Weights<Error = String> = match &mut file {
+            Some(file) => file,
+            None => &mut Drawn,
+        };
+        work(weights).unwrap_or_else(|error| panic!("{}: {error}", self.path))
+    }
+}
+
+struct File(Safetensors);
+
+impl Weights for File {
+    type Error = String;
+
+    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+        self.0.floats(name, shape).map_err(|error| error.to_string())
+    }
+
+    fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, String> {
+        Weights::integers(&mut self.0, name, shape).map_err(|error| error.to_string())
+    }
+}
+
+/// The state before the first token.
+pub fn begin<T: Scalar>(model: &dyn Model<T>) -> Box<dyn State<T>> {
+    let start = model.config().start(SEQUENCES).into_iter();
+    let start = start.map(|spec| tensor(&spec.name, &spec.shape)).collect();
+    model.state(start).expect("a state")
+}
+
+/// What the model gives for every piece.
+pub fn run<T: Scalar>(model: &dyn Model<T>, numerics: &mut dyn reference::Numerics<T>) -> Vec<Tensor<T>> {
+    let mut state = begin(model);
+    let feed = |piece| one(model, &mut *state, &piece, numerics);
+    pieces(model.config()).into_iter().map(feed).collect()
+}
+
+/// What the model gives for one piece.
+pub fn one<T: Scalar>(
+    model: &dyn Model<T>,
+    state: &mut dyn State<T>,
+    piece: &Piece,
+    numerics: &mut dyn reference::Numerics<T>,
+) -> Tensor<T> {
+    let vector = match (piece, model.config().takes()) {
+        (Piece::Vector(number), Takes::Vectors { cols }) => vector(cols, *number),
+        _ => Tensor::new([0], Vec::new()),
+    };
+    let input = match piece {
+        Piece::Ids(ids) => Input::Ids(ids),
+        Piece::Vector(_) => Input::Vectors(&vector),
+    };
+    model.run(state, input, numerics).expect("inputs that the model takes")
+}
