@@ -11,10 +11,12 @@ pub mod plan;
 pub mod run;
 pub mod runner;
 pub mod sequence;
+pub mod session;
 pub mod time;
 pub mod toolkit;
 
 pub use device::Device;
 pub use header::{Mutant, Source, Variant};
 pub use plan::Plan;
+pub use session::Session;
 pub use toolkit::Toolkit;

@@ -18,7 +18,7 @@ use ulplab_core::ops::{Buffer, Case, Inputs, Op, Problem, Role, Scalar};
 /// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]
 pub struct DescribeArgs {
-    /// The operation, as `ulplab list kernels` names them: what stands before the dot; or one of the experiment's.
+    /// The operation, as `ulplab kernels list` names them; or one of the experiment's.
     #[arg(value_name = "OP")]
     pub op: String,
     /// The experiment file whose operations (`[[op]]`) and cases (`[[case]]`) there are besides.
@@ -71,6 +71,8 @@ pub struct ScalarLine {
 #[derive(Debug, PartialEq, Serialize)]
 pub struct JudgementLine {
     pub output: String,
+    /// `equal`, `within`, `rms`, `admissible`, `finite`, or `custom`.
+    pub rule: &'static str,
     pub how: String,
     pub why: String,
     /// A case that is judged so, if not all are.
@@ -288,6 +290,7 @@ fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
                 None => lines.push((
                     JudgementLine {
                         output: judge.output.into(),
+                        rule: name_of(&judge.rule),
                         how,
                         why,
                         such_as: Some(sample.case.name.clone()),
@@ -304,7 +307,37 @@ fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
     lines.collect()
 }
 
+fn name_of(rule: &Rule) -> &'static str {
+    match rule {
+        Rule::Equal { .. } => "equal",
+        Rule::Within { .. } => "within",
+        Rule::Rms { .. } => "rms",
+        Rule::Admissible { .. } => "admissible",
+        Rule::Finite => "finite",
+        Rule::Parts(_) => "custom",
+    }
+}
+
+impl JudgementLine {
+    /// How the output is judged; why too, where only that says it.
+    pub fn judged(&self) -> String {
+        let such_as = self.such_as.as_ref().map(|case| format!(" (in cases such as {case})"));
+        let why = match self.rule {
+            "custom" => format!(": {}", self.why),
+            _ => String::new(),
+        };
+        format!("{}: {}{why}{}", self.rule, self.how, such_as.unwrap_or_default())
+    }
+}
+
 impl CaseLine {
+    /// Sizes, inputs and whether it is timed, in words.
+    pub fn about(&self) -> String {
+        let sizes: Vec<String> = self.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
+        let timed = if self.timed { ", timed" } else { "" };
+        format!("{}; {}{timed}", sizes.join(" "), self.inputs)
+    }
+
     fn of(case: &Case) -> Self {
         Self {
             name: case.name.clone(),
@@ -380,14 +413,7 @@ fn text(description: &Description) -> String {
     lines.extend([String::new(), format!("{} cases", cases.len())]);
     let wide = width(&mut cases.iter().map(|case| &case.name));
     for case in cases {
-        let sizes: Vec<String> = case.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
-        let timed = if case.timed { ", timed" } else { "" };
-        lines.push(format!(
-            "  {:wide$}  {}; {}{timed}",
-            case.name,
-            sizes.join(" "),
-            case.inputs
-        ));
+        lines.push(format!("  {:wide$}  {}", case.name, case.about()));
     }
     lines.join("\n") + "\n"
 }

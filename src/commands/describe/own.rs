@@ -66,6 +66,7 @@ fn judgement(output: &Output) -> JudgementLine {
     };
     JudgementLine {
         output: output.name.clone(),
+        rule: if output.bound.is_none() { "equal" } else { "within" },
         how,
         why: output.why.clone(),
         such_as: None,

@@ -11,7 +11,7 @@ use reference::paths::deepseek_v4::{Config, Model};
 
 use super::judge;
 use crate::backend::cuda::time::Stopwatch;
-use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
+use crate::backend::cuda::{Device, Session, Source as KernelFile};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::experiment::load::Source;
 use crate::experiment::{Experiment, Kind, Recipe};
@@ -25,6 +25,7 @@ use crate::run::{runs, store};
 use crate::signal;
 use crate::studies::execute::{Bench, Text};
 use crate::studies::kernels;
+use crate::studies::kernels::OnDevice;
 use crate::studies::kernels::attest;
 use crate::studies::kernels::capsules::Capsules;
 use crate::studies::kernels::compile::Compile;
@@ -35,7 +36,7 @@ use crate::studies::kernels::peers::Peers;
 use crate::studies::kernels::programs;
 use crate::studies::limits::{available, check_cells, check_size};
 use crate::studies::ready::Ready;
-pub use args::{OnDevice, SweepArgs};
+pub use args::SweepArgs;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops::Data;
 use ulplab_core::record::Record;
@@ -64,11 +65,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         }
         return Ok(Exit::Pass);
     }
-    if let Some(folder) = &args.keep_failed {
+    if let Some(folder) = &args.kernels.keep_failed {
         Capsules::prepare(folder)?;
     }
-    let device = match (prepared.experiment.kind, args.device) {
-        (Kind::Kernels, OnDevice::Cuda) if args.timed => Some(Ok(Device::open()?)),
+    let device = match (prepared.experiment.kind, args.kernels.device) {
+        (Kind::Kernels, OnDevice::Cuda) if args.kernels.timed => Some(Ok(Device::open()?)),
         (Kind::Kernels, OnDevice::Cuda) => Some(Device::open()),
         (Kind::Kernels, OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
         _ => None,
@@ -115,32 +116,32 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     };
     let run = judge::derive(&folder, manifest, records)?;
     judge::finish(&folder, &run, args.json)?;
-    if args.timed && !args.json {
+    if args.kernels.timed && !args.json {
         out!("\n{}", report::times(&run));
     }
     let unnoticed = mutants::print(&fates);
-    if let (Some(results), Some(device)) = (&args.attest, &device) {
+    if let (Some(results), Some(device)) = (&args.kernels.attest, &device) {
         let machine = attest::Machine::new(device)?;
         let attestation = attest::Attestation::of(&run, &prepared.sources, &machine, &fates);
         outln!("{}", attestation.write(results)?.display());
     }
     Ok(match run.outcome() {
         _ if unnoticed => Exit::GateFailed,
-        outcome if args.bench && !run.records.is_empty() => outcome.exit_of_bench(),
+        outcome if args.kernels.timed && !run.records.is_empty() => outcome.exit_of_bench(),
         outcome => outcome.exit(),
     })
 }
 
 /// Compiles kernels for want of a device. Programs may do without one: the exit code is there if nothing else is to be run.
 fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Option<Exit>> {
-    let asked = args.device == OnDevice::Compile;
+    let asked = args.kernels.device == OnDevice::Compile;
     let program = |cell: &Cell| programs::is_of(&prepared.experiment.commands, cell);
     if asked || !prepared.cells.iter().all(program) {
         let compile = Compile {
             sources: &prepared.sources,
             cells: &prepared.cells,
             whole: prepared.manifest.left_out.is_empty(),
-            faults: args.mutants,
+            faults: args.kernels.mutants,
             json: args.json,
         };
         let attested = compile.run(why)?;
@@ -174,17 +175,18 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
         experiment.gates = rules.gates()?;
     }
     let mut sources = Vec::new();
-    let foreign = args
-        .of_kernels()
-        .find(|(_, given)| *given && experiment.kind != Kind::Kernels);
-    if let Some((option, _)) = foreign {
-        return Err(Error::Usage(format!("{option} is for kernels only")));
+    if args.kernels.alone && experiment.kind != Kind::Kernels {
+        let why = format!(
+            "this is no experiment of kernels; `ulplab sweep {}` runs it",
+            args.experiment.display()
+        );
+        return Err(Error::config(&source.file, why));
     }
     if experiment.kind == Kind::Kernels {
         sources = KernelFile::read_all(&kernels::folder()?)?;
         kernels::fill(&mut experiment, &sources).map_err(|(place, message)| source.error_at(&place, message))?;
     }
-    if let Some(mutant) = &args.mutant {
+    if let Some(mutant) = &args.kernels.mutant {
         kernels::check_mutant(mutant, &sources)?;
     }
     experiment
@@ -220,18 +222,18 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
 
     let mut selectable = plan(&experiment);
     check_file_names(&experiment, &selectable).map_err(|(place, message)| source.error_at(&place, message))?;
-    if args.timed {
+    if args.kernels.timed {
         let timed = operations::timed(&experiment).map_err(|(place, message)| source.error_at(&place, message))?;
         selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, experiment.case_names[cell.window])));
     }
     let cells = select(selectable, &args.only, &args.skip)?;
-    let peers = args.peers.as_deref().map(Peers::read).transpose()?;
+    let peers = args.kernels.peers.as_deref().map(Peers::read).transpose()?;
     let mut manifest = manifest(args, &experiment, &datasets, config, &sources, &ready, peers.as_ref())?;
     let home = source.file.parent().unwrap_or(Path::new(""));
     let watched = operations::watched(&experiment, home);
     let watched = watched.map_err(|(place, message)| source.error_at(&place, message))?;
     manifest.data.extend(watched);
-    if args.device == OnDevice::Cuda {
+    if args.kernels.device == OnDevice::Cuda {
         programs::check_programs(&experiment, &cells).map_err(|(place, message)| source.error_at(&place, message))?;
     }
     manifest.keep(&cells);
@@ -302,7 +304,7 @@ fn manifest(
         version: env!("CARGO_PKG_VERSION").into(),
         commit,
         experiment: experiment.clone(),
-        invocation: args.invocation(),
+        invocation: args.invocation(experiment.kind == Kind::Kernels),
         fingerprint: String::new(),
         data,
         device: "cpu".into(),
@@ -374,7 +376,7 @@ fn execute(
             pending.push(cell);
         }
     }
-    if pending.is_empty() && !args.mutants {
+    if pending.is_empty() && !args.kernels.mutants {
         return Ok(Vec::new());
     }
     let bar = progress(args, share.len(), pending.len());
@@ -406,7 +408,7 @@ fn execute(
         done: &done,
     };
     if kernel {
-        let keep = args.keep_failed.as_ref().map(|folder| Capsules {
+        let keep = args.kernels.keep_failed.as_ref().map(|folder| Capsules {
             folder: folder.clone(),
             experiment: args.experiment.clone(),
             seed: experiment.seed,
@@ -429,23 +431,22 @@ fn execute(
         let program = |cell: &&Cell| programs::is_of(&experiment.commands, cell);
         let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);
         programs::run(&cells, &programs)?;
-        let Some(device) = device.filter(|_| !variants.is_empty() || args.mutants) else {
+        let Some(device) = device.filter(|_| !variants.is_empty() || args.kernels.mutants) else {
             bar.finish_and_clear();
             return Ok(Vec::new());
         };
-        let bench = kernels::Bench {
+        let variants_of = kernels::Variants {
             cells,
             sources: &prepared.sources,
-            device,
+            session: Session::open(device)?,
             ceilings: prepared.manifest.ceilings,
-            toolkit: &Toolkit::open()?,
-            mutant: args.mutant.as_deref(),
+            mutant: args.kernels.mutant.as_deref(),
             peers: prepared.peers.as_ref(),
         };
-        bench.run(&variants)?;
+        variants_of.run(&variants)?;
         bar.finish_and_clear();
-        return if args.mutants {
-            bench.mutants(&share)
+        return if args.kernels.mutants {
+            variants_of.mutants(&share)
         } else {
             Ok(Vec::new())
         };
