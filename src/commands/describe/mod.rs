@@ -12,7 +12,7 @@ use crate::json;
 use crate::studies::kernels::operations;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
-use ulplab_core::ops::judge::Rule;
+use ulplab_core::ops::judge::{Judge, Rule};
 use ulplab_core::ops::{Buffer, Case, Inputs, Op, Problem, Role, Scalar};
 
 /// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
@@ -73,6 +73,9 @@ pub struct JudgementLine {
     pub output: String,
     /// `equal`, `within`, `rms`, `admissible`, `finite`, or `custom`.
     pub rule: &'static str,
+    /// In a few words.
+    #[serde(skip)]
+    pub short: String,
     pub how: String,
     pub why: String,
     /// A case that is judged so, if not all are.
@@ -291,6 +294,7 @@ fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
                     JudgementLine {
                         output: judge.output.into(),
                         rule: name_of(&judge.rule),
+                        short: short(judge),
                         how,
                         why,
                         such_as: Some(sample.case.name.clone()),
@@ -318,15 +322,16 @@ fn name_of(rule: &Rule) -> &'static str {
     }
 }
 
-impl JudgementLine {
-    /// How the output is judged; why too, where only that says it.
-    pub fn judged(&self) -> String {
-        let such_as = self.such_as.as_ref().map(|case| format!(" (in cases such as {case})"));
-        let why = match self.rule {
-            "custom" => format!(": {}", self.why),
-            _ => String::new(),
-        };
-        format!("{}: {}{why}{}", self.rule, self.how, such_as.unwrap_or_default())
+/// What makes an output right, in a few words.
+fn short(judge: &Judge) -> String {
+    match &judge.rule {
+        Rule::Equal { any_nan, .. } if any_nan.is_empty() => "equal bytes".into(),
+        Rule::Equal { .. } => "equal bytes; a NaN stands for any other".into(),
+        Rule::Within { .. } => "each element within a bound of its own".into(),
+        Rule::Rms { bar, .. } => format!("rms: errors of each group of rows at most {bar} of what is wanted"),
+        Rule::Admissible { .. } => "codes and scales that numbers within their bounds can have".into(),
+        Rule::Finite => "each element finite".into(),
+        Rule::Parts(_) => format!("custom: {}", judge.why),
     }
 }
 

@@ -104,17 +104,27 @@ impl Listed {
         Ok(listed)
     }
 
+    /// Outputs and how they are judged; where that is not the same in all cases, one that is judged so.
+    fn judged(&self) -> Vec<(&str, String)> {
+        let mut kinds: Vec<&JudgementLine> = Vec::new();
+        for line in &self.outputs {
+            let same = |other: &&JudgementLine| other.output == line.output && other.short == line.short;
+            if !kinds.iter().any(same) {
+                kinds.push(line);
+            }
+        }
+        let several = |output: &str| kinds.iter().filter(|line| line.output == output).count() > 1;
+        let row = |line: &&'_ JudgementLine| {
+            let such_as = line.such_as.as_ref().filter(|_| several(&line.output));
+            let such_as = such_as.map(|case| format!(" (in cases such as {case})"));
+            line.short.clone() + &such_as.unwrap_or_default()
+        };
+        kinds.iter().map(|line| (&line.output[..], row(line))).collect()
+    }
+
     fn text(&self, cases: bool) -> String {
         let mut lines = hanging(&format!("{}: ", self.op), &self.doc, 2);
-        let judged = self.outputs.iter().map(|line| (&line.output[..], line.judged()));
-        let mut judged: Vec<(&str, String)> = judged.collect();
-        // What differs only in why.
-        let mut seen = Vec::new();
-        judged.retain(|line| {
-            let fresh = !seen.contains(line);
-            seen.push(line.clone());
-            fresh
-        });
+        let judged = self.judged();
         lines.extend(section("outputs", &judged));
         let named = |all: &'_ [Named]| {
             let lines = all.iter().map(|one| (one.name.clone(), one.doc.clone()));

@@ -17,7 +17,7 @@ pub struct MutantsArgs {
     #[command(flatten)]
     sweep: SweepArgs,
     /// The experiment, if a fault is named.
-    #[arg(value_name = "EXPERIMENT")]
+    #[arg(index = 2, value_name = "EXPERIMENT")]
     of: Option<PathBuf>,
     #[command(flatten)]
     besides: Besides,
@@ -30,6 +30,7 @@ fn fault_or_experiment(first: clap::Arg) -> clap::Arg {
     first
         .required(false)
         .default_value(SHIPPED)
+        .index(1)
         .value_name("OP.MUTANT|EXPERIMENT")
         .help("The fault to plant, e.g. rope.cos_sin_swapped; or the experiment, to plant every fault of its kernels")
 }
