@@ -5,6 +5,7 @@ mod shapes;
 
 use std::path::PathBuf;
 
+use rayon::prelude::*;
 use safetensors::Dtype;
 use serde::Serialize;
 
@@ -203,7 +204,7 @@ fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, Stri
             problem: ops::problem(op, case)?,
         })
     };
-    chosen.into_iter().map(sample).collect()
+    chosen.into_par_iter().map(sample).collect()
 }
 
 fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
