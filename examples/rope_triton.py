@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The operation `rope` in Triton, as a variant that ulplab checks: `ulplab sweep experiments/outside.toml`.
+"""The operation `rope` in Triton, as a variant that ulplab checks: `ulplab kernels check experiments/outside.toml`.
 
 Started once, it is given the paths of two safetensors files for each run. The first holds x [T, H, D] and tables cos and sin
 [T, R/2], and in its metadata sizes and direction; the second gets x with the last R channels of every head turned.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A candidate for the operation `softmax`, rounded to f32 after every step as a kernel is: `ulplab sweep experiments/own_op.toml`.
+"""A candidate for the operation `softmax`, rounded to f32 after every step as a kernel is: `ulplab kernels check experiments/own_op.toml`.
 
 It stays alive: started once, it computes case after case.
 """

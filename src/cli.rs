@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, quantize, trace, verify,
+    bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, quantize, verify,
 };
 use crate::commands::{judge, sweep};
 use crate::output;
@@ -48,7 +48,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Generate(generate::GenerateArgs),
     Bench(bench::BenchArgs),
-    Trace(trace::TraceArgs),
+    Kernels(kernels::KernelsArgs),
     Describe(describe::DescribeArgs),
     Dump(dump::DumpArgs),
     Verify(verify::VerifyArgs),
@@ -67,7 +67,6 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "ulplab sweep experiments/kv_cache.toml",
             "ulplab sweep experiments/kv_cache.toml --set tokens=128 --out runs/short",
             "ulplab sweep experiments/kv_cache.toml --resume",
-            "ulplab sweep experiments/kernels.toml --device compile",
         ],
     ),
     (
@@ -106,11 +105,59 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "generate",
         &["ulplab generate --prompt Shall --temperature 0.7 --recipe v4_fp8"],
     ),
+    ("bench", &["ulplab bench --tokens 128", "ulplab bench formats"]),
     (
-        "bench",
-        &["ulplab bench --tokens 128", "ulplab bench kernels --only 'rope.*/**'"],
+        "kernels",
+        &[
+            "ulplab kernels list rmsnorm",
+            "ulplab kernels check --only 'rmsnorm.*/**'",
+            "ulplab kernels time --only 'rmsnorm.*/**'",
+        ],
     ),
-    ("trace", &["ulplab trace swap_ffn --variant fused --html trace.html"]),
+    (
+        "kernels list",
+        &["ulplab kernels list", "ulplab kernels list rope --cases"],
+    ),
+    (
+        "kernels check",
+        &[
+            "ulplab kernels check",
+            "ulplab kernels check --only 'rope.*/**' --device compile",
+            "ulplab kernels check experiments/outside.toml --keep-failed failed",
+        ],
+    ),
+    (
+        "kernels time",
+        &[
+            "ulplab kernels time --only 'rope.*/**'",
+            "ulplab kernels time --peers peers.json",
+        ],
+    ),
+    (
+        "kernels compare",
+        &["ulplab kernels compare state_transpose.registers/f32.b8 state_transpose.tile/f32.b8 --pairs 60"],
+    ),
+    (
+        "kernels trace",
+        &[
+            "ulplab kernels trace swap_ffn --variant fused --html trace.html",
+            "ulplab kernels trace mhc_pre --variant simple --variant split",
+        ],
+    ),
+    (
+        "kernels mutants",
+        &[
+            "ulplab kernels mutants --only 'rope.*/**'",
+            "ulplab kernels mutants rope.cos_sin_swapped --only 'rope.*/**'",
+        ],
+    ),
+    (
+        "kernels attest",
+        &[
+            "ulplab kernels attest experiments/results",
+            "ulplab kernels attest --check",
+        ],
+    ),
     ("describe", &["ulplab describe rmsnorm"]),
     ("dump", &["ulplab dump rmsnorm bf16.random.7x333 rmsnorm-case"]),
     ("verify", &["ulplab verify formats"]),
@@ -125,15 +172,40 @@ const EXAMPLES: &[(&str, &[&str])] = &[
 
 /// The command line with the examples in its help.
 pub fn command() -> clap::Command {
-    EXAMPLES.iter().fold(Cli::command(), |command, (name, examples)| {
+    EXAMPLES.iter().fold(Cli::command(), |command, (path, examples)| {
         let lines: String = examples.iter().map(|example| format!("\n  {example}")).collect();
-        command.mut_subcommand(name, |inner| inner.after_help(format!("Examples:{lines}")))
+        within(command, path, &format!("Examples:{lines}"))
     })
+}
+
+/// A command with this text behind the help of the subcommand that the words of a path lead to.
+fn within(command: clap::Command, path: &str, after: &str) -> clap::Command {
+    let after = after.to_string();
+    match path.split_once(' ') {
+        Some((first, rest)) => command.mut_subcommand(first, |inner| within(inner, rest, &after)),
+        None => command.mut_subcommand(path, |inner| inner.after_help(after)),
+    }
 }
 
 /// Runs the program and tells its exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    let matches = match command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => {
+            let words: Vec<String> = std::env::args_os()
+                .skip(1)
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
+            match kernels::old::answer(&words).filter(|_| error.use_stderr()) {
+                Some(answer) => {
+                    errln!("error: {answer}");
+                    return ExitCode::from(Exit::Usage as u8);
+                }
+                None => error.exit(),
+            }
+        }
+    };
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     ExitCode::from(guarded(|| run(cli)) as u8)
 }
 
@@ -181,7 +253,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Trace(args) => trace::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
         Command::Describe(args) => describe::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Verify(args) => verify::run(&args),
@@ -201,13 +273,17 @@ mod tests {
     fn every_command_has_examples_that_parse() {
         let command = command();
         let named: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
-        let missing = command
+        let of_kernels = command.find_subcommand("kernels").expect("there is `ulplab kernels`");
+        let of_kernels = of_kernels
             .get_subcommands()
-            .map(|inner| inner.get_name())
-            .filter(|name| !named.contains(name) && *name != "doctor");
+            .map(|inner| format!("kernels {}", inner.get_name()));
+        let all = command.get_subcommands().map(|inner| inner.get_name().to_string());
+        let missing = all
+            .chain(of_kernels)
+            .filter(|name| !named.contains(&&name[..]) && name != "doctor");
         assert_eq!(
             missing.collect::<Vec<_>>(),
-            Vec::<&str>::new(),
+            Vec::<String>::new(),
             "commands without an example"
         );
         for example in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {

@@ -248,9 +248,20 @@ fn commands_of_the_readme_exist() {
     };
     for command in commands(&text) {
         let words: Vec<&str> = command.split_whitespace().skip(1).collect();
-        let verb = words.iter().copied().find(|word| !word.starts_with('-'));
+        // `kernels check` has help of its own.
+        let (mut inner, mut verbs) = (ulplab::cli::command(), Vec::new());
+        for word in words.iter().filter(|word| !word.starts_with('-')) {
+            let Some(found) = inner.find_subcommand(word).cloned() else {
+                break;
+            };
+            verbs.push(*word);
+            inner = found;
+        }
+        if verbs.is_empty() {
+            verbs.extend(words.iter().copied().find(|word| !word.starts_with('-')));
+        }
         let help = Command::new(env!("CARGO_BIN_EXE_ulplab"))
-            .args(verb)
+            .args(verbs)
             .arg("--help")
             .output()
             .unwrap();

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How long other people's code takes on one GPU for what `ulplab sweep experiments/kernels.toml` times.
+"""How long other people's code takes on one GPU for what `ulplab kernels time` times.
 
 Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}}, of each case
-the peer that is fastest cold, and all of them; `ulplab sweep experiments/kernels.toml --peers FILE` sets them beside its own.
+the peer that is fastest cold, and all of them; `ulplab kernels time --peers FILE` sets them beside its own.
 Every peer's output is held against a plain torch expression before it is timed. Times are taken as ulplab takes them: twice
 the second-level cache written before each repetition, events around one call, the median; then many calls in one graph.
 The GPU is kept busy while Python prepares the call, so that a peer's launches from Python are not counted.

@@ -22,7 +22,7 @@ use ulplab_core::tensorfile::{Slot, write_safetensors};
 /// in f64. DIR/bound.safetensors has the largest allowed error of each element of the outputs whose bits are not compared.
 #[derive(Debug, clap::Args)]
 pub struct DumpArgs {
-    /// The operation, as `ulplab list kernels` names them: what stands before the dot; or one of the experiment's.
+    /// The operation, as `ulplab kernels list` names them; or one of the experiment's.
     #[arg(value_name = "OP")]
     pub op: String,
     /// The case, as `ulplab describe OP` names them. A case that reads a model reads that of the experiment, or the one that

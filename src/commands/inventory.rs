@@ -7,12 +7,12 @@ use reference::paths::deepseek_v4::SITES;
 use reference::paths::swap_ffn;
 use reference::{SiteInfo, SiteKind};
 
-use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
+use crate::backend::cuda::{Device, Toolkit};
+use crate::commands::kernels;
 use crate::dataset::Manifest as Datasets;
 use crate::experiment::file::ExperimentFile;
 use crate::report::REPORTS;
 use crate::shipped;
-use crate::studies::kernels::folder;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::formats::{
     AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
@@ -46,7 +46,7 @@ pub enum What {
     Sites,
     /// Checkpoints and texts.
     Datasets,
-    /// Variants of GPU kernels.
+    /// Operations and their GPU kernels, as `ulplab kernels list` shows them.
     Kernels,
     /// Experiments that come with ulplab; `ulplab sweep NAME` runs one.
     Experiments,
@@ -55,7 +55,6 @@ pub enum What {
 }
 
 pub fn list(args: &ListArgs) -> Result<Exit> {
-    let mut exit = Exit::Pass;
     let rows: Vec<(String, String)> = match args.what {
         What::Formats => RECORDS
             .iter()
@@ -81,11 +80,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .into_iter()
             .map(|(name, dataset)| (name, dataset.about))
             .collect(),
-        What::Kernels => {
-            let (rows, ends) = kernels()?;
-            exit = ends;
-            rows
-        }
+        What::Kernels => return kernels::list::run(&kernels::list::ListArgs::default()),
         What::Experiments => experiments()?,
         What::Reports => REPORTS
             .iter()
@@ -97,7 +92,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
     rows.iter()
         .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
         .map_err(Error::io("stdout", "write"))?;
-    Ok(exit)
+    Ok(Exit::Pass)
 }
 
 /// Names and questions of the experiments that come with ulplab.
@@ -114,23 +109,6 @@ fn experiments() -> Result<Vec<(String, String)>> {
         Ok((name, ExperimentFile::read(file, &[])?.head()?.question))
     };
     files.iter().map(row).collect()
-}
-
-/// Variants of all files, and the faults that can be planted in them.
-fn kernels() -> Result<(Vec<(String, String)>, Exit)> {
-    let (sources, broken) = KernelFile::read_good(&folder()?)?;
-    let rows = sources.into_iter().flat_map(|KernelFile { op, header, .. }| {
-        let variants = header.variants.into_iter().map(|variant| (variant.name, variant.doc));
-        let mutants = header
-            .mutants
-            .into_iter()
-            .map(|mutant| (mutant.name, format!("(a fault) {}", mutant.doc)));
-        let named = variants
-            .chain(mutants)
-            .map(move |(name, doc)| (format!("{op}.{name}"), doc));
-        named.collect::<Vec<_>>()
-    });
-    Ok((rows.collect(), if broken { Exit::Usage } else { Exit::Pass }))
 }
 
 /// Elements and the casts to them, as format strings spell them.

@@ -4,12 +4,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Options of `ulplab sweep` as they were given.
+/// Options of `ulplab sweep` or `ulplab kernels` as they were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Invocation {
     /// The experiment file.
     pub experiment: PathBuf,
+    /// Whether it is one of kernels.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kernels: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,27 +35,37 @@ impl Invocation {
     /// What to type into a shell to run the same again with this seed.
     pub fn command(&self, seed: u64) -> String {
         let path = |path: &PathBuf| path.display().to_string();
-        let mut words = vec!["ulplab".into(), "sweep".into(), path(&self.experiment)];
+        let mut words: Vec<String> = ["ulplab"].into_iter().chain(self.verb()).map(String::from).collect();
+        words.push(path(&self.experiment));
         let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
         self.set.iter().for_each(|item| option("--set", item.clone()));
         self.rules.iter().for_each(|file| option("--rules", path(file)));
         for (name, value) in self.patterns() {
             option(name, value.clone());
         }
-        self.mutant.iter().for_each(|mutant| option("--mutant", mutant.clone()));
         self.peers.iter().for_each(|file| option("--peers", path(file)));
         self.datasets
             .iter()
             .for_each(|folder| option("--datasets", path(folder)));
         option("--seed", seed.to_string());
-        words.extend(self.timed.then(|| "--timed".to_string()));
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The command, and the fault that it plants.
+    fn verb(&self) -> Vec<&str> {
+        // Runs of kernels were not always marked as such.
+        match &self.mutant {
+            Some(mutant) => vec!["kernels", "mutants", mutant],
+            None if self.timed => vec!["kernels", "time"],
+            None if self.kernels || self.peers.is_some() => vec!["kernels", "check"],
+            None => vec!["sweep"],
+        }
     }
 
     /// The options that select cells, for a sentence; empty if all cells are selected.
     pub fn selection(&self) -> String {
         let patterns = self.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
-        let timed = self.timed.then(|| "--timed".to_string());
+        let timed = self.timed.then(|| "`kernels time`".to_string());
         patterns.chain(timed).collect::<Vec<_>>().join(" ")
     }
 
@@ -76,5 +89,46 @@ pub fn quoted(word: &str) -> String {
         word.into()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_kernels_is_run_again_by_their_own_command() {
+        let sweep = Invocation {
+            experiment: "k.toml".into(),
+            only: vec!["rope.*/**".into()],
+            ..Invocation::default()
+        };
+        let kernels = Invocation {
+            kernels: true,
+            ..sweep.clone()
+        };
+        let timed = Invocation {
+            timed: true,
+            peers: Some("p.json".into()),
+            ..kernels.clone()
+        };
+        let planted = Invocation {
+            mutant: Some("rope.halves".into()),
+            ..kernels.clone()
+        };
+        for (invocation, command) in [
+            (sweep, "ulplab sweep k.toml --only 'rope.*/**' --seed 3"),
+            (kernels, "ulplab kernels check k.toml --only 'rope.*/**' --seed 3"),
+            (
+                timed,
+                "ulplab kernels time k.toml --only 'rope.*/**' --peers p.json --seed 3",
+            ),
+            (
+                planted,
+                "ulplab kernels mutants rope.halves k.toml --only 'rope.*/**' --seed 3",
+            ),
+        ] {
+            assert_eq!(invocation.command(3), command);
+        }
     }
 }

@@ -101,9 +101,9 @@ fn shells_are_completed_and_pages_written() {
     assert!(page("ulplab.1").contains("Exit codes"));
     assert!(page("ulplab-sweep.1").contains("\\-\\-resume"));
     assert!(
-        page("ulplab-bench-kernels.1").contains("ulplab\\-bench\\-kernels"),
+        page("ulplab-kernels-check.1").contains("ulplab\\-kernels\\-check"),
         "{}",
-        page("ulplab-bench-kernels.1")
+        page("ulplab-kernels-check.1")
     );
 }
 

@@ -69,7 +69,7 @@ why = "the bound follows from the arithmetic"
     let only = ["--only", "**/f32.random.7x333", "--seed", "3"];
     let file = write(folder, &text);
     run(&[
-        &["sweep", path(&file), "--out", out, "--keep-failed", keep][..],
+        &["kernels", "check", path(&file), "--out", out, "--keep-failed", keep][..],
         &only[..],
     ]
     .concat())
@@ -187,10 +187,10 @@ fn what_failed_is_kept_whole() {
 
 #[test]
 fn only_kernels_and_programs_are_kept() {
-    let output = run(&["sweep", "experiments/smoke.toml", "--dry-run", "--keep-failed", "kept"]);
+    let output = run(&["kernels", "check", "smoke", "--dry-run", "--keep-failed", "kept"]);
     assert_eq!(code(&output), 2);
     assert!(
-        stderr(&output).contains("--keep-failed is for kernels only"),
+        stderr(&output).contains("smoke.toml: this is no experiment of kernels; `ulplab sweep smoke` runs it"),
         "{}",
         stderr(&output)
     );

@@ -7,12 +7,12 @@ use ulplab::studies::kernels::attest::{Attestation, Shown, Verified};
 
 use super::*;
 
-/// What `sweep experiments/kernels.toml --dry-run --peers` says of a file of peers with this text.
+/// What `kernels check --dry-run --peers` says of a file of peers with this text.
 fn with_peers(text: &str) -> (i32, String, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.json");
     std::fs::write(&file, text).unwrap();
-    let output = run(&["sweep", "experiments/kernels.toml", "--dry-run", "--peers", path(&file)]);
+    let output = run(&["kernels", "check", "--dry-run", "--peers", path(&file)]);
     (code(&output), stderr(&output), file)
 }
 
@@ -51,19 +51,35 @@ fn only_kernels_have_peers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.json");
     std::fs::write(&file, r#"{"device": "card", "peers": {}}"#).unwrap();
-    let output = run(&["sweep", "experiments/smoke.toml", "--dry-run", "--peers", path(&file)]);
+    let output = run(&["kernels", "time", "smoke", "--dry-run", "--peers", path(&file)]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("--peers"), "{}", stderr(&output));
+    let error = stderr(&output);
+    assert!(error.contains("no experiment of kernels"), "{error}");
 }
 
 #[test]
 fn a_fault_must_exist() {
-    let sweep = |mutant: &str| run(&["sweep", "experiments/kernels.toml", "--dry-run", "--mutant", mutant]);
-    let output = sweep("rope.cos_sin_swaped");
+    let plant = |words: &[&str]| run(&[&["kernels", "mutants", "--dry-run"], words].concat());
+    let output = plant(&["rope.cos_sin_swaped"]);
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("did you mean 'rope.cos_sin_swapped'?"), "{error}");
-    assert_eq!(sweep("rope.cos_sin_swapped").status.code(), Some(0));
+    let cells = |words: &[&str]| {
+        let output = plant(words);
+        assert_eq!(code(&output), 0, "{words:?}: {}", stderr(&output));
+        stdout(&output).lines().count()
+    };
+    let all = cells(&[]);
+    assert_eq!(cells(&["rope.cos_sin_swapped"]), all);
+    assert_eq!(cells(&["experiments/kernels.toml"]), all);
+    assert!(cells(&["rope.cos_sin_swapped", "experiments/outside.toml"]) < all);
+    let output = plant(&["kernels", "rope.cos_sin_swapped"]);
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("expected OP.MUTANT before the experiment"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// Attestations, as a run on a card writes them, of all files of a folder; every variant ran, every fault was noticed.
@@ -110,16 +126,21 @@ fn attestations_name_what_changed() {
     let results = tempfile::tempdir().unwrap();
     let as_verified = attested(folder.path());
     let gate = || {
-        let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
-        let output = command
-            .args(["gate", "--attested", path(results.path())])
-            .env("ULPLAB_KERNELS", folder.path())
-            .output()
-            .unwrap();
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stdout).into_owned(),
-        )
+        let spelled = [
+            ["gate", "--attested", path(results.path())].to_vec(),
+            ["kernels", "attest", "--check", path(results.path())].to_vec(),
+        ];
+        let said = spelled.map(|words| {
+            let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
+            let output = command
+                .args(words)
+                .env("ULPLAB_KERNELS", folder.path())
+                .output()
+                .unwrap();
+            (output.status.code(), stdout(&output))
+        });
+        assert_eq!(said[0], said[1]);
+        said.into_iter().next().unwrap()
     };
     as_verified.clone().write(results.path()).unwrap();
     let (code, said) = gate();
@@ -176,7 +197,7 @@ fn compiled(from: &str, to: &str, more: &[&str]) -> Option<(i32, String)> {
     }
     let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
     let output = command
-        .args(["sweep", "experiments/kernels.toml", "--device", "compile"])
+        .args(["kernels", "check", "--device", "compile"])
         .args(["--only", "rmsnorm.*/local/*.random.*"])
         .args(more)
         .env("ULPLAB_KERNELS", folder.path())
@@ -253,7 +274,7 @@ fn a_header_with_an_unknown_key_names_its_line() {
     }
     let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
     let output = command
-        .args(["list", "kernels"])
+        .args(["kernels", "list"])
         .env("ULPLAB_KERNELS", folder.path())
         .output()
         .unwrap();
@@ -264,4 +285,153 @@ fn a_header_with_an_unknown_key_names_its_line() {
         "{error}"
     );
     assert!(error.contains("did you mean 'block'?"), "{error}");
+}
+
+/// Every operation, output and judgement is listed, in lines that fit; `list kernels` says the same.
+#[test]
+fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
+    let output = run(&["kernels", "list"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert_eq!(stdout(&run(&["list", "kernels"])), text);
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "too long: {line}");
+    }
+    let output = run(&["kernels", "list", "--json"]);
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let rules = ["equal", "within", "rms", "admissible", "finite", "custom"];
+    for op in ulplab::ops::OPS {
+        let listed = all.iter().find(|listed| listed["op"] == op.name());
+        let listed = listed.unwrap_or_else(|| panic!("{} is not listed", op.name()));
+        assert!(text.contains(&format!("{}: ", op.name())), "{}", op.name());
+        let outputs = listed["outputs"].as_array().unwrap();
+        assert!(!outputs.is_empty(), "{} has no outputs", op.name());
+        for output in outputs {
+            assert!(rules.contains(&output["rule"].as_str().unwrap()), "{output}");
+            assert!(
+                text.contains(&format!("\n    {} ", output["output"].as_str().unwrap())),
+                "{output}"
+            );
+        }
+        let named = listed["variants"].as_array().unwrap().iter();
+        for one in named.chain(listed["mutants"].as_array().unwrap()) {
+            let name = one["name"].as_str().unwrap();
+            assert!(text.contains(&format!("    {name} ")), "{name}");
+        }
+        assert_eq!(listed["cases"].as_array().unwrap().len(), op.cases().len());
+    }
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for rule in [
+        "equal bytes",
+        "each element within a bound of its own",
+        "rms: ",
+        "codes and scales that",
+        "custom: ",
+    ] {
+        assert!(words.contains(rule), "nothing is judged by: {rule}");
+    }
+}
+
+#[test]
+fn one_operation_is_listed_with_its_cases() {
+    let output = run(&["kernels", "list", "rope", "--cases"]);
+    let text = stdout(&output);
+    assert!(
+        text.starts_with("rope: ") && text.contains("bf16.forward.t16384"),
+        "{text}"
+    );
+    assert!(!text.contains("rmsnorm"), "{text}");
+    let output = run(&["kernels", "list", "ropes"]);
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("no operation 'ropes'; did you mean 'rope'?"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn every_subcommand_has_help_with_examples() {
+    for what in ["list", "check", "time", "compare", "trace", "mutants", "attest"] {
+        let output = run(&["kernels", what, "--help"]);
+        assert_eq!(code(&output), 0, "{what}");
+        let help = stdout(&output);
+        assert!(
+            help.contains(&format!("Examples:\n  ulplab kernels {what}")),
+            "{what}: {help}"
+        );
+    }
+    let sweep = stdout(&run(&["sweep", "--help"]));
+    for option in [
+        "--device",
+        "--timed",
+        "--mutant",
+        "--attest",
+        "--peers",
+        "--keep-failed",
+    ] {
+        assert!(!sweep.contains(option), "{option}");
+    }
+}
+
+#[test]
+fn old_spellings_are_answered_with_the_new_ones() {
+    for (old, new) in [
+        (
+            &["bench", "kernels", "--only", "rope.*/**"][..],
+            "ulplab kernels time --only 'rope.*/**'",
+        ),
+        (
+            &["bench", "pair", "a.b/c", "a.d/c"],
+            "ulplab kernels compare a.b/c a.d/c",
+        ),
+        (&["trace", "rope"], "ulplab kernels trace rope"),
+        (
+            &["sweep", "kernels", "--device", "compile"],
+            "ulplab kernels check kernels --device compile",
+        ),
+        (&["sweep", "kernels", "--timed"], "ulplab kernels time kernels"),
+        (
+            &["sweep", "kernels", "--mutant", "rope.halves"],
+            "ulplab kernels mutants rope.halves kernels",
+        ),
+        (&["sweep", "kernels", "--mutants"], "ulplab kernels mutants kernels"),
+        (
+            &["sweep", "kernels", "--mutants", "--attest", "out"],
+            "ulplab kernels attest out kernels",
+        ),
+        (
+            &["sweep", "kernels", "--peers", "p.json"],
+            "ulplab kernels check kernels --peers p.json",
+        ),
+        (
+            &["sweep", "kernels", "--keep-failed", "kept"],
+            "ulplab kernels check kernels --keep-failed kept",
+        ),
+    ] {
+        let output = run(old);
+        assert_eq!(code(&output), 2, "{old:?}");
+        let error = stderr(&output);
+        assert!(error.contains(&format!("is now `{new}`\n")), "{old:?}: {error}");
+    }
+}
+
+/// What checks attestations runs nothing, and takes nothing that a run takes.
+#[test]
+fn attestations_are_written_to_a_folder_or_checked() {
+    let output = run(&["kernels", "attest"]);
+    assert!(
+        code(&output) == 2 && stderr(&output).contains("<DIR>"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(&["kernels", "attest", "--check", "--only", "rope.*/**"]);
+    let error = stderr(&output);
+    assert!(
+        code(&output) == 2 && error.contains("--check") && error.contains("--only"),
+        "{error}"
+    );
+    let output = run(&["kernels", "attest", "out", "--dry-run", "--only", "rope.*/**"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).lines().all(|cell| cell.starts_with("rope.")));
 }

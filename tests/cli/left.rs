@@ -129,7 +129,8 @@ why = "nothing is computed"
 fn sweep(folder: &Path, text: &str) -> Output {
     let (out, keep) = (folder.join("run"), folder.join("kept"));
     let file = write(folder, text);
-    let mut command = ulplab(&["sweep", path(&file), "--out", path(&out), "--keep-failed", path(&keep)]);
+    let mut command = ulplab(&["kernels", "check", path(&file), "--out", path(&out)]);
+    command.args(["--keep-failed", path(&keep)]);
     let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
     let to = |file: &Path| Stdio::from(std::fs::File::create(file).unwrap());
     let mut child = command.stdout(to(&stdout)).stderr(to(&stderr)).spawn().unwrap();

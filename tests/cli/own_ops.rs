@@ -404,7 +404,7 @@ fn own_operations_and_cases_are_described_and_dumped() {
     for (args, hint) in [
         (
             &["describe", "sums"][..],
-            "no operation 'sums'; `ulplab list kernels` names those that are shipped, and one of your own is found with --experiment FILE",
+            "no operation 'sums'; `ulplab kernels list` names those that are shipped, and one of your own is found with --experiment FILE",
         ),
         (
             &["dump", "rmsnorm", "mine", path(&to)],

@@ -1,9 +1,9 @@
-//! `ulplab trace`, as far as no GPU is needed.
+//! `ulplab kernels trace` and `kernels compare`, as far as no GPU is needed.
 
 use super::*;
 
 fn trace(arguments: &[&str]) -> std::process::Output {
-    run(&[&["trace"], arguments, &["--device", "compile"]].concat())
+    run(&[&["kernels", "trace"], arguments, &["--device", "compile"]].concat())
 }
 
 /// A folder with one file, of an operation whose sizes are `K`, `V` and `H`, with a header of this text.
@@ -18,6 +18,7 @@ fn traced(header: &str) -> std::process::Output {
     let folder = folder_with(header);
     assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"))
         .args([
+            "kernels",
             "trace",
             "state_transpose",
             "--case",
@@ -222,7 +223,7 @@ fn pairs_are_of_kernels_on_cases() {
         (["rope.heads/x", "rope.heads/x"], "rope has no case 'x'"),
     ];
     for (kernels, expected) in mistakes {
-        let output = run(&["bench", "pair", kernels[0], kernels[1]]);
+        let output = run(&["kernels", "compare", kernels[0], kernels[1]]);
         assert_eq!(code(&output), 2);
         assert!(
             stderr(&output).contains(expected),
@@ -230,6 +231,6 @@ fn pairs_are_of_kernels_on_cases() {
             stderr(&output)
         );
     }
-    let output = run(&["bench", "pair", "a.b/c", "a.b/c", "--pairs", "29"]);
+    let output = run(&["kernels", "compare", "a.b/c", "a.b/c", "--pairs", "29"]);
     assert_eq!(code(&output), 2, "{}", stderr(&output));
 }

@@ -284,16 +284,22 @@ fn a_gate_beyond_the_last_token_says_what_it_needs() {
 }
 
 #[test]
-fn options_of_kernels_are_refused_elsewhere() {
-    for option in [
-        &["--mutants"][..],
-        &["--device", "compile"],
-        &["--attest", "x"],
-        &["--timed"],
+fn what_is_done_with_kernels_is_refused_elsewhere() {
+    for before in [
+        &["check"][..],
+        &["check", "--device", "compile"],
+        &["time"],
+        &["mutants"],
+        &["mutants", "rope.halves"],
+        &["attest", "x"],
     ] {
-        let output = run(&[&["sweep", "experiments/smoke.toml", "--dry-run"], option].concat());
-        assert_eq!(code(&output), 2, "{option:?}");
-        assert!(stderr(&output).contains("is for kernels only"), "{}", stderr(&output));
+        let output = run(&[&["kernels"], before, &["experiments/smoke.toml", "--dry-run"]].concat());
+        assert_eq!(code(&output), 2, "{before:?}");
+        let error = stderr(&output);
+        assert!(
+            error.contains("this is no experiment of kernels"),
+            "{before:?}: {error}"
+        );
     }
 }
 
@@ -313,15 +319,10 @@ fn kernels_that_cannot_run_are_not_judged() {
             std::fs::copy(&file, kernels.join(file.file_name().unwrap())).unwrap();
         }
     }
-    let output = ulplab(&[
-        "sweep",
-        "experiments/kernels.toml",
-        "--out",
-        path(&folder.path().join("run")),
-    ])
-    .env("ULPLAB_KERNELS", &kernels)
-    .output()
-    .unwrap();
+    let output = ulplab(&["kernels", "check", "--out", path(&folder.path().join("run"))])
+        .env("ULPLAB_KERNELS", &kernels)
+        .output()
+        .unwrap();
     let said = stdout(&output) + &stderr(&output);
     if ulplab::backend::cuda::Toolkit::open().is_err() {
         assert!(code(&output) == 96 && said.contains("NVRTC"), "{said}");

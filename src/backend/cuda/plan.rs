@@ -11,6 +11,9 @@ use super::sequence::{Turn, unroll};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::ops::Case;
 
+/// Multiprocessors of an H100 and an H200, which launches are planned for where there is no GPU.
+pub const SMS: i64 = 132;
+
 /// What is put into the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

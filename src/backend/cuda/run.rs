@@ -18,9 +18,13 @@ const MOST_SETS: usize = 128;
 /// A problem on the device, ready to be run.
 pub struct Running<'a> {
     device: &'a Device,
+    /// What its times are taken with.
+    watch: &'a Stopwatch<'a>,
     problem: &'a Problem,
     case: &'a Case,
-    plan: &'a Plan,
+    plan: Plan,
+    /// Whether the same inputs must give the same bytes.
+    deterministic: bool,
     /// Of the launches that prepare, then of the others.
     loaded: [Vec<Loaded<'a>>; 2],
     set: Set,
@@ -53,21 +57,24 @@ enum On {
 
 impl<'a> Running<'a> {
     pub fn new(
-        device: &'a Device,
-        module: &Module,
-        case: &'a Case,
-        problem: &'a Problem,
-        plan: &'a Plan,
+        watch: &'a Stopwatch<'a>,
+        module: &'a Module,
+        (case, problem): (&'a Case, &'a Problem),
+        plan: Plan,
+        deterministic: bool,
     ) -> Result<Self> {
+        let device = watch.device;
         let load = |step: &Step| Loaded::new(device, module, step);
         let load = |steps: &[Step]| steps.iter().map(load).collect::<Result<Vec<_>>>();
         let mut running = Self {
             device,
+            watch,
             problem,
             case,
-            plan,
             loaded: [load(&plan.prepare)?, load(&plan.steps)?],
-            set: Set::new(device, case, problem, plan)?,
+            set: Set::new(device, case, problem, &plan)?,
+            plan,
+            deterministic,
         };
         for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
             device.write(memory, GUARD, &buffer.bytes)?;
@@ -121,23 +128,23 @@ impl<'a> Running<'a> {
 
     /// How often each launch of the plan is run, and how long it takes where it is one of many in a graph, none of them any
     /// other's.
-    pub fn trace(&self, watch: &Stopwatch) -> Result<Vec<Option<Spread>>> {
+    pub fn trace(&self) -> Result<Vec<Option<Spread>>> {
         let alone = |step: usize| {
             let turns = self.set.launches.iter().filter(|turn| turn.step == step);
             let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn));
-            watch.replayed(&works.collect::<Vec<_>>())
+            self.watch.replayed(&works.collect::<Vec<_>>())
         };
         (0..self.plan.steps.len()).map(alone).collect()
     }
 
     /// How long it takes.
-    pub fn time(&self, watch: &Stopwatch) -> Result<Times> {
+    pub fn time(&self) -> Result<Times> {
         self.prepare(&self.set)?;
-        let mut times = watch.time(&|| self.launch())?;
+        let mut times = self.watch.time(&|| self.launch())?;
         times.rotated = match self.sets() {
             // One set does not fit the cache: it has been measured.
             1 => times.graph,
-            sets => self.rotated(watch, sets)?,
+            sets => self.rotated(sets)?,
         };
         Ok(times)
     }
@@ -149,12 +156,12 @@ impl<'a> Running<'a> {
     }
 
     /// On so many copies, one after the other; none where they are too many.
-    fn rotated(&self, watch: &Stopwatch, sets: usize) -> Result<Option<Spread>> {
+    fn rotated(&self, sets: usize) -> Result<Option<Spread>> {
         if sets > MOST_SETS {
             return Ok(None);
         }
         let more = (1..sets).map(|_| {
-            let set = Set::new(self.device, self.case, self.problem, self.plan)?;
+            let set = Set::new(self.device, self.case, self.problem, &self.plan)?;
             for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
                 self.device.copy(from, to, from.len)?;
             }
@@ -164,17 +171,17 @@ impl<'a> Running<'a> {
         let more = more.collect::<Result<Vec<_>>>()?;
         let works = std::iter::once(&self.set).chain(&more);
         let works: Vec<_> = works.map(|set| move || self.launch_on(set)).collect();
-        watch.replayed(&works)
+        self.watch.replayed(&works)
     }
 
     /// What it leaves, and all that the checks and the judgements of its outputs say.
-    pub fn judged(&self, deterministic: bool) -> Result<Checked> {
-        guards::judged(self, deterministic)
+    pub fn judged(&self) -> Result<Checked> {
+        guards::judged(self, self.deterministic)
     }
 
     /// An error where they find anything wrong.
-    pub fn right(&self, name: &str, deterministic: bool) -> Result<()> {
-        let checked = self.judged(deterministic)?;
+    pub fn right(&self, name: &str) -> Result<()> {
+        let checked = self.judged()?;
         let said = |wrong: &Measured| match &wrong.failure {
             Some(failure) => failure.message.clone(),
             None => format!("{} violations in '{}'", wrong.value, wrong.output),
@@ -189,9 +196,9 @@ impl<'a> Running<'a> {
     }
 
     /// Ready to be timed as one of many in a graph; none where that is not possible.
-    pub fn replay<'w>(&self, watch: &'w Stopwatch) -> Result<Option<Replay<'w>>> {
+    pub fn replay(&self) -> Result<Option<Replay<'_>>> {
         self.prepare(&self.set)?;
-        watch.replay(&[|| self.launch()])
+        self.watch.replay(&[|| self.launch()])
     }
 
     /// What one run leaves in the buffers that it writes.

@@ -3,11 +3,9 @@
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use super::device::{Device, Module};
+use super::device::Device;
 use super::header::{Source, Variant};
-use super::plan::Plan;
-use super::run::Running;
-use super::toolkit::Toolkit;
+use super::session::{Kernels, Session};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::Outputs;
 use ulplab_core::ops::call::{Call, Runner};
@@ -19,7 +17,9 @@ pub struct Worker {
 }
 
 /// A call, and where its answer goes.
-struct Asked(Call, Sender<std::result::Result<Outputs, String>>);
+struct Asked(Call, Sender<Answer>);
+
+type Answer = std::result::Result<Outputs, String>;
 
 /// A file of kernels, and which of its variants are tried on a call, first to last.
 pub struct Chosen {
@@ -45,7 +45,7 @@ impl Runner for Worker {
         &self.ops
     }
 
-    fn run(&self, call: Call) -> std::result::Result<Outputs, String> {
+    fn run(&self, call: Call) -> Answer {
         let (answer, answered) = channel();
         let calls = self.calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let ended = "the thread that runs kernels has ended".to_string();
@@ -57,60 +57,63 @@ impl Runner for Worker {
 
 /// Answers calls until nobody can ask any more.
 fn serve(chosen: &[Chosen], asked: &Receiver<Asked>) {
-    let mut ready = None;
-    for Asked(call, answer) in asked {
-        // The class of the error is said by whoever reports it.
-        let message = |error| match error {
-            Error::Setup(message) | Error::Usage(message) => message,
-            other => other.to_string(),
-        };
-        let ready = ready.get_or_insert_with(|| Ready::new(chosen).map_err(message));
-        let outputs = match ready {
-            Ok(ready) => ready.run(&call).map_err(message),
-            Err(why) => Err(why.clone()),
-        };
-        // Who asked may have gone.
-        let _ = answer.send(outputs);
+    // Nothing is opened before the first call.
+    let Ok(first) = asked.recv() else { return };
+    let mut calls = std::iter::once(first).chain(asked);
+    if let Err(why) = answer(chosen, &mut calls) {
+        let why = message(why);
+        calls.for_each(|Asked(_, answer)| tell(&answer, Err(why.clone())));
     }
 }
 
-/// The device with the files on it. Modules go before the device does.
-struct Ready<'a> {
-    modules: Vec<(&'a Chosen, Module)>,
-    device: Device,
+/// Opens the device with the files on it, and answers all calls; an error before the first of them is answered.
+fn answer(chosen: &[Chosen], calls: &mut impl Iterator<Item = Asked>) -> Result<()> {
+    let device = Device::open()?;
+    let session = Session::open(&device)?;
+    let loaded = chosen.iter().map(|chosen| session.load(&chosen.source));
+    let loaded = loaded.collect::<Result<Vec<_>>>()?;
+    for Asked(call, answer) in calls {
+        let mut both = chosen.iter().zip(&loaded);
+        let found = both.find(|(chosen, _)| chosen.source.op == call.op);
+        let outputs = found
+            .ok_or_else(|| Error::Usage(format!("no kernel of {}", call.op)))
+            .and_then(|(chosen, kernels)| run(chosen, kernels, &call));
+        tell(&answer, outputs.map_err(message));
+    }
+    Ok(())
 }
 
-impl<'a> Ready<'a> {
-    fn new(chosen: &'a [Chosen]) -> Result<Self> {
-        let device = Device::open()?;
-        let toolkit = Toolkit::open()?;
-        let module = |chosen: &'a Chosen| {
-            let cubin = toolkit.compile(&chosen.source, &device.arch, &[])?;
-            Ok((chosen, Module::load(&cubin.bytes)?))
-        };
-        let modules = chosen.iter().map(module).collect::<Result<_>>()?;
-        Ok(Self { modules, device })
+/// The class of the error is said by whoever reports it.
+fn message(error: Error) -> String {
+    match error {
+        Error::Setup(message) | Error::Usage(message) => message,
+        other => other.to_string(),
     }
+}
 
-    fn run(&self, call: &Call) -> Result<Outputs> {
-        let found = self.modules.iter().find(|(chosen, _)| chosen.source.op == call.op);
-        let (chosen, module) = found.ok_or_else(|| Error::Usage(format!("no kernel of {}", call.op)))?;
-        for variant in &chosen.variants {
-            if let Some(plan) = Plan::new(variant, &call.case, self.device.sms).map_err(Error::Usage)? {
-                return Running::new(&self.device, module, &call.case, &call.problem, &plan)?.outputs();
-            }
+fn tell(answer: &Sender<Answer>, outputs: Answer) {
+    // Who asked may have gone.
+    let _ = answer.send(outputs);
+}
+
+/// What the first variant that takes the call leaves.
+fn run(chosen: &Chosen, kernels: &Kernels, call: &Call) -> Result<Outputs> {
+    let bench = kernels.case(&call.case, &call.problem);
+    for variant in &chosen.variants {
+        if let Some(plan) = bench.plan(variant)? {
+            return bench.ready(variant, plan)?.outputs();
         }
-        let names: Vec<&str> = chosen.variants.iter().map(|variant| variant.name.as_str()).collect();
-        let sizes: Vec<String> = call
-            .case
-            .dims
-            .iter()
-            .map(|(dim, size)| format!("{dim} = {size}"))
-            .collect();
-        Err(Error::Usage(format!(
-            "{} does not take {}",
-            names.join(", "),
-            sizes.join(", ")
-        )))
     }
+    let names: Vec<&str> = chosen.variants.iter().map(|variant| variant.name.as_str()).collect();
+    let sizes: Vec<String> = call
+        .case
+        .dims
+        .iter()
+        .map(|(dim, size)| format!("{dim} = {size}"))
+        .collect();
+    Err(Error::Usage(format!(
+        "{} does not take {}",
+        names.join(", "),
+        sizes.join(", ")
+    )))
 }

@@ -136,7 +136,7 @@ impl Drop for Timer<'_> {
 
 /// Times work in the ways that kernels are timed in.
 pub struct Stopwatch<'a> {
-    device: &'a Device,
+    pub device: &'a Device,
     timer: Timer<'a>,
     /// Written between repetitions: twice the second-level cache.
     flush: Memory,

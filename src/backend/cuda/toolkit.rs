@@ -8,7 +8,7 @@ use libloading::Library;
 
 use super::cache;
 use super::cache::Cache;
-use super::header::Source;
+use super::header::{Mutant, Source};
 use ulplab_core::error::{Error, Result};
 
 /// What every kernel is compiled with: what is written is what is computed.
@@ -94,8 +94,8 @@ impl Toolkit {
         }))
     }
 
-    /// Compiles a file for an architecture, with planted faults or not.
-    pub fn compile(&self, source: &Source, arch: &str, defines: &[String]) -> Result<Cubin> {
+    /// Compiles a file for an architecture, with a planted fault or none.
+    pub fn compile(&self, source: &Source, arch: &str, fault: Option<&Mutant>) -> Result<Cubin> {
         let path = source.path.display();
         let includes = source.path.parent().unwrap_or(Path::new("."));
         let mut options: Vec<String> = FLAGS.iter().map(ToString::to_string).collect();
@@ -103,7 +103,7 @@ impl Toolkit {
         options.push(format!("-I{}", self.folder.join("include").display()));
         options.push(format!("-I{}", includes.display()));
         options.push("--ptxas-options=-v".into());
-        options.extend(defines.iter().map(|define| format!("-D{define}")));
+        options.extend(fault.map(|fault| format!("-D{}", fault.define())));
         // Where a toolkit lies says nothing of what it makes; its version does.
         let made_by: Vec<String> = options
             .iter()

@@ -1,9 +1,7 @@
-//! `ulplab bench`: how long the reference takes here, and kernels, and conversions of formats and of layouts.
+//! `ulplab bench`: how long the reference takes here, and conversions of formats and of layouts.
 
 mod formats;
-mod kernels;
 mod layouts;
-mod pair;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -47,9 +45,7 @@ pub struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 pub enum What {
     Formats(formats::FormatsArgs),
-    Kernels(kernels::KernelsArgs),
     Layouts(layouts::LayoutsArgs),
-    Pair(pair::PairArgs),
 }
 
 /// Seconds of repeated runs.
@@ -76,9 +72,7 @@ pub struct Figures {
 pub fn run(args: &BenchArgs) -> Result<Exit> {
     match &args.what {
         Some(What::Formats(args)) => return formats::run(args),
-        Some(What::Kernels(args)) => return kernels::run(args),
         Some(What::Layouts(args)) => return layouts::run(args),
-        Some(What::Pair(args)) => return pair::run(args),
         None => {}
     }
     if args.tokens == 0 || args.repeats == 0 {

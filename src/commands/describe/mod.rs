@@ -13,12 +13,13 @@ use crate::studies::kernels::operations;
 use crate::studies::kernels::operations::{Sample, samples};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
-use ulplab_core::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
+use ulplab_core::ops::judge::Judge;
+use ulplab_core::ops::{Buffer, Case, Inputs, Op, Problem, Role, Scalar};
 
 /// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]
 pub struct DescribeArgs {
-    /// The operation, as `ulplab list kernels` names them: what stands before the dot; or one of the experiment's.
+    /// The operation, as `ulplab kernels list` names them; or one of the experiment's.
     #[arg(value_name = "OP")]
     pub op: String,
     /// The experiment file whose operations (`[[op]]`) and cases (`[[case]]`) there are besides.
@@ -71,6 +72,11 @@ pub struct ScalarLine {
 #[derive(Debug, PartialEq, Serialize)]
 pub struct JudgementLine {
     pub output: String,
+    /// `equal`, `within`, `rms`, `admissible`, `finite`, or `custom`.
+    pub rule: &'static str,
+    /// In a few words.
+    #[serde(skip)]
+    pub short: String,
     pub how: String,
     pub why: String,
     /// A case that is judged so, if not all are.
@@ -219,6 +225,8 @@ fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
                 None => lines.push((
                     JudgementLine {
                         output: judge.output.into(),
+                        rule: name_of(&judge.rule),
+                        short: short(judge),
                         how,
                         why,
                         such_as: Some(sample.case.name.clone()),
@@ -235,7 +243,38 @@ fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
     lines.collect()
 }
 
+fn name_of(rule: &Rule) -> &'static str {
+    match rule {
+        Rule::Equal { .. } => "equal",
+        Rule::Within { .. } => "within",
+        Rule::Rms { .. } => "rms",
+        Rule::Admissible { .. } => "admissible",
+        Rule::Finite => "finite",
+        Rule::Parts(_) => "custom",
+    }
+}
+
+/// What makes an output right, in a few words.
+fn short(judge: &Judge) -> String {
+    match &judge.rule {
+        Rule::Equal { any_nan, .. } if any_nan.is_empty() => "equal bytes".into(),
+        Rule::Equal { .. } => "equal bytes; a NaN stands for any other".into(),
+        Rule::Within { .. } => "each element within a bound of its own".into(),
+        Rule::Rms { bar, .. } => format!("rms: errors of each group of rows at most {bar} of what is wanted"),
+        Rule::Admissible { .. } => "codes and scales that numbers within their bounds can have".into(),
+        Rule::Finite => "each element finite".into(),
+        Rule::Parts(_) => format!("custom: {}", judge.why),
+    }
+}
+
 impl CaseLine {
+    /// Sizes, inputs and whether it is timed, in words.
+    pub fn about(&self) -> String {
+        let sizes: Vec<String> = self.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
+        let timed = if self.timed { ", timed" } else { "" };
+        format!("{}; {}{timed}", sizes.join(" "), self.inputs)
+    }
+
     fn of(case: &Case) -> Self {
         Self {
             name: case.name.clone(),
@@ -311,14 +350,7 @@ fn text(description: &Description) -> String {
     lines.extend([String::new(), format!("{} cases", cases.len())]);
     let wide = width(&mut cases.iter().map(|case| &case.name));
     for case in cases {
-        let sizes: Vec<String> = case.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
-        let timed = if case.timed { ", timed" } else { "" };
-        lines.push(format!(
-            "  {:wide$}  {}; {}{timed}",
-            case.name,
-            sizes.join(" "),
-            case.inputs
-        ));
+        lines.push(format!("  {:wide$}  {}", case.name, case.about()));
     }
     lines.join("\n") + "\n"
 }

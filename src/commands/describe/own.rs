@@ -66,6 +66,8 @@ fn judgement(output: &Output) -> JudgementLine {
     };
     JudgementLine {
         output: output.name.clone(),
+        rule: if output.bound.is_none() { "equal" } else { "within" },
+        short: how.clone(),
         how,
         why: output.why.clone(),
         such_as: None,

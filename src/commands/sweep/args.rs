@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use crate::run::invocation::Invocation;
 use crate::run::plan::Partition;
+use crate::studies::kernels::Options;
 use crate::studies::limits::Bytes;
 
 /// Run an experiment: plan, measure, gate, report.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct SweepArgs {
     /// The experiment file.
     pub experiment: PathBuf,
@@ -49,74 +50,28 @@ pub struct SweepArgs {
     /// Show no progress bar.
     #[arg(long)]
     pub no_progress: bool,
-    /// For kernels: run them on a GPU, or only compile them and check them against their attestations. Without a GPU,
-    /// `cuda` only compiles and exits with 4.
-    #[arg(long, value_enum, default_value = "cuda")]
-    pub device: OnDevice,
-    /// For kernels: run only the cases that are timed, and show a table of the times.
-    #[arg(long)]
-    pub timed: bool,
-    /// For kernels: plant the fault of that name, e.g. rope.cos_sin_swapped.
-    #[arg(long, value_name = "OP.MUTANT")]
-    pub mutant: Option<String>,
-    /// For kernels: after the run, plant every fault in turn and report which check notices it; exit code 100 if one goes
-    /// unnoticed. Without a GPU, the faults are only compiled.
-    #[arg(long, conflicts_with = "mutant")]
-    pub mutants: bool,
-    /// For kernels: write attestations of the kernels that pass to <DIR>/<device>/kernels.json.
-    #[arg(long, value_name = "DIR", conflicts_with = "mutant")]
-    pub attest: Option<PathBuf>,
-    /// For kernels and programs: keep the inputs, the outputs, the expected outputs and their tolerances of each cell that
-    /// fails, as DIR/<recipe>.<case>.safetensors of at most 64 MiB.
-    #[arg(long, value_name = "DIR")]
-    pub keep_failed: Option<PathBuf>,
-    /// For kernels: show times of other libraries on the same cases too, from a file of experiments/peers/kernels.py.
-    #[arg(long, value_name = "FILE")]
-    pub peers: Option<PathBuf>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
-    /// Whether this is a bench: only a gate that fails is a failure.
+    /// What `ulplab kernels` asks for.
     #[arg(skip)]
-    pub bench: bool,
+    pub kernels: Options,
 }
 
 impl SweepArgs {
-    /// Options that only experiments with kernels take, and whether they are given.
-    pub(super) fn of_kernels(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        let options = [
-            ("--device compile", self.device == OnDevice::Compile),
-            ("--timed", self.timed),
-            ("--mutant", self.mutant.is_some()),
-            ("--mutants", self.mutants),
-            ("--attest", self.attest.is_some()),
-            ("--peers", self.peers.is_some()),
-            ("--keep-failed", self.keep_failed.is_some()),
-        ];
-        options.into_iter()
-    }
-
-    /// What the run's folder keeps of them.
-    pub fn invocation(&self) -> Invocation {
+    /// What the run's folder keeps of them, and whether the experiment is one of kernels.
+    pub fn invocation(&self, kernels: bool) -> Invocation {
         Invocation {
             experiment: self.experiment.clone(),
+            kernels,
             set: self.overrides.clone(),
             rules: self.rules.clone(),
             only: self.only.clone(),
             skip: self.skip.clone(),
-            timed: self.timed,
-            mutant: self.mutant.clone(),
-            peers: self.peers.clone(),
+            timed: self.kernels.timed,
+            mutant: self.kernels.mutant.clone(),
+            peers: self.kernels.peers.clone(),
             datasets: self.datasets.clone(),
         }
     }
-}
-
-/// Where kernels are run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum OnDevice {
-    #[default]
-    Cuda,
-    /// Compile only; run nothing.
-    Compile,
 }

@@ -11,7 +11,7 @@ use reference::paths::deepseek_v4::{Config, Model};
 
 use super::judge;
 use crate::backend::cuda::time::Stopwatch;
-use crate::backend::cuda::{Device, Source as KernelFile, Toolkit};
+use crate::backend::cuda::{Device, Session, Source as KernelFile};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
@@ -24,10 +24,10 @@ use crate::studies::kernels::capsules::Capsules;
 use crate::studies::kernels::compile::Compile;
 use crate::studies::kernels::mutants::{self, Fate};
 use crate::studies::kernels::peers::Peers;
-use crate::studies::kernels::{self, attest, operations, programs};
+use crate::studies::kernels::{self, OnDevice, attest, operations, programs};
 use crate::studies::limits::{available, check_cells, check_size};
 use crate::studies::{self, Asked, Bench, Runs, Text};
-pub use args::{OnDevice, SweepArgs};
+pub use args::SweepArgs;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops::Data;
 use ulplab_core::record::Record;
@@ -56,11 +56,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         }
         return Ok(Exit::Pass);
     }
-    if let Some(folder) = &args.keep_failed {
+    if let Some(folder) = &args.kernels.keep_failed {
         Capsules::prepare(folder)?;
     }
-    let device = match (prepared.asked.study.kernels(), args.device) {
-        (Some(_), OnDevice::Cuda) if args.timed => Some(Ok(Device::open()?)),
+    let device = match (prepared.asked.study.kernels(), args.kernels.device) {
+        (Some(_), OnDevice::Cuda) if args.kernels.timed => Some(Ok(Device::open()?)),
         (Some(_), OnDevice::Cuda) => Some(Device::open()),
         (Some(_), OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
         (None, _) => None,
@@ -108,25 +108,25 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let run = judge::derive(&folder, manifest, records)?;
     let study = &*prepared.asked.study;
     judge::finish(&folder, &run, study, args.json)?;
-    if args.timed && !args.json {
+    if args.kernels.timed && !args.json {
         out!("\n{}", kernels::times(&run));
     }
     let unnoticed = mutants::print(&fates);
-    if let (Some(results), Some(device)) = (&args.attest, &device) {
+    if let (Some(results), Some(device)) = (&args.kernels.attest, &device) {
         let machine = attest::Machine::new(device)?;
         let attestation = attest::Attestation::of(&run, &prepared.sources, &machine, &fates);
         outln!("{}", attestation.write(results)?.display());
     }
     Ok(match run.outcome() {
         _ if unnoticed => Exit::GateFailed,
-        outcome if args.bench && !run.records.is_empty() => outcome.exit_of_bench(),
+        outcome if args.kernels.timed && !run.records.is_empty() => outcome.exit_of_bench(),
         outcome => outcome.exit(),
     })
 }
 
 /// Compiles kernels for want of a device. Programs may do without one: the exit code is there if nothing else is to be run.
 fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Option<Exit>> {
-    let asked = args.device == OnDevice::Compile;
+    let asked = args.kernels.device == OnDevice::Compile;
     let commands = prepared.asked.study.kernels().map_or(&[][..], |study| &study.commands);
     let program = |cell: &Cell| programs::is_of(commands, cell);
     if asked || !prepared.cells.iter().all(program) {
@@ -134,7 +134,7 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
             sources: &prepared.sources,
             cells: &prepared.cells,
             whole: prepared.manifest.left_out.is_empty(),
-            faults: args.mutants,
+            faults: args.kernels.mutants,
             json: args.json,
         };
         let attested = compile.run(why)?;
@@ -173,17 +173,16 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     if let Some(rules) = &rules {
         head.gates = rules.gates()?;
     }
-    let foreign = args
-        .of_kernels()
-        .find(|(_, given)| *given && asked.study.kernels().is_none());
-    if let Some((option, _)) = foreign {
-        return Err(Error::Usage(format!("{option} is for kernels only")));
+    if args.kernels.alone && asked.study.kernels().is_none() {
+        let path = args.experiment.display();
+        let why = format!("this is no experiment of kernels; `ulplab sweep {path}` runs it");
+        return Err(Error::config(&file.path, why));
     }
     let mut sources = Vec::new();
     if asked.study.kernels().is_some() {
         sources = KernelFile::read_all(&kernels::folder()?)?;
     }
-    if let Some(mutant) = &args.mutant {
+    if let Some(mutant) = &args.kernels.mutant {
         kernels::check_mutant(mutant, &sources)?;
     }
     asked.resolve().map_err(wrong)?;
@@ -215,11 +214,11 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     if let Some((cell, message)) = unnameable(&selectable) {
         return Err(file.error(&asked.place_of(cell, message)));
     }
-    if let Some(study) = study.kernels().filter(|_| args.timed) {
+    if let Some(study) = study.kernels().filter(|_| args.kernels.timed) {
         let timed = operations::timed(study).map_err(wrong)?;
         selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, study.case_names[cell.window])));
     }
-    let peers = args.peers.as_deref().map(Peers::read).transpose()?;
+    let peers = args.kernels.peers.as_deref().map(Peers::read).transpose()?;
     // Formats and sites are named by recipes, and gates by both.
     let bytes = sizes(&asked, config.as_ref()).map_err(wrong)?;
     gated.map_err(|mistake| gates.error(&mistake))?;
@@ -228,7 +227,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     if let Some(study) = asked.study.kernels() {
         let home = file.path.parent().unwrap_or(Path::new(""));
         manifest.data.extend(operations::watched(study, home).map_err(wrong)?);
-        if args.device == OnDevice::Cuda {
+        if args.kernels.device == OnDevice::Cuda {
             programs::check_programs(study, &cells).map_err(wrong)?;
         }
     }
@@ -298,7 +297,7 @@ fn manifest(
         commit: commit(&args.experiment),
         experiment: asked.experiment.clone(),
         plan,
-        invocation: args.invocation(),
+        invocation: args.invocation(asked.study.kernels().is_some()),
         fingerprint: String::new(),
         data,
         device: "cpu".into(),
@@ -370,7 +369,7 @@ fn execute(
             pending.push(cell);
         }
     }
-    if pending.is_empty() && !args.mutants {
+    if pending.is_empty() && !args.kernels.mutants {
         return Ok(Vec::new());
     }
     let bar = progress(args, share.len(), pending.len());
@@ -420,7 +419,7 @@ fn execute(
             return Ok(Vec::new());
         }
     };
-    let keep = args.keep_failed.as_ref().map(|folder| Capsules {
+    let keep = args.kernels.keep_failed.as_ref().map(|folder| Capsules {
         folder: folder.clone(),
         experiment: args.experiment.clone(),
         seed,
@@ -440,23 +439,22 @@ fn execute(
     let program = |cell: &&Cell| programs::is_of(&study.commands, cell);
     let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = pending.into_iter().partition(program);
     programs::run(&cells, &programs)?;
-    let Some(device) = device.filter(|_| !variants.is_empty() || args.mutants) else {
+    let Some(device) = device.filter(|_| !variants.is_empty() || args.kernels.mutants) else {
         bar.finish_and_clear();
         return Ok(Vec::new());
     };
-    let bench = kernels::Bench {
+    let on_device = kernels::Variants {
         cells,
         sources: &prepared.sources,
-        device,
+        session: Session::open(device)?,
         ceilings: prepared.manifest.ceilings,
-        toolkit: &Toolkit::open()?,
-        mutant: args.mutant.as_deref(),
+        mutant: args.kernels.mutant.as_deref(),
         peers: prepared.peers.as_ref(),
     };
-    bench.run(&variants)?;
+    on_device.run(&variants)?;
     bar.finish_and_clear();
-    match args.mutants {
-        true => bench.mutants(&share),
+    match args.kernels.mutants {
+        true => on_device.mutants(&share),
         false => Ok(Vec::new()),
     }
 }

@@ -321,10 +321,14 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
 /// Folder of what was verified.
 fn results() -> Result<PathBuf> {
     const RESULTS: &str = "experiments/results";
-    shipped::find(RESULTS).ok_or_else(|| Error::Setup(format!("no folder {RESULTS} is found; give --attested DIR")))
+    shipped::find(RESULTS).ok_or_else(|| {
+        Error::Setup(format!(
+            "no folder {RESULTS} is found; name one: `ulplab kernels attest --check DIR`"
+        ))
+    })
 }
 
-/// `ulplab gate --attested`: the kernels in the tree against what was verified.
+/// `ulplab kernels attest --check`: the kernels in the tree against what was verified.
 pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::folder()?)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;

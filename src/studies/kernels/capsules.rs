@@ -86,7 +86,7 @@ impl Capsules {
         let mut metadata = metadata(op, case, problem);
         let (experiment, seed) = (self.experiment.display(), self.seed);
         let again = format!(
-            "ulplab sweep {experiment} --only '{}' --seed {seed} --keep-failed DIR",
+            "ulplab kernels check {experiment} --only '{}' --seed {seed} --keep-failed DIR",
             cell.id
         );
         let dump = format!(

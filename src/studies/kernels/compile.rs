@@ -7,7 +7,7 @@ use serde_json::json;
 use super::attest;
 use super::of_op;
 use crate::backend::cuda::cubin::{Entry, entries};
-use crate::backend::cuda::plan::{Step, Work};
+use crate::backend::cuda::plan::{SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
@@ -16,8 +16,6 @@ use ulplab_core::ops::{Case, Inputs, Op, Problem, Scalar};
 
 /// Architectures that are compiled for: those that kernels run on, and those to come.
 const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
-/// What launches are planned for: multiprocessors of an H100 and an H200.
-const SMS: i64 = 132;
 /// Limits of all cards of these architectures.
 const MOST_THREADS: u32 = 1024;
 const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
@@ -58,12 +56,12 @@ impl Compile<'_> {
         let mut findings = Findings::new();
         for source in &selected {
             for arch in ARCHITECTURES {
-                let cubin = toolkit.compile(source, arch, &[])?;
+                let cubin = toolkit.compile(source, arch, None)?;
                 let found = entries(&cubin).map_err(|why| Error::data(&source.path, why))?;
                 self.check(source, arch, &found, &mut findings)?;
                 rows.extend(found.into_iter().map(|(name, entry)| (source, *arch, name, entry)));
                 for mutant in source.header.mutants.iter().filter(|_| self.faults) {
-                    toolkit.compile(source, arch, &[mutant.define()])?;
+                    toolkit.compile(source, arch, Some(mutant))?;
                 }
             }
         }

@@ -6,6 +6,7 @@ pub mod capsules;
 pub mod compile;
 pub mod mutants;
 pub mod operations;
+mod options;
 pub mod peers;
 pub mod programs;
 mod relations;
@@ -16,15 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::model::{Sample, recorded};
 use super::study::Text;
-use crate::backend::cuda::device::Module;
 use crate::backend::cuda::header::Factor;
-use crate::backend::cuda::run::Running;
-use crate::backend::cuda::time::{Ceilings, Stopwatch};
-use crate::backend::cuda::{Device, Mutant, Plan, Source as KernelFile, Toolkit, Variant};
+use crate::backend::cuda::session::Bench;
+use crate::backend::cuda::time::{Ceilings, Times};
+use crate::backend::cuda::{Device, Mutant, Session, Source as KernelFile, Variant};
 use crate::run::Hindrance;
 use crate::run::plan::Cell;
 use capsules::{Capsules, Left};
 use operations::Operation;
+pub use options::{OnDevice, Options};
 use peers::Peers;
 use relations::relate;
 use ulplab_core::error::{Error, Result, did_you_mean};
@@ -71,7 +72,7 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     }
     let near = did_you_mean(name, names.iter().map(String::as_str));
     Err(Error::Usage(format!(
-        "--mutant: there is no fault '{name}'{near}; `ulplab list kernels` has them"
+        "there is no fault '{name}'{near}; `ulplab kernels list` has them"
     )))
 }
 
@@ -148,38 +149,36 @@ pub fn of_op<'a>(op: &str, cells: &[&'a Cell]) -> Vec<&'a Cell> {
     cells.iter().copied().filter(|cell| cell.kernel().0 == op).collect()
 }
 
-/// What kernels are run with.
-pub struct Bench<'a> {
+/// Cells of variants, and what they are run with.
+pub struct Variants<'a> {
     pub cells: Cells<'a>,
     pub sources: &'a [KernelFile],
-    pub device: &'a Device,
+    pub session: Session<'a>,
     /// What times are shares of.
     pub ceilings: Option<Ceilings>,
-    pub toolkit: &'a Toolkit,
     /// The fault to plant, as `op.mutant`.
     pub mutant: Option<&'a str>,
     /// Whose times are set beside.
     pub peers: Option<&'a Peers>,
 }
 
-impl Bench<'_> {
+impl Variants<'_> {
     /// Runs cells, operation by operation.
     pub fn run(&self, cells: &[&Cell]) -> Result<()> {
-        let watch = Stopwatch::new(self.device)?;
         for source in self.sources {
             let here = of_op(&source.op, cells);
             if here.is_empty() {
                 continue;
             }
-            let cubin = self.toolkit.compile(source, &self.device.arch, &self.defines(source))?;
-            let module = Module::load(&cubin.bytes)?;
+            let kernels = self.session.load_with(source, self.fault(source))?;
             self.cells.each(&source.op, &here, |cell, case, problem| {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
-                let records = self.cell(cell, variant, &module, case, problem, &watch);
+                let records = self.cell(cell, variant, case, problem, &kernels.case(case, problem));
                 // A launch that is refused leaves the device as it was; one that went astray does not.
                 records.or_else(|why| {
-                    self.device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
+                    let device = self.session.device;
+                    device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
                     errln!("{why}");
                     let why = why.to_string();
                     self.cells.keep_unjudged(cell, case, problem, &why, None)?;
@@ -190,32 +189,32 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What plants the fault, where it is one of this file's.
-    fn defines(&self, source: &KernelFile) -> Vec<String> {
+    /// The fault to plant, where it is one of this file's.
+    fn fault<'s>(&self, source: &'s KernelFile) -> Option<&'s Mutant> {
         let named = |mutant: &&Mutant| self.mutant == Some(format!("{}.{}", source.op, mutant.name).as_str());
-        source.header.mutants.iter().filter(named).map(Mutant::define).collect()
+        source.header.mutants.iter().find(named)
     }
 
     fn cell(
         &self,
         cell: &Cell,
         variant: &Variant,
-        module: &Module,
         case: &Case,
         problem: &Problem,
-        watch: &Stopwatch,
+        bench: &Bench,
     ) -> Result<Vec<Record>> {
         let place = |error: Error| Error::Setup(format!("{}: {error}", cell.id));
-        let Some(plan) = self.plan(variant, case)? else {
+        let Some(plan) = bench.plan(variant)? else {
             return Ok(Vec::new());
         };
-        let running = Running::new(self.device, module, case, problem, &plan).map_err(place)?;
-        let mut checked = running.judged(variant.nondeterministic.is_none()).map_err(place)?;
+        let products = plan.products;
+        let running = bench.ready(variant, plan).map_err(place)?;
+        let mut checked = running.judged().map_err(place)?;
         relate(problem, &checked.outputs, &mut checked.measured);
         self.cells.keep_failed(cell, case, problem, &checked)?;
         let mut measured = checked.measured;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
-            let times = self.timed(&running, problem, plan.products, watch).map_err(place)?;
+            let times = self.figures(&running.time().map_err(place)?, problem, products);
             let cold = times.iter().find(|time| time.metric == &metrics::US_COLD);
             if let (Some(peers), Some(cold)) = (self.peers, cold) {
                 measured.extend(peers.beside(cell.kernel().0, &case.name, cold.value));
@@ -225,14 +224,8 @@ impl Bench<'_> {
         Ok(records(cell, case, measured))
     }
 
-    fn timed(
-        &self,
-        running: &Running,
-        problem: &Problem,
-        products: Factor,
-        watch: &Stopwatch,
-    ) -> Result<Vec<Measured>> {
-        let times = running.time(watch)?;
+    /// What times say, and the shares that they are of what is possible.
+    fn figures(&self, times: &Times, problem: &Problem, products: Factor) -> Vec<Measured> {
         let rotated = times.rotated.map(|rotated| rotated.median);
         let share = |us: f64| {
             let copy = self.ceilings.map(|ceilings| ceilings.copy_gb_s * 1e3);
@@ -256,37 +249,9 @@ impl Bench<'_> {
             (&metrics::OF_MATMUL, flops(times.cold.median)),
         ];
         let measured = all.into_iter();
-        Ok(measured
+        measured
             .filter_map(|(metric, value)| Some(time(metric, value?)))
-            .collect())
-    }
-
-    /// What the checks say of a variant on a case; none where it does not take it.
-    pub fn checked(
-        &self,
-        variant: &Variant,
-        module: &Module,
-        case: &Case,
-        problem: &Problem,
-    ) -> Result<Option<Vec<Measured>>> {
-        let Some(plan) = self.plan(variant, case)? else {
-            return Ok(None);
-        };
-        let running = Running::new(self.device, module, case, problem, &plan)?;
-        let checked = running.judged(variant.nondeterministic.is_none())?;
-        Ok(Some(checked.measured))
-    }
-
-    /// Whether a variant is for this device.
-    pub fn runs(&self, variant: &Variant) -> bool {
-        variant.arch.as_ref().is_none_or(|arch| *arch == self.device.arch)
-    }
-
-    fn plan(&self, variant: &Variant, case: &Case) -> Result<Option<Plan>> {
-        if !self.runs(variant) {
-            return Ok(None);
-        }
-        Plan::new(variant, case, self.device.sms).map_err(Error::Usage)
+            .collect()
     }
 }
 

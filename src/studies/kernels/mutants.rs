@@ -1,7 +1,6 @@
 //! Planted faults: whether the checks notice each of them.
 
-use super::{Bench, of_op};
-use crate::backend::cuda::device::Module;
+use super::{Variants, of_op};
 use crate::backend::cuda::{Mutant, Source};
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
@@ -43,7 +42,7 @@ pub fn print(fates: &[Fate]) -> bool {
     unnoticed > 0
 }
 
-impl Bench<'_> {
+impl Variants<'_> {
     /// Plants every fault in every variant that has it, in the files of which there are cells.
     pub fn mutants(&self, cells: &[&Cell]) -> Result<Vec<Fate>> {
         let mut fates = Vec::new();
@@ -60,8 +59,7 @@ impl Bench<'_> {
     }
 
     fn fates(&self, source: &Source, mutant: &Mutant) -> Result<Vec<Fate>> {
-        let cubin = self.toolkit.compile(source, &self.device.arch, &[mutant.define()])?;
-        let module = Module::load(&cubin.bytes)?;
+        let kernels = self.session.load_with(source, Some(mutant))?;
         let op = ops::find(&source.op).map_err(Error::Usage)?;
         // Large cases are for times; activations of the model are the slowest to come by and add little here.
         let cases: Vec<_> = op
@@ -70,7 +68,7 @@ impl Bench<'_> {
             .filter(|case| !case.timed && !matches!(case.inputs, Inputs::Site(_)))
             .collect();
         let variants = source.header.variants.iter();
-        let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.runs(variant));
+        let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.session.runs(variant));
         let mut fates: Vec<_> = named
             .map(|variant| {
                 let fate = Fate {
@@ -87,9 +85,10 @@ impl Bench<'_> {
                 break;
             }
             let problem = op.problem(&case, self.cells.data).map_err(Error::Usage)?;
+            let bench = kernels.case(&case, &problem);
             for (variant, fate) in fates.iter_mut().filter(|(_, fate)| fate.killed.is_none()) {
-                let measured = self.checked(variant, &module, &case, &problem)?;
-                let first = measured.and_then(|measured| failures(&measured).next().cloned());
+                let checked = bench.check(variant)?;
+                let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
                 fate.killed =
                     first.map(|first| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output));
             }

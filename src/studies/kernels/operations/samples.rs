@@ -1,5 +1,6 @@
 //! Problems of a few small cases of an operation, from which what it reads and writes can be told.
 
+use rayon::prelude::*;
 use ulplab_core::ops;
 use ulplab_core::ops::judge::Rule;
 use ulplab_core::ops::{Case, Inputs, Op, Problem, Role};
@@ -70,5 +71,5 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
             problem: ops::problem(op, case)?,
         })
     };
-    chosen.into_iter().map(sample).collect()
+    chosen.into_par_iter().map(sample).collect()
 }

@@ -1,4 +1,4 @@
-//! `ulplab trace`: what a kernel launches, what each launch must move and multiply, and how long it takes.
+//! `ulplab kernels trace`: what a kernel launches, what each launch must move and multiply, and how long it takes.
 
 mod command;
 mod html;

@@ -5,17 +5,16 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{Micros, Trace, html, terminal};
-use crate::backend::cuda::device::Module;
-use crate::backend::cuda::run::Running;
-use crate::backend::cuda::time::{Ceilings, Stopwatch};
-use crate::backend::cuda::{Device, Plan, Source, Toolkit, Variant};
-use crate::commands::sweep::OnDevice;
+use crate::backend::cuda::plan::SMS;
+use crate::backend::cuda::session::Bench;
+use crate::backend::cuda::time::Ceilings;
+use crate::backend::cuda::{Device, Plan, Session, Source, Variant};
 use crate::json;
-use crate::studies::kernels::file;
+use crate::studies::kernels::{OnDevice, file};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
-use ulplab_core::ops::{Case, Op, Problem};
+use ulplab_core::ops::{Case, Op};
 
 /// Show what a kernel launches: bytes and operations of each launch, its time, and its share of what is possible.
 ///
@@ -23,7 +22,7 @@ use ulplab_core::ops::{Case, Op, Problem};
 /// side by side.
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
-    /// The operation, as `ulplab list kernels` names them: what stands before the dot.
+    /// The operation, as `ulplab kernels list` names them.
     #[arg(value_name = "OP")]
     pub op: String,
     /// A variant; give several to compare [default: the last of the file that takes the case].
@@ -54,9 +53,6 @@ pub struct Traces {
     pub ceilings: Option<Ceilings>,
     pub traces: Vec<Trace>,
 }
-
-/// Multiprocessors where there is no GPU: those of an H200.
-const SMS: i64 = 132;
 
 pub fn run(args: &TraceArgs) -> Result<Exit> {
     let op = ops::find(&args.op).map_err(Error::Usage)?;
@@ -91,10 +87,12 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
         traces: planned.iter().map(count).collect(),
     };
     if let Ok(device) = &device {
-        let timed = Timed::new(device, &source, &case, &problem)?;
-        all.ceilings = Some(timed.watch.ceilings()?);
-        for ((variant, plan), trace) in planned.iter().zip(&mut all.traces) {
-            timed.take(variant, plan, trace)?;
+        let session = Session::open(device)?;
+        let kernels = session.load(&source)?;
+        all.ceilings = Some(session.watch().ceilings()?);
+        let bench = kernels.case(&case, &problem);
+        for ((variant, _), trace) in planned.iter().zip(&mut all.traces) {
+            time(&bench, variant, trace)?;
         }
     }
     if let Some(file) = &args.html {
@@ -154,40 +152,17 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
     }
 }
 
-/// What times are taken with.
-struct Timed<'a> {
-    device: &'a Device,
-    module: Module,
-    watch: Stopwatch<'a>,
-    case: &'a Case,
-    problem: &'a Problem,
-}
-
-impl<'a> Timed<'a> {
-    fn new(device: &'a Device, source: &Source, case: &'a Case, problem: &'a Problem) -> Result<Self> {
-        let cubin = Toolkit::open()?.compile(source, &device.arch, &[])?;
-        Ok(Self {
-            device,
-            module: Module::load(&cubin.bytes)?,
-            watch: Stopwatch::new(device)?,
-            case,
-            problem,
-        })
+/// Checks a variant, and times it as a whole and launch by launch.
+fn time(bench: &Bench, variant: &Variant, trace: &mut Trace) -> Result<()> {
+    let running = bench.right(variant)?;
+    let times = running.time()?;
+    trace.us = Some(Micros {
+        graph: times.graph.map(|graph| graph.median),
+        rotated: times.rotated.map(|rotated| rotated.median),
+        hot: times.hot.median,
+    });
+    for (launch, time) in trace.launches.iter_mut().zip(running.trace()?) {
+        launch.us = time.map(|time| time.median);
     }
-
-    /// Checks a variant, and times it as a whole and launch by launch.
-    fn take(&self, variant: &Variant, plan: &Plan, trace: &mut Trace) -> Result<()> {
-        let running = Running::new(self.device, &self.module, self.case, self.problem, plan)?;
-        running.right(&trace.kernel, variant.nondeterministic.is_none())?;
-        let times = running.time(&self.watch)?;
-        trace.us = Some(Micros {
-            graph: times.graph.map(|graph| graph.median),
-            rotated: times.rotated.map(|rotated| rotated.median),
-            hot: times.hot.median,
-        });
-        for (launch, time) in trace.launches.iter_mut().zip(running.trace(&self.watch)?) {
-            launch.us = time.map(|time| time.median);
-        }
-        Ok(())
-    }
+    Ok(())
 }

@@ -1,11 +1,10 @@
-//! `ulplab bench pair`: two kernels timed in turn, so that clocks and temperature are the same for both.
+//! `ulplab kernels compare`: two kernels timed in turn, so that clocks and temperature are the same for both.
 
 use serde::Serialize;
 
-use crate::backend::cuda::device::Module;
 use crate::backend::cuda::run::Running;
-use crate::backend::cuda::time::{Replay, Stopwatch};
-use crate::backend::cuda::{Device, Plan, Source, Toolkit};
+use crate::backend::cuda::time::Replay;
+use crate::backend::cuda::{Device, Session, Source};
 use crate::json;
 use crate::studies::kernels::file;
 use ulplab_core::error::{Error, Exit, Result};
@@ -17,7 +16,7 @@ use ulplab_core::ops::{Case, Problem};
 /// Each kernel is checked first and timed only if it is right, as one of many launches in a graph on the same memory; the two
 /// take turns at going first. The interval holds the median with a probability of 95 %, whatever the distribution of the times.
 #[derive(Debug, clap::Args)]
-pub struct PairArgs {
+pub struct CompareArgs {
     /// e.g. delta_prefill.chunks/gdn.bf16.t8192.kv
     #[arg(value_name = "OP.VARIANT/CASE")]
     first: String,
@@ -47,7 +46,7 @@ struct Measured {
     interval: [f64; 2],
 }
 
-pub(super) fn run(args: &PairArgs) -> Result<Exit> {
+pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     if let Some(within) = args.within.filter(|within| !(*within > 0.0 && within.is_finite())) {
         return Err(Error::Usage(format!(
             "--within is {within}, expected a share above 0, e.g. 0.01"
@@ -57,23 +56,13 @@ pub(super) fn run(args: &PairArgs) -> Result<Exit> {
     let [first, second] = names.map(|name| Kernel::find(name));
     let kernels = [first?, second?];
     let device = Device::open()?;
-    let toolkit = Toolkit::open()?;
-    let watch = Stopwatch::new(&device)?;
-    let load = |kernel: &Kernel| {
-        let cubin = toolkit.compile(&kernel.source, &device.arch, &[])?;
-        Ok((Module::load(&cubin.bytes)?, kernel.plan(device.sms)?))
-    };
-    let loaded = kernels.iter().map(load).collect::<Result<Vec<_>>>()?;
-    let running = kernels.iter().zip(&loaded).map(|(kernel, (module, plan))| {
-        let running = Running::new(&device, module, &kernel.case, &kernel.problem, plan)?;
-        running.right(&kernel.name, kernel.deterministic)?;
-        Ok(running)
+    let session = Session::open(&device)?;
+    let loaded = [session.load(&kernels[0].source)?, session.load(&kernels[1].source)?];
+    let running = kernels.iter().zip(&loaded).map(|(kernel, loaded)| {
+        let variant = kernel.source.named(&kernel.variant)?;
+        loaded.case(&kernel.case, &kernel.problem).right(variant)
     });
     let running = running.collect::<Result<Vec<_>>>()?;
-    let replay = |running: &Running| {
-        let replay = running.replay(&watch)?;
-        replay.ok_or_else(|| Error::Setup("these launches cannot be captured as a graph".into()))
-    };
     let replays = [replay(&running[0])?, replay(&running[1])?];
     let pairs = (0..args.pairs)
         .map(|pair| take(&replays, pair % 2 == 1))
@@ -90,6 +79,12 @@ pub(super) fn run(args: &PairArgs) -> Result<Exit> {
     })
 }
 
+/// A kernel in a graph.
+fn replay<'a>(running: &'a Running) -> Result<Replay<'a>> {
+    let replay = running.replay()?;
+    replay.ok_or_else(|| Error::Setup("these launches cannot be captured as a graph".into()))
+}
+
 /// One time of each, the second first if `turned`.
 fn take(replays: &[Replay; 2], turned: bool) -> Result<[f64; 2]> {
     let mut us = [0.0; 2];
@@ -101,10 +96,8 @@ fn take(replays: &[Replay; 2], turned: bool) -> Result<[f64; 2]> {
 
 /// A variant on a case.
 struct Kernel {
-    name: String,
     source: Source,
     variant: String,
-    deterministic: bool,
     case: Case,
     problem: Problem,
 }
@@ -117,22 +110,14 @@ impl Kernel {
         let ((op, variant), case) = parts.ok_or_else(|| Error::Usage(format!("'{name}': expected OP.VARIANT/CASE")))?;
         let op = ops::find(op).map_err(Error::Usage)?;
         let source = file(op)?;
-        let found = source.named(variant)?;
-        let deterministic = found.nondeterministic.is_none();
+        source.named(variant)?;
         let case = ops::case(op, case).map_err(Error::Usage)?;
         Ok(Self {
-            name: name.into(),
             variant: variant.into(),
-            deterministic,
             problem: ops::problem(op, &case).map_err(Error::Usage)?,
             case,
             source,
         })
-    }
-
-    fn plan(&self, sms: i64) -> Result<Plan> {
-        let plan = Plan::new(self.source.named(&self.variant)?, &self.case, sms).map_err(Error::Usage)?;
-        plan.ok_or_else(|| Error::Usage(format!("'{}': the variant does not take this case", self.name)))
     }
 }
 

@@ -1,0 +1,123 @@
+//! Kernels on a device, from their file to their times: compiled, loaded, planned on a case, run, judged, timed.
+//!
+//! A [`Session`] loads a file of [`Kernels`], with a planted fault or none; on a case they are a [`Bench`], where a variant
+//! is checked, or readied to be timed.
+
+use super::device::{Device, Module};
+use super::header::{Mutant, Source, Variant};
+use super::plan::Plan;
+use super::run::Running;
+use super::time::Stopwatch;
+use super::toolkit::Toolkit;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::ops::guards::Checked;
+use ulplab_core::ops::{Case, Problem};
+
+/// A device, the compiler of what runs on it, and what times are taken with.
+pub struct Session<'d> {
+    pub device: &'d Device,
+    toolkit: Toolkit,
+    watch: Stopwatch<'d>,
+}
+
+impl<'d> Session<'d> {
+    /// A session on a device, with the toolkit that is here.
+    pub fn open(device: &'d Device) -> Result<Self> {
+        Ok(Self {
+            device,
+            toolkit: Toolkit::open()?,
+            watch: Stopwatch::new(device)?,
+        })
+    }
+
+    /// Compiles a file and puts it on the device.
+    pub fn load<'s>(&'s self, source: &'s Source) -> Result<Kernels<'s>> {
+        self.load_with(source, None)
+    }
+
+    /// The same, with a fault planted if one is given.
+    pub fn load_with<'s>(&'s self, source: &'s Source, fault: Option<&Mutant>) -> Result<Kernels<'s>> {
+        let cubin = self.toolkit.compile(source, &self.device.arch, fault)?;
+        Ok(Kernels {
+            session: self,
+            source,
+            module: Module::load(&cubin.bytes)?,
+        })
+    }
+
+    /// Whether a variant is for this device.
+    pub fn runs(&self, variant: &Variant) -> bool {
+        variant.arch.as_ref().is_none_or(|arch| *arch == self.device.arch)
+    }
+
+    /// What times are taken with.
+    pub fn watch(&self) -> &Stopwatch<'d> {
+        &self.watch
+    }
+}
+
+/// The kernels of a file on a device.
+pub struct Kernels<'s> {
+    session: &'s Session<'s>,
+    source: &'s Source,
+    module: Module,
+}
+
+impl Kernels<'_> {
+    /// The kernels on a case of their operation.
+    pub fn case<'a>(&'a self, case: &'a Case, problem: &'a Problem) -> Bench<'a> {
+        Bench {
+            kernels: self,
+            case,
+            problem,
+        }
+    }
+}
+
+/// A case and its problem, on which variants of a file are run.
+pub struct Bench<'a> {
+    kernels: &'a Kernels<'a>,
+    case: &'a Case,
+    problem: &'a Problem,
+}
+
+impl<'a> Bench<'a> {
+    /// The launches of a variant; none if it is for another device, or does not take the case.
+    pub fn plan(&self, variant: &Variant) -> Result<Option<Plan>> {
+        let session = self.kernels.session;
+        if !session.runs(variant) {
+            return Ok(None);
+        }
+        Plan::new(variant, self.case, session.device.sms).map_err(Error::Usage)
+    }
+
+    /// A variant ready to be run, by its plan.
+    pub fn ready(&self, variant: &Variant, plan: Plan) -> Result<Running<'a>> {
+        let Kernels { session, module, .. } = self.kernels;
+        let deterministic = variant.nondeterministic.is_none();
+        Running::new(session.watch(), module, (self.case, self.problem), plan, deterministic)
+    }
+
+    /// What a variant leaves, and what the checks and judgements say of it; none where it has no plan.
+    pub fn check(&self, variant: &Variant) -> Result<Option<Checked>> {
+        let running = self.plan(variant)?.map(|plan| self.ready(variant, plan)).transpose()?;
+        running.map(|running| running.judged()).transpose()
+    }
+
+    /// A variant ready to be timed: an error if it cannot be run, or if it is wrong.
+    pub fn right(&self, variant: &Variant) -> Result<Running<'a>> {
+        let name = format!("{}.{}", self.kernels.source.op, variant.name);
+        let plan = self.plan(variant)?.ok_or_else(|| {
+            let device = self.kernels.session.device;
+            Error::Usage(match &variant.arch {
+                Some(arch) if *arch != device.arch => {
+                    format!("{name} is for {arch}, and this device is {}", device.arch)
+                }
+                _ => format!("{name} does not take case '{}'", self.case.name),
+            })
+        })?;
+        let running = self.ready(variant, plan)?;
+        running.right(&name)?;
+        Ok(running)
+    }
+}

@@ -1,0 +1,60 @@
+//! `ulplab kernels attest`: what was verified on a GPU, written down, and held against the kernels in the tree.
+
+use std::path::PathBuf;
+
+use super::{Besides, experiment_or_shipped};
+use crate::commands::sweep::SweepArgs;
+use crate::studies::kernels::Options;
+use crate::studies::kernels::attest;
+use ulplab_core::error::{Exit, Result};
+
+/// What only a run takes.
+const RUN: [&str; 16] = [
+    "experiment",
+    "overrides",
+    "rules",
+    "only",
+    "skip",
+    "seed",
+    "out",
+    "resume",
+    "partition",
+    "dry_run",
+    "json",
+    "max_memory",
+    "no_progress",
+    "datasets",
+    "keep_failed",
+    "peers",
+];
+
+/// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, say which
+/// kernels have changed since they were verified.
+///
+/// The attestations go to DIR/<device>/kernels.json. --check needs no GPU.
+#[derive(Debug, clap::Args)]
+#[command(mut_arg("experiment", experiment_or_shipped))]
+pub struct AttestArgs {
+    /// Folder of the attestations, such as experiments/results, which --check takes if none is named.
+    #[arg(value_name = "DIR", required_unless_present = "check")]
+    folder: Option<PathBuf>,
+    /// Check that every kernel, its flags and its bounds are as they were when they were verified.
+    #[arg(long, conflicts_with_all = RUN)]
+    check: bool,
+    #[command(flatten)]
+    sweep: SweepArgs,
+    #[command(flatten)]
+    besides: Besides,
+}
+
+pub(super) fn run(args: &AttestArgs) -> Result<Exit> {
+    if args.check {
+        return attest::gate(args.folder.as_deref());
+    }
+    let kernels = Options {
+        mutants: true,
+        attest: args.folder.clone(),
+        ..Options::default()
+    };
+    args.besides.sweep(&args.sweep, kernels)
+}

@@ -1,0 +1,178 @@
+//! `ulplab kernels list`: operations, how their outputs are judged, and the kernels and planted faults there are of each.
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::backend::cuda::Source;
+use crate::commands::describe::{CaseLine, JudgementLine, describe};
+use crate::json;
+use crate::report::columns::wrapped;
+use crate::studies::kernels::folder;
+use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_core::ops;
+use ulplab_core::ops::OPS;
+
+/// Show every operation: how each output is judged, its variants, and the faults that can be planted in them.
+///
+/// `ulplab describe OP` also says why an output is judged so, and what buffers, sizes and keys there are.
+#[derive(Debug, Default, clap::Args)]
+pub struct ListArgs {
+    /// This operation only.
+    #[arg(value_name = "OP")]
+    op: Option<String>,
+    /// Show the cases, too.
+    #[arg(long)]
+    cases: bool,
+    /// Print JSON, with the cases.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Characters in a line.
+const WIDTH: usize = 100;
+
+/// An operation, and what there is of it.
+#[derive(Debug, Serialize)]
+struct Listed {
+    op: String,
+    doc: String,
+    /// The file of its kernels.
+    file: Option<String>,
+    outputs: Vec<JudgementLine>,
+    variants: Vec<Named>,
+    mutants: Vec<Named>,
+    cases: Vec<CaseLine>,
+}
+
+/// A variant or a fault, as `op.name`.
+#[derive(Debug, Serialize)]
+struct Named {
+    name: String,
+    doc: String,
+}
+
+pub fn run(args: &ListArgs) -> Result<Exit> {
+    let (sources, broken) = Source::read_good(&folder()?)?;
+    let mut names: Vec<&str> = OPS.iter().map(|op| op.name()).collect();
+    names.extend(sources.iter().map(|source| &source.op[..]));
+    names.sort_unstable();
+    names.dedup();
+    if let Some(op) = &args.op {
+        if !names.contains(&&op[..]) {
+            let near = did_you_mean(op, names.iter().copied());
+            return Err(Error::Usage(format!("no operation '{op}'{near}")));
+        }
+        names.retain(|name| name == op);
+    }
+    let listed = names.par_iter().map(|name| Listed::of(name, &sources));
+    let listed = listed.collect::<Result<Vec<_>>>()?;
+    match args.json {
+        true => json::print(&listed)?,
+        false => {
+            let texts: Vec<String> = listed.iter().map(|listed| listed.text(args.cases)).collect();
+            out!("{}", texts.join("\n"));
+        }
+    }
+    Ok(if broken { Exit::Usage } else { Exit::Pass })
+}
+
+impl Listed {
+    fn of(name: &str, sources: &[Source]) -> Result<Self> {
+        let source = sources.iter().find(|source| source.op == name);
+        let named = |(name, doc): (&String, &String)| Named {
+            name: source.map_or(name.clone(), |source| format!("{}.{name}", source.op)),
+            doc: doc.clone(),
+        };
+        let header = source.map(|source| &source.header);
+        let variants = header.map_or(&[][..], |header| &header.variants);
+        let mutants = header.map_or(&[][..], |header| &header.mutants);
+        let mut listed = Self {
+            op: name.into(),
+            doc: "no operation that ulplab has".into(),
+            file: source.map(|source| source.path.display().to_string()),
+            outputs: Vec::new(),
+            variants: variants.iter().map(|one| named((&one.name, &one.doc))).collect(),
+            mutants: mutants.iter().map(|one| named((&one.name, &one.doc))).collect(),
+            cases: Vec::new(),
+        };
+        if let Ok(op) = ops::find(name) {
+            let description = describe(op).map_err(Error::Usage)?;
+            listed.doc = description.doc;
+            listed.outputs = description.judgements;
+            listed.cases = description.cases;
+        }
+        Ok(listed)
+    }
+
+    /// Outputs and how they are judged; where that is not the same in all cases, one that is judged so.
+    fn judged(&self) -> Vec<(&str, String)> {
+        let mut kinds: Vec<&JudgementLine> = Vec::new();
+        for line in &self.outputs {
+            let same = |other: &&JudgementLine| other.output == line.output && other.short == line.short;
+            if !kinds.iter().any(same) {
+                kinds.push(line);
+            }
+        }
+        let several = |output: &str| kinds.iter().filter(|line| line.output == output).count() > 1;
+        let row = |line: &&'_ JudgementLine| {
+            let such_as = line.such_as.as_ref().filter(|_| several(&line.output));
+            let such_as = such_as.map(|case| format!(" (in cases such as {case})"));
+            line.short.clone() + &such_as.unwrap_or_default()
+        };
+        kinds.iter().map(|line| (&line.output[..], row(line))).collect()
+    }
+
+    fn text(&self, cases: bool) -> String {
+        let mut lines = hanging(&format!("{}: ", self.op), &self.doc, 2);
+        let judged = self.judged();
+        lines.extend(section("outputs", &judged));
+        let named = |all: &'_ [Named]| {
+            let lines = all.iter().map(|one| (one.name.clone(), one.doc.clone()));
+            lines.collect::<Vec<_>>()
+        };
+        lines.extend(section("variants", &named(&self.variants)));
+        lines.extend(section("faults that can be planted", &named(&self.mutants)));
+        if cases {
+            let rows = self.cases.iter().map(|case| (case.name.clone(), case.about()));
+            lines.extend(section("cases", &rows.collect::<Vec<_>>()));
+        } else if let count @ 1.. = self.cases.len() {
+            lines.push(format!("  {count} cases"));
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+/// Names with what there is to say of each, below a heading; nothing if there are none.
+fn section<N: AsRef<str>>(heading: &str, rows: &[(N, String)]) -> Vec<String> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let wide = rows.iter().map(|(name, _)| name.as_ref().chars().count()).max();
+    let wide = wide.unwrap_or(0);
+    let row = |(name, text): &(N, String)| hanging(&format!("    {:wide$}  ", name.as_ref()), text, wide + 6);
+    let rows = rows.iter().flat_map(row);
+    std::iter::once(format!("  {heading}")).chain(rows).collect()
+}
+
+/// A text behind a name, in lines of at most [`WIDTH`] characters that begin with so many spaces, but for the first.
+fn hanging(name: &str, text: &str, indent: usize) -> Vec<String> {
+    let first = name.chars().count();
+    // Words are placed as if the name were spaces, which it then takes the place of.
+    let mut lines = wrapped_from(text, first, indent);
+    match lines.first_mut() {
+        Some(line) => *line = name.to_string() + line.trim_start(),
+        None => lines.push(name.trim_end().into()),
+    }
+    lines
+}
+
+/// Words in lines, the first of which begins with other spaces than the others.
+fn wrapped_from(text: &str, first: usize, indent: usize) -> Vec<String> {
+    let mut lines = wrapped(text, WIDTH, first);
+    if first != indent && lines.len() > 1 {
+        let head = lines.remove(0);
+        lines = wrapped(&lines.join(" "), WIDTH, indent);
+        lines.insert(0, head);
+    }
+    lines
+}

@@ -1,0 +1,86 @@
+//! `ulplab kernels`: all that is done with GPU kernels, one file for each subcommand.
+
+mod attest;
+mod check;
+mod compare;
+pub mod list;
+mod mutants;
+pub mod old;
+mod time;
+mod trace;
+
+use std::path::PathBuf;
+
+use crate::commands::sweep::SweepArgs;
+use crate::studies::kernels::Options;
+use ulplab_core::error::{Exit, Result};
+
+/// Check GPU kernels, time them, compare them, take them apart, and attest that they were verified.
+#[derive(Debug, clap::Args)]
+pub struct KernelsArgs {
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What is done with kernels.
+#[derive(Debug, clap::Subcommand)]
+pub enum What {
+    List(list::ListArgs),
+    Check(check::CheckArgs),
+    Time(time::TimeArgs),
+    Compare(compare::CompareArgs),
+    Trace(trace::TraceArgs),
+    Mutants(mutants::MutantsArgs),
+    Attest(attest::AttestArgs),
+}
+
+pub fn run(args: &KernelsArgs) -> Result<Exit> {
+    match &args.what {
+        What::List(args) => list::run(args),
+        What::Check(args) => check::run(args),
+        What::Time(args) => time::run(args),
+        What::Compare(args) => compare::run(args),
+        What::Trace(args) => trace::run(args),
+        What::Mutants(args) => mutants::run(args),
+        What::Attest(args) => attest::run(args),
+    }
+}
+
+/// The experiment that comes with ulplab, of all its kernels.
+const SHIPPED: &str = "kernels";
+
+/// What every subcommand that runs an experiment takes, besides what `ulplab sweep` does.
+#[derive(Debug, clap::Args)]
+struct Besides {
+    /// Keep the inputs, the outputs, the expected outputs and their tolerances of each cell that fails, as
+    /// DIR/<recipe>.<case>.safetensors of at most 64 MiB.
+    #[arg(long, value_name = "DIR")]
+    keep_failed: Option<PathBuf>,
+    /// Show times of other libraries on the same cases too, from a file of experiments/peers/kernels.py.
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+}
+
+/// Makes the experiment optional, of a command that takes what `ulplab sweep` does.
+fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
+    experiment
+        .required(false)
+        .default_value(SHIPPED)
+        .value_name("EXPERIMENT")
+        .help("The experiment: a file, or the name of one that comes with ulplab")
+}
+
+impl Besides {
+    /// A run of an experiment of kernels, and of no other.
+    fn sweep(&self, args: &SweepArgs, kernels: Options) -> Result<Exit> {
+        crate::commands::sweep::run(&SweepArgs {
+            kernels: Options {
+                alone: true,
+                keep_failed: self.keep_failed.clone(),
+                peers: self.peers.clone(),
+                ..kernels
+            },
+            ..args.clone()
+        })
+    }
+}
