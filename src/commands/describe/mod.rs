@@ -13,8 +13,8 @@ use crate::studies::kernels::operations;
 use crate::studies::kernels::operations::{Sample, samples};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
-use ulplab_core::ops::judge::Judge;
-use ulplab_core::ops::{Buffer, Case, Inputs, Op, Problem, Role, Scalar};
+use ulplab_core::ops::judge::{Judge, Rule};
+use ulplab_core::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
 
 /// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]
