@@ -10,9 +10,10 @@ use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::experiment::Rule;
 use ulplab::experiment::file::ExperimentFile;
 use ulplab::formats::{Codec, Encoded, codec};
-use ulplab::gate::{Binding, Verdict, judge};
+use ulplab::gate::{Binding, judge};
 use ulplab::record::{Phase, Record};
 use ulplab::run::summary::summarize;
+use ulplab::run::verdict::Verdict;
 use ulplab::studies;
 use ulplab::studies::model::probe::{Probe, Recorder, Trace};
 

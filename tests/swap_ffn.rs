@@ -9,9 +9,10 @@ use reference::{Choice, Numerics, Plain, Site, Tensor};
 use ulplab::experiment::Rule;
 use ulplab::experiment::file::ExperimentFile;
 use ulplab::formats::codec;
-use ulplab::gate::{Binding, Verdict, judge};
+use ulplab::gate::{Binding, judge};
 use ulplab::record::{Phase, Record};
 use ulplab::run::summary::summarize;
+use ulplab::run::verdict::Verdict;
 use ulplab::studies::swap_ffn::{Event, Method, SwapFfnStudy, exact, measure};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments/swap_ffn.toml");

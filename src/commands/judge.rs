@@ -1,13 +1,12 @@
 //! From the cells of a run to its verdicts and reports.
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule};
-use crate::gate::{Binding, Unmeasured, direction, explain, judge};
+use crate::gate::{bind, direction, explain, judge, locate};
 use crate::output;
 use crate::report;
 use crate::run::folder::Folder;
@@ -15,7 +14,7 @@ use crate::run::plan::Plan;
 use crate::run::runs;
 use crate::run::store;
 use crate::run::summary::summarize;
-use crate::run::{Hindrance, Manifest, Run};
+use crate::run::{Manifest, Run};
 use crate::studies::kernels::attest;
 use crate::studies::{self, Study};
 use ulplab_core::atomic::write_text;
@@ -90,7 +89,7 @@ pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> 
     manifest.complete = true;
     let summaries = summarize(&records);
     let mut verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
-    verdicts.iter_mut().for_each(|verdict| verdict.locate(&records));
+    verdicts.iter_mut().for_each(|verdict| locate(verdict, &records));
     explain(&mut verdicts, &records);
     Ok(Run {
         manifest,
@@ -98,51 +97,6 @@ pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> 
         summaries,
         verdicts,
     })
-}
-
-/// Each rule with each of the recipes that it binds in the experiment, whether their cells were selected or not.
-fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
-    let (run, left_out) = (counts(&manifest.cells), counts(&manifest.left_out));
-    let binding = |rule: &'m Rule, recipe: &'m str| {
-        let cells = (recipe, rule.phase.name());
-        let [run, left_out] = [&run, &left_out].map(|counts| counts.get(&cells).copied().unwrap_or(0));
-        let unmeasured = match manifest.hindered.get(recipe) {
-            Some(Hindrance::OtherDevice(why)) => Unmeasured::NotForDevice(why.clone()),
-            Some(Hindrance::Missing(why)) => Unmeasured::NotJudged(why.clone()),
-            None if run == 0 => Unmeasured::NotJudged("none of its cells was selected".into()),
-            None if manifest.plan.by_case() => Unmeasured::NotJudged(format!("it takes none of {run} cases")),
-            None if left_out > 0 => Unmeasured::NotJudged(format!(
-                "nothing was measured there in {run} of {} cells, and the others were not selected",
-                run + left_out
-            )),
-            None => Unmeasured::Mistake,
-        };
-        Binding {
-            rule,
-            recipe,
-            planned: run + left_out,
-            left_out,
-            unmeasured,
-        }
-    };
-    let of_rule = |rule: &'m Rule| {
-        let recipes = manifest.plan.measured_in(rule.phase);
-        let bound = recipes.filter(|recipe| rule.recipes.iter().any(|pattern| matches(pattern, recipe)));
-        bound.map(|recipe| binding(rule, recipe)).collect::<Vec<_>>()
-    };
-    manifest.experiment.gates.iter().flat_map(of_rule).collect()
-}
-
-/// How many cells each recipe has in each phase.
-fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
-    let mut counts = HashMap::new();
-    for id in cells {
-        let mut parts = id.splitn(3, '/');
-        if let (Some(recipe), Some(phase)) = (parts.next(), parts.next()) {
-            *counts.entry((recipe, phase)).or_insert(0) += 1;
-        }
-    }
-    counts
 }
 
 /// Judge a stored run again, by its own gates or by those of an experiment file; or hold the kernels in the tree against

@@ -97,9 +97,24 @@ impl ExperimentFile {
         Ok(table)
     }
 
-    /// A value that cannot be read, at its line.
+    /// A value that cannot be read, at its line, with the recipe or whatever it is in.
     fn refused(&self, error: &toml::de::Error) -> Error {
-        self.at_byte(error.span().map(|span| span.start), &explain(error))
+        let start = error.span().map(|span| span.start);
+        let within = start.and_then(|start| self.within(start)).unwrap_or_default();
+        self.at_byte(start, &format!("{within}{}", explain(error)))
+    }
+
+    /// `recipe 'nvfp4': `, if a place of the text is in an element of an array that has a name.
+    fn within(&self, byte: usize) -> Option<String> {
+        let root = DeTable::parse(&self.text).ok()?.into_inner();
+        let elements = root.iter().flat_map(|(key, value)| {
+            let elements = value.get_ref().as_array().into_iter().flatten();
+            elements.map(move |element| (key.get_ref(), element))
+        });
+        let before = elements.filter(|(_, element)| element.span().start <= byte);
+        let (key, element) = before.max_by_key(|(_, element)| element.span().start)?;
+        let name = element.get_ref().as_table()?.get("name")?.get_ref().as_str()?;
+        Some(format!("{key} '{name}': "))
     }
 
     fn at_byte(&self, byte: Option<usize>, message: &str) -> Error {

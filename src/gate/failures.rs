@@ -2,9 +2,8 @@
 
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Verdict, binds_always};
+use super::binds_always;
+use crate::run::verdict::{Failed, Failures, Verdict};
 use ulplab_core::metrics::{Bound, MAX_ABS};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Failure, Record, place};
@@ -12,41 +11,6 @@ use ulplab_core::record::{Failure, Record, place};
 /// Cells that are shown of a rule that fails, and measurements of each.
 const CELLS: usize = 5;
 const OF_CELL: usize = 3;
-
-/// Measurements that a rule does not admit.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Failures {
-    /// Of the worst cells, cell by cell.
-    pub worst: Vec<Failed>,
-    /// How many cells there are in all that have any.
-    pub cells: usize,
-}
-
-/// A measurement that a rule does not admit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Failed {
-    pub cell: String,
-    /// The window; of kernels, the case.
-    pub window: String,
-    pub layer: Option<u32>,
-    pub site: String,
-    #[serde(with = "ulplab_core::record::nullable")]
-    pub value: f64,
-    /// Elements behind it: of `violations`, of how many so many are wrong.
-    #[serde(default)]
-    pub n: u64,
-    #[serde(flatten)]
-    pub failure: Failure,
-}
-
-impl Failures {
-    /// How many cells there are besides those that are shown.
-    pub fn more(&self) -> usize {
-        let mut shown: Vec<&str> = self.worst.iter().map(|failed| failed.cell.as_str()).collect();
-        shown.dedup();
-        self.cells - shown.len()
-    }
-}
 
 /// Says of every rule that does not hold which measurements it does not admit.
 pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
@@ -57,28 +21,26 @@ pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
             verdict.failures = failures(verdict, bound, records);
             // That nothing ran comes before the numbers, of which there is none.
             let first = verdict.failures.worst.first().filter(|failed| failed.value.is_nan());
-            if let Some(why) = first.and_then(Failed::not_run) {
+            if let Some(why) = first.and_then(not_run) {
                 verdict.message = format!("{why}: {}", verdict.message);
             }
         }
     }
 }
 
-impl Failed {
-    /// Of a cell without outputs, the beginning of the reason.
-    fn not_run(&self) -> Option<String> {
-        let message = &self.failure.message;
-        let said = message.lines().next()?.split("; ").next()?;
-        // A message of a program begins with its name, in quotation marks.
-        let said = said
-            .strip_prefix('\'')
-            .and_then(|rest| rest.split_once("' "))
-            .map_or(said, |(_, said)| said);
-        match self.site.as_str() {
-            "program" if said.starts_with("left ") => Some(format!("nothing to judge, it {said}")),
-            "program" | "launch" | "inputs" => Some(format!("did not run: {said}")),
-            _ => None,
-        }
+/// Why a cell has no outputs: the beginning of the reason.
+fn not_run(failed: &Failed) -> Option<String> {
+    let message = &failed.failure.message;
+    let said = message.lines().next()?.split("; ").next()?;
+    // A message of a program begins with its name, in quotation marks.
+    let said = said
+        .strip_prefix('\'')
+        .and_then(|rest| rest.split_once("' "))
+        .map_or(said, |(_, said)| said);
+    match failed.site.as_str() {
+        "program" if said.starts_with("left ") => Some(format!("nothing to judge, it {said}")),
+        "program" | "launch" | "inputs" => Some(format!("did not run: {said}")),
+        _ => None,
     }
 }
 

@@ -1,84 +1,20 @@
 //! Rules, and what they say of a run.
 
+mod bind;
 pub mod direction;
 mod failures;
-mod outcome;
 
-pub use failures::{Failed, Failures, explain};
-pub use outcome::Outcome;
+pub use bind::bind;
+pub use failures::explain;
 
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::experiment::{Rule, Statistic};
 use crate::run::summary::{LEAST_WINDOWS, Summary};
+use crate::run::verdict::{Failures, Status, Verdict};
 use ulplab_core::metrics::{Bound, VIOLATIONS};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
-
-/// What a rule comes to on one recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// It holds on everything that was planned.
-    Pass,
-    Fail,
-    /// It does not fail on what was measured, and that is not enough to say that it holds.
-    NotJudged,
-    /// The recipe cannot run on this device, so that another run must judge it.
-    NotForDevice,
-}
-
-/// One rule judged on one recipe.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
-    pub rule: Rule,
-    pub recipe: String,
-    pub status: Status,
-    /// The statistic the bound is compared with, the worst over layers and sites; NaN if there is none.
-    #[serde(with = "ulplab_core::record::nullable")]
-    pub value: f64,
-    /// Site the value is from, without the layer.
-    pub site: Option<String>,
-    /// Layer the value is from.
-    pub layer: Option<u32>,
-    /// Window the value is from (of kernels the case), if it is from one: a least or a greatest value.
-    pub window: Option<String>,
-    /// Windows behind the value.
-    pub windows: u32,
-    /// A sentence: what was measured where, against which bound; or why the rule could not be judged.
-    pub message: String,
-    /// What [`explain`] says of a rule that does not hold.
-    #[serde(default)]
-    pub failures: Failures,
-}
-
-impl Verdict {
-    pub fn passes(&self) -> bool {
-        self.status == Status::Pass
-    }
-
-    pub fn fails(&self) -> bool {
-        self.status == Status::Fail
-    }
-
-    /// Finds the window that the value is from.
-    pub fn locate(&mut self, records: &[Record]) {
-        let of_one = matches!(self.rule.statistic, Statistic::Min | Statistic::Max);
-        let here = |record: &&Record| {
-            record.recipe == self.recipe
-                && record.phase == self.rule.phase
-                && record.layer == self.layer
-                && Some(&record.site) == self.site.as_ref()
-                && (record.metric == self.rule.metric
-                    || binds_always(&self.rule, &record.site, &record.metric, record.value))
-                && (record.value == self.value || record.value.is_nan() && self.value.is_nan())
-        };
-        let found = records.iter().find(here).filter(|_| of_one);
-        self.window = found.map(|record| record.window.clone());
-    }
-}
 
 /// A rule and one of the recipes that it binds.
 #[derive(Clone, Debug)]
@@ -190,6 +126,22 @@ pub const CHECKS: [&str; 5] = ["program", "launch", "inputs", "guards", "rerun"]
 /// fails one, and there are none of a program that did not run, which is a violation that is NaN and fails every rule.
 fn binds_always(rule: &Rule, site: &str, metric: &str, value: f64) -> bool {
     metric == VIOLATIONS.name && CHECKS.contains(&site) && (rule.metric == metric || value.is_nan())
+}
+
+/// Finds the window that a verdict's value is from.
+pub fn locate(verdict: &mut Verdict, records: &[Record]) {
+    let of_one = matches!(verdict.rule.statistic, Statistic::Min | Statistic::Max);
+    let here = |record: &&Record| {
+        record.recipe == verdict.recipe
+            && record.phase == verdict.rule.phase
+            && record.layer == verdict.layer
+            && Some(&record.site) == verdict.site.as_ref()
+            && (record.metric == verdict.rule.metric
+                || binds_always(&verdict.rule, &record.site, &record.metric, record.value))
+            && (record.value == verdict.value || record.value.is_nan() && verdict.value.is_nan())
+    };
+    let found = records.iter().find(here).filter(|_| of_one);
+    verdict.window = found.map(|record| record.window.clone());
 }
 
 /// What was measured where, against which bound.

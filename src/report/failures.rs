@@ -1,6 +1,6 @@
 //! What makes a check fail, in lines.
 
-use crate::gate::Failures;
+use crate::run::verdict::Failures;
 
 /// A measurement that a rule does not admit.
 pub struct Line<'a> {

@@ -11,8 +11,8 @@ use super::verdicts::{Check, Outcome, Tally};
 use super::worst;
 use super::worst::Place;
 use crate::experiment::Experiment;
-use crate::gate::Status;
 use crate::run::invocation::quoted;
+use crate::run::verdict::Status;
 
 #[derive(Template)]
 #[template(path = "report.html")]

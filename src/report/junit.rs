@@ -7,7 +7,7 @@ use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use super::recipes::{Gate, Group};
 use super::verdicts::Check;
 use super::{Summarized, failures};
-use crate::gate::Status;
+use crate::run::verdict::Status;
 
 /// One suite, one test case for each verdict; what was not judged and a recipe that no gate binds are skipped, a missing cell
 /// is an error.

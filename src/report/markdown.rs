@@ -2,7 +2,7 @@
 
 use super::verdicts::Check;
 use super::{Summarized, cases, failures};
-use crate::gate::Status;
+use crate::run::verdict::Status;
 
 /// GitHub drops a step summary above this whole, so the report must stay below.
 pub const LIMIT: usize = 1 << 20;

@@ -21,7 +21,7 @@ mod worst;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use crate::gate::Status;
+use crate::run::verdict::Status;
 use crate::run::{Manifest, Run};
 use crate::{Error, Result};
 use ulplab_core::atomic::write_text;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::chart::{GREY, SLOTS};
 use super::index::Index;
 use super::show::Show;
-use crate::gate::Verdict;
+use crate::run::verdict::Verdict;
 use crate::run::{RecipeInfo, Run};
 
 pub use crate::run::plan::REFERENCE;

@@ -5,7 +5,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use super::overview::{Column, Overview};
 use super::verdicts::Outcome;
 use super::{Summarized, cases, columns, failures};
-use crate::gate::Failures;
+use crate::run::verdict::Failures;
 
 /// Failed checks written out below the table; the other reports have them all.
 const FAILURES: usize = 10;

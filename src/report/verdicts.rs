@@ -9,9 +9,9 @@ use super::index::{Index, Quantity};
 use super::number;
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use crate::experiment::{Rule, Statistic};
-pub use crate::gate::Outcome;
-use crate::gate::{Status, Verdict};
 use crate::run::Run;
+pub use crate::run::verdict::Outcome;
+use crate::run::verdict::{Status, Verdict};
 
 /// Counts of verdicts; a verdict is one rule judged on one recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! A stored run.
 
+pub mod ceilings;
 pub mod folder;
 pub mod invocation;
 pub mod lines;
@@ -9,18 +10,19 @@ pub mod seal;
 pub mod session;
 pub mod store;
 pub mod summary;
+pub mod verdict;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::cuda::time::Ceilings;
 use crate::experiment::Experiment;
-use crate::gate::{Outcome, Verdict};
+use ceilings::Ceilings;
 use invocation::Invocation;
 use plan::{Cell, Plan};
 use summary::Summary;
 use ulplab_core::record::Record;
+use verdict::{Outcome, Verdict};
 
 /// What a run is of: enough to make every number of it again. Its file is written once and never changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::lines;
 use super::summary::Summary;
 use super::{Manifest, Run};
-use crate::gate::Status;
+use crate::run::verdict::Status;
 use crate::{Error, Result};
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::input;

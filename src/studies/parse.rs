@@ -84,6 +84,9 @@ pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
     (kind.read)(&experiment.body).map_err(|why| Error::Usage(format!("the run's experiment cannot be read: {why}")))
 }
 
+/// Keys that only stored runs have.
+const STORED: [&str; 1] = ["case_names"];
+
 /// Refuses a key that only other kinds have, and says which.
 fn check_key(key: &str, kind: &str) -> Result<(), Mistake> {
     let has = |other: &&super::Kind| {
@@ -98,17 +101,14 @@ fn check_key(key: &str, kind: &str) -> Result<(), Mistake> {
         .filter(has)
         .map(|other| format!("\"{}\"", other.name))
         .collect();
-    match users.is_empty() {
+    let whose = match users.is_empty() {
+        true if STORED.contains(&key) => "no experiment file has it".into(),
         // The study's own parser names the nearest key.
-        true => Ok(()),
-        false => Err(Mistake::at(
-            key,
-            format!(
-                "an experiment of kind = \"{kind}\" has no use for '{key}'; it is for kind = {}",
-                users.join(", ")
-            ),
-        )),
-    }
+        true => return Ok(()),
+        false => format!("it is for kind = {}", users.join(", ")),
+    };
+    let message = format!("an experiment of kind = \"{kind}\" has no use for '{key}'; {whose}");
+    Err(Mistake::at(key, message))
 }
 
 /// Names become parts of paths and of patterns.

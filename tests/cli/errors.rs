@@ -245,7 +245,7 @@ fn an_override_that_is_wrong_is_named_as_it_was_typed() {
         "{word}"
     );
     let text = said("window=[{text=\"nope.txt\"}]");
-    assert!(text.starts_with(&format!("error: {}: ", path(&file))), "{text}");
+    assert!(text.starts_with("error: --set window: "), "{text}");
     assert!(text.contains("no data set 'nope.txt'"), "{text}");
 }
 

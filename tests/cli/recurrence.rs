@@ -282,7 +282,7 @@ fn mistakes_name_their_place() {
         ),
         (
             ["form = \"one_pass\"", ""],
-            &["recipe 'one_pass'", "a 'form', and 'round'"],
+            &["line 16", "recipe 'one_pass'", "missing field `form`"],
         ),
         (
             ["form = \"one_pass\"", "form = \"folded\""],
@@ -298,7 +298,7 @@ fn mistakes_name_their_place() {
         ),
         (
             ["form = \"one_pass\"", "form = \"one_pass\"\nformat = \"bf16\""],
-            &["recipe 'one_pass'", "a 'form', and 'round'"],
+            &["recipe 'one_pass'", "unknown field `format`"],
         ),
         (
             ["at = \"state\"", "at = \"stat\""],
@@ -311,7 +311,7 @@ fn mistakes_name_their_place() {
         ),
         (
             ["\"f16\" }", "\"f16\", hadamard = true }"],
-            &["recipe 'nearest'", "'at', 'format' and 'direction' only"],
+            &["recipe 'nearest'", "unknown field `hadamard`", "`direction`"],
         ),
         (
             ["\"f16\", direction = \"sto", "\"int8/token:f32\", direction = \"sto"],
@@ -324,7 +324,7 @@ fn mistakes_name_their_place() {
         ),
         (
             ["kind = \"recurrence\"", "kind = \"round_trip\""],
-            &["source 'sum' is not for"],
+            &["source 'sum'", "unknown variant `linear_attention`"],
         ),
     ];
     for (change, words) in cases {

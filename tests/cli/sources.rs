@@ -201,7 +201,7 @@ fn mistakes_name_their_place() {
     refuses(
         ROUND_TRIP,
         ["format = \"nvfp4\"", "round = []"],
-        &["recipe 'nvfp4'", "'format' only"],
+        &["recipe 'nvfp4'", "unknown field `round`"],
     );
     refuses(ROUND_TRIP, ["\"gaussian\"", "\"gausian\""], &["gausian", "gaussian"]);
     refuses(
@@ -222,7 +222,7 @@ fn mistakes_name_their_place() {
     refuses(
         ROUND_TRIP,
         ["kind = \"round_trip\"", "kind = \"recall\""],
-        &["source 'gauss' is not for"],
+        &["source 'gauss'", "unknown variant `gaussian`"],
     );
     refuses(
         ROUND_TRIP,

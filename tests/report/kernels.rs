@@ -1,8 +1,8 @@
 //! What reports show of kernels and of peers beside them.
 
 use super::shown as report;
-use ulplab::backend::cuda::time::Ceilings;
 use ulplab::record::{Phase, Record};
+use ulplab::run::ceilings::Ceilings;
 use ulplab::run::summary::summarize;
 use ulplab::run::{RecipeInfo, Run};
 use ulplab::studies::kernels::peers::Peers;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::shown as report;
 use ulplab::experiment::Rule;
-use ulplab::gate::{Status, Verdict};
 use ulplab::record::{Phase, Record};
 use ulplab::run::Run;
+use ulplab::run::verdict::{Status, Verdict};
 
 use super::synthetic::{self, HOSTILE};
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use ulplab::backend::recipe::{Reader as Role, Round, Segment};
 use ulplab::experiment::{Experiment, Head, Rule, Statistic, Window};
-use ulplab::gate::{Failures, Status, Verdict};
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::run::invocation::Invocation;
 use ulplab::run::plan::Plan;
 use ulplab::run::summary::Summary;
+use ulplab::run::verdict::{Failures, Status, Verdict};
 use ulplab::run::{Manifest, RecipeInfo, Run};
 use ulplab::studies::Study;
 use ulplab::studies::model::{ModelStudy, Recipe};

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use super::shown as report;
 use super::shown::{Outcome, REPORTS, study};
 use quick_junit::{NonSuccessKind, TestCaseStatus};
-use ulplab::gate::{Status, Verdict};
 use ulplab::run::Run;
+use ulplab::run::verdict::{Status, Verdict};
 
 use super::synthetic::{self, HOSTILE};
 

@@ -5,10 +5,10 @@ use std::path::Path;
 use super::shown as report;
 use ulplab::commands::judge::load;
 use ulplab::experiment::{Rule, Statistic};
-use ulplab::gate::{Outcome, Status, Verdict};
 use ulplab::record::{Phase, Record};
 use ulplab::run::folder::Folder;
 use ulplab::run::plan::{Cell, Plan, Planned};
+use ulplab::run::verdict::{Outcome, Status, Verdict};
 use ulplab::run::{Hindrance, Manifest, RecipeInfo, Run};
 
 use super::synthetic;

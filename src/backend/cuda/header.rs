@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{like, sequence};
+use crate::run::ceilings::Ceilings;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 
@@ -120,6 +121,16 @@ pub enum Factor {
     #[default]
     Bf16,
     E4m3,
+}
+
+impl Factor {
+    /// The rate of large products of such matrices, 10¹² operations a second, if it was measured.
+    pub fn rate(self, ceilings: &Ceilings) -> Option<f64> {
+        match self {
+            Self::Bf16 => ceilings.matmul_tflop_s,
+            Self::E4m3 => ceilings.e4m3_tflop_s,
+        }
+    }
 }
 
 /// What a sum is stored as.

@@ -1,11 +1,11 @@
 //! How long work takes: with the second-level cache flushed, back to back, and replayed as a graph.
 
 use cudarc::driver::{result, sys};
-use serde::{Deserialize, Serialize};
 
 use super::device::{Device, Memory, cuda};
 use super::header::{Factor, Sum};
 use super::matmul::{Matmul, Operands, Product};
+use crate::run::ceilings::Ceilings;
 use ulplab_core::error::Result;
 use ulplab_core::formats::element;
 use ulplab_core::ops::Data;
@@ -45,42 +45,6 @@ pub struct Times {
     pub graph: Option<Spread>,
     /// The same, each on other memory, none of which is in the second-level cache when its turn comes.
     pub rotated: Option<Spread>,
-}
-
-/// Rates of a device in one run, which others are shares of.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ceilings {
-    /// Read and written by a copy on the device, 10⁹ bytes a second.
-    pub copy_gb_s: f64,
-    /// Of a large product of bf16 matrices, 10¹² operations a second; none where there is no cuBLASLt.
-    pub matmul_tflop_s: Option<f64>,
-    /// Of one of E4M3 matrices; none, too, where the device has no such products.
-    #[serde(default)]
-    pub e4m3_tflop_s: Option<f64>,
-}
-
-impl Ceilings {
-    /// Of large products of such matrices, 10¹² operations a second.
-    pub fn products(&self, of: Factor) -> Option<f64> {
-        match of {
-            Factor::Bf16 => self.matmul_tflop_s,
-            Factor::E4m3 => self.e4m3_tflop_s,
-        }
-    }
-}
-
-impl std::fmt::Display for Ceilings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "copy {:.0} GB/s", self.copy_gb_s)?;
-        match self.matmul_tflop_s {
-            Some(rate) => write!(f, ", bf16 matrix product {rate:.0} TFLOP/s")?,
-            None => write!(f, ", no cuBLASLt to multiply matrices with")?,
-        }
-        match self.e4m3_tflop_s {
-            Some(rate) => write!(f, ", E4M3 {rate:.0} TFLOP/s"),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Times what is put into a device's stream.

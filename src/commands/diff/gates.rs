@@ -10,7 +10,7 @@ use super::Check;
 use super::numbers::{Pair, Pairs, timed, worst};
 use super::output::sentence;
 use crate::dataset::parse_toml;
-use crate::gate::Status;
+use crate::run::verdict::Status;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 use ulplab_core::metrics::Metric;

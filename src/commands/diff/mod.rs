@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::judge;
-use crate::gate::{Outcome, Status};
 use crate::json;
 use crate::output::{colour, width};
 use crate::run::folder::Folder;
+use crate::run::verdict::{Outcome, Status};
 use crate::run::{Manifest, Run};
 use gates::Gate;
 use numbers::{Change, Numbers, Pairs};

@@ -2,10 +2,10 @@
 
 use super::numbers::{Change, Numbers};
 use super::{Check, Diff, Side};
-use crate::gate::{Outcome, Status};
 use crate::report::columns::fitted;
 use crate::report::markdown::{LIMIT, escape, table};
 use crate::report::number::{signed, significant};
+use crate::run::verdict::{Outcome, Status};
 use ulplab_core::record::place;
 
 const CHANGES: [&str; 9] = [

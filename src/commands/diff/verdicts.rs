@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::Check;
 use crate::experiment::Rule;
-use crate::gate::{Status, Verdict};
 use crate::run::Run;
 use crate::run::plan::REFERENCE;
+use crate::run::verdict::{Status, Verdict};
 use ulplab_core::metrics::Bound;
 
 /// A verdict whose status is another than it was; `None` where a run has no such verdict.

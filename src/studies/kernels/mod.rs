@@ -19,9 +19,10 @@ use super::model::{Sample, recorded};
 use super::study::Text;
 use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::session::Bench;
-use crate::backend::cuda::time::{Ceilings, Times};
+use crate::backend::cuda::time::Times;
 use crate::backend::cuda::{Device, Mutant, Session, Source as KernelFile, Variant};
 use crate::run::Hindrance;
+use crate::run::ceilings::Ceilings;
 use crate::run::plan::Cell;
 use capsules::{Capsules, Left};
 use operations::Operation;
@@ -232,7 +233,7 @@ impl Variants<'_> {
             copy.map(|copy| problem.bytes as f64 / us / copy)
         };
         let flops = |us: f64| {
-            let rate = self.ceilings.and_then(|ceilings| ceilings.products(products));
+            let rate = self.ceilings.and_then(|ceilings| products.rate(&ceilings));
             let rate = rate.filter(|_| problem.flops > 0);
             rate.map(|rate| problem.flops as f64 / us / (rate * 1e6))
         };

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::plan::{Plan, Step, Work};
-use crate::backend::cuda::time::Ceilings;
 use crate::backend::cuda::{Source, Variant};
+use crate::run::ceilings::Ceilings;
 use ulplab_core::ops::Problem;
 
 pub use command::{TraceArgs, run};
@@ -69,8 +69,8 @@ impl Cost {
     /// Microseconds that nothing is faster than: of memory and of arithmetic the longer.
     pub fn limit(self, ceilings: &Ceilings, products: Factor) -> f64 {
         let memory = self.bytes as f64 / (ceilings.copy_gb_s * 1e3);
-        let arithmetic = ceilings
-            .products(products)
+        let arithmetic = products
+            .rate(ceilings)
             .map_or(0.0, |rate| self.flops as f64 / (rate * 1e6));
         memory.max(arithmetic)
     }

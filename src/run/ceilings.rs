@@ -1,0 +1,29 @@
+//! What a device can do at most, as it was measured in a run.
+
+use serde::{Deserialize, Serialize};
+
+/// Rates of a device in one run, which others are shares of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceilings {
+    /// Read and written by a copy on the device, 10⁹ bytes a second.
+    pub copy_gb_s: f64,
+    /// Of a large product of bf16 matrices, 10¹² operations a second; none where there is no cuBLASLt.
+    pub matmul_tflop_s: Option<f64>,
+    /// Of one of E4M3 matrices; none, too, where the device has no such products.
+    #[serde(default)]
+    pub e4m3_tflop_s: Option<f64>,
+}
+
+impl std::fmt::Display for Ceilings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "copy {:.0} GB/s", self.copy_gb_s)?;
+        match self.matmul_tflop_s {
+            Some(rate) => write!(f, ", bf16 matrix product {rate:.0} TFLOP/s")?,
+            None => write!(f, ", no cuBLASLt to multiply matrices with")?,
+        }
+        match self.e4m3_tflop_s {
+            Some(rate) => write!(f, ", E4M3 {rate:.0} TFLOP/s"),
+            None => Ok(()),
+        }
+    }
+}

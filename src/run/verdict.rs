@@ -1,0 +1,154 @@
+//! What rules say of a run, as data; `gate` makes it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::Rule;
+use ulplab_core::error::Exit;
+use ulplab_core::record::Failure;
+
+/// What a rule comes to on one recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It holds on everything that was planned.
+    Pass,
+    Fail,
+    /// It does not fail on what was measured, and that is not enough to say that it holds.
+    NotJudged,
+    /// The recipe cannot run on this device, so that another run must judge it.
+    NotForDevice,
+}
+
+/// One rule judged on one recipe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    pub rule: Rule,
+    pub recipe: String,
+    pub status: Status,
+    /// The statistic the bound is compared with, the worst over layers and sites; NaN if there is none.
+    #[serde(with = "ulplab_core::record::nullable")]
+    pub value: f64,
+    /// Site the value is from, without the layer.
+    pub site: Option<String>,
+    /// Layer the value is from.
+    pub layer: Option<u32>,
+    /// Window the value is from (of kernels the case), if it is from one: a least or a greatest value.
+    pub window: Option<String>,
+    /// Windows behind the value.
+    pub windows: u32,
+    /// A sentence: what was measured where, against which bound; or why the rule could not be judged.
+    pub message: String,
+    /// What makes the rule fail, if it does.
+    #[serde(default)]
+    pub failures: Failures,
+}
+
+impl Verdict {
+    pub fn passes(&self) -> bool {
+        self.status == Status::Pass
+    }
+
+    pub fn fails(&self) -> bool {
+        self.status == Status::Fail
+    }
+}
+
+/// Measurements that a rule does not admit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Failures {
+    /// Of the worst cells, cell by cell.
+    pub worst: Vec<Failed>,
+    /// How many cells there are in all that have any.
+    pub cells: usize,
+}
+
+/// A measurement that a rule does not admit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failed {
+    pub cell: String,
+    /// The window; of kernels, the case.
+    pub window: String,
+    pub layer: Option<u32>,
+    pub site: String,
+    #[serde(with = "ulplab_core::record::nullable")]
+    pub value: f64,
+    /// Elements behind it: of `violations`, of how many so many are wrong.
+    #[serde(default)]
+    pub n: u64,
+    #[serde(flatten)]
+    pub failure: Failure,
+}
+
+impl Failures {
+    /// How many cells there are besides those that are shown.
+    pub fn more(&self) -> usize {
+        let mut shown: Vec<&str> = self.worst.iter().map(|failed| failed.cell.as_str()).collect();
+        shown.dedup();
+        self.cells - shown.len()
+    }
+}
+
+/// What a run comes to, and the exit code of the commands that judge it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything that the experiment plans was measured, and every rule that it states holds.
+    Pass,
+    Fail,
+    /// Cells are missing, so that nothing can be said of the whole.
+    Incomplete,
+    /// No rule was judged.
+    NotJudged,
+    /// What was judged holds, but something was not selected or could not be judged.
+    PartlyJudged,
+}
+
+impl Outcome {
+    /// `complete`: every selected cell was measured. `whole`: every planned cell was selected.
+    pub fn of(verdicts: &[Verdict], complete: bool, whole: bool) -> Self {
+        let statuses: Vec<Status> = verdicts.iter().map(|verdict| verdict.status).collect();
+        Self::of_statuses(&statuses, complete, whole)
+    }
+
+    /// As [`of`](Self::of), of verdicts of any kind.
+    pub fn of_statuses(statuses: &[Status], complete: bool, whole: bool) -> Self {
+        let any = |status| statuses.contains(&status);
+        if any(Status::Fail) {
+            Self::Fail
+        } else if !complete {
+            Self::Incomplete
+        } else if !any(Status::Pass) {
+            Self::NotJudged
+        } else if !whole || any(Status::NotJudged) {
+            Self::PartlyJudged
+        } else {
+            Self::Pass
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "PASS",
+            Self::Fail => "FAIL",
+            Self::Incomplete => "INCOMPLETE",
+            Self::NotJudged => "NOT JUDGED",
+            Self::PartlyJudged => "PARTLY JUDGED",
+        }
+    }
+
+    /// Of a bench: it fails only if a kernel fails, or if it was not run to its end.
+    pub fn exit_of_bench(self) -> Exit {
+        match self {
+            Self::Fail | Self::Incomplete => self.exit(),
+            Self::Pass | Self::NotJudged | Self::PartlyJudged => Exit::Pass,
+        }
+    }
+
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::Pass => Exit::Pass,
+            Self::Fail => Exit::GateFailed,
+            Self::Incomplete => Exit::Incomplete,
+            Self::NotJudged | Self::PartlyJudged => Exit::NotJudged,
+        }
+    }
+}
