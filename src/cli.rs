@@ -259,8 +259,8 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),
-        Command::Completions(args) => integrate::completions(&args),
-        Command::Man(args) => integrate::man(&args),
+        Command::Completions(args) => integrate::completions(&args, command()),
+        Command::Man(args) => integrate::man(&args, command()),
         Command::Schema(args) => integrate::schema(&args),
     }
 }

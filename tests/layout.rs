@@ -111,6 +111,75 @@ fn every_source_file_is_declared() {
     );
 }
 
+/// The modules of the program and of the core crate, each with its floor: what it imports is on a lower one.
+const FLOORS: [(&str, &[&[&str]]); 2] = [
+    (
+        "core",
+        &[
+            &["error", "record", "random"],
+            &["atomic", "input", "pattern"],
+            &["formats", "layouts", "metrics"],
+            &["tensorfile"],
+            &["packed", "ops"],
+            &["parity"],
+        ],
+    ),
+    (
+        "src",
+        &[
+            &["json", "output", "progress", "shipped", "signal"],
+            &["dataset"],
+            &["experiment"],
+            &["run"],
+            &["gate"],
+            &["backend"],
+            &["report"],
+            &["studies"],
+            &["commands"],
+            &["cli"],
+        ],
+    ),
+];
+
+/// No circle between modules, and no import upwards.
+#[test]
+fn imports_lead_downwards() {
+    let mut findings = Vec::new();
+    for (package, floors) in FLOORS {
+        let floor = |name: &str| floors.iter().position(|floor| floor.contains(&name));
+        let files = with_extension(&["rs"]).into_iter();
+        for file in files.filter(|file| file.starts_with(package) && !file.starts_with("core/build")) {
+            let path = file.strip_prefix(package).unwrap();
+            let here = path.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
+            if ["lib", "main"].contains(&here) {
+                continue;
+            }
+            let Some(own) = floor(here) else {
+                findings.push(format!("{}: '{here}' has no floor", file.display()));
+                continue;
+            };
+            for (at, line) in read(&file).lines().enumerate() {
+                let code = line.split("//").next().unwrap();
+                let names = code.split("crate::").skip(1).flat_map(|rest| {
+                    let group = rest.strip_prefix('{').and_then(|rest| rest.split('}').next());
+                    let names = group.map_or(vec![rest], |group| group.split(',').collect());
+                    names.into_iter().map(|name| {
+                        let name = name.trim();
+                        let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                        name[..end.unwrap_or(name.len())].to_string()
+                    })
+                });
+                for name in names.filter(|name| name != here && name.starts_with(char::is_lowercase)) {
+                    if floor(&name).is_none_or(|floor| floor >= own) {
+                        findings.push(format!("{}:{}: {here} imports {name}", file.display(), at + 1));
+                    }
+                }
+            }
+        }
+    }
+    none("imports that do not lead downwards", findings);
+}
+
 #[test]
 fn every_experiment_parses() {
     let experiment =
@@ -191,6 +260,7 @@ fn files_are_read_in_one_place() {
     let kept = [
         "core/input.rs",
         "core/atomic.rs",
+        "core/build/files.rs",
         "src/backend/cuda/cache.rs",
         "src/studies/limits.rs",
         "src/commands/bench/formats.rs",

@@ -7,10 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{Nonfinite, reads_as};
 use crate::error::{Error, Result};
 use crate::formats::Format;
-use crate::tensorfile::{Metadata, TensorFile};
+use crate::tensorfile::{KEY, Metadata, TensorFile};
 
-/// The key of the metadata.
-pub const KEY: &str = "ulplab";
 /// 2: matrices of a stack are quantized one by one.
 const VERSION: u32 = 2;
 

@@ -15,9 +15,10 @@ mod work;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+pub use crate::tensorfile::KEY;
 pub use buffers::{Buffers, Opened};
 pub use conventions::{CONVENTIONS, Convention, Kind};
-pub use manifest::{Entry, KEY, Manifest};
+pub use manifest::{Entry, Manifest};
 pub use markdown::markdown;
 pub use meaning::reads_as;
 pub use nonfinite::Nonfinite;

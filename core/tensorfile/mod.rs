@@ -21,6 +21,9 @@ pub use write::{Slot, Writer, write_safetensors};
 use crate::error::{Error, Result};
 use crate::input;
 
+/// The key of the metadata under which ulplab says how tensors were quantized.
+pub const KEY: &str = "ulplab";
+
 /// A file of tensors, or a folder of such files.
 #[derive(Debug)]
 pub struct TensorFile {
@@ -147,7 +150,7 @@ impl TensorFile {
         }
         for (key, value) in shard.metadata {
             let kept = self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
-            if key == crate::packed::KEY && *kept != value {
+            if key == KEY && *kept != value {
                 return Err(wrong(format!(
                     "metadata '{key}' differs from that of the shards before it"
                 )));

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap_complete::Shell;
 
-use crate::cli;
 use crate::json;
 use crate::studies;
 use ulplab_core::atomic::write_atomic;
@@ -16,9 +15,10 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-pub fn completions(args: &CompletionsArgs) -> Result<Exit> {
+/// Completions of `command`.
+pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> Result<Exit> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut cli::command(), "ulplab", &mut text);
+    clap_complete::generate(args.shell, &mut command, "ulplab", &mut text);
     out!("{}", String::from_utf8_lossy(&text));
     Ok(Exit::Pass)
 }
@@ -30,9 +30,10 @@ pub struct ManArgs {
     pub folder: PathBuf,
 }
 
-pub fn man(args: &ManArgs) -> Result<Exit> {
+/// Pages of `command` and the commands in it.
+pub fn man(args: &ManArgs, command: clap::Command) -> Result<Exit> {
     std::fs::create_dir_all(&args.folder).map_err(Error::io(&args.folder, "create"))?;
-    let mut pages = vec![cli::command().disable_help_subcommand(true).flatten_help(false)];
+    let mut pages = vec![command.disable_help_subcommand(true).flatten_help(false)];
     while let Some(mut command) = pages.pop() {
         command.build();
         let name = command.get_display_name().unwrap_or(command.get_name()).to_string();

@@ -29,6 +29,11 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
     manifest.experiment.head.kind = "kernels".into();
     manifest.experiment.head.gates = vec![rule];
     manifest.experiment.body.clear();
+    manifest.plan = Plan::default();
+    manifest.cells.clear();
+    manifest.recipes.clear();
+    manifest.fingerprint = manifest.identity();
+    let (folder, _) = Folder::enter(&folder.join("run"), &manifest, false).unwrap();
     manifest.plan = Plan {
         phases: vec![Phase::Local],
         windows: vec!["small".into(), "odd".into()],
@@ -41,10 +46,6 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
             })
             .collect(),
     };
-    manifest.cells.clear();
-    manifest.recipes.clear();
-    manifest.fingerprint = manifest.identity();
-    let (folder, _) = Folder::enter(&folder.join("run"), &manifest, false).unwrap();
     for (name, takes, selected) in variants {
         manifest.recipes.push(RecipeInfo {
             name: (*name).into(),
