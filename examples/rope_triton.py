@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The operation `rope` in Triton, as a variant that ulplab checks: `ulplab kernels check experiments/outside.toml`.
 
-Started once, it is given the paths of two safetensors files for each run. The first holds x [T, H, D] and tables cos and sin
-[T, R/2], and in its metadata sizes and direction; the second gets x with the last R channels of every head turned.
+The program is started once and gets the paths of two safetensors files for each run. The first file holds x [T, H, D], the tables
+cos and sin [T, R/2], and, in its metadata, sizes and direction. The program writes x, with the last R channels of every head
+rotated, to the second.
 
 Needs: torch, triton and safetensors   (Triton runs on a GPU, or anywhere with TRITON_INTERPRET=1)
 """

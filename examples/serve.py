@@ -1,10 +1,10 @@
-"""A program that stays alive between cases: `serve(compute)` answers ulplab until it has no more to ask.
+"""A program that stays alive between cases: `serve(compute)` answers ulplab's requests until stdin ends.
 
 A `[[command]]` with `mode = "serve"` is started once. Each line on its stdin is a request, {"inputs": PATH, "outputs": PATH};
-each line on its stdout is the answer, {"ok": true} or {"error": "what went wrong"}. Whatever else prints would get in
-between, so stdout is kept for answers alone, and all other output goes to stderr.
+each line on its stdout is the answer, {"ok": true} or {"error": "what went wrong"}. Other output on stdout would mix with the
+answers, so stdout is reserved for answers, and all other output goes to stderr.
 
-Needs: nothing but Python 3.
+Needs: only Python 3.
 """
 import json
 import os
@@ -15,7 +15,7 @@ import traceback
 def serve(compute):
     """Calls `compute(inputs, outputs)` with the two paths of every request."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    # Prints of libraries, of C code too, go where stderr goes.
+    # Output of libraries, including C code, goes to stderr.
     os.dup2(2, 1)
     for line in sys.stdin:
         request = json.loads(line)

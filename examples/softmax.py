@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A candidate for the operation `softmax`, rounded to f32 after every step as a kernel is: `ulplab kernels check experiments/own_op.toml`.
+"""A candidate for the operation `softmax`, rounded to f32 after every step, like a kernel: `ulplab kernels check experiments/own_op.toml`.
 
-It stays alive: started once, it computes case after case.
+The program is started once and computes case after case.
 """
 import math
 import struct

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What is right of the operation `softmax`, and how near is near enough: the reference of experiments/own_op.toml.
+"""The reference of experiments/own_op.toml: the expected values of the operation `softmax`, and their error bounds.
 
-Reads x [T, C] in f64, the numbers that candidates are given. Writes y [T, C] in f64, and y.bound: by how much each element
-of a candidate in f32 may err.
+Reads x [T, C] in f64, with the same numbers that candidates get. Writes y [T, C] in f64, and y.bound, the largest error that each
+element of a candidate in f32 may have.
 
 Usage: softmax_reference.py INPUTS OUTPUTS
 """
@@ -24,15 +24,15 @@ def main():
         top = max(z)
         powers = [math.exp(z - top) for z in z]
         total = math.fsum(powers)
-        # The scale, its products with x and the largest one, and their difference round once each: absolute errors of the
-        # argument are relative ones of the power, which is itself given to 2 ulp.
+        # The scale, its products with x and with the largest x, and their difference round once each. An absolute error of the
+        # argument is a relative error of the power, which itself is accurate to 2 ulp.
         errors = [(2 * abs(z) + 2 * abs(top) + abs(z - top) + 4.0) * U for z in z]
-        # A sum of positive terms errs by u for each addition that a term goes through, and by what its terms err.
+        # The relative error of a sum of positive terms is u for each addition that a term goes through, plus the terms' own error.
         share = math.fsum(power * error for power, error in zip(powers, errors)) / total
         for power, error in zip(powers, errors):
             y.append(power / total)
             relative = error + share + (cols + 1) * U
-            # Of second order, and of numbers below the normal ones.
+            # The factor covers second-order terms, the constant subnormal numbers.
             bound.append(relative * 1.01 * power / total + 2.0**-148)
     write(outputs, given, {"y": y, "y.bound": bound})
 

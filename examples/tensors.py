@@ -1,8 +1,8 @@
-"""Reads and writes the files that ulplab exchanges with programs, in plain Python: safetensors of the types that `array` has.
+"""Reads and writes the files that ulplab exchanges with programs, in plain Python: safetensors of the types that `array` supports.
 
-Programs that have numpy or torch read them with the package `safetensors`.
+Programs with numpy or torch can use the package `safetensors` instead.
 
-Needs: nothing but Python 3.
+Needs: only Python 3.
 """
 import array
 import json
@@ -11,7 +11,7 @@ CODES = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "I16": "h", "I8": "b", 
 
 
 def read(path):
-    """Tensors by their names, each a flat array, and the metadata: sizes, keys and numbers of the case, as text."""
+    """Returns the tensors by name, each a flat array, and the metadata: sizes, keys and scalars of the case, as text."""
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.read()
@@ -24,7 +24,7 @@ def read(path):
 
 
 def write(path, metadata, tensors):
-    """Writes the outputs that the metadata of the inputs ask for, from flat sequences by their names."""
+    """Writes the outputs that the metadata of the inputs request, from flat sequences by name."""
     header, data = {}, b""
     for output in json.loads(metadata["outputs"]):
         name, dtype = output["name"], output["dtype"]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How long other people's code takes on one GPU for what `ulplab kernels time` times.
+"""Times third-party implementations (peers) on one GPU, on the cases that `ulplab kernels check` times.
 
-Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}}, of each case
-the peer that is fastest cold, and all of them; `ulplab kernels time --peers FILE` sets them beside its own.
-Every peer's output is held against a plain torch expression before it is timed. Times are taken as ulplab takes them: twice
-the second-level cache written before each repetition, events around one call, the median; then many calls in one graph.
-The GPU is kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
+Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}}, with the
+fastest cold peer of each case, and all peers; `ulplab kernels time --peers FILE` reports them beside its own
+times. Every peer's output is compared with a plain torch expression before the peer is timed. The method is ulplab's: write twice
+the size of the L2 cache before each repetition, record events around one call, take the median; then time many calls in one
+graph. The GPU is kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
 
-Needs: torch and triton; torchao and fla-core where their code is to be timed too   (written for torch 2.11, triton 3.6,
+Needs: torch and triton; torchao and fla-core to time their code, too   (written for torch 2.11, triton 3.6,
 torchao 0.18, fla-core 0.6)
 Usage: kernels.py OUTPUT.json [--seconds 150] [--only GLOB]
 """
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 
-# One compile is small; many are made at once, each in a process of its own.
+# One compilation is small; many run at once, each in its own process.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import torch
@@ -36,7 +36,7 @@ SECTIONS = kernels_model.SECTIONS | kernels_formats.SECTIONS | kernels_linear.SE
 
 
 def median(once, each):
-    """Median of as many repetitions as 60 ms hold, at least 20, at most 200; microseconds."""
+    """Median in microseconds of as many repetitions as fit into 60 ms, at least 20, at most 200."""
     return statistics.median(once() for _ in range(min(200, max(20, int(60e3 / max(each, 0.5))))))
 
 
@@ -55,7 +55,7 @@ class Stopwatch:
         return begin.elapsed_time(end) * 1e3
 
     def time(self, work):
-        """Cold, and in a graph where it can be captured."""
+        """Times cold, and in a graph if the work can be captured."""
         work()
         torch.cuda.synchronize()
         begun = time.perf_counter()
@@ -65,7 +65,7 @@ class Stopwatch:
         estimate = self.once(work)
 
         def cold():
-            # Cycles at about 2 GHz: until Python has put the whole call into the stream.
+            # Cycles at about 2 GHz, enough for Python to enqueue the whole call.
             torch.cuda._sleep(int(1.5 * host * 2e9))
             self.flush.fill_(1)
             return self.once(work)
@@ -85,7 +85,7 @@ class Stopwatch:
 
 
 def peers(only):
-    """All peers whose case matches; a section that cannot be set up is reported."""
+    """Yields all peers whose case matches; reports a section that cannot be set up."""
     for section, of in SECTIONS.items():
         try:
             yield from (peer for peer in of() if fnmatch.fnmatch(peer[0], only))
@@ -133,7 +133,7 @@ def main():
                 found.setdefault(key, []).append({"name": name, **watch.time(work)})
         except Exception as why:
             print(f"{key}, {name}: {type(why).__name__}: {why}", file=sys.stderr)
-        # Each is compiled for its own shapes only.
+        # Each peer is compiled only for its own shapes.
         work = error = prepare = None
         torch.compiler.reset()
     if late:

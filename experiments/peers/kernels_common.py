@@ -1,4 +1,4 @@
-"""What the peers of kernels.py share: inputs, and how results are held against what they should be."""
+"""Shared by the peers of kernels.py: inputs, and the comparison of results with expected values."""
 import torch
 
 DEVICE = "cuda"

@@ -1,7 +1,7 @@
 """Peers of kernels on block formats: quantizers alone and fused, dequantizers, KV-cache records.
 
-Each section yields (operation/case, peer, prepare). prepare() makes the inputs and returns the work, the error of what the
-work returns, and how large that may be.
+Each section yields (operation/case, peer, prepare). prepare() makes the inputs and returns the work, a function for the error of
+its result, and the bound of that error.
 """
 import functools
 
@@ -20,7 +20,7 @@ def power(amax, largest):
 
 
 def to_e2m1(x):
-    """Codes of E2M1, nearest even, two a byte, the first in the low half."""
+    """Codes of E2M1, nearest even, two per byte, the first in the low nibble."""
     a = x.abs()
     code = (a > 0.25).to(torch.uint8)
     for bound, ties_up in [(0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False)]:
@@ -30,7 +30,7 @@ def to_e2m1(x):
 
 
 def fp8_f32(x):
-    """As DeepGEMM casts activations."""
+    """Casts activations like DeepGEMM."""
     b = blocks(x, 128)
     scale = b.abs().amax(-1).clamp(min=1e-4) / 448
     return (b * (1 / scale).unsqueeze(-1)).to(torch.float8_e4m3fn).flatten(-2), scale
@@ -59,7 +59,7 @@ def nvfp4_find(x, _):
 
 
 def torchao_quantizers():
-    """By format, what torchao has for it; nothing without torchao."""
+    """torchao's quantizers by format; empty without torchao."""
     try:
         from torchao.kernel.blockwise_quantization import fp8_blockwise_act_quant
         from torchao.prototype.mx_formats.config import ScaleCalculationMode as Mode
@@ -76,7 +76,7 @@ def torchao_quantizers():
     }
 
 
-# By format: how it is quantized, elements of a block, the error it makes of normal numbers at most.
+# By format: the quantizer, the elements of a block, the bound of its error on normal random numbers.
 FORMATS = {
     "fp8_b128_f32": (lambda x, _: fp8_f32(x), 128, 0.04),
     "fp8_b128": (lambda x, _: fp8_power(x, 128), 128, 0.04),
@@ -93,7 +93,7 @@ def dequantized(pair, level, width):
         data = data.view(torch.uint8)
         codes = torch.stack([data & 15, data >> 4], -1).flatten(-2)
         size = (codes & 7).float()
-        # Subnormal below 2; a table would be copied to the device at every call.
+        # Sizes below 2 are subnormal. No table is used, because it would be copied to the device at every call.
         normal_size = (2 + size % 2) * torch.exp2(torch.floor(size / 2) - 2)
         data = torch.where(size < 2, size / 2, normal_size) * (1 - 2 * (codes >> 3).float())
     scale = torch.exp2(scale.float() - 127) if scale.dtype == torch.uint8 else scale.float()
@@ -101,12 +101,12 @@ def dequantized(pair, level, width):
 
 
 def level_of(form, values):
-    """What stands above the block scales."""
+    """The global scale above the block scales."""
     return values.float().abs().amax() / (448 * 6) if form.startswith("nvfp4") else torch.ones((), device=DEVICE)
 
 
 def quantizing(form, work, before, inputs):
-    """`work` makes a pair of codes and scales from the inputs and a level; of them, `before` makes the numbers."""
+    """`work` computes codes and scales from the inputs and a global scale; `before` computes the unquantized numbers from the inputs."""
     _, width, bound = FORMATS[form]
     x = inputs()
     values = before(*[t.float() for t in x])
@@ -162,7 +162,7 @@ def swiglu_inputs(rows):
 def rows_of(op, function, inputs, width):
     def prepare(work, rows):
         x = inputs(rows)
-        # Half a step of bfloat16, once or where it is rounded between too.
+        # Half a step of bfloat16, rounded once, or also in between.
         return lambda: work(*x), relative(function(*[t.float() for t in x])), 2**-7
 
     for rows in (8192, 128, 1):
@@ -181,12 +181,12 @@ def quantize_after(op, before, inputs, width):
 
 # --- KV-cache records
 
-# By record: bytes of a token in the two regions of a page, channels that are quantized, elements of a block, bytes of a page.
+# By KV record: bytes of a token in the two regions of a page, quantized channels, elements of a block, bytes of a page.
 RECORDS = {"v4_fp8": (576, 8, 448, 64, 37440), "v41_mxfp8": (512, 16, 512, 32, 33792)}
 
 
 def places(record, slots):
-    """Index of the page, offsets of a token's codes and of its scales in it."""
+    """Index of the page, and the offsets of a token's codes and scales in it."""
     first, second, channels, width, _ = RECORDS[record]
     row = slots.unsqueeze(-1) % 64
     codes = row * first + torch.arange(first, device=slots.device)

@@ -73,7 +73,7 @@ class Tokens:
 
 
 def check(tokens, kind, vk, few):
-    """The error of o's first tokens, and of the state where these are all."""
+    """The error of o's first tokens, and of the state if there are no other tokens."""
     o, state = tokens.want(kind, vk, few)
     whole = few == tokens.q.shape[1]
 
@@ -97,7 +97,7 @@ def delta_decode():
         if in_place:
             out = torch.empty_like(tokens.v)
             arguments |= {"inplace_final_state": True, "out": out, "initial_state": tokens.state.clone()}
-            # In place, repeated runs go on from the state before: only the first is checked, of o.
+            # In place, a repeated run continues from the previous state: only the first run is checked, and only o.
             o = tokens.want(kind, vk, 1)[0]
             return lambda: fused_recurrent_kda_fwd(**arguments), lambda got: relative(o)(out[0, :1]), 2**-6
         of = fused_recurrent_gated_delta_rule if kind == "gdn" else fused_recurrent_kda
@@ -125,7 +125,7 @@ def delta_prefill():
 
     for length in (8192, 64):
         for kind in ("gdn", "kda"):
-            # Of fla's states both are as its flag says; the kernel here only turns the final one.
+            # fla's flag sets the layout of both states; the kernel here transposes only the final state.
             for layout, case in (("kv", "kv"), ("vk", "kv_to_vk")):
                 key = f"delta_prefill/{kind}.bf16.t{length}.{case}"
                 yield key, f"fla, states [{', '.join(layout.upper())}]", functools.partial(prepare, kind, layout == "vk", length)
@@ -184,7 +184,7 @@ def diagonal_ssm():
         return normal(heads, length), a, normal(heads, STATE), normal(heads, STATE) * STATE**-0.5
 
     def error(x, a, b, c):
-        """Of the first steps of the first heads, in float64."""
+        """The error of the first steps of the first heads, in float64."""
         x, a, b, c = x[:8, :256].double(), a[:8].double(), b[:8].double(), c[:8].double()
         state, want = torch.zeros_like(a), []
         for t in range(x.shape[1]):

@@ -1,7 +1,7 @@
-"""Peers of kernels on whole numbers of the model: hyper-connections, rotary embedding, layouts.
+"""Peers of kernels on unquantized tensors of the model: hyper-connections, rotary embedding, layouts.
 
-Each section yields (operation/case, peer, prepare). prepare() makes the inputs and returns the work, the error of what the
-work returns, and how large that may be.
+Each section yields (operation/case, peer, prepare). prepare() makes the inputs and returns the work, a function for the error of
+its result, and the bound of that error.
 """
 import functools
 
@@ -52,7 +52,7 @@ def rope_slices(x, cos, sin, sign):
 
 
 def rope_complex(x, cos, sin, sign):
-    """As DeepSeek's own code has it."""
+    """RoPE as in DeepSeek's own code."""
     part = x[..., -2 * cos.shape[-1] :]
     angle = torch.complex(cos, sign * sin).unsqueeze(1)
     part.copy_(torch.view_as_real(torch.view_as_complex(part.float().unflatten(-1, (-1, 2))) * angle).flatten(-2))
@@ -64,7 +64,7 @@ def rope():
         x = normal(tokens, 128, 512, dtype=dtype)
         angle = torch.arange(1, tokens + 1, device=DEVICE)[:, None] * 1e4 ** (-torch.arange(32, device=DEVICE) / 32)
         cos, sin = angle.cos(), angle.sin()
-        # Large ones are checked in their first tokens: in float64 they take much room.
+        # Large cases are checked only in their first tokens, because float64 takes much memory.
         few = min(tokens, 64)
         turn = torch.polar(torch.ones_like(angle[:few], dtype=torch.float64), sign * angle[:few].double()).unsqueeze(1)
         pairs = torch.view_as_complex(x[:few, :, 448:].double().unflatten(-1, (-1, 2)))
@@ -98,7 +98,7 @@ def state_transpose():
 
 
 def swizzled(x):
-    """Scales [H, W] in tiles of 128 × 4, each as 32 rows of four times four."""
+    """Swizzles scales [H, W] into tiles of 128 × 4, each stored as 32 rows of 4 × 4."""
     h, w = x.shape
     x = F.pad(x, (0, -w % 4, 0, -h % 128))
     tiles = x.unflatten(0, (-1, 4, 32)).unflatten(-1, (-1, 4)).permute(0, 3, 2, 1, 4)
@@ -106,7 +106,7 @@ def swizzled(x):
 
 
 def swizzled_groups(axis, ends, x):
-    """Groups of rows (axis 0) or columns (1), each swizzled on its own, one behind the other, as torchao has them."""
+    """Groups of rows (axis 0) or columns (1), each swizzled separately, one after the other, as in torchao."""
     h, w = x.shape
     shape = (h + 128 * len(ends), -(-w // 4) * 4) if axis == 0 else (-(-h // 128) * 128, w + 4 * len(ends))
     out = x.new_zeros(shape).flatten()
@@ -124,7 +124,7 @@ def scale_layout():
     def prepare(work, h, w, axis=None, ends=()):
         torch.manual_seed(1)
         x = torch.randint(0, 255, (h, w), device=DEVICE, dtype=torch.uint8)
-        # By the definition: where the element of each place comes from, computed on its own.
+        # The expected layout follows the definition: the offset of each element is computed independently.
         r, c = torch.meshgrid(torch.arange(h, device=DEVICE), torch.arange(w, device=DEVICE), indexing="ij")
         at, want = torch.zeros_like(r), x.new_zeros(h * w)
         if axis is None:
@@ -176,7 +176,7 @@ def scale_layout():
 
 
 def hyper_connection(x, fn, base, scale, weight):
-    """Projection, Sinkhorn normalization in 20 rounds, mix, and the norm of what was mixed."""
+    """Projection, Sinkhorn normalization in 20 rounds, mix, and the norm of the result."""
     tokens, n, _ = x.shape
     v = x.flatten(1).to(fn.dtype)
     mu = F.linear(v, fn) * torch.rsqrt(v.square().mean(-1, keepdim=True) + EPS)

@@ -14,7 +14,7 @@ IDENTITY = 0xE4
 
 
 class SwapFfn:
-    """Weights, and a token as a model in PyTorch computes it; what does not depend on the token is computed once."""
+    """Weights, and a token as a PyTorch model computes it; everything that does not depend on the token is computed once."""
 
     def __init__(self):
         torch.manual_seed(1)
@@ -65,7 +65,7 @@ def swap_ffn():
         ram = torch.randn(batch, CORES, BANKS, WIDTH, device=DEVICE).bfloat16()
         lanes = torch.full((batch, CORES), IDENTITY, dtype=torch.uint8, device=DEVICE)
         token = form(model.token)
-        # Where gates fall otherwise all that follows is other: a step of the FFN is what can be held against another.
+        # One flipped gate changes everything after it, so only a single step of the FFN is compared.
         x = model.ffn(x_in)
         double = lambda w: w.double()
         n = F.rms_norm(x_in.double(), (WIDTH,), model.ffn_g.double(), 1e-6)

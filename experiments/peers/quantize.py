@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long torchao's eager path and ml_dtypes take to quantize and dequantize a tensor on one core.
+"""Times torchao's eager path and ml_dtypes as they quantize and dequantize a tensor on one core.
 
-Prints a list of figures as JSON; seconds are per call. `ulplab bench formats --peer FILE` sets them beside its own, so run
+Prints a list of figures as JSON; seconds are per call. `ulplab bench formats --peer FILE` reports them beside its own, so run
 both on the same idle machine.
 
 Needs: pip install numpy ml_dtypes torch torchao   (measured with ml_dtypes 0.6.0, torch 2.15.0, torchao 0.18.0)
@@ -23,12 +23,12 @@ from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_am
 
 
 def cases(x):
-    """(peer, format in ulplab's words, quantize, dequantize the result)."""
+    """Yields (peer, ulplab's name of the format, quantize, dequantize the result)."""
     name = f"torchao {torchao.__version__} eager"
     for form, dtype in [("mxfp8", torch.float8_e4m3fn), ("mxfp4", torch.float4_e2m1fn_x2)]:
         to_mx = lambda dtype=dtype: MXTensor.to_mx(x, dtype, 32, ScaleCalculationMode.RCEIL)
         yield name, form, to_mx, lambda mx: mx.dequantize(torch.float32)
-    # The second level is part of the work.
+    # Computing the global scale is part of the work.
     to_nvfp4 = lambda: NVFP4Tensor.to_nvfp4(x, per_tensor_scale=per_tensor_amax_to_scale(x.abs().max()))
     yield name, "nvfp4", to_nvfp4, lambda nvfp4: nvfp4.dequantize(torch.float32)
     yield f"torch {torch.__version__} eager", "fp8_b128_f32", lambda: blocks_of_128(x), lambda pair: (
@@ -44,7 +44,7 @@ def cases(x):
 
 
 def blocks_of_128(x):
-    """FP8 with an f32 scale per 128 channels, as a user of torch writes it."""
+    """FP8 with an f32 scale per 128 channels, as a torch user would write it."""
     blocks = x.unflatten(-1, (-1, 128))
     scale = blocks.abs().amax(-1).clamp(1e-4) / 448
     return (blocks * (1 / scale).unsqueeze(-1)).to(torch.float8_e4m3fn).flatten(-2), scale

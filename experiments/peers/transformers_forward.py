@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How long transformers' DeepSeek-V4 takes for what `reference` computes: FP32, eager, on the CPU.
+"""Times transformers' DeepSeek-V4 on the computation of `reference`: FP32, eager, on the CPU.
 
 Times dsv4-mini on the start of a text: one forward pass over the window without cache, and one decode step on a cache that
-holds the window. Prints one JSON object; seconds are per call. `ulplab bench --peer FILE` sets it beside its own.
+holds the window. Prints one JSON object; seconds are per call. `ulplab bench --peer FILE` reports it beside its own times.
 
 Needs: pip install numpy safetensors torch transformers>=5.17   (measured with torch 2.15, transformers 5.23)
 Usage: transformers_forward.py [--tokens 512] [--runs 7] [--threads 2] [--datasets DIR]
@@ -48,7 +48,7 @@ def load(folder):
 
 
 def seconds(run, prepare, runs):
-    """Seconds of `run(prepare())`, after one call that does not count; only `run` is timed."""
+    """Seconds per `run(prepare())`, after one warm-up call; only `run` is timed."""
     measured = []
     for _ in range(runs + 1):
         prepared = prepare()
