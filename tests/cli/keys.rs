@@ -49,14 +49,10 @@ const USED: [(&str, &str, &[&str]); 19] = [
     ("phases", "['local']", &["model", "swap_ffn"]),
     ("draws", "1", &["round_trip", "recall", "recurrence", "swap_ffn"]),
     ("shape", "[1, 256]", &["round_trip", "recall", "recurrence", "swap_ffn"]),
-    (
-        "source",
-        "[{ name = 's', from = 'gaussian' }]",
-        &["round_trip", "recall", "recurrence", "swap_ffn"],
-    ),
+    ("source", "[]", &["round_trip", "recall", "recurrence", "swap_ffn"]),
     (
         "recipe",
-        "[{ name = 'r', doc = '' }]",
+        "[]",
         &["model", "round_trip", "recall", "recurrence", "swap_ffn"],
     ),
     ("kernels", "['**']", &["kernels"]),

@@ -324,7 +324,7 @@ fn mistakes_name_their_place() {
         ),
         (
             ["kind = \"recurrence\"", "kind = \"round_trip\""],
-            &["source 'sum'", "unknown variant `linear_attention`"],
+            &["recipe 'one_pass'", "unknown field `form`"],
         ),
     ];
     for (change, words) in cases {

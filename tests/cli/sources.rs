@@ -222,7 +222,7 @@ fn mistakes_name_their_place() {
     refuses(
         ROUND_TRIP,
         ["kind = \"round_trip\"", "kind = \"recall\""],
-        &["source 'gauss'", "unknown variant `gaussian`"],
+        &["recipe 'fp8'", "unknown field `against`"],
     );
     refuses(
         ROUND_TRIP,

@@ -199,7 +199,7 @@ fn mistakes_name_their_place() {
                 "kind = \"swap_ffn\"\nphases = [\"local\", \"cumulative\"]",
                 "kind = \"recurrence\"",
             ],
-            &["source 'plain'", "unknown variant `swap_ffn`"],
+            &["recipe 'f32'", "unknown field `margin`"],
         ),
     ];
     for (change, words) in cases {
