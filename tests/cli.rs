@@ -2,6 +2,8 @@
 
 #[path = "cli/bring.rs"]
 mod bring;
+#[path = "compare.rs"]
+mod compare;
 #[path = "cli/diff.rs"]
 mod diff;
 #[path = "cli/errors.rs"]
@@ -38,6 +40,8 @@ mod swap_ffn;
 mod sweep;
 #[path = "cli/terminal.rs"]
 mod terminal;
+#[path = "tools.rs"]
+mod tools;
 #[path = "cli/trace.rs"]
 mod trace;
 #[path = "cli/unreadable.rs"]

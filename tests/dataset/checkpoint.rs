@@ -5,7 +5,7 @@ use reference::paths::deepseek_v4::Config;
 use safetensors::Dtype;
 use ulplab::dataset::Checkpoint;
 
-use crate::{Written, f32s, fails, tensor, write};
+use super::{Written, f32s, fails, tensor, write};
 
 fn mini() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets/dsv4-mini")

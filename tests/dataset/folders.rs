@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use safetensors::Dtype;
 use ulplab::dataset::Tensors;
 
-use crate::{Written, f32s, fails, folder, serialize, spec, tensor, write};
+use super::{Written, f32s, fails, folder, serialize, spec, tensor, write};
 
 fn one(name: &str, value: f32) -> Written {
     f32s(name, &[1], &[value])

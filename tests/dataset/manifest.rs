@@ -4,7 +4,7 @@ use ulplab::dataset::{Kind, Manifest, find_root_from};
 use ulplab::experiment::Window;
 use ulplab::shipped::places_from;
 
-use crate::fails;
+use super::fails;
 
 fn real() -> Manifest {
     Manifest::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets")).unwrap()

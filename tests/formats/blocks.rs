@@ -2,7 +2,7 @@
 
 use ulplab::formats::{E2M1, E4M3, Encoded, codec};
 
-use crate::oracle::Fixture;
+use super::oracle::Fixture;
 
 const INPUTS: [&str; 6] = [
     "edge_f32",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ulplab::formats::{Codec, FORMATS, Group, NVFP4_RULES, NVFP4_SINGLE_RULES, Part, RECORDS, codec, hadamard};
 
-use crate::oracle::Random;
+use super::oracle::Random;
 
 /// Every record, named format and NVFP4 rule, with a row length it takes.
 pub fn all() -> Vec<(Arc<dyn Codec>, usize)> {

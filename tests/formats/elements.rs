@@ -5,7 +5,7 @@ use ulplab::formats::{
     MXINT8, Repr, UE4M3, convention, element,
 };
 
-use crate::oracle::{Fixture, Random, table};
+use super::oracle::{Fixture, Random, table};
 
 /// The element as a library casts to it.
 fn cast(name: &str, element: &Element) -> Repr {

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use ulplab::formats::codec;
 
-use crate::codecs::all;
-use crate::oracle::nearest;
+use super::codecs::all;
+use super::oracle::nearest;
 
 /// Finite numbers of magnitude `2^-low … 2^high`, and zero.
 fn number(low: i32, high: i32) -> impl Strategy<Value = f32> {

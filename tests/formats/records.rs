@@ -3,7 +3,7 @@
 use half::bf16;
 use ulplab::formats::{Codec, PAGE, RECORDS, codec};
 
-use crate::oracle::{Random, nearest, table};
+use super::oracle::{Random, nearest, table};
 
 /// More than one page, and the second not full.
 const TOKENS: usize = 70;

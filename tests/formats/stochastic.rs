@@ -5,7 +5,7 @@ use ulplab::formats::{
     stochastic_hardware, toward_zero,
 };
 
-use crate::oracle::Random;
+use super::oracle::Random;
 
 const FLOATS: [&Element; 5] = [&E4M3, &E5M2, &E3M2, &E2M3, &E2M1];
 

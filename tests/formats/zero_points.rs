@@ -3,7 +3,7 @@
 use ulplab::formats::{AFFINE_RULES, E2M1, Encoded, MXINT8, NF4, Repr, codec, convention, unpack};
 use ulplab::studies::round_trip::theory;
 
-use crate::oracle::{Fixture, Random};
+use super::oracle::{Fixture, Random};
 
 /// An input of the fixture, cut so that nothing overflows in f16, and its row length.
 fn input(inputs: &Fixture, name: &str) -> (Vec<f32>, usize) {

@@ -1,6 +1,6 @@
 //! Inputs kept from earlier runs, the shortest of each outcome: they end as they did.
 //!
-//! `ULPLAB_FUZZ_KEEP=1 cargo test --test fuzz` adds to them; `ULPLAB_BLESS=1` writes down how they end now.
+//! `ULPLAB_FUZZ_KEEP=1 cargo test --test lab fuzz::` adds to them; `ULPLAB_BLESS=1` writes down how they end now.
 
 use std::path::PathBuf;
 

@@ -8,8 +8,8 @@ use ulplab::formats::{GlobalScale, codec};
 use ulplab::packed::codes;
 use ulplab::parity::{Cause, Stored, diagnose};
 
-use crate::faults::{Kernel, data, normal, plant};
-use crate::oracle::Random;
+use super::faults::{Kernel, data, normal, plant};
+use super::oracle::Random;
 
 const FORMATS: [&str; 4] = [
     "e2m1/b16:e4m3(te)/t:f32",

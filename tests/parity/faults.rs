@@ -5,7 +5,7 @@ use ulplab::layouts::Layout;
 use ulplab::packed::Grid;
 use ulplab::parity::{Cause, Diagnosis, Stored, diagnose};
 
-use crate::oracle::Random;
+use super::oracle::Random;
 
 const ROWS: usize = 128;
 pub const COLS: usize = 256;

@@ -3,7 +3,7 @@
 use ulplab::formats::{Format, codec};
 use ulplab::parity::{Diagnosis, Stored, diagnose};
 
-use crate::oracle::Fixture;
+use super::oracle::Fixture;
 
 const INPUTS: [&str; 7] = [
     "edge_f32",

@@ -7,7 +7,7 @@ use ulplab::parity::Cause::{
     ScaleRounding, Scaling, Sign, Stale, Stochastic, TieRule, ZeroSign,
 };
 
-use crate::kinds::{Kind, f32s, four, grouped, kind, largest};
+use super::kinds::{Kind, f32s, four, grouped, kind, largest};
 
 /// Only measured.
 pub const HELD_OUT: &[Kind] = &[

@@ -6,10 +6,10 @@ use ulplab::formats::{Encoded, Format, GlobalScale as Under, codec};
 use ulplab::packed::Grid;
 use ulplab::parity::{Cause, Diagnosis, Stored, diagnose};
 
-use crate::faults::normal;
-use crate::held_out::HELD_OUT;
-use crate::looked_at::LOOKED_AT;
-use crate::oracle::Random;
+use super::faults::normal;
+use super::held_out::HELD_OUT;
+use super::looked_at::LOOKED_AT;
+use super::oracle::Random;
 
 /// A right tensor that a fault is planted in.
 pub struct Tensor {

@@ -5,7 +5,7 @@ use ulplab::parity::Cause::{
     Stale, Subnormals,
 };
 
-use crate::kinds::{Kind, f32s, four, grouped, kind, largest};
+use super::kinds::{Kind, f32s, four, grouped, kind, largest};
 
 /// Looked at while the diagnosis was written.
 pub const LOOKED_AT: &[Kind] = &[

@@ -4,7 +4,7 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use crate::{Error, Tensors, Written, f32s, fails, folder, tensor};
+use super::{Error, Tensors, Written, f32s, fails, folder, tensor};
 
 fn read(tensors: &[Written], name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
     let folder = folder(tensors);

@@ -5,7 +5,7 @@ use reference::paths::Weights;
 use reference::weights::{Error, Safetensors};
 use safetensors::Dtype;
 
-use crate::{Written, f32s, fails, folder, serialize, spec, tensor, write};
+use super::{Written, f32s, fails, folder, serialize, spec, tensor, write};
 
 fn one(name: &str, value: f32) -> Written {
     f32s(name, &[1], &[value])

@@ -1,0 +1,22 @@
+//! The program's parts, without its command line. One binary, as every binary links all that the program is made of.
+
+#[path = "dataset.rs"]
+mod dataset;
+#[path = "fuzz.rs"]
+mod fuzz;
+#[path = "layout.rs"]
+mod layout;
+#[path = "mutants.rs"]
+mod mutants;
+#[path = "prefill.rs"]
+mod prefill;
+#[path = "report.rs"]
+mod report;
+#[path = "rounding.rs"]
+mod rounding;
+#[path = "sources.rs"]
+mod sources;
+#[path = "studies.rs"]
+mod studies;
+#[path = "swap_ffn.rs"]
+mod swap_ffn;
