@@ -61,7 +61,10 @@ variants = ["pointer"]
 
 // The kernels are those of delta_prefill.cu, delta_decode.cu and state_transpose.cu, on buffers that they share.
 
-#include "inverse.cuh"
+#include "delta_prefill/inverse.cuh"
+#include "lib/tma.cuh"
+#include "lib/vec.cuh"
+#include "lib/wgmma.cuh"
 
 namespace prefill {
 #include "delta_prefill.cu"

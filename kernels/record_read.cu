@@ -35,7 +35,7 @@ doc = "every token has the scales of the first one of its page"
 name = "skipped_read"
 doc = "a skipped token reads the first slot instead of zeros"
 */
-#include "records.cuh"
+#include "record/layout.cuh"
 
 // N codes or bf16 numbers and the scale they share, as they are stored.
 template <class R, int N> struct Raw {
@@ -106,11 +106,11 @@ template <class R, int N> __device__ __forceinline__ void decode(const Raw<R, N>
 }
 
 __device__ __forceinline__ void store(float *out, const float (&x)[4]) {
-    store_once((float4 *)out, make_float4(x[0], x[1], x[2], x[3]));
+    st_global_cs((float4 *)out, make_float4(x[0], x[1], x[2], x[3]));
 }
 
 __device__ __forceinline__ void store(bf16 *out, const float (&x)[8]) {
-    Eight<bf16>::store(out, 0, x);
+    Vec8<bf16>::store(out, 0, x);
 }
 
 // ---- simple
@@ -188,13 +188,13 @@ __device__ __forceinline__ uint4 widened(float, const u32 *words) {
 template <class R, class T>
 __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
     constexpr int N = 16 / sizeof(T), RUNS = R::DIM / N, LANES = RUNS < 32 ? RUNS : 32, EACH = RUNS / LANES;
-    constexpr int TOKENS = 2 * sizeof(T), SIDES = 32 / LANES, CODE_BYTES = N * R::Element::bits / 8;
+    constexpr int TOKENS = 2 * sizeof(T), WARP_TOKENS = 32 / LANES, CODE_BYTES = N * R::Element::bits / 8;
     typedef typename R::Stored Stored;
-    const int lane = threadIdx.x % 32, run = lane % LANES, side = lane / LANES;
-    const int first = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * (TOKENS * SIDES);
+    const int lane = threadIdx.x % 32, run = lane % LANES, warp_token = lane / LANES;
+    const int first = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * (TOKENS * WARP_TOKENS);
     u32 my_slot = NO_SLOT;
-    if (lane < TOKENS * SIDES && first + lane < tokens)
-        my_slot = narrowed(slot_of(slots, slot_bytes, first + lane));
+    if (lane < TOKENS * WARP_TOKENS && first + lane < tokens)
+        my_slot = narrow_slot(slot_of(slots, slot_bytes, first + lane));
 #ifdef MUTANT_SKIPPED_READ
     my_slot = my_slot == NO_SLOT ? 0 : my_slot;
 #endif
@@ -202,13 +202,13 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     // Where a lane's codes, or numbers of bf16, and scales are in slot 0.
     const u8 *codes = pages + run * CODE_BYTES, *halves = pages + R::BF16 + 2 * (run * N - R::CODED);
     const u8 *scales = pages + (R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + run * N / R::BLOCK * sizeof(Stored);
-    bool there[TOKENS];
+    bool valid[TOKENS];
     Raw<R, N> raw[TOKENS][EACH];
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) {
-        const u32 slot = __shfl_sync(~0u, my_slot, i * SIDES + side);
-        there[i] = slot != NO_SLOT;
-        if (!there[i])
+        const u32 slot = __shfl_sync(~0u, my_slot, i * WARP_TOKENS + warp_token);
+        valid[i] = slot != NO_SLOT;
+        if (!valid[i])
             continue;
         const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;
 #ifdef MUTANT_SCALES_OF_FIRST_SLOT
@@ -228,30 +228,29 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     }
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) {
-        const int token = first + i * SIDES + side;
+        const int token = first + i * WARP_TOKENS + warp_token;
         if (token >= tokens)
             return;
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             uint4 x = make_uint4(0, 0, 0, 0);
-            if (there[i] && (e * LANES + run) * N < R::CODED)
+            if (valid[i] && (e * LANES + run) * N < R::CODED)
                 x = scaled(typename R::Element(), T(), raw[i][e].words, decoded_scale<R>(raw[i][e].scale));
-            else if (there[i])
+            else if (valid[i])
                 x = widened(T(), raw[i][e].words);
             ((uint4 *)out)[(size_t)token * RUNS + e * LANES + run] = x;
         }
     }
 }
 
-#define ENTRY(VARIANT, RECORD, NAME, TYPE, BLOCKS)                                                                     \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##VARIANT##_##RECORD##_##NAME(                  \
-        const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens,              \
-        int slot_bytes) {                                                                                              \
-        VARIANT<RECORD, TYPE>(pages, slots, out, tokens, slot_bytes);                                                  \
+#define ENTRY(VARIANT, RECORD, NAME, TYPE, BLOCKS)                                                                          \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##VARIANT##_##RECORD##_##NAME(                    \
+        const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens, int slot_bytes) { \
+        VARIANT<RECORD, TYPE>(pages, slots, out, tokens, slot_bytes);                                                       \
     }
-#define ENTRIES(RECORD)                                                                                                \
-    ENTRY(simple, RECORD, bf16, bf16, 8)                                                                               \
-    ENTRY(simple, RECORD, f32, float, 8)                                                                               \
-    ENTRY(rows, RECORD, bf16, bf16, 4)                                                                                 \
+#define ENTRIES(RECORD)                  \
+    ENTRY(simple, RECORD, bf16, bf16, 8) \
+    ENTRY(simple, RECORD, f32, float, 8) \
+    ENTRY(rows, RECORD, bf16, bf16, 4)   \
     ENTRY(rows, RECORD, f32, float, 2)
 FOR_ALL_RECORDS(ENTRIES)

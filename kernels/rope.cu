@@ -56,11 +56,10 @@ doc = "products rounded to bf16 before they are added"
 // x [T, H, D]: pair i is channels D − R + 2i and the next; token t turns it by the angle of cos, sin [T, R/2] at (t, i),
 // or back. All arithmetic is that of f32, with one rounding at the end.
 
-#include "common.cuh"
+#include "lib/common.cuh"
 
 // The pair turned by an angle, or back.
-template <bool INVERSE>
-__device__ float2 turn(float2 x, float cos, float sin) {
+template <bool INVERSE> __device__ float2 turn(float2 x, float cos, float sin) {
     sin = INVERSE ? -sin : sin;
 #ifdef MUTANT_COS_SIN_SWAPPED
     float kept = cos;
@@ -92,12 +91,12 @@ __device__ size_t angles(int t, int T, int R) {
     return size_t(t) * (R / 2);
 }
 
-template <bool INVERSE, class E>
-__device__ void simple(E* x, const float* cos, const float* sin, int T, int H, int D, int R) {
+template <bool INVERSE, class E> __device__ void simple(E *x, const float *cos, const float *sin, int T, int H, int D, int R) {
     long long at = blockIdx.x * 256ll + threadIdx.x;
     int i = at % (R / 2), h = at / (R / 2) % H;
     long long t = at / (R / 2) / H;
-    if (t >= T) return;
+    if (t >= T)
+        return;
     x += row(t, h, H, D, R);
 #ifdef MUTANT_HALVES
     E *even = x + i, *odd = x + i + R / 2;
@@ -118,11 +117,11 @@ __device__ void unpack(uint4 x, float2 (&pairs)[2]) {
 __device__ void unpack(uint4 x, float2 (&pairs)[4]) {
     u32 words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-    for (int i = 0; i < 4; i++) pairs[i] = {__uint_as_float(words[i] << 16), __uint_as_float(words[i] & 0xffff0000)};
+    for (int i = 0; i < 4; i++)
+        pairs[i] = {__uint_as_float(words[i] << 16), __uint_as_float(words[i] & 0xffff0000)};
 }
 __device__ uint4 pack(float2 (&pairs)[2]) {
-    return {__float_as_uint(pairs[0].x), __float_as_uint(pairs[0].y), __float_as_uint(pairs[1].x),
-            __float_as_uint(pairs[1].y)};
+    return {__float_as_uint(pairs[0].x), __float_as_uint(pairs[0].y), __float_as_uint(pairs[1].x), __float_as_uint(pairs[1].y)};
 }
 __device__ uint4 pack(float2 (&pairs)[4]) {
     return {to_bf16x2(pairs[0].x, pairs[0].y), to_bf16x2(pairs[1].x, pairs[1].y), to_bf16x2(pairs[2].x, pairs[2].y),
@@ -130,27 +129,26 @@ __device__ uint4 pack(float2 (&pairs)[4]) {
 }
 
 // The widest loads of N floats.
-__device__ void table(const float* from, float (&to)[2]) {
-    float2 all = *reinterpret_cast<const float2*>(from);
+__device__ void table(const float *from, float (&to)[2]) {
+    float2 all = *reinterpret_cast<const float2 *>(from);
     to[0] = all.x, to[1] = all.y;
 }
-__device__ void table(const float* from, float (&to)[4]) {
-    float4 all = *reinterpret_cast<const float4*>(from);
+__device__ void table(const float *from, float (&to)[4]) {
+    float4 all = *reinterpret_cast<const float4 *>(from);
     to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
 }
 
 // Block (t, group of heads); a row of threads takes a head, and HEADS of them in turn.
 template <bool INVERSE, int HEADS, class E>
-__device__ void vector(E* x, const float* cos, const float* sin, int T, int H, int D, int R) {
+__device__ void vector(E *x, const float *cos, const float *sin, int T, int H, int D, int R) {
     constexpr int PAIRS = 8 / sizeof(E);
     int t = blockIdx.x, first = blockIdx.y * blockDim.y * HEADS + threadIdx.y;
-    auto head = [&](int k) {
-        return reinterpret_cast<uint4*>(x + row(t, first + k * blockDim.y, H, D, R)) + threadIdx.x;
-    };
+    auto head = [&](int k) { return reinterpret_cast<uint4 *>(x + row(t, first + k * blockDim.y, H, D, R)) + threadIdx.x; };
     uint4 packed[HEADS];
 #pragma unroll
     for (int k = 0; k < HEADS; k++) {
-        if (first + k * blockDim.y < H) packed[k] = *head(k);
+        if (first + k * blockDim.y < H)
+            packed[k] = *head(k);
     }
     float c[PAIRS], s[PAIRS];
     size_t angle = angles(t, T, R) + threadIdx.x * PAIRS;
@@ -161,19 +159,21 @@ __device__ void vector(E* x, const float* cos, const float* sin, int T, int H, i
         float2 pairs[PAIRS];
         unpack(packed[k], pairs);
 #pragma unroll
-        for (int i = 0; i < PAIRS; i++) pairs[i] = turn<INVERSE>(pairs[i], c[i], s[i]);
-        if (first + k * blockDim.y < H) *head(k) = pack(pairs);
+        for (int i = 0; i < PAIRS; i++)
+            pairs[i] = turn<INVERSE>(pairs[i], c[i], s[i]);
+        if (first + k * blockDim.y < H)
+            *head(k) = pack(pairs);
     }
 }
 
-#define ENTRY(variant, direction, dtype, E, ...)                                                                       \
-    extern "C" __global__ void rope_##variant##_##direction##_##dtype(E* x, const float* cos, const float* sin, int T, \
-                                                                      int H, int D, int R) {                           \
-        __VA_ARGS__(x, cos, sin, T, H, D, R);                                                                          \
+#define ENTRY(variant, direction, dtype, E, ...)                                                                              \
+    extern "C" __global__ void rope_##variant##_##direction##_##dtype(E *x, const float *cos, const float *sin, int T, int H, \
+                                                                      int D, int R) {                                         \
+        __VA_ARGS__(x, cos, sin, T, H, D, R);                                                                                 \
     }
-#define ENTRIES(direction, inverse, dtype, E)                                                                          \
-    ENTRY(simple, direction, dtype, E, simple<inverse>)                                                                \
-    ENTRY(vector, direction, dtype, E, vector<inverse, 1>)                                                             \
+#define ENTRIES(direction, inverse, dtype, E)              \
+    ENTRY(simple, direction, dtype, E, simple<inverse>)    \
+    ENTRY(vector, direction, dtype, E, vector<inverse, 1>) \
     ENTRY(heads, direction, dtype, E, vector<inverse, 8>)
 
 ENTRIES(forward, false, bf16, bf16)

@@ -269,5 +269,5 @@ variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 // gate · 4 + bank. Weights W1, W3 [F, D] and W2 [D, F] in bf16, or in E4M3 with a scale for each row; the router is folded into
 // five rows of D numbers and as many biases. begin: x comes from x_in; end: it is collapsed to delta [B, D]; RES: the FFN adds.
 
-#include "swap_ffn_steps.cuh"
-#include "swap_ffn_tensor.cuh"
+#include "swap_ffn/unfused_entries.cuh"
+#include "swap_ffn/tensor_entries.cuh"

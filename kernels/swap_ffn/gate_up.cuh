@@ -1,0 +1,243 @@
+// The first product of a step of the FFN, and what is made of it: h = silu(gate) · up, 128 rows and 128 columns of it for each
+// thread block. Gate and up are columns of one product, eight of each in turn.
+#pragma once
+
+#include "swap_ffn/mainloop.cuh"
+
+// Σ x² of a row from its parts, by the four lanes that have it.
+__device__ __forceinline__ float squares_of(Sums sums, int row) {
+    const float4 *parts = (const float4 *)sums.squares(row) + threadIdx.x % 4 * 2;
+    const float4 a = parts[0], b = parts[1];
+#ifdef MUTANT_TILE_LOST
+    return lanes_sum<4>(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + b.z));
+#else
+    return lanes_sum<4>(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)));
+#endif
+}
+static_assert(PARTS == 4 * 8, "eight for each of load_vec4 lanes");
+
+// What the first product reads and writes: n in tiles, Σ x² in sums, packed weights, their scales where they have some, and h
+// in tiles.
+struct GateUpArgs {
+    const unsigned char *n, *weights;
+    Sums sums;
+    const float *gate_scale, *up_scale;
+    unsigned char *h;
+    float eps;
+};
+
+// h of what a thread has of eight columns, in the place of the gates.
+__device__ __forceinline__ void activate_sums(float (&gate)[4], const float (&up)[4], const float (&factors)[2], float2 w1,
+                                              float2 w3) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        gate[2 * i] *= factors[i] * w1.x, gate[2 * i + 1] *= factors[i] * w1.y;
+        silu_pair(gate[2 * i], gate[2 * i + 1]);
+        gate[2 * i] *= up[2 * i] * factors[i] * w3.x, gate[2 * i + 1] *= up[2 * i + 1] * factors[i] * w3.y;
+    }
+}
+
+template <class T> constexpr int UP_COUNT = WIDTH * T::bytes / 128;
+
+template <class T> __device__ __forceinline__ Pipeline<T, GATE_UP_COLUMNS> up_pipeline(SharedStorage<T> &own) {
+    return {own.pipeline, &own.up};
+}
+
+// By all threads, before a barrier: scales of the only tile that a thread block has of the first product.
+template <class T> __device__ __forceinline__ void gate_up_scales(SharedStorage<T> &own, GateUpArgs args, int tile) {
+    constexpr int COLUMNS = GATE_UP_COLUMNS / 2;
+    if (T::bytes == 1 && threadIdx.x < COLUMNS)
+        own.gate_scale[threadIdx.x] = args.gate_scale[tile * COLUMNS + threadIdx.x],
+        own.up_scale[threadIdx.x] = args.up_scale[tile * COLUMNS + threadIdx.x];
+}
+
+// By the thread that fetches.
+template <class T, class Ready>
+__device__ __forceinline__ void gate_up_producer(SharedStorage<T> &own, GateUpArgs args, u32 begin, int block, int tile,
+                                                 Prefetch prefetch, Ready ready) {
+    const auto is_written = [&] {
+        ready();
+        mbarrier_arrive(&own.n_ready);
+        if (T::bytes == 1) {
+            fence_proxy_async();
+            mbarrier_arrive_expect_tx(&own.exponents_full, EXPONENTS);
+            tma_load_1d(own.exponents(begin / UP_COUNT<T> & 1),
+                        exponents_of((unsigned char *)args.n, args.sums.rows, WIDTH, block), EXPONENTS, &own.exponents_full);
+        }
+    };
+    producer<UP_COUNT<T>>(
+        up_pipeline(own), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * T::bytes, nullptr,
+        args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, ResidentA{}, prefetch, [] {}, is_written);
+}
+
+// The barrier at which half of the rows of a group meet the warp that copies them.
+__device__ __forceinline__ int h_barrier(int half, int group) {
+    return 8 + 2 * half + group;
+}
+constexpr int H_THREADS = 128 + 32;
+
+// What is made of the sums of a group, half by half, by those that multiply.
+template <class T> struct Activation {
+    static constexpr bool SCALED = T::bytes == 1;
+    SharedStorage<T> &own;
+    float (&c)[2][16][4];
+    float factors[2];
+    u32 largest[2];
+    float *scales;
+    int group;
+    u32 parity;
+
+    template <int HALF> __device__ __forceinline__ void operator()(Int<HALF>) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+        float (&sums)[16][4] = c[HALF];
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const int at = lane % 4 * 2 + 64 * HALF + 8 * j;
+            const float2 one = make_float2(1, 1);
+            activate_sums(sums[2 * j], sums[2 * j + 1], factors, SCALED ? *(const float2 *)(own.gate_scale + at) : one,
+                          SCALED ? *(const float2 *)(own.up_scale + at) : one);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                largest[i] = max(largest[i],
+                                 max(__float_as_uint(fabsf(sums[2 * j][2 * i])), __float_as_uint(fabsf(sums[2 * j][2 * i + 1]))));
+        }
+        // What was there before has been copied.
+        if (HALF == 0)
+            mbarrier_wait_parity(own.h_stored + group, parity);
+        const int matrix_row = warp * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
+        if constexpr (SCALED) {
+            if constexpr (HALF == 1)
+                code(matrix_row);
+            return;
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            const float (&left)[4] = sums[2 * j], (&right)[4] = sums[2 * j + 2];
+            stmatrix_x4(smem_address(own.h_of(HALF, group) + swizzle_128b(matrix_row, j + lane / 16)),
+                        to_bf16x2(left[0], left[1]), to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]),
+                        to_bf16x2(right[2], right[3]));
+        }
+        fence_proxy_async_smem();
+        named_barrier_arrive(h_barrier(HALF, group), H_THREADS);
+    }
+
+    // All columns in codes, each sixteen of them with two of the first eight and two of the second in turn.
+    __device__ __forceinline__ void code(int matrix_row) const {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+        float inverse[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float scale = scale_of(lanes_max<4>(largest[i]));
+            inverse[i] = 1.0f / scale;
+            if (lane % 4 == 0)
+                scales[group * 64 + warp * WARP_ROWS + lane / 4 + 8 * i] = scale;
+        }
+        const auto load_vec4 = [&](int sixteen, int i) {
+            const float (&left)[4] = c[sixteen / 4][sixteen % 4 * 4], (&right)[4] = c[sixteen / 4][sixteen % 4 * 4 + 2];
+            return E4m3::encode2(left[2 * i] * inverse[i], left[2 * i + 1] * inverse[i]) |
+                   E4m3::encode2(right[2 * i] * inverse[i], right[2 * i + 1] * inverse[i]) << 16;
+        };
+#pragma unroll
+        for (int sixteen = 0; sixteen < 8; sixteen += 2)
+            stmatrix_x4(smem_address(own.h_of(0, group) + swizzle_128b(matrix_row, sixteen + lane / 16)), load_vec4(sixteen, 0),
+                        load_vec4(sixteen, 1), load_vec4(sixteen + 1, 0), load_vec4(sixteen + 1, 1));
+        fence_proxy_async_smem();
+        named_barrier_arrive(h_barrier(0, group), H_THREADS);
+    }
+};
+
+// By those that multiply.
+template <class T>
+__device__ __forceinline__ void gate_up_consumer(SharedStorage<T> &own, GateUpArgs args, u32 begin, int block, int tile,
+                                                 Counters joint) {
+    constexpr bool SCALED = T::bytes == 1;
+    const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int in_block = group * 64 + warp * WARP_ROWS + lane / 4, row = block * TILE_ROWS + in_block;
+    const u32 phase = begin / UP_COUNT<T> & 1;
+    mbarrier_wait_parity(&own.n_ready, phase);
+    float c[2][16][4];
+    Activation<T> activation = {own, c, {}, {}, hidden_scales(args.h, joint.rows, block, tile), group, phase ^ 1};
+    float squares[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        squares[i] = squares_of(args.sums, row + 8 * i);
+    if (SCALED)
+        mbarrier_wait_parity(&own.exponents_full, phase);
+    const u32 *const exponents = (const u32 *)own.exponents(phase);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        activation.factors[i] = inverse_rms(squares[i], WIDTH, args.eps);
+        if (SCALED) {
+            const u32 exponent = largest_exponent<WIDTH / 128>(exponents + in_block + 8 * i);
+            activation.factors[i] *= power_of(exponent);
+            // Everyone who does writes the same.
+            if (lane % 4 == 0)
+                row_exponents_of((unsigned char *)args.n, joint.rows, WIDTH)[row + 8 * i] = exponent;
+        }
+    }
+    // Of the row whose codes a thread brings to one exponent, which is seldom needed.
+    const u32 *const own_row = exponents + group * 64 + threadIdx.x % 128 / 2;
+    const u32 most = SCALED ? largest_exponent<WIDTH / 128>(own_row) * 0x01010101u : 0;
+    bool lower = false;
+    if (SCALED) {
+        u32 below = 0;
+#pragma unroll
+        for (int i = 0; i < WIDTH / 128; i++)
+            below |= most - own_row[i * TILE_ROWS];
+        lower = named_barrier_any(1 + group, 128, below != 0);
+    }
+    const auto pipeline = up_pipeline(own);
+    consumer<UP_COUNT<T>>(
+        pipeline, begin, c, group, [&](int, u32 slot) { return pipeline.a(slot); },
+        [&](int i, u32 slot) {
+            if (SCALED && lower)
+                align_exponents(pipeline.a(slot), group, most - own_row[i * TILE_ROWS]);
+        },
+        [](int) {}, [](int, u32) { return make_float2(1, 1); }, activation);
+}
+
+// By a warp for each group: h to memory. Then one thread of it calls `done`.
+template <class T, class Done>
+__device__ __forceinline__ void gate_up_store(SharedStorage<T> &own, GateUpArgs args, int group, int block, int tile, Done done) {
+    for (int half = 0; half < T::bytes; half++) {
+#ifndef MUTANT_BARRIER_MISSING
+        named_barrier_sync(h_barrier(half, group), H_THREADS);
+#endif
+        if (threadIdx.x % 32 == 0)
+            tma_store_1d(args.h + (((size_t)block * UP_PARTS + tile) * T::bytes + half) * TILE + group * PANEL,
+                         own.h_of(half, group), PANEL);
+#ifdef MUTANT_BARRIER_MISSING
+        named_barrier_sync(h_barrier(half, group), H_THREADS);
+#endif
+    }
+    if (threadIdx.x % 32 == 0) {
+        tma_store_wait();
+        done();
+        mbarrier_arrive(own.h_stored + group);
+    }
+    __syncwarp();
+}
+
+// A launch of its own: a thread block for each tile.
+template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Counters joint) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    SharedStorage<T> &own = *(SharedStorage<T> *)shared;
+    const int tile = blockIdx.x % UP_PARTS, block = blockIdx.x / UP_PARTS;
+    gate_up_scales(own, args, tile);
+    smem_init(own);
+    launch_dependent_grids();
+    if (threadIdx.x < 128) {
+        warpgroup_reg_dealloc<40>();
+        if (threadIdx.x == 0)
+            gate_up_producer(own, args, 0, block, tile, Prefetch{weights_read_once(joint), MAX_STAGES, MAX_STAGES},
+                             wait_on_dependent_grids);
+        else if (threadIdx.x / 32 == 1 || threadIdx.x / 32 == 2) {
+            wait_on_dependent_grids();
+            gate_up_store(own, args, threadIdx.x / 32 - 1, block, tile, [] {});
+        }
+    } else {
+        warpgroup_reg_alloc<232>();
+        wait_on_dependent_grids();
+        gate_up_consumer(own, args, 0, block, tile, joint);
+    }
+}
