@@ -119,6 +119,8 @@ doc = "the warps' sums are read before all are there"
 variants = ["kv", "kv_staged", "kv_few"]
 */
 
+// reference: reference/ops/linear_attention/recurrent.rs
+//
 // One token of the gated delta rule (GDN: a decay for each head) and of Kimi delta attention (KDA: one for each key channel):
 //
 //   S ← α S    d = β (v − Sᵀk)    S ← S + k dᵀ    o = Sᵀq, which is (α S)ᵀq + (k·q) d of the S before
@@ -196,7 +198,7 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
 
 // ---- 128 key channels, states read once
 
-// Rows of V, each in the lanes that have its 128 keys: of each such group of lanes a warp has N.
+// [V, K]: a group of lanes has the 128 keys of a row of V; a warp has N rows for each such group.
 template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ void vk(const Step<S> &step) {
     constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, SUM_LANES = LANES / (2 * N);
     const int head = blockIdx.y, token = blockIdx.z, V = step.V;
@@ -204,11 +206,11 @@ template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ v
     const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K + lane * E;
     const int slot = step.slot(token);
-    // The row whose sums this lane will have: those with k in the lower lanes, with q in the upper.
+    // The row whose sums this lane keeps: the products with k in the lower lanes, with q in the upper ones.
     const int row = first + lane % (LANES / 2) / SUM_LANES * GROUPS + group;
     const bool upper = lane >= LANES / 2, writes = upper && lane % SUM_LANES == 0;
     bf16 *o = step.o + at * V + row;
-    // All that is small is asked for before the state, so that nothing waits for it behind, and before the slot is known.
+    // All small inputs are loaded before the state, and before the slot is known, so that nothing waits behind the state.
     const auto raw_q = load_packed_bf16<E>(step.q + key), raw_k = load_packed_bf16<E>(step.k + key);
     const bf16 beta = step.beta[at], gate = step.gate[KDA ? 0 : at];
     const auto raw_gate = load_packed_bf16<E>(KDA ? step.gate + at * K + lane * E : step.k + key);
@@ -270,12 +272,12 @@ template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ v
     }
 }
 
-// `COLUMNS` columns of V for each block, whose four warps have 32 keys each, as many as lanes. If STAGED, what a thread has of the
-// state waits in shared memory, not in registers.
+// [K, V]: `COLUMNS` columns of V for each CTA, whose four warps have 32 keys each. If STAGED, a thread's part of the state waits
+// in shared memory, not in registers.
 template <class S, bool KDA, int COLUMNS, bool STREAMING, bool STAGED = false>
 __device__ __forceinline__ void kv(const Step<S> &step) {
     constexpr int E = 16 / sizeof(S), LANES = COLUMNS / E, GROUPS = 32 / LANES, WARPS = 4, KEYS = K / WARPS, N = KEYS / GROUPS;
-    // Of every key: α k, α q, α, k.
+    // α k, α q, α and k of every key.
     __shared__ float4 factors[K];
     __shared__ __align__(16) float sums[2][WARPS][COLUMNS];
     __shared__ uint4 staged[STAGED ? N : 1][32 * WARPS];
@@ -302,7 +304,7 @@ __device__ __forceinline__ void kv(const Step<S> &step) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         if (STAGED)
-            cp_async_16(&staged[i][threadIdx.x], state + i * GROUPS * V);
+            cp_async_16_zfill(smem_address(&staged[i][threadIdx.x]), state + i * GROUPS * V, true);
         else
             piece[i] = load_state<STREAMING>(state + i * GROUPS * V);
     }
@@ -317,7 +319,7 @@ __device__ __forceinline__ void kv(const Step<S> &step) {
     const float decay = step.decay(step.biased(to_f32(raw_gate), bias), factor);
     factors[my_key] = make_float4(k * decay, q * decay, decay, k);
     __syncwarp();
-    // Every thread reads what it copied itself.
+    // Every thread reads only what it copied itself.
     if (STAGED)
         cp_async_wait_group<0>();
 
@@ -340,7 +342,7 @@ __device__ __forceinline__ void kv(const Step<S> &step) {
         }
     }
 #ifdef MUTANT_BARRIER_MISSING
-    // The others would seldom be so much faster.
+    // Warps are made late; by themselves they seldom are.
     if (warp % 2 == 0)
         __nanosleep(100000);
 #endif

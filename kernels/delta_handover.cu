@@ -59,6 +59,8 @@ doc = "prefill leaves [K, V], and decode takes it for [V, K]"
 variants = ["pointer"]
 */
 
+// reference: reference/ops/linear_attention/recurrent.rs
+//
 // The kernels are those of delta_prefill.cu, delta_decode.cu and state_transpose.cu, on buffers that they share.
 
 #include "delta_prefill/inverse.cuh"

@@ -69,13 +69,15 @@ doc = "the last chunk of a sequence goes on into the next"
 variants = ["chunks"]
 */
 
+// reference: reference/ops/linear_attention/recurrent.rs
+//
 // q, k [T, H, K], v, o [T, HV, V]; log decays g ≤ 0 [T, HV] (gdn) or [T, HV, K] (kda), β [T, HV] in f32; first tokens of the
 // sequences and the end, [N + 1]; states [N, HV, K, V], or [N, HV, V, K] where in_vk or out_vk is 1.
 
 #include "delta_prefill/chunk.cuh"
 #include "lib/wgmma.cuh"
 
-// Element (k, v) of a state [K, V].
+// The place of element (k, v) of a state.
 __device__ __forceinline__ size_t state_at(int k, int v, int K, int V, int vk) {
     return vk ? (size_t)v * K + k : (size_t)k * V + v;
 }
@@ -149,12 +151,14 @@ SIMPLE(gdn, false, bf16, bf16)
 SIMPLE(kda, true, f32, float)
 SIMPLE(kda, true, bf16, bf16)
 
-// ---- Second step: states through the chunks. Everything is turned, Sᵀ [value channels, key channels], so that sums are in
-// the registers where left operands must be; a warp has its 16 value channels to itself from the first chunk to the last.
+// ---- second step: states through the chunks
+//
+// Everything is transposed, Sᵀ [value channels, key channels], so that accumulators are already where the A operand of the next
+// product must be. Each warp keeps its 16 value channels from the first chunk to the last.
 
 constexpr int STAGES = 3;
 
-// What the products of a chunk read, and its values.
+// A stage of the pipeline: the operands of a chunk, and its values.
 template <bool CHANNELS> struct Stage {
     ChunkOutput<false> chunk;
     unsigned char k[2 * PANEL], q[2 * PANEL], v[PANEL];
@@ -185,7 +189,7 @@ template <> struct Stage<true> {
     }
 };
 
-// By 128 threads; without what other chunks have.
+// 128 threads prefetch a chunk into a stage, zeros for tokens that it lacks.
 template <bool CHANNELS>
 __device__ __forceinline__ void load_stage(Stage<CHANNELS> &stage, u64 *full, const bf16 *q, const bf16 *k, const bf16 *v,
                                            const ChunkOutput<CHANNELS> &output, int tokens, int H) {
@@ -238,7 +242,7 @@ __device__ __forceinline__ void wgmma_tile(float (&c)[8][4], const u32 (&a)[STEP
     wgmma_commit_group();
 }
 
-// By 128 threads for 64 value channels of head and sequence blockIdx.x / 2.
+// 128 threads for 64 value channels of the head and sequence blockIdx.x / 2.
 template <bool CHANNELS>
 __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, Sequences sequences,
                                        const ChunkOutput<CHANNELS> *outputs, bf16 *o, float *final, int H, int in_vk,
@@ -246,6 +250,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     Stage<CHANNELS> *stages = (Stage<CHANNELS> *)smem_bytes;
     u64 *full = (u64 *)(stages + STAGES);
+    // ---- prologue: the initial state to registers, the first stages on their way
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, pair = lane % 4 * 2;
     const int half = blockIdx.x % 2, head = blockIdx.x / 2 % H, n = blockIdx.x / 2 / H;
     const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
@@ -263,7 +268,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
             cp_async_commit_group();
         }
     };
-    // Of value channel `channel`, and eight further, key channels 8 n + pair and the next.
+    // A thread has value channels `channel` and the eighth further, with key channels 8 n + pair and the next.
     const int channel = half * C + warp * 16 + row;
     const size_t matrix = ((size_t)n * H + head) * D * D;
     float s[2][8][4];
@@ -284,6 +289,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
     for (int chunk = 0; chunk < STAGES - 1; chunk++)
         prefetch(chunk);
     for (int chunk = 0; chunk < chunks; chunk++) {
+        // ---- mainloop: K S and Q S, from the state before the chunk
         mbarrier_wait_parity(full + chunk % STAGES, chunk / STAGES % 2);
         cp_async_wait_group<STAGES - 2>();
         fence_proxy_async_smem();
@@ -316,10 +322,11 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
 #pragma unroll
         for (int step = 0; step < 4; step++)
             accumulators_to_a(operand[step], r[2 * step], r[2 * step + 1]);
+        // ---- mainloop: N = T (V − exp(G) K S)
         float new_values[8][4];
         wgmma_fence();
         wgmma_tile(new_values, operand, stage.chunk.t);
-        // Meanwhile the state decays, and what the old one gives.
+        // The state and its contribution to the output decay while the product runs.
 #pragma unroll
         for (int n = 0; n < 16; n++) {
             const float2 decay = *(const float2 *)(factors + (CHANNELS ? 8 * n + pair : 3 * C));
@@ -339,6 +346,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
         for (int step = 0; step < 4; step++)
             accumulators_to_a(operand[step], new_values[2 * step], new_values[2 * step + 1]);
         wgmma_fence();
+        // ---- mainloop: O += P N, S += (exp(G_64 − G) K)ᵀ N
         wgmma_tile<4, true>(out, operand, stage.chunk.p);
         u32 until[4][4];
 #pragma unroll
@@ -356,7 +364,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
             wgmma_rs<true>(s[1], until[step], keys + (PANEL + step * 16 * 128) / 16);
         }
         wgmma_commit_group();
-        // Meanwhile the output goes where the warp's values were, and from there to memory in rows.
+        // While the product runs, the output replaces the warp's values in shared memory, and goes from there to memory in rows.
         wgmma_wait_group<1>();
 #pragma unroll
         for (int n = 0; n < 8; n += 2)
@@ -392,7 +400,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
         const ChunkOutput<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {          \
         states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                            \
     }
-// No other architecture has these products.
+// Only sm_90a has wgmma.
 #if __CUDA_ARCH__ == 900
 CHUNKS(gdn, false)
 CHUNKS(kda, true)

@@ -33,6 +33,8 @@ name = "neighbour_scale"
 doc = "the scale of the block before"
 */
 
+// reference: src/formats/quantize.rs
+
 #include "lib/formats.cuh"
 
 #ifdef MUTANT_NEIGHBOUR_SCALE
@@ -54,7 +56,7 @@ __device__ void simple(const u8 *data, const typename F::Stored *scales, const f
     from_f32(y[at], F::Element::decode(code) * factor);
 }
 
-// Eights of a thread, all loaded before the first is worked on.
+// The vectors of a thread; all loads are issued before the first is used.
 constexpr int VECTORS = 4;
 
 template <class F, class T>

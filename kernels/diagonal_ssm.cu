@@ -84,9 +84,11 @@ doc = "where warps or blocks end is read before all are there"
 variants = ["cluster", "rows"]
 */
 
+// reference: reference/ops/diagonal_ssm.rs
+//
 // x_t = a ⊙ x_{t−1} + b u_t, y_t = Σ c x_t, with x from 0: u, y [H, S], a, b, c [H, N].
 //
-// Below x stands for x / b, so that x_t = a x_{t−1} + u_t and y_t = Σ (c b) x_t: two fused operations for each state.
+// Below, x stands for x / b, so that x_t = a x_{t−1} + u_t and y_t = Σ (c b) x_t: two fused operations for each state.
 
 #include "lib/cluster.cuh"
 #include "lib/reduce.cuh"
@@ -100,7 +102,7 @@ __device__ __forceinline__ float weight(float b, float c) {
 #endif
 }
 
-// A step of `N` states; gives their share of y.
+// One step of `N` states; returns their share of y.
 template <int N> __device__ __forceinline__ float step(float (&x)[N], const float (&a)[N], const float (&w)[N], float u) {
     float y = 0.0f;
 #pragma unroll
@@ -116,8 +118,8 @@ template <int N> __device__ __forceinline__ float step(float (&x)[N], const floa
     return y;
 }
 
-// Four steps. In a cycle registers give an even and an odd operand, and what the operation before had in the same place: so
-// four states take all steps before their weights are used, each four times in a row.
+// Four steps. In a cycle the register file gives one even and one odd operand, and reuses the operand that the last instruction
+// had in the same place. So four states take all steps before their weights are used, each four times in a row.
 template <int N> __device__ __forceinline__ float4 step(float (&x)[N], const float (&a)[N], const float (&w)[N], float4 u4) {
     const float u[4] = {u4.x, u4.y, u4.z, u4.w};
     float y[4] = {};
@@ -174,7 +176,7 @@ template <int N> __device__ __forceinline__ void load(const float *from, float (
 extern "C" __global__ void __launch_bounds__(32, 8)
     diagonal_ssm_heads(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
     constexpr int N = 32, STEPS = 64;
-    // Four columns more, so that the 16 bytes of eight rows are in 32 banks.
+    // Four more columns avoid bank conflicts of the 16-byte accesses of eight rows.
     __shared__ __align__(16) float tiles[2][32][STEPS + 4];
     const int lane = threadIdx.x, head = blockIdx.x * 32 + lane;
     float x[N] = {}, decay[N], w[N], bs[N];
@@ -182,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(32, 8)
 #pragma unroll
     for (int n = 0; n < N; n++)
         w[n] = weight(bs[n], w[n]);
-    // This lane's 16 bytes of every second row.
+    // A lane copies 16 bytes of every second row.
     const int row = lane / 16, col = lane % 16 * 4;
     const size_t first = ((size_t)blockIdx.x * 32 + row) * S + col;
     auto fetch = [&](int tile) {
@@ -207,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(32, 8)
         float4 next = *(const float4 *)segment_u;
 #pragma unroll 1
         for (int t = 0; t < STEPS; t += 4) {
-            // The inputs after the last ones are not used: what is read there are the columns more.
+            // The inputs after the last ones are padding, and not used.
             const float4 u4 = next;
             next = *(const float4 *)(segment_u + t + 4);
             *(float4 *)(segment_u + t) = step(x, decay, w, u4);
@@ -230,7 +232,7 @@ __device__ __forceinline__ double power(double x, int n) {
     return out;
 }
 
-// By four threads for each segment.
+// Four threads for each segment.
 extern "C" __global__ void __launch_bounds__(128)
     diagonal_ssm_cluster(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
     constexpr int N = 32, STATES = 8, ENDS = N + 4, BLOCKS = 8, THREADS = 128, SEGMENTS = THREADS / 4;
@@ -238,13 +240,13 @@ extern "C" __global__ void __launch_bounds__(128)
     const int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, steps = S / BLOCKS;
     const int length = steps / SEGMENTS, stride = length + 4;
     const int segment = threadIdx.x / 4, part = threadIdx.x % 4;
-    // Where segments end, then where they start; and where the blocks before this one end.
+    // The final, then the initial states of segments; and the final states of the CTAs before this one.
     float *ends = smem + SEGMENTS * stride, *before = ends + SEGMENTS * ENDS;
     float *segment_u = smem + segment * stride, *lane_end = ends + segment * ENDS + part * STATES;
     u += (size_t)head * S + rank * steps, y += (size_t)head * S + rank * steps;
     a += head * N, b += head * N, c += head * N;
 
-    // All that is read is asked for at once.
+    // ---- prologue: all loads are issued at once
     cluster_arrive();
     for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
         cp_async_16(smem + t / length * stride + t % length, u + t);
@@ -269,6 +271,7 @@ extern "C" __global__ void __launch_bounds__(128)
     __syncwarp();
     __syncthreads();
 
+    // ---- final states of segments, each from 0
     for (int t = 0; t < length; t += 4) {
         const float4 u4 = *(const float4 *)(segment_u + t);
 #pragma unroll
@@ -281,6 +284,7 @@ extern "C" __global__ void __launch_bounds__(128)
     *(float4 *)(lane_end + 4) = make_float4(x[4], x[5], x[6], x[7]);
     __syncthreads();
 
+    // ---- scan: over the segments of this CTA, then over CTAs
     float start = 0.0f, end[SEGMENTS];
     if (threadIdx.x < N) {
 #pragma unroll
@@ -290,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(128)
         for (int s = 0; s < SEGMENTS; s++)
             start = fmaf(of_segment, start, end[s]);
     }
-    // The others have begun, and have their shared memory.
+    // The other CTAs of the cluster have begun, so their shared memory exists.
     cluster_wait();
 #ifdef MUTANT_BARRIER_MISSING
     if (rank % 2 == 0)
@@ -327,10 +331,11 @@ extern "C" __global__ void __launch_bounds__(128)
     load(lane_end, x);
 #endif
 
+    // ---- outputs, from the initial states of segments
     const bool second = part & 1, upper = part & 2;
     for (int t = 0; t < length; t += 4) {
         const float4 out = step(x, decay, w, *(const float4 *)(segment_u + t));
-        // Of the four sums over four threads, each thread is left with its own.
+        // Reduce-scatter: each of four threads keeps one of four sums.
         const float even = (upper ? out.z : out.x) + __shfl_xor_sync(0xffffffff, upper ? out.x : out.z, 2);
         const float odd = (upper ? out.w : out.y) + __shfl_xor_sync(0xffffffff, upper ? out.y : out.w, 2);
         const float sum = (second ? odd : even) + __shfl_xor_sync(0xffffffff, second ? even : odd, 1);

@@ -59,6 +59,9 @@ name = "weights_of_first_token"
 doc = "every token is mixed as the first one"
 variants = ["split", "resident"]
 */
+
+// reference: reference/ops/hyper_connection.rs, reference/ops/rmsnorm.rs
+
 #include "mhc_pre/resident.cuh"
 
 // ---- simple
@@ -120,17 +123,17 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // ---- split
 
-// What is summed for a token: MUS products, and X_j·X_k for j ≤ k, from which come the norms of v and of what is mixed.
+// The sums of a token: MUS products, and X_j·X_k for j ≤ k, from which the norms of v and of the mixed vector follow.
 constexpr int GRAM = STREAMS * (STREAMS + 1) / 2, SUMS = MUS + GRAM, SPLITS = 112, SPLIT_CHANNELS = DIM / SPLITS;
 
-// Four channels.
+// Loads four channels.
 __device__ __forceinline__ void load_vec4(const bf16 *from, float (&x)[4]) {
     const uint2 in = *(const uint2 *)from;
     x[0] = __uint_as_float(in.x << 16), x[1] = __uint_as_float(in.x & 0xffff0000);
     x[2] = __uint_as_float(in.y << 16), x[3] = __uint_as_float(in.y & 0xffff0000);
 }
 
-// Warps 0 … 7: threads that share 6 products have 4 channels of one stream each. Warp 8: the products of streams.
+// Warps 0 … 7: each thread has 4 channels of one stream for 6 products. Warp 8: the products of streams.
 extern "C" __global__ void __launch_bounds__(288)
     mhc_pre_split_sums(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums) {
     launch_dependent_grids();
@@ -179,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(288)
         sums[threadIdx.x * SPLITS] = halves[0][threadIdx.x] + halves[1][threadIdx.x];
 }
 
-// Blocks 0 … 13 mix a channel per thread; block 14 makes what the block's output is mixed back by.
+// CTAs 0 … 13 mix a channel for each thread; CTA 14 makes the weights that mix the block's output back.
 extern "C" __global__ void __launch_bounds__(512)
     mhc_pre_split_mix(const bf16 *__restrict__ x, const float *sums, const float *__restrict__ base,
                       const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
@@ -195,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(512)
             v[i] = to_f32(x[(size_t)token * K + i * DIM + channel]);
         w = weight[channel];
     }
-    // What does not come of the launch before is loaded while that runs.
+    // Inputs that do not come from the last launch are loaded while that runs.
     if (threadIdx.x < MUS)
         smem_base[threadIdx.x] = base[threadIdx.x];
     if (threadIdx.x < 3)
@@ -206,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(512)
 #else
     const float *token_sums = sums + (size_t)token * SUMS * SPLITS;
 #endif
-    // Warps 0 … 15 add up to three sums each; 112 shares are 3 and a half for each lane.
+    // Warps 0 … 15 add up to three sums each; each lane has 3 or 4 of the 112 splits.
     float sum[3] = {};
 #pragma unroll
     for (int i = 0; i < 3; i++) {
@@ -240,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(512)
             make_post(mu, parameters, post + token * STREAMS);
         return;
     }
-    // A lane makes one weight, and all have it.
+    // Each lane makes one weight; shuffles give it to all.
     const float weight_of_lane = sigmoid(logit(mu(lane % STREAMS), lane % STREAMS, parameters)) + eps;
     float pre[STREAMS], squares = 0, u = 0;
 #pragma unroll

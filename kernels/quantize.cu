@@ -96,6 +96,8 @@ doc = "the largest magnitude of a thread block is that of its first warp"
 variants = ["two_passes"]
 */
 
+// reference: src/formats/quantize.rs
+
 #include "lib/formats.cuh"
 
 template <class F, class T>
@@ -110,7 +112,7 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
                       [=](int i) { return to_f32(x[i]); });
 }
 
-// N eights of a thread, of those that there are; zeros for others.
+// Loads N vectors of a thread; those out of bounds are zeros.
 template <int N, class T, class InBounds, class Hint>
 __device__ __forceinline__ void load_vec8(Vec8<T> (&into)[N], const T *x, int at, InBounds in_bounds, Hint hint) {
 #pragma unroll
@@ -122,7 +124,7 @@ __device__ __forceinline__ void load_vec8(Vec8<T> (&into)[N], const T *x, int at
     }
 }
 
-// What they are quantized to.
+// Quantizes and stores them.
 template <class F, int N, class T, class InBounds>
 __device__ __forceinline__ void quantize(const Vec8<T> (&in)[N], typename F::Level level, typename F::Codes *data,
                                          typename F::Stored *scales, int at, InBounds in_bounds) {
@@ -134,8 +136,8 @@ __device__ __forceinline__ void quantize(const Vec8<T> (&in)[N], typename F::Lev
     quantize_vec8<F>(amax, get, level, data, scales, at, in_bounds);
 }
 
-// N eights of each thread, all of the thread block `block` in one piece; with no bounds where there are as many. `prepare`
-// makes what stands above the scales once they are on their way.
+// N vectors of each thread, contiguous for CTA `block`; without bounds checks if all exist. `prepare` makes the level above the
+// scales while the loads are on their way.
 template <int N, class F, class T, class Prepare, class Hint>
 __device__ __forceinline__ void piece(int block, const T *x, typename F::Codes *data, typename F::Stored *scales, int count,
                                       Prepare prepare, Hint hint) {
@@ -157,10 +159,10 @@ __device__ __forceinline__ void once(const T *x, const float *amax, typename F::
     piece<N, F>(blockIdx.x, x, data, scales, rows * (cols / 8), level, NoHint());
 }
 
-// Bytes at the end of x that stay in the second-level cache, to be read again first.
+// The bytes at the end of x that stay in L2; they are read again first.
 constexpr int L2_RESIDENT = 24 << 20;
 
-// N eights of each thread: their largest magnitude, put with that of all others, which the launch before cleared.
+// Finds the largest magnitude of N vectors of each thread, and joins it with that of all others, which the last launch cleared.
 template <int N, class T> __device__ __forceinline__ void find(const T *x, u32 *largest, int count) {
     __shared__ u32 partials[32];
     const int first = blockIdx.x * N * blockDim.x, kept = count - L2_RESIDENT / (8 * (int)sizeof(T));
@@ -172,7 +174,7 @@ template <int N, class T> __device__ __forceinline__ void find(const T *x, u32 *
         found = max_magnitude(found, in[i].amax());
     found = block_max(found, partials);
 #ifdef MUTANT_NO_BARRIER
-    // Few blocks would be through before the next launch begins.
+    // By themselves, few CTAs finish before the next launch begins.
     __nanosleep(100000);
 #endif
     wait_on_dependent_grids();
@@ -180,7 +182,7 @@ template <int N, class T> __device__ __forceinline__ void find(const T *x, u32 *
         atomicMax(largest, found);
 }
 
-// N eights of each thread under that magnitude, which is stored too, from the last to the first.
+// Quantizes N vectors of each thread under that magnitude, which is stored too; the last vectors come first.
 template <int N, class T>
 __device__ __forceinline__ void found(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count) {
     const auto level = [=] {

@@ -35,6 +35,9 @@ doc = "every token has the scales of the first one of its page"
 name = "skipped_read"
 doc = "a skipped token reads the first slot instead of zeros"
 */
+
+// reference: src/formats/records/codec.rs
+
 #include "record/layout.cuh"
 
 // N codes or bf16 numbers and the scale they share, as they are stored.
@@ -43,7 +46,7 @@ template <class R, int N> struct Raw {
     typename R::Stored scale;
 };
 
-// What is read once is the first to leave L2.
+// Codes are read once, so they leave L2 first.
 template <int BYTES> __device__ __forceinline__ void load(u32 *words, const u8 *from) {
     if constexpr (BYTES == 2)
         words[0] = __ldcs((const u16 *)from);
@@ -135,15 +138,15 @@ __device__ __forceinline__ void simple(const u8 *pages, const void *slots, T *ou
 
 // ---- rows
 
-// Four E2M1 codes as pairs of bf16: the bytes of the eight magnitudes are looked up by code.
+// Four E2M1 codes as pairs of bf16: a byte permutation looks up the bytes of the eight magnitudes by code.
 __device__ __forceinline__ uint2 e2m1_pairs(u32 magnitudes, u32 signs) {
     const u32 low = __byte_perm(0xc0800000, 0xc0804000, magnitudes);
     const u32 high = __byte_perm(0x3f3f3f00, 0x40404040, magnitudes) | __byte_perm(0x8000, 0, signs);
     return make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
 }
 
-// Codes times their scale, as 16 bytes of output. A scale of 4-bit codes has at most 4 bits, so their product is rounded once in
-// bf16 as it is in f32.
+// Codes times their scale, as 16 bytes of output. A scale of 4-bit codes has at most 4 bits, so bf16 rounds the product once, as f32
+// does.
 __device__ __forceinline__ uint4 scaled(E2m1, bf16, const u32 *words, float scale) {
 #ifdef MUTANT_NIBBLES_SWAPPED
     const u32 codes = (words[0] & 0x0f0f0f0f) << 4 | (words[0] >> 4 & 0x0f0f0f0f);
@@ -184,7 +187,7 @@ __device__ __forceinline__ uint4 widened(float, const u32 *words) {
     return make_uint4(words[0] << 16, words[0] & 0xffff0000, words[1] << 16, words[1] & 0xffff0000);
 }
 
-// LANES lanes have a token, TOKENS one after the other, of which everything is loaded before any of it is used.
+// LANES lanes have a token, TOKENS tokens one after the other; all loads are issued before any of them is used.
 template <class R, class T>
 __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
     constexpr int N = 16 / sizeof(T), RUNS = R::DIM / N, LANES = RUNS < 32 ? RUNS : 32, EACH = RUNS / LANES;
@@ -199,7 +202,7 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     my_slot = my_slot == NO_SLOT ? 0 : my_slot;
 #endif
 
-    // Where a lane's codes, or numbers of bf16, and scales are in slot 0.
+    // The addresses of a lane's codes, or numbers of bf16, and scales in slot 0.
     const u8 *codes = pages + run * CODE_BYTES, *halves = pages + R::BF16 + 2 * (run * N - R::CODED);
     const u8 *scales = pages + (R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + run * N / R::BLOCK * sizeof(Stored);
     bool valid[TOKENS];

@@ -54,10 +54,13 @@ doc = "cosine and sine exchanged"
 name = "skipped_written"
 doc = "a token without a slot goes to the first one"
 */
+
+// reference: src/formats/records/codec.rs, reference/ops/rmsnorm.rs, reference/ops/rope.rs
+
 #include "record/encode.cuh"
 #include "lib/tma.cuh"
 
-constexpr int ROPE = 64; // channels that are turned, the last ones
+constexpr int ROPE = 64; // the rotated channels, the last ones
 
 template <class R> constexpr int BLOCKS = (R::CODED + R::BLOCK - 1) / R::BLOCK;
 
@@ -78,7 +81,7 @@ template <class R> __device__ __forceinline__ void store_padding(u8 *tail, int t
 #endif
 }
 
-// Bits of the larger magnitude: as integers NaN > infinity > finite.
+// The bits of the larger magnitude: as integers NaN > infinity > finite.
 __device__ __forceinline__ u32 amax(u32 largest, float x) {
 #ifdef MUTANT_NAN_DROPPED
     return __float_as_uint(fmaxf(__uint_as_float(largest), fabsf(x)));
@@ -87,7 +90,7 @@ __device__ __forceinline__ u32 amax(u32 largest, float x) {
 #endif
 }
 
-// One pair of channels turned by an angle.
+// Rotates a pair of channels by an angle.
 __device__ __forceinline__ float2 rotated(float2 x, float2 cos_sin) {
 #ifdef MUTANT_COS_SIN_SWAPPED
     cos_sin = make_float2(cos_sin.y, cos_sin.x);
@@ -95,7 +98,7 @@ __device__ __forceinline__ float2 rotated(float2 x, float2 cos_sin) {
     return make_float2(fmaf(x.x, cos_sin.x, -(x.y * cos_sin.y)), fmaf(x.y, cos_sin.x, x.x * cos_sin.y));
 }
 
-// Angles of a position: ROPE/2 pairs of cosine and sine.
+// The angles of a position: ROPE/2 pairs of cosine and sine.
 __device__ __forceinline__ const float2 *cos_sin_of(const float *cos_sin, long long position) {
 #ifdef MUTANT_POSITION_OFF_BY_ONE
     position ^= 1;
@@ -209,7 +212,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
         for (int step = min(THREADS, 32) / 2; step > 0; step /= 2)
             sum += __shfl_xor_sync(~0u, sum, step);
         if constexpr (THREADS == 64) {
-            // Two warps have a token.
+            // Two warps share a token.
             __shared__ float sums[8];
             if (threadIdx.x % 32 == 0)
                 sums[threadIdx.x / 32] = sum;
@@ -252,13 +255,13 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
 
 // ---- rows
 
-// An offset that stays in registers, where the compiler would work it out again at every use.
+// Keeps an offset in a register; the compiler would recompute it at every use.
 __device__ __forceinline__ u64 in_register(u64 offset) {
     asm volatile("" : "+l"(offset));
     return offset;
 }
 
-// A scale, kept in L2 until its neighbours of other tokens are there too: few bytes of a sector are written at a time.
+// Stores a scale so that L2 keeps it until its neighbours of other tokens are there too: each store has few bytes of a sector.
 template <class Stored> __device__ __forceinline__ void store_scale(u8 *to, Stored scale) {
     if constexpr (sizeof(Stored) == 1)
         asm volatile("st.global.L2::cache_hint.u8 [%0], %1, %2;" ::"l"(to), "r"((u32)scale), "l"(evict_last_policy()) : "memory");
@@ -266,14 +269,15 @@ template <class Stored> __device__ __forceinline__ void store_scale(u8 *to, Stor
         asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(to), "f"(scale), "l"(evict_last_policy()) : "memory");
 }
 
-// LANES lanes have a token, each 8 channels of CHUNKS pieces of it; a lane reads what it has copied to shared memory itself.
+// LANES lanes have a token, and each has 8 channels of each of CHUNKS pieces of it. A lane reads from shared memory only what it
+// has copied itself.
 template <class R, bool NORMED> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
     constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, WARP_TOKENS = 32 / LANES;
     constexpr int STAGES = NORMED ? 2 : 3, STEPS = 32 / WARP_TOKENS, ROPE_LANES = ROPE / 8, BITS = R::Element::bits,
                   BLOCK_LANES = R::BLOCK / 8;
     typedef typename R::Stored Stored;
     typedef typename R::Element::Codes Codes;
-    // The padding of a token is in the place of codes or scales of channels that are not coded.
+    // The padding of a token takes the place of codes or of scales of channels that are not coded.
     constexpr bool PADS_CODES = R::ZEROS > 0 && R::ZERO == R::CODED * BITS / 8 && R::ZERO < R::SCALES;
     constexpr bool PADS_SCALES = R::ZEROS > 0 && !PADS_CODES;
     static_assert(CHUNKS <= 2 && CHUNKS <= BLOCK_LANES, "one lane works out the scale of one of its pieces");
@@ -284,7 +288,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
     const int rope_lane = lane - (LANES - ROPE_LANES), angles = CHUNKS * 32 + (warp_token * ROPE_LANES + rope_lane) * 2;
     const int warps = gridDim.x * 8, warp = blockIdx.x * 8 + threadIdx.x / 32;
 
-    // Where a lane's pieces, and the scale that it stores, are in slot 0.
+    // ---- prologue: the offsets of a lane's pieces, and of the scale that it stores, in slot 0
     bool coded[CHUNKS];
     u64 code_offsets[CHUNKS];
     for (int c = 0; c < CHUNKS; c++) {
@@ -304,7 +308,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
     const int units = (in.tokens + WARP_TOKENS - 1) / WARP_TOKENS;
     for (int first = warp; first < units; first += STEPS * warps) {
         const int steps = min(STEPS, (units - first + warps - 1) / warps);
-        // Each lane loads slot and position of one of the tokens to come.
+        // Each lane loads the slot and the position of one of the next tokens.
         const int lane_token = (first + int(threadIdx.x % 32) / WARP_TOKENS * warps) * WARP_TOKENS + threadIdx.x % WARP_TOKENS;
         long long slot_64 = -1, position_64 = 0;
         if (lane_token < in.tokens) {
@@ -322,7 +326,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
         };
         fetch(0);
         const u32 my_slot = narrow_slot(slot_64), my_position = position_64;
-        // Angles have to wait for the position.
+        // The addresses of angles depend on the position.
         const auto fetch_angles = [&](int step) {
             if (NORMED && step < steps) {
                 const u32 position = __shfl_sync(~0u, my_position, step * WARP_TOKENS + warp_token);
@@ -343,6 +347,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
 
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
+            // ---- mainloop: wait for a stage, norm, rotate
             const u32 slot = __shfl_sync(~0u, my_slot, step * WARP_TOKENS + warp_token);
             cp_async_wait_group<STAGES - 1>();
             const uint4 *stage = stages[step % STAGES];
@@ -378,16 +383,17 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
                         halves[c][i] = to_bf16x2(x[c][2 * i], x[c][2 * i + 1]);
                 }
             } else {
-                // Times one, so that NaN has the bits that arithmetic gives it.
+                // A product with one gives NaN the bits that arithmetic gives it.
                 for (int c = 0; c < CHUNKS; c++) {
                     for (int i = 0; i < 4; i++)
                         halves[c][i] = times_bf16x2(halves[c][i], 0x3f803f80);
                 }
             }
+            // ---- mainloop: prefetch a later stage
             fetch(step + STAGES);
             fetch_angles(step + STAGES);
 
-            // Largest magnitudes of blocks, those of the first piece in the low halves. Of two pieces, neighbouring lanes work
+            // The largest magnitudes of blocks, those of the first piece in the low halves. If there are two pieces, neighbouring lanes work
             // out one scale each.
             Stored scale = {};
             float factors[2] = {};
@@ -412,6 +418,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
                 const float own_factor = R::Rule::factor(scale, {}), other = __shfl_xor_sync(~0u, own_factor, CHUNKS - 1);
                 factors[0] = chunk == 0 ? own_factor : other, factors[1] = chunk == 0 ? other : own_factor;
             }
+            // ---- epilogue: scale, codes and padding to the token's page
             if (slot == NO_SLOT)
                 continue;
             const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;

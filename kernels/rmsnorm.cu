@@ -35,6 +35,8 @@ name = "no_eps"
 doc = "eps left out"
 */
 
+// reference: reference/ops/rmsnorm.rs
+
 #include "rmsnorm/rmsnorm.cuh"
 
 template <class T> __device__ void simple(const T *x, const float *weight, T *y, float eps, int rows, int cols) {
@@ -53,7 +55,7 @@ __device__ __forceinline__ Nothing nothing() {
     return {};
 }
 
-// What is done with a row's products: stored, each by the inverse root mean square.
+// The epilogue: stores the products of a row, each times the inverse root mean square.
 template <int V, class T> struct Store {
     T *y;
     int cols;

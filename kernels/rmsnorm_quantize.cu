@@ -44,6 +44,8 @@ name = "no_eps"
 doc = "eps left out"
 */
 
+// reference: reference/ops/rmsnorm.rs, src/formats/quantize.rs
+
 #include "lib/formats.cuh"
 #include "rmsnorm/rmsnorm.cuh"
 
@@ -61,8 +63,8 @@ __device__ void simple(const T *x, const float *weight, const float *amax, u8 *d
                           typename F::Level(amax), [=](int i) { return to_f32(x[i]) * weight[i] * inverse; });
 }
 
-// What is done with a row's products: cast, each by the inverse root mean square. That is put into the factors where both
-// together are a normal number: one rounding more, where the sum has many fewer than its bound allows.
+// The epilogue: casts the products of a row, each times the inverse root mean square. The factors include it if the product of both
+// is a normal number: that is one more rounding, but the sum has many fewer than its bound allows.
 template <int V, class F> struct Cast {
     typename F::Codes *data;
     typename F::Stored *scales;
@@ -116,7 +118,7 @@ template <class F> struct Prepare {
     }
 };
 
-// A hint costs time where as many bytes are written, and saves some where few are.
+// The hint costs time if as many bytes are written as read, and saves some if few are.
 template <class F, class... Args> __device__ __forceinline__ void rows(Args... args) {
     if constexpr (F::Element::bits == 8)
         norm_row<4, 8>(args..., NoHint());

@@ -53,12 +53,14 @@ name = "products_rounded"
 doc = "products rounded to bf16 before they are added"
 */
 
-// x [T, H, D]: pair i is channels D − R + 2i and the next; token t turns it by the angle of cos, sin [T, R/2] at (t, i),
-// or back. All arithmetic is that of f32, with one rounding at the end.
+// reference: reference/ops/rope.rs
+//
+// x [T, H, D]: pair i is channels D − R + 2i and the next. Token t rotates it by the angle of cos, sin [T, R/2] at (t, i), or back.
+// All arithmetic is that of f32, with one rounding at the end.
 
 #include "lib/common.cuh"
 
-// The pair turned by an angle, or back.
+// Rotates a pair by an angle, or back.
 template <bool INVERSE> __device__ float2 turn(float2 x, float cos, float sin) {
     sin = INVERSE ? -sin : sin;
 #ifdef MUTANT_COS_SIN_SWAPPED
@@ -74,7 +76,7 @@ template <bool INVERSE> __device__ float2 turn(float2 x, float cos, float sin) {
     return {ec - os, oc + es};
 }
 
-// First element of the last R channels of a head.
+// The first element of the last R channels of a head.
 __device__ size_t row(int t, int h, int H, int D, int R) {
 #ifdef MUTANT_TOKEN_STRIDE
     return (size_t(t) + h + 1) * D - R;
@@ -83,7 +85,7 @@ __device__ size_t row(int t, int h, int H, int D, int R) {
 #endif
 }
 
-// First entry of a token in the tables.
+// The first entry of a token in the tables.
 __device__ size_t angles(int t, int T, int R) {
 #ifdef MUTANT_POSITION_OFF_BY_ONE
     t = t + 1 < T ? t + 1 : 0;
@@ -109,7 +111,7 @@ template <bool INVERSE, class E> __device__ void simple(E *x, const float *cos, 
     from_f32(*odd, y.y);
 }
 
-// 16 bytes of a row as pairs, and back.
+// Unpacks 16 bytes of a row to pairs, and packs them.
 __device__ void unpack(uint4 x, float2 (&pairs)[2]) {
     pairs[0] = {__uint_as_float(x.x), __uint_as_float(x.y)};
     pairs[1] = {__uint_as_float(x.z), __uint_as_float(x.w)};
@@ -128,7 +130,7 @@ __device__ uint4 pack(float2 (&pairs)[4]) {
             to_bf16x2(pairs[3].x, pairs[3].y)};
 }
 
-// The widest loads of N floats.
+// Loads N floats with the widest load.
 __device__ void table(const float *from, float (&to)[2]) {
     float2 all = *reinterpret_cast<const float2 *>(from);
     to[0] = all.x, to[1] = all.y;
@@ -138,7 +140,7 @@ __device__ void table(const float *from, float (&to)[4]) {
     to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
 }
 
-// Block (t, group of heads); a row of threads takes a head, and HEADS of them in turn.
+// CTA (t, group of heads): a row of threads takes HEADS heads in turn.
 template <bool INVERSE, int HEADS, class E>
 __device__ void vector(E *x, const float *cos, const float *sin, int T, int H, int D, int R) {
     constexpr int PAIRS = 8 / sizeof(E);

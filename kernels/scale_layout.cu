@@ -54,6 +54,8 @@ name = "starts_unpadded"
 doc = "groups follow each other without the padding between"
 */
 
+// reference: src/kernels/scale_layout.rs
+//
 // x [H, W] bytes, 16-byte aligned; y: groups g of rows (m) or columns (k) up to ends[g], or all of it (plain), each a
 // matrix of tiles of 128 rows × 4 columns. Tiles follow along a group's columns, then down; 16 bytes of a tile are 4 columns
 // of rows i, i + 32, i + 64, i + 96. Padding, and what comes after the last group, is 0.
@@ -85,7 +87,7 @@ template <Groups GROUPS> __device__ Part group(const int *ends, int g, int H, in
     return GROUPS == m ? Part{begin, ends[g], 0, W} : Part{0, H, begin, ends[g]};
 }
 
-// Which row of a tile's 128 is number `i` of those that share 16 bytes.
+// The row, of 128 in a tile, of number `i` of the four rows that share a 16-byte chunk.
 __device__ int row_of(int chunk, int i) {
 #ifdef MUTANT_ROWS_IN_ORDER
     return chunk * 4 + i;
@@ -150,7 +152,7 @@ __device__ int sum_up_to_lane(int x) {
     return x;
 }
 
-// Zeros from byte `at` of y on, a share of them for each thread.
+// All threads together write zeros from byte `at` of y on.
 __device__ void clear_tail(u8 *y, int at, int bytes) {
 #ifndef MUTANT_TAIL_KEPT
     int block = blockIdx.y * gridDim.x + blockIdx.x, threads = gridDim.x * gridDim.y * blockDim.x;
@@ -163,7 +165,7 @@ __device__ void clear_tail(u8 *y, int at, int bytes) {
 struct Groups32 {
     int begin, end, start;
 
-    // `used` is where the groups before begin, and becomes where those after do.
+    // `used` is the end of the groups before, and becomes the end of these.
     __device__ Groups32(const int *ends, int g0, int G, int unit, int &used) {
         int g = g0 + threadIdx.x % 32;
         begin = g > 0 && g < G ? ends[g - 1] : 0;
@@ -176,7 +178,7 @@ struct Groups32 {
 #endif
     }
 
-    // That of one lane.
+    // Broadcasts the group of one lane.
     __device__ Groups32 of(int lane) const {
         Groups32 one = *this;
         one.begin = __shfl_sync(~0u, begin, lane);
@@ -186,14 +188,14 @@ struct Groups32 {
     }
 };
 
-// Two warps side by side have 128 columns each, of 8 of every 32 rows. Blocks are cut as x is, not as groups are.
+// Two warps side by side have 128 columns each, of 8 of every 32 rows. CTAs partition x, not its groups.
 template <Groups GROUPS>
 __device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) {
     int lane = threadIdx.x % 32, chunk = lane % 8, warp = threadIdx.x / 32, tile = blockIdx.y / 4;
     int q0 = blockIdx.y % 4 * 8, q = q0 + warp / 2 * 4 + lane / 8, top = tile * 128 + q;
     int first = blockIdx.x * 256 + warp % 2 * 128, col = first + chunk * 16, next = min(first + 128, W);
     Part all = {0, H, 0, W};
-    // The block's 64 lines come to L2 while groups are looked up.
+    // Prefetches the CTA's 64 lines to L2 while groups are looked up.
     int line = threadIdx.x / 2, prefetch_row = tile * 128 + q0 + line % 8 + line / 8 * 32;
     int prefetch_col = blockIdx.x * 256 + threadIdx.x % 2 * 128;
     if (line < 32 && prefetch_row < H && prefetch_col < W)
@@ -216,8 +218,7 @@ __device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int
             piece = __ldg(reinterpret_cast<const uint4 *>(from + i * 32 * W));
         words[i][0] = piece.x, words[i][1] = piece.y, words[i][2] = piece.z, words[i][3] = piece.w;
     }
-    // The word after those: the neighbour's, or what comes after the columns, of which half the lanes load one for each
-    // row of the warp.
+    // The word after those: a neighbour's, or the one after the columns, which half the lanes load, one for each row of the warp.
     u32 after = 0;
     int row = top - lane / 8 + lane % 4 + lane / 4 * 32;
     if (cut && lane < 16 && has_row(all, row))
@@ -228,7 +229,7 @@ __device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int
         words[i][4] = chunk == 7 ? far : near;
     }
 
-    // To the tiles of columns `begin` to `end`; the first of these rows is number `tiles`.
+    // Stores the tiles of columns `begin` to `end`; the first of these rows has number `tiles`.
     auto store_tiles = [&](int begin, int end, int tiles) {
         int skipped = (begin - col) & 3, at = col + skipped;
         u8 *to = y + (tiles * 512 + (at - begin) * 128 + q * 16);
@@ -266,7 +267,7 @@ __device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int
 // The tiles of 128 rows.
 __device__ __forceinline__ void rows(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) {
     int tile = blockIdx.y, used = 0, top = 0, across = ceil(W, 4), chunks = W / 16;
-    // Padding before is not counted yet, so these are rows of this block or of one close by.
+    // Prefetches rows of this CTA, or of one close by: the padding of groups before is not known yet.
     if (threadIdx.x == 0 && tile * 128 < H)
         tma_prefetch_l2(x + tile * 128 * W, min(H - tile * 128, 128) * W);
     Part part = {};

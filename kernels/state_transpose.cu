@@ -46,11 +46,13 @@ doc = "a tile is read before all of it is there"
 variants = ["tile"]
 */
 
+// reference: src/kernels/state_transpose.rs
+//
 // x [B·H, K, V], y [B·H, V, K].
 
 #include "lib/common.cuh"
 
-// Element (k, v) of a matrix of x, and its place in y.
+// The place of element (k, v) in a matrix of x, and in y.
 __device__ size_t from(int k, int v, int K, int V) {
     return size_t(k) * V + v;
 }
@@ -62,7 +64,7 @@ __device__ size_t to(int k, int v, int K, int V) {
 #endif
 }
 
-// Whether tiles of so many elements reach to `at` of `all`.
+// Whether `at`, of `all`, is covered by tiles of so many elements.
 __device__ bool inside(int at, int all, int tile) {
 #ifdef MUTANT_LAST_TILE_SKIPPED
     all -= all % tile;
@@ -81,7 +83,7 @@ template <class E> __device__ void simple(const E *x, E *y, int B, int H, int K,
 }
 
 template <class E> __device__ void tile(const E *x, E *y, int K, int V) {
-    // A column more, so that a column of the tile is in 32 banks.
+    // One more column avoids bank conflicts of a column of the tile.
     __shared__ E tile[32][33];
     int across = (V + 31) / 32, down = (K + 31) / 32;
     int v0 = blockIdx.x % across * 32, k0 = blockIdx.x / across % down * 32;
@@ -101,7 +103,7 @@ template <class E> __device__ void tile(const E *x, E *y, int K, int V) {
     }
 }
 
-// Columns of 4 × 4 elements of 4 bytes as rows.
+// Transposes 4 × 4 elements of 4 bytes.
 __device__ void transpose(const u32 (&rows)[4][4], u32 (&cols)[4][4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -111,7 +113,7 @@ __device__ void transpose(const u32 (&rows)[4][4], u32 (&cols)[4][4]) {
     }
 }
 
-// Columns of 8 × 8 elements of 2 bytes as rows.
+// Transposes 8 × 8 elements of 2 bytes.
 __device__ void transpose(const u32 (&rows)[8][4], u32 (&cols)[8][4]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -122,7 +124,7 @@ __device__ void transpose(const u32 (&rows)[8][4], u32 (&cols)[8][4]) {
     }
 }
 
-// Every warp has 128 bytes of y and of x across: y in two halves, so that a thread has two squares of N × N elements.
+// Each warp has 128 bytes of y and of x across. It handles y in two halves, so each thread transposes two blocks of N × N elements.
 template <class E> __device__ void registers(const E *x, E *y, int B, int H, int K, int V) {
     constexpr int N = 16 / sizeof(E), WIDE = 8, DEEP = 4;
     int across = (V + WIDE * N - 1) / (WIDE * N), down = (K + 8 * N - 1) / (8 * N);

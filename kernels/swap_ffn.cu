@@ -265,6 +265,8 @@ doc = "what other thread blocks leave is read before it is there"
 variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 */
 
+// reference: reference/paths/swap_ffn/model.rs
+//
 // x [B·C, D] in f32 from step to step, ram [B·C, 4, D] in bf16, map [B·C] of four lanes of two bits; decisions [E, B·C] are
 // gate · 4 + bank. Weights W1, W3 [F, D] and W2 [D, F] in bf16, or in E4M3 with a scale for each row; the router is folded into
 // five rows of D numbers and as many biases. begin: x comes from x_in; end: it is collapsed to delta [B, D]; RES: the FFN adds.

@@ -34,6 +34,8 @@ doc = "gate taken for up"
 variants = ["fast"]
 */
 
+// reference: reference/ops/experts.rs
+
 #include "swiglu/swiglu.cuh"
 
 template <class T> __device__ void simple(const T *gate_up, T *y, float limit, int rows, int cols) {

@@ -1,4 +1,4 @@
-// What the kernels of one token of linear attention share: inputs and gates; numbers of states; sums over lanes.
+// Inputs, gates, packed states and sums over lanes, which the kernels of delta_decode.cu share.
 #pragma once
 
 #include "lib/reduce.cuh"
@@ -25,7 +25,7 @@ template <class S> struct Step {
 #endif
     }
 
-    // Number of a value head of a token.
+    // The index of a value head of a token.
     __device__ __forceinline__ size_t at(int token, int head) const {
         return (size_t)token * (H * G) + head;
     }
@@ -42,7 +42,7 @@ template <class S> struct Step {
         return state + at(slot, head) * (K * V);
     }
 
-    // What a raw gate is before softplus or sigmoid.
+    // The gate before softplus or sigmoid.
     __device__ __forceinline__ float biased(float raw, float bias) const {
 #ifdef MUTANT_GATE_UNBIASED
         return raw;
@@ -51,7 +51,7 @@ template <class S> struct Step {
 #endif
     }
 
-    // The decay of a biased gate, of which `factor` is exp(a_log).
+    // The decay of a biased gate; `factor` is exp(a_log).
     __device__ __forceinline__ float decay(float x, float factor) const {
         if (bound < 0.0f)
             return expf(bound * sigmoid(factor * x));
@@ -75,7 +75,7 @@ __device__ __forceinline__ float inverse_l2_norm(float squares) {
 #endif
 }
 
-// o of a value channel: `read` is (α S)ᵀq, `overlap` k·q.
+// The output of a value channel: `read` is (α S)ᵀq, `overlap` k·q.
 __device__ __forceinline__ float output(float read, float overlap, float d) {
 #ifdef MUTANT_UPDATE_UNREAD
     return read;
@@ -88,8 +88,8 @@ __device__ __forceinline__ float output(float read, float overlap, float d) {
 
 const int K = 128;
 
-// 16 bytes of a state, to go from the caches first or not. Of many states the reads and writes are faster without, of few,
-// where all of what is read comes from memory, with.
+// 16 bytes of a state, evicted first if STREAMING. With many states, loads and stores are faster without the hint; with few, all of
+// which come from memory, they are faster with it.
 template <bool STREAMING> __device__ __forceinline__ uint4 load_state(const void *from) {
     return STREAMING ? __ldcs((const uint4 *)from) : *(const uint4 *)from;
 }
@@ -101,7 +101,7 @@ template <bool STREAMING> __device__ __forceinline__ void store_state(void *to, 
         *(uint4 *)to = x;
 }
 
-// Four numbers in f32 or eight in bf16 of 16 bytes.
+// Unpacks 16 bytes: four numbers in f32, or eight in bf16.
 __device__ __forceinline__ void unpack(uint4 in, float (&x)[4]) {
     x[0] = __uint_as_float(in.x), x[1] = __uint_as_float(in.y), x[2] = __uint_as_float(in.z), x[3] = __uint_as_float(in.w);
 }
@@ -134,7 +134,7 @@ __device__ __forceinline__ uint4 pack(const float (&x)[8]) {
     return make_uint4(pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]), pack_bf16x2(x[6], x[7]));
 }
 
-// As many bf16 as there are numbers of a state in 16 bytes.
+// As many bf16 as a state has numbers in 16 bytes.
 template <int E> struct PackedBf16;
 template <> struct PackedBf16<4> {
     typedef uint2 Type;
@@ -155,7 +155,7 @@ template <int E> __device__ __forceinline__ void load(const float *from, float (
     }
 }
 
-// The inverse norms of q and k, that of q with the scale, and k·q of both normalised, of `E` channels in each of 128 / E lanes.
+// The inverse norms of q (times the scale) and k, and k·q of both normalised. Each of 128 / E lanes has `E` channels.
 struct Norms {
     float q, k, overlap;
 
@@ -175,7 +175,7 @@ struct Norms {
     }
 };
 
-// Sums of `COUNT` numbers over `LANES` neighbouring lanes: each lane is left with number lane · COUNT / LANES.
+// Reduce-scatter: sums `COUNT` numbers over `LANES` neighbouring lanes; each lane keeps number lane · COUNT / LANES.
 template <int COUNT, int LANES> __device__ __forceinline__ float reduce_scatter(float (&x)[COUNT]) {
     static_assert(COUNT <= LANES, "a lane is left with one number");
     int count = COUNT;

@@ -1,9 +1,10 @@
-// The chunked form of delta_prefill.cu, in two steps: what chunks have of their smem, then the states through the chunks.
+// The first step of the chunked form of delta_prefill.cu: everything that does not depend on the states. The second step, in
+// delta_prefill.cu, takes the states through the chunks.
 //
-// Of a chunk of 64 tokens, G the inclusive sums of its log decays, S the state before it:
+// For a chunk of 64 tokens, with G the inclusive sums of its log decays and S the state before it:
 //     A = β k·k exp(G_i − G_j), i > j        T = (1 + A)⁻¹ β        P = scale q·k exp(G_i − G_j), i ≥ j
 //     N = T (V − exp(G) K S)     O = scale exp(G) Q S + P N     S ← exp(G_64) S + (exp(G_64 − G) K)ᵀ N
-// Exponents are differences and at most 0. Tokens that a chunk lacks have k = q = v = β = g = 0 and so change nothing.
+// Exponents are differences and at most 0. Tokens that a chunk lacks have k = q = v = β = g = 0 and change nothing.
 #pragma once
 
 #include "delta_prefill/inverse.cuh"
@@ -15,7 +16,7 @@ constexpr int C = 64;        // tokens of a chunk
 constexpr int D = 128;       // key and value channels
 constexpr int G_PITCH = 136; // of decays [64, 128]
 
-// First tokens of sequences, [N + 1] in integers of 4 or 8 bytes.
+// The first tokens of sequences, [N + 1], integers of 4 or 8 bytes.
 struct Sequences {
     const void *starts;
     int size, count;
@@ -24,12 +25,12 @@ struct Sequences {
         return size == 8 ? ((const long long *)starts)[n] : ((const int *)starts)[n];
     }
 
-    // Chunks of sequence n; none if there is no such sequence.
+    // The number of chunks of sequence n, 0 if there is no such sequence.
     __device__ __forceinline__ int chunks(int n) const {
         return n < count ? (int)((start(n + 1) - start(n) + C - 1) / C) : 0;
     }
 
-    // Chunks of all sequences before n, by a warp.
+    // A warp counts the chunks of all sequences before n.
     __device__ __forceinline__ int chunks_before(int n) const {
         int sum = 0;
         for (int i = threadIdx.x % 32; i < n; i += 32)
@@ -38,12 +39,12 @@ struct Sequences {
     }
 };
 
-// Where a chunk starts and how many tokens it has, at most 64; none if there is no such chunk.
+// The first token of a chunk and how many it has, at most 64; 0 if there is no such chunk.
 struct Chunk {
     long long first;
     int tokens;
 
-    // By a warp, a lane for each of 32 sequences at a time.
+    // A warp looks for the chunk, in 32 sequences at a time.
     __device__ __forceinline__ Chunk(const Sequences &sequences, int chunk) : first(0), tokens(0) {
         const int lane = threadIdx.x % 32;
         for (int n = lane; n - lane < sequences.count; n += 32) {
@@ -70,7 +71,7 @@ struct Chunk {
         }
     }
 
-    // Tokens whose decays count.
+    // The tokens whose decays count.
     __device__ __forceinline__ int decaying(const Sequences &sequences) const {
 #if defined MUTANT_TAIL_DECAYED || defined MUTANT_SEQUENCE_CROSSED
         return (int)min((long long)C, sequences.start(sequences.count) - first);
@@ -80,7 +81,7 @@ struct Chunk {
     }
 };
 
-// Log decays are summed as exponents of 2; below this one their power is 0 in f32, however much further they go.
+// Log decays are summed to base 2. Below LOG2_ZERO their power is 0 in f32, so they are clamped there.
 constexpr float LOG2_E = 1.44269504f, LOG2_ZERO = -150.0f;
 
 __device__ __forceinline__ float log2_decay(float g) {
@@ -91,10 +92,10 @@ __device__ __forceinline__ u32 load_bf16x2(const unsigned char *tile, int row, i
     return *(const u32 *)(tile + swizzle_128b(row, channel / 8) + channel % 8 * 2);
 }
 
-// ---- First step, for each chunk and head: T, P, and of KDA the decayed keys and queries.
+// ---- first step, for each chunk and head: T, P, and for KDA the decayed keys and queries
 
-// What a chunk of a head leaves. Factors of GDN are of K S, Q S and N in its rows, and the decay of S in all of the last 64;
-// of KDA the decays of S, besides exp(G) k, exp(G) scale q and exp(G_64 − G) k.
+// The output of the first step. For GDN the factors are those of K S, of Q S and of N for each row, and in the last 64 the decay of
+// S. For KDA they are the decays of S, and exp(G) k, exp(G) scale q and exp(G_64 − G) k are stored besides.
 template <bool CHANNELS> struct ChunkOutput {
     unsigned char t[PANEL], p[PANEL];
     float factors[4 * C];
@@ -113,7 +114,7 @@ struct SharedStorage {
     float g[1]; // [C, G_PITCH] where decays are of channels
 };
 
-// Sums of the log decays of a chunk up to each token.
+// The sums of the log decays of a chunk up to each token.
 __device__ __forceinline__ void sum_decays(float *sums, const float *g, size_t stride, int tokens) {
     const int lane = threadIdx.x;
     const auto decay = [&](int i) { return i < tokens ? log2_decay(g[i * stride]) : 0.0f; };
@@ -131,7 +132,7 @@ __device__ __forceinline__ void sum_decays(float *sums, const float *g, size_t s
     sums[2 * lane + 1] = sums[2 * lane] + second;
 }
 
-// The same of each channel, half of them by a thread.
+// The same for each channel; two threads share a channel.
 __device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, size_t stride, int tokens) {
     constexpr int PART = C * D / THREADS;
     const int channel = threadIdx.x % D, first = threadIdx.x / D * PART;
@@ -142,7 +143,7 @@ __device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, 
 #pragma unroll
     for (int i = 1; i < PART; i++)
         part[i] += part[i - 1];
-    // The second half begins where the first ends.
+    // The second half of the tokens begins with the sum of the first.
     const auto store_sums = [&](float before) {
 #pragma unroll
         for (int i = 0; i < PART; i++)
@@ -155,7 +156,7 @@ __device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, 
         store_sums(sums[(first - 1) * G_PITCH + channel]);
 }
 
-// exp(G_to − G_from) of two channels.
+// exp(G_to − G_from) of two neighbouring channels.
 __device__ __forceinline__ float2 decay_of(const float *g, int to, int from, int channel) {
     const float2 a = *(const float2 *)(g + to * G_PITCH + channel), b = *(const float2 *)(g + from * G_PITCH + channel);
     return make_float2(ex2_approx_ftz(a.x - b.x), ex2_approx_ftz(a.y - b.y));
@@ -166,7 +167,8 @@ __device__ __forceinline__ u32 decayed(const unsigned char *tile, int row, int c
     return to_bf16x2(x.x * decay.x, x.y * decay.y);
 }
 
-// Sixteen sums over the lanes of a warp, two lanes being left with each: s[0] of lane l is number l / 2, but for the other lane.
+// Sums sixteen numbers over the lanes of a warp and scatters them: s[0] of lane l becomes the sum of number l / 2 over half of the
+// lanes; the neighbouring lane has the other half.
 template <int STEP> __device__ __forceinline__ void reduce_scatter(float (&s)[16]) {
     const bool upper = threadIdx.x & STEP;
 #pragma unroll
@@ -178,8 +180,8 @@ template <int STEP> __device__ __forceinline__ void reduce_scatter(float (&s)[16
         reduce_scatter<STEP / 2>(s);
 }
 
-// Products of eight tokens with themselves where decays are of channels: every thread has four channels and multiplies the
-// decays of single steps, so that no exponent is positive.
+// The diagonal blocks of A and P if decays belong to channels: products of eight tokens with themselves. Every thread has four
+// channels and multiplies the decays of single steps, so that no exponent is positive.
 __device__ __forceinline__ void diagonal_products(SharedStorage &smem, int block, float scale) {
     const int lane = threadIdx.x % 32;
     float k[8][4], q[8][4], e[8][4];
@@ -229,7 +231,8 @@ __device__ __forceinline__ void diagonal_products(SharedStorage &smem, int block
     }
 }
 
-// A and P of eight tokens, k in the upper eight rows of the left operand and q in the lower; of every other column of eight.
+// A and P of eight tokens, for every other column block of eight. k is in the upper eight rows of operand A of the mma, q in the
+// lower.
 template <bool CHANNELS> __device__ __forceinline__ void chunk_products(SharedStorage &smem, int block, int odd, float scale) {
     const int lane = threadIdx.x % 32, row = lane / 4, pair = lane % 4 * 2;
     const int i = 8 * block + row;
@@ -278,7 +281,7 @@ template <bool CHANNELS> __device__ __forceinline__ void chunk_products(SharedSt
         }
         const int j = 8 * column + pair;
         const float2 norms = *(const float2 *)(smem.key_norm + j), sums = *(const float2 *)(smem.sums + j);
-        // Above the diagonal the exponent is positive, and the result is not used.
+        // Above the diagonal the exponent is positive; the result is not used.
         const float first = norms.x * (CHANNELS ? 1.0f : ex2_approx_ftz(sum - sums.x));
         const float second = norms.y * (CHANNELS ? 1.0f : ex2_approx_ftz(sum - sums.y));
         float2 keys = make_float2(key * first * (c[0][0] + c[1][0]), key * second * (c[0][1] + c[1][1]));
@@ -296,7 +299,7 @@ template <bool CHANNELS> __device__ __forceinline__ void chunk_products(SharedSt
 
 __device__ __forceinline__ void stage_sync() {
 #ifdef MUTANT_BARRIER_MISSING
-    // Half of the warps are late for the next stage; else they would seldom be.
+    // Half of the warps are made late for the next stage; by themselves they seldom are.
     if (threadIdx.x / 32 % 2 == 0)
         __nanosleep(100000);
 #else
@@ -304,7 +307,7 @@ __device__ __forceinline__ void stage_sync() {
 #endif
 }
 
-// By 256 threads for chunk and head blockIdx.x.
+// 256 threads for the chunk and head blockIdx.x.
 template <bool CHANNELS>
 __device__ __forceinline__ void chunk_outputs(const bf16 *q, const bf16 *k, const float *g, const float *beta,
                                               Sequences sequences, ChunkOutput<CHANNELS> *outputs, int H, float scale) {
@@ -315,6 +318,7 @@ __device__ __forceinline__ void chunk_outputs(const bf16 *q, const bf16 *k, cons
     if (chunk.tokens == 0)
         return;
     launch_dependent_grids();
+    // ---- load keys, queries and decays
     ChunkOutput<CHANNELS> &output = outputs[blockIdx.x];
     const size_t first = (size_t)chunk.first * H + head;
     for (int at = thread; at < C * 16; at += THREADS) {
@@ -335,6 +339,7 @@ __device__ __forceinline__ void chunk_outputs(const bf16 *q, const bf16 *k, cons
     cp_async_wait_group<0>();
     stage_sync();
     {
+        // ---- norms of keys and queries
         constexpr int LANES = THREADS / C;
         const int row = thread / LANES;
         float squares[2] = {};
@@ -360,9 +365,10 @@ __device__ __forceinline__ void chunk_outputs(const bf16 *q, const bf16 *k, cons
         smem.query_norm[row] = 1.0f / sqrtf(squares[1] + 1e-6f);
     }
     stage_sync();
-    // Together as many products for each warp.
+    // Each warp has two row blocks, which together cost the same for all warps.
     chunk_products<CHANNELS>(smem, warp % 4, warp / 4, scale);
     chunk_products<CHANNELS>(smem, 7 - warp % 4, warp / 4, scale);
+    // ---- epilogue: factors, or decayed keys and queries
     float *factors = output.factors;
     if constexpr (CHANNELS) {
         if (thread < D)
@@ -399,6 +405,7 @@ __device__ __forceinline__ void chunk_outputs(const bf16 *q, const bf16 *k, cons
     stage_sync();
     for (int at = thread; at < PANEL / 16; at += THREADS)
         ((uint4 *)output.p)[at] = ((const uint4 *)smem.p)[at];
+    // ---- epilogue: T = (1 + A)⁻¹ β
     float *inverse = (float *)smem.k;
     invert(smem.a, inverse);
     for (int at = thread; at < C * 8; at += THREADS) {

@@ -1,11 +1,11 @@
-// The inverse of 1 + a, a [64, 64] strictly lower triangular, in shared memory.
+// The inverse of 1 + a, for a [64, 64] strictly lower triangular, in shared memory.
 #pragma once
 
 #include "lib/mma.cuh"
 
 constexpr int PITCH = 72; // of rows of matrices [64, 64] in f32
 
-// c [16, 16] += left · right, in f32 read as TF32, both with rows of PITCH.
+// c [16, 16] += left · right, f32 read as TF32, both with rows of PITCH.
 __device__ __forceinline__ void mma_blocks(float (&c)[2][4], const float *left, const float *right) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -31,11 +31,11 @@ __device__ __forceinline__ void store_block(float *to, const float (&c)[2][4], f
     }
 }
 
-// x ← (1 + a)⁻¹, both [64, 64] lower triangles of which those of a have no diagonal. By four warps, of those that come.
+// x ← (1 + a)⁻¹, lower triangles [64, 64]; a has no diagonal. Four of the calling warps do the work.
 __device__ __forceinline__ void invert(const float *a, float *x) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto block_at = [](int row, int column) { return row * 16 * PITCH + column * 16; };
-    // Squares of 16 on the diagonal: each column by a thread, downwards.
+    // Diagonal blocks of 16 × 16: forward substitution, one column for each thread.
     if (warp < 4 && lane < 16) {
         float column[16];
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void invert(const float *a, float *x) {
         }
     }
     __syncthreads();
-    // Of (P 0, A Q) the lower left of the inverse is −Q⁻¹ A P⁻¹: first with squares of 16,
+    // The lower left block of the inverse of (P 0, A Q) is −Q⁻¹ A P⁻¹: first with blocks of 16,
     if (warp < 2) {
         const int column = 2 * warp, row = column + 1;
         float sum[2][4] = {}, product[2][4] = {}, *to = x + block_at(row, column);
@@ -64,7 +64,7 @@ __device__ __forceinline__ void invert(const float *a, float *x) {
         store_block(to, product, -1.0f);
     }
     __syncthreads();
-    // then of 32, a square of 16 of them by each warp.
+    // then with blocks of 32, of which each warp has a block of 16.
     const int row = 2 + warp / 2, column = warp % 2;
     float sum[2][4] = {}, product[2][4] = {};
     if (warp < 4) {

@@ -1,24 +1,25 @@
-// A head's whole row at once, in the registers of a block: chunks of T = 32 steps are rows of left sides of products, so that
-// what a product gives, and what is scanned, stays in the lanes that have it. With K_j = Σ c b aʲ and x before a chunk:
+// A CTA for each head, all in registers: chunks of T = 32 steps are rows of the A operand, so that accumulators and scanned states
+// stay in the lanes that have them. With K_j = Σ c b aʲ and x before a chunk:
 //
 //   e = Σ_s a^(T−1−s) u_s    y_t = Σ_{s≤t} K_{t−s} u_s + Σ_n c b a^(t+1) x    x ← a^T x + e
 //
-// Which number of a chunk is which column is free, as long as all agree: of every 32 a lane has two times four neighbours.
+// The order of a chunk's numbers among the columns is free, if all operands agree: of every 32, a lane has two times four
+// neighbours.
 #pragma once
 
 #include "lib/mma.cuh"
 
-// Steps of a chunk, which are as many as states.
+// The steps of a chunk, as many as states.
 constexpr int T = 32;
-// Warps of a block, and left sides of 16 chunks that each of them has at a time.
+// The warps of a CTA, and the A operands of 16 chunks that each warp has at a time.
 constexpr int WARPS = 4, TILES = 2;
 
-// Which of 32 steps or states is number `i` of the eight in a lane of four.
+// The number, of 32 steps or states, of fragment element `i` of eight in a lane of four.
 __device__ __forceinline__ int fragment_column(int lane, int i) {
     return 4 * lane + i % 4 + i / 4 * 16;
 }
 
-// Eight of 32 numbers in shared memory, of a lane of four.
+// Loads a lane's eight of 32 numbers from shared memory.
 __device__ __forceinline__ void load_fragment(const float *from, int lane, float (&x)[8]) {
     const float4 first = *(const float4 *)(from + 4 * lane), second = *(const float4 *)(from + 16 + 4 * lane);
     x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
@@ -30,15 +31,15 @@ __device__ __forceinline__ void store_fragment(float *to, int lane, const float 
     *(float4 *)(to + 16 + 4 * lane) = make_float4(x[4], x[5], x[6], x[7]);
 }
 
-// Numbers of a lane, 16 rows of four times 8 columns: two columns of row lane / 4, then of the row 8 below.
+// A lane's accumulators of 16 rows and four times 8 columns: two columns of row lane / 4, then of the row 8 below.
 typedef float Accumulator[4][4];
 
-// Eight of the numbers of a lane's row of a tile.
+// Element `i` of eight in a row of the lane.
 __device__ __forceinline__ float &row_element(Accumulator &tile, int half, int i) {
     return tile[i / 2][2 * half + i % 2];
 }
 
-// Four neighbours of them.
+// Four neighbouring elements.
 __device__ __forceinline__ float4 row_vec4(Accumulator &tile, int half, int i) {
     return make_float4(row_element(tile, half, i), row_element(tile, half, i + 1), row_element(tile, half, i + 2),
                        row_element(tile, half, i + 3));
@@ -49,13 +50,13 @@ __device__ __forceinline__ void set_row_vec4(Accumulator &tile, int half, int i,
     row_element(tile, half, i + 2) = x.z, row_element(tile, half, i + 3) = x.w;
 }
 
-// A number as two of TF32, of which products read no more bits than those: rounded, and what is left.
+// Splits a number into two TF32 numbers, of which the mma reads no further bits: the rounded one, and the rest.
 __device__ __forceinline__ void split_tf32(float x, u32 &high, u32 &low) {
     high = __float_as_uint(x) + 0x1000 & 0xffffe000;
     low = __float_as_uint(x - __uint_as_float(high));
 }
 
-// 16 × 8 numbers as the left side of a product.
+// An A operand of 16 × 8, as two TF32 parts.
 struct AFragment {
     u32 high[4], low[4];
 
@@ -65,7 +66,7 @@ struct AFragment {
     }
 };
 
-// out[tile] += left[tile] · rights, of its four times 8 columns those from `FIRST` on.
+// out[tile] += a[tile] · b, for the column blocks of eight from `FIRST` on; three products of TF32 for one of f32.
 template <int FIRST>
 __device__ __forceinline__ void mma_tiles(Accumulator (&out)[TILES], const AFragment (&a_fragments)[TILES],
                                           const uint4 (*b_fragments)[32]) {
@@ -92,23 +93,23 @@ __device__ __forceinline__ void mma_tiles(Accumulator (&out)[TILES], const AFrag
     }
 }
 
-// What a head's products and scans take, in shared memory.
+// Operands and decays of a head, in shared memory.
 struct SharedStorage {
-    // Right sides of the products for ends, for outputs within a chunk, and for outputs of what was before.
+    // B operands of the products for final states, for outputs within a chunk, and for outputs of the state before it.
     uint4 b_fragments[3][4][4][32];
-    // aʲ and c b a^(j+1) of every state; rows as long as banks want them.
+    // aʲ and c b a^(j+1) of every state; the pitches avoid bank conflicts.
     __align__(16) float powers[T][36];
     __align__(16) float outputs[T][34];
     __align__(16) float kernel[T];
-    // a^T, and what decays over as many times the chunks of a lane, 0 to 8.
+    // a^T, and the decays over 0 to 8 times the chunks of a lane.
     __align__(16) float chunk[T];
     __align__(16) float lanes[9][T];
     __align__(16) float totals[2][WARPS][T];
     __align__(16) float carry[2][T];
 
-    // By all threads. `a` and `w`, which is c b, are of state `lane`.
+    // All threads call it. `a` and `w`, which is c b, are those of state `lane`.
     __device__ __forceinline__ void make(float a, float w) {
-        // Powers are products of these: a to the power of 1, 2, 4 and on; that over the chunks of a lane is number `PASSED`.
+        // Powers are products of these: a to the power of 1, 2, 4 and on; number `PASSED` is the power over the chunks of a lane.
         constexpr int LANE_CHUNKS = T / WARPS, PASSED = 7;
         static_assert(1 << PASSED == 2 * TILES * T, "a lane has as many chunks");
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = lane % 4;
@@ -175,7 +176,7 @@ struct SharedStorage {
     }
 };
 
-// A lane of four has chunks 2 · TILES · (lane / 4) and on of its warp's.
+// A lane has the chunks of its warp from 2 · TILES · (lane / 4) on.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
     diagonal_ssm_rows(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
     constexpr int N = T, LANE_CHUNKS = 2 * TILES, PIECE_CHUNKS = WARPS * 16 * TILES;
@@ -202,6 +203,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
     smem.make(decay, weight(b_n, c_n));
 
     for (int piece = 0; piece * PIECE_CHUNKS < chunks; piece++) {
+        // ---- products of the inputs: final states from 0, and outputs within chunks
         Accumulator state[TILES] = {}, out[TILES] = {};
         AFragment a_fragments[TILES];
 #pragma unroll
@@ -210,14 +212,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
             for (int i = 0; i < TILES; i++)
                 a_fragments[i].split(in[i][k]);
             mma_tiles<0>(state, a_fragments, smem.b_fragments[0][k]);
-            // What comes in the second half of a chunk is in no output of the first.
+            // Inputs of the second half of a chunk are in no output of the first half.
             if (k < 2)
                 mma_tiles<0>(out, a_fragments, smem.b_fragments[1][k]);
             else
                 mma_tiles<2>(out, a_fragments, smem.b_fragments[1][k]);
         }
         fetch(piece + 1);
-        // From ends of chunks to where they start: in a lane, over the lanes of a warp, over warps.
+        // ---- scan: from final states of chunks to their initial ones, in a lane, over the lanes of a warp, over warps
         float x[8] = {}, by[8], last[8];
         load_fragment(smem.chunk, col, by);
 #pragma unroll
@@ -279,6 +281,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
                 x[n] = fmaf(by[n], x[n], end);
             }
         }
+        // ---- products of the initial states
         if (warp == WARPS - 1 && row == 7)
             store_fragment(smem.carry[(piece + 1) % 2], col, x);
 #pragma unroll
@@ -288,6 +291,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
                 a_fragments[i].split(state[i][k]);
             mma_tiles<0>(out, a_fragments, smem.b_fragments[2][k]);
         }
+        // ---- epilogue: outputs to memory
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
 #pragma unroll

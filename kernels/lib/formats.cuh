@@ -6,7 +6,7 @@
 #define INFINITY_BITS 0x7f800000u
 #define NAN_BITS 0x7fc00000u
 
-// ---- Elements. Each casts one number (`encode`), eight at a time (`encode8`), and back.
+// ---- elements: each casts one number (`encode`), eight at a time (`encode8`), and back
 
 struct E4m3 {
     typedef uint2 Codes; // of eight elements
@@ -28,7 +28,7 @@ struct E4m3 {
         return make_uint2(encode2(x[0], x[1]) | encode2(x[2], x[3]) << 16, encode2(x[4], x[5]) | encode2(x[6], x[7]) << 16);
     }
 
-    // Of products with a factor.
+    // Encodes products with a factor.
     static __device__ __forceinline__ uint2 encode8(const float (&x)[8], float factor) {
         float y[8];
 #pragma unroll
@@ -67,9 +67,9 @@ struct E2m1 {
     static constexpr int bits = 4;
     static constexpr float max = 6.0f, inverse = 1.0f / 6.0f;
 
-    // 2^23 − 4 plus the code of a magnitude, as bits: codes are 2x, x + 2, x/2 + 4 and 7, in turn, and even codes are even
-    // integers. The sum 2^23 − 2 + x is rounded to halves until it is 2^23, and to integers from there on: the first two.
-    // The third is rounded by another sum, and the less of both is the code. `fminf` makes the largest of NaN.
+    // 2^23 − 4 plus the code of a magnitude, as bits: the codes are 2x, x + 2, x/2 + 4 and 7, in turn, and even codes are even
+    // integers. The sum 2^23 − 2 + x is rounded to halves until it is 2^23, and to integers from there on: the first two. Another sum
+    // rounds the third, and the lesser of both is the code. `fminf` turns NaN into the largest.
     static constexpr u32 ZERO = 0x4afffffc;
 
     static __device__ __forceinline__ u32 magnitude(float x) {
@@ -80,7 +80,7 @@ struct E2m1 {
         return min(__float_as_uint(__fadd_rn(size, integers - 2.0f)), __float_as_uint(__fmaf_rn(size, 0.5f, integers)));
     }
 
-    // Of NaN the sign is dropped, as the machine's own cast would; arithmetic gives it none.
+    // NaN loses its sign, as in the machine's own cast; arithmetic gives it none.
     static __device__ __forceinline__ u32 encode(float x) {
         const u32 sign = __float_as_uint(x) >> 31 & (x == x);
         return (magnitude(x) - ZERO) | sign << 3;
@@ -104,7 +104,7 @@ struct E2m1 {
         return with_signs(codes - ZERO * 0x11111111, x);
     }
 
-    // Of products with an ordinary factor. The second sum is one that the machine keeps below 1, where the last bit is 2^-24,
+    // Encodes products with an ordinary factor. The second sum is one that the machine keeps below 1, where the last bit is 2^-24,
     // instead of a limit of 6. Its tie at 5 goes down, as it must, because the coefficient is just below 2^-25.
     static __device__ __forceinline__ u32 encode8(const float (&x)[8], float factor) {
         const u32 zero = 0x3f7ffff9;
@@ -122,7 +122,7 @@ struct E2m1 {
         return with_signs(codes - zero * 0x11111111, x);
     }
 
-    // Codes of magnitudes and the signs of numbers, each of which fills a byte first.
+    // Adds the signs of numbers to the codes of their magnitudes; a sign fills a byte first.
     static __device__ __forceinline__ u32 with_signs(u32 codes, const float (&x)[8]) {
         const u32 even = __byte_perm(signs_of(x[0], x[2]), signs_of(x[4], x[6]), 0x5410);
         const u32 odd = __byte_perm(signs_of(x[1], x[3]), signs_of(x[5], x[7]), 0x5410);
@@ -141,7 +141,7 @@ struct E2m1 {
         return out;
     }
 
-    // By how much the first and the second code of a byte are shifted.
+    // The shift of the first and the second code of a byte.
     static __device__ __forceinline__ int shift(int index) {
 #ifdef MUTANT_NIBBLE_ORDER
         index ^= 1;
@@ -161,9 +161,11 @@ struct E2m1 {
     }
 };
 
-// ---- Scale rules. From the bits of a block's largest magnitude `scale` gives what is stored, and `factor` what the
-// elements are multiplied by under it; `decode` gives what codes are multiplied by. `Level` is what stands above the block
-// scales, made of one f32 in memory.
+// ---- scale rules
+//
+// From the bits of a block's largest magnitude, `scale` gives the stored scale, and `factor` the number by which the elements are
+// multiplied; `decode` gives the number by which codes are multiplied. `Level` stands above the block scales, and is made of one
+// f32 in memory.
 
 struct NoLevel {
     NoLevel() = default;
@@ -263,7 +265,7 @@ struct Te {
     }
 };
 
-// ---- Block formats
+// ---- block formats
 
 template <class E, class R, int W> struct Format {
     typedef E Element;
@@ -275,8 +277,8 @@ template <class E, class R, int W> struct Format {
     static constexpr int lanes = W / 8; // threads that hold a block, eight elements each
 };
 
-// One block by one thread, element by element: the numbers value(first) … value(end − 1) of a row to its bytes. A block
-// that is cut short is as if filled up with zeros.
+// One thread quantizes one block, element by element: the numbers value(first) … value(end − 1) of a row to its bytes. A block that
+// is cut short counts as if filled up with zeros.
 template <class F, class Value>
 __device__ void quantize_block(int first, int end, u8 *row, typename F::Stored &scale, typename F::Level level, Value value) {
     typedef typename F::Element Element;
@@ -299,15 +301,14 @@ __device__ void quantize_block(int first, int end, u8 *row, typename F::Stored &
     }
 }
 
-// `N` blocks, of each of which neighbouring lanes hold an eight: N·lanes eights of a group of lanes. Instead of every lane
-// working out all N scales, each takes its share: halves of the largest magnitudes are exchanged until there is one left,
-// and factors are handed back the same way.
+// `N` blocks, each held by neighbouring lanes with a vec8 each. Instead of every lane working out all N scales, each takes its
+// share: lanes exchange halves of the largest magnitudes until one is left, and hand the factors back the same way.
 template <class F, int N> struct Shared {
     static constexpr int exchanges = N == 1 || F::lanes == 1 ? 0 : N == 2 || F::lanes == 2 ? 1 : 2;
     static constexpr int own = N >> exchanges; // blocks whose scales a lane works out
     static_assert(N <= 4, "at most two exchanges");
 
-    // The index of the first of them, and whether it is this lane that stores them.
+    // The index of the first of them, and whether this lane stores them.
     static __device__ __forceinline__ int first() {
         const int lane = threadIdx.x;
         return exchanges == 0 ? 0 : exchanges == 1 ? lane % 2 * (N / 2) : lane % 2 * (N / 2) + lane / 2 % 2 * (N / 4);
@@ -317,7 +318,7 @@ template <class F, int N> struct Shared {
         return threadIdx.x % F::lanes >> exchanges == 0;
     }
 
-    // The scales of the lane's blocks and their factors, the first of as many, from the largest magnitudes of its own eights.
+    // The scales of the lane's blocks and their factors, from the largest magnitudes of its own vectors.
     static __device__ __forceinline__ void work_out(u32 (&amax)[N], typename F::Level level, typename F::Stored (&scale)[own],
                                                     float (&factor)[N]) {
 #pragma unroll
@@ -354,8 +355,8 @@ template <class F, int N> struct Shared {
     }
 };
 
-// Whether all factors of a warp are ordinary: numbers above 2^-127, which is what a block with a NaN or an infinity has if not
-// NaN itself. The first n of each lane.
+// Whether the first n factors of all lanes of a warp are ordinary, which means above 2^-127: the factor of a block with a NaN or an
+// infinity is not.
 template <int N> __device__ __forceinline__ bool ordinary(const float (&factor)[N], int n) {
     bool all = true;
 #pragma unroll
@@ -364,14 +365,14 @@ template <int N> __device__ __forceinline__ bool ordinary(const float (&factor)[
     return __all_sync(0xffffffff, all);
 }
 
-// Factors as they are.
+// Leaves factors as they are.
 struct Unchanged {
     template <int N> __device__ __forceinline__ bool operator()(float (&factor)[N], int n) const {
         return ordinary(factor, n);
     }
 };
 
-// Codes of a thread's eights; where factors are ordinary a faster way.
+// Stores the codes of a thread's vectors, in a faster way if factors are ordinary.
 template <class F, bool ORDINARY, int N, class Get, class InBounds>
 __device__ __forceinline__ void store_codes(Get get, const float (&factor)[N], typename F::Codes *data, int at,
                                             InBounds in_bounds) {
@@ -389,10 +390,10 @@ __device__ __forceinline__ void store_codes(Get get, const float (&factor)[N], t
     }
 }
 
-// N eights of a thread, 32 apart, so that a warp has 32·N in one piece: codes and scales stored from `at` on, of
-// those that there are. Of each the largest magnitude is known, and get(i, x) gives its elements. adjust(factor, n) may change
-// the first n factors, and says to the whole warp whether they are ordinary. All lanes of a warp take part; of those that hold a
-// block there are all or none.
+// Quantizes N vectors of a thread, 32 apart, so that a warp has 32·N in one piece, and stores the codes and scales of those that
+// are in bounds from `at` on. `amax` has their largest magnitudes, and get(i, x) gives their elements. adjust(factor, n) may change
+// the first n factors, and tells the whole warp whether they are ordinary. All lanes of a warp take part; lanes that share a block
+// are all in bounds, or none is.
 template <class F, int N, class Get, class InBounds, class Adjust = Unchanged>
 __device__ __forceinline__ void quantize_vec8(u32 (&amax)[N], Get get, typename F::Level level, typename F::Codes *data,
                                               typename F::Stored *scales, int at, InBounds in_bounds, Adjust adjust = Adjust()) {

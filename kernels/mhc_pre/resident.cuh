@@ -1,5 +1,5 @@
-// The mHC pre-block of many tokens by thread blocks that stay: the projection is in their registers, tokens are in their
-// shared memory until they are mixed, and so everything is read once.
+// The persistent mHC pre-block for many tokens. The projection stays in registers, and tokens stay in shared memory until they are
+// mixed, so everything is read once. Warps are specialised: a producer, mma warps, and warps that reduce, exchange and mix.
 #pragma once
 
 #include "mhc_pre/weights.cuh"
@@ -7,29 +7,29 @@
 #include "lib/tma.cuh"
 #include "lib/vec.cuh"
 
-// GROUP blocks share STEP tokens at a time: each has OWN channels of all streams. Of a token a block sends RECORD sums over
-// its channels: MUS products, and X_j·X_k, from which come the norms of v and of what is mixed.
+// GROUP_CTAS CTAs share STEP tokens at a time; each has CTA_CHANNELS channels of all streams. For each token a CTA publishes RECORD
+// sums over its channels: MUS products, and X_j·X_k, from which the norms of v and of the mixed vector follow.
 constexpr int GROUP_CTAS = 32, GROUPS = 4, STEP = 16, CTA_CHANNELS = DIM / GROUP_CTAS, RECORD = MUS + STREAMS * STREAMS;
-// Channels of a token lie ROW bytes apart, and streams STREAM, so that no eight that `ldmatrix` reads meet in a bank.
+// Tokens lie ROW bytes apart, and streams STREAM, so that the eight rows of an `ldmatrix` have no bank conflicts.
 constexpr int ROW = CTA_CHANNELS * 2 + 16, STREAM = STEP * ROW + 32, STAGE = STREAMS * STREAM, STAGES = 7;
-// Warps by what they do.
+// The roles of warps.
 constexpr int MMA_WARPS = CTA_CHANNELS / 32, FIRST_MIX_WARP = 8, REDUCE_WARP = 12, COLLECT_WARP = 13, PRODUCER_WARP = 14,
               RECEIVE_WARP = 15;
 
-// Parts of the projection in bf16, exact together. Tokens are called to the second-level cache, by lines, AHEAD steps before
-// they are copied.
+// The projection is split into PARTS bf16 parts whose sum is exact. Tokens are prefetched to L2, by lines, PREFETCH_STEPS steps
+// before they are copied.
 constexpr int PARTS = 3, PREFETCH_STEPS = 2, LINE = 128;
 
-// Sums of KEPT steps of a group have room. A block mixes a step after its sums have been read, and multiplies the
+// The exchange holds the sums of EXCHANGE_STEPS steps. A CTA mixes a step only after its sums have been read, and multiplies the
 // STAGES-th step after it later still.
 constexpr int EXCHANGE_STEPS = 8;
 static_assert(EXCHANGE_STEPS >= STAGES, "sums are overwritten before they are read");
 
-// What blocks of a group send each other, zeros at first. Each number shows by itself whether it is there, so that nobody
-// waits for a fence.
+// The exchange between the CTAs of a group, zeros at first. Each number shows by itself whether it is there, so that nobody waits
+// for a fence.
 struct Exchange {
-    float4 *weights; // of streams of a token, the norm in them: none is zero once it is there
-    u32 *sums;       // the lowest bit, an ulp of each, is that of `tag_of` once they are there
+    float4 *weights; // of the streams of a token, times the norm; none is zero once it is there
+    u32 *sums;       // the lowest bit of each is `tag_of` once it is there
 
     __device__ __forceinline__ u32 *sums_of(int it, int group, int token) const {
         return sums + (size_t)((it % EXCHANGE_STEPS * GROUPS + group) * STEP + token) * GROUP_CTAS * RECORD;
@@ -40,7 +40,7 @@ __device__ __forceinline__ u32 tag_of(int it) {
     return ~(it / EXCHANGE_STEPS) & 1;
 }
 
-// Takes from two numbers as much as bf16 holds of them. Three times that is all there is.
+// Splits the bf16 part off two numbers and keeps the rest. After three parts nothing is left.
 __device__ __forceinline__ u32 split_off_bf16(float2 &rest) {
     const u32 part = to_bf16x2(rest.x, rest.y);
     rest.x -= __uint_as_float(part << 16), rest.y -= __uint_as_float(part & 0xffff0000);
@@ -51,7 +51,7 @@ struct Barriers {
     u64 full[STAGES], empty[STAGES], ready[STAGES], summed, read;
 };
 
-// A warp multiplies 32 channels of all streams.
+// An mma warp multiplies 32 channels of all streams.
 __device__ __forceinline__ void mma_warps(const float *fn, u32 stages, float *partials, Barriers &barriers, int rank, int steps) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 b[2 * STREAMS][PARTS][6];
@@ -102,12 +102,12 @@ __device__ __forceinline__ void mma_warps(const float *fn, u32 stages, float *pa
     }
 }
 
-// A warp multiplies streams by each other: of four tokens at a time the first two by themselves, and the others.
+// The gram warp multiplies streams by each other: of four tokens at a time, the first two by themselves, and the other two.
 __device__ __forceinline__ void gram_warp(u32 stages, float *partials, Barriers &barriers, int steps) {
     const int lane = threadIdx.x % 32;
     const u32 from = stages + lane % 4 * STREAM + lane / 4 % 4 * ROW + lane / 16 * 16;
     float *to = partials + MMA_WARPS * STEP * MUS + lane / 16 * 16 + lane / 4 % 4 * 4 + lane % 2 * 2;
-    // Elsewhere are products of one token by another.
+    // The other accumulators are products of different tokens.
     const bool same_token = lane / 16 == lane % 4 / 2;
     int slot = 0, parity = 0;
 #pragma unroll 1
@@ -148,7 +148,7 @@ __device__ __forceinline__ void gram_warp(u32 stages, float *partials, Barriers 
     }
 }
 
-// A warp adds up what the warps that multiply have, and sends it.
+// The collect warp adds the sums of the mma warps, and publishes them.
 __device__ __forceinline__ void collect_warp(const float4 *partials, Exchange exchange, Barriers &barriers, int rank, int group,
                                              int steps) {
     const int lane = threadIdx.x % 32;
@@ -188,8 +188,8 @@ __device__ __forceinline__ void collect_warp(const float4 *partials, Exchange ex
     }
 }
 
-// A warp adds up all sums of one token in every second step, and sends what it is mixed by. What it is mixed back by is made
-// of many tokens at a time, one for each lane.
+// The reduce warp adds all sums of one token in every second step, and publishes the token's mixing weights. `post` and `comb` are
+// made for many tokens at a time, one for each lane.
 __device__ __forceinline__ void reduce_warp(Exchange exchange, float (*queue)[MUS + 1], Parameters parameters, float *post,
                                             float *comb, int rank, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32;
@@ -228,7 +228,7 @@ __device__ __forceinline__ void reduce_warp(Exchange exchange, float (*queue)[MU
         rest[0] += __shfl_xor_sync(~0u, rest[0], 8);
         rest[0] += __shfl_xor_sync(~0u, rest[0], 16);
 
-        // Lanes 0 … 23 have the products for weights, lanes 24 … 31 X_0·X_k and X_1·X_k, lanes 0 … 7 X_2·X_k and X_3·X_k too.
+        // Lanes 0 … 23 have the products for the weights, lanes 24 … 31 X_0·X_k and X_1·X_k, lanes 0 … 7 also X_2·X_k and X_3·X_k.
         const float squares_of_v = (__shfl_sync(~0u, each[0], MUS) + __shfl_sync(~0u, each[0], MUS + 5)) +
                                    (__shfl_sync(~0u, rest[0], 2) + __shfl_sync(~0u, rest[0], 7));
         const float mu = each[0] * rsqrtf(squares_of_v / K + parameters.norm_eps);
@@ -265,7 +265,7 @@ __device__ __forceinline__ void reduce_warp(Exchange exchange, float (*queue)[MU
     }
 }
 
-// A warp waits for what tokens are mixed by.
+// The receive warp waits for the mixing weights of tokens.
 __device__ __forceinline__ void receive_warp(Exchange exchange, float4 *weights, Barriers &barriers, int group, int steps,
                                              int tokens) {
     const int lane = threadIdx.x % 32;
@@ -293,7 +293,7 @@ __device__ __forceinline__ void receive_warp(Exchange exchange, float4 *weights,
     }
 }
 
-// A warp copies the block's channels to shared memory as soon as there is room.
+// The producer warp copies the CTA's channels to shared memory as soon as a stage is empty.
 __device__ __forceinline__ void producer_warp(const bf16 *x, u32 stages, Barriers &barriers, int rank, int group, int steps,
                                               int tokens) {
     const u64 policy = evict_first_policy();
@@ -316,7 +316,7 @@ __device__ __forceinline__ void producer_warp(const bf16 *x, u32 stages, Barrier
             }
         }
         __syncwarp();
-        // Half a token of a later step, all of which the group's blocks call so.
+        // Prefetches half a token of a later step; the CTAs of the group together prefetch the whole step.
         if (const int token = first + PREFETCH_STEPS * GROUPS * STEP + rank / 2; token < tokens) {
             const u8 *from = (const u8 *)(x + (size_t)token * K + rank % 2 * (K / 2)) + lane * LINE;
 #pragma unroll
@@ -328,11 +328,11 @@ __device__ __forceinline__ void producer_warp(const bf16 *x, u32 stages, Barrier
     }
 }
 
-// Four warps mix four tokens each, two at a time, half a warp one of them, and give back the room.
+// Four warps mix four tokens each, two at a time with half a warp each, and release the stage.
 __device__ __forceinline__ void mix_warps(const u8 *stages, const float4 *weights, const float *weight, bf16 *y,
                                           Barriers &barriers, int rank, int group, int steps, int tokens) {
     const int lane = threadIdx.x % 32, index = lane % 16, first = (threadIdx.x / 32 - FIRST_MIX_WARP) * 4 + lane / 16;
-    constexpr int HALF = CTA_CHANNELS / 16; // eights of a lane lie so far apart
+    constexpr int HALF = CTA_CHANNELS / 16; // distance of the vec8 of a lane
     const bool active = index < HALF;
     float w[2][8] = {};
     if (active) {

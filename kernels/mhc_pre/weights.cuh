@@ -1,10 +1,10 @@
-// What the variants of the mHC pre-block share.
+// The weights of the mHC pre-block, from the products of the projection; all variants share them.
 #pragma once
 
 #include "lib/ptx.cuh"
 
-// A token has STREAMS vectors of D channels; v is all of them one after the other. Of MUS = 24 products fn·v the first 4 are
-// for pre, the next 4 for post, the rest for comb, row by row.
+// A token has STREAMS vectors of D channels; v is their concatenation. Of the MUS = 24 products fn·v, the first 4 are for pre, the
+// next 4 for post, the rest for comb, row by row.
 constexpr int STREAMS = 4, MUS = 24, ITERATIONS = 20, DIM = 7168, K = STREAMS * DIM;
 
 struct Parameters {
@@ -20,9 +20,9 @@ __device__ __forceinline__ float sigmoid(float x) {
     return rcp_approx(1 + expf(-x));
 }
 
-// Row softmax, + ε, then ITERATIONS column normalisations with row normalisations between, each dividing by sum + ε. The
-// matrix is kept as first / (row · column): a line's next divisor is the sum of what the others leave of it, and ε times
-// its last one.
+// Row softmax, + ε, then ITERATIONS column normalisations with row normalisations between, each of which divides by sum + ε. The
+// matrix is kept as first / (row · column): the next divisor of a line is the sum of what the other divisors leave of it, plus ε
+// times its last one.
 __device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
     float row[4], column[4], by_row[4], by_column[4];
 #pragma unroll
@@ -65,7 +65,7 @@ __device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
         c[i] *= by_row[i / 4] * by_column[i % 4];
 }
 
-// What the block's output is mixed back by; mu(i) is already multiplied by the inverse rms of v.
+// The weights that mix the block's output back; mu(i) already includes the inverse rms of v.
 template <class Mu> __device__ __forceinline__ void make_post(Mu mu, Parameters parameters, float *post) {
     float weight[STREAMS];
 #pragma unroll

@@ -1,19 +1,19 @@
-// KV-cache records: codes of eight numbers at a time.
+// Codes of KV-cache records, eight numbers at a time.
 #pragma once
 #include "record/layout.cuh"
 
-// Whether elements are multiplied by a power of two: exact in bf16, but for what becomes zero anyway.
+// Whether elements are multiplied by a power of two: that is exact in bf16, except for numbers that become zero anyway.
 template <class Rule> constexpr bool SHIFTS = !DIVIDES<Rule>;
 template <> constexpr bool SHIFTS<Flashinfer> = false;
 
-// Four pairs of bf16 as numbers.
+// Unpacks four pairs of bf16.
 __device__ __forceinline__ void unpack(const u32 (&pairs)[4], float (&x)[8]) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
         x[2 * i] = __uint_as_float(pairs[i] << 16), x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000);
 }
 
-// E2M1 in pairs of bf16 or f16.
+// Encodes E2M1 in pairs of bf16 or f16.
 template <bool BF16> struct Pairs {
     static __device__ __forceinline__ u32 fma(u32 x, u32 y, u32 z) {
         u32 out;
@@ -24,7 +24,7 @@ template <bool BF16> struct Pairs {
         return out;
     }
 
-    // The smaller of two magnitudes and 6, which is that of NaN.
+    // The smaller of a magnitude and 6, for two numbers; NaN becomes 6.
     static __device__ __forceinline__ u32 clamped(u32 x) {
         u32 out;
         if (BF16)
@@ -66,8 +66,8 @@ template <class R> __device__ __forceinline__ typename R::Element::Codes codes_o
         for (int i = 0; i < 8; i++)
             x[i] *= by;
     } else if constexpr (Element::bits == 4) {
-        // A number of 8 bits over one of 4 is a tie of E2M1, or further from one than 2^-9 of it: f16 tells them apart whatever
-        // the last bits of the quotient.
+        // A number of 8 bits divided by one of 4 is a tie of E2M1, or at least 2^-9 of itself away from one: f16 tells them apart, whatever
+        // the last bits of the quotient are.
         const float inverse = rcp_approx(by);
         unpack(halves, x);
         for (int i = 0; i < 8; i++)
@@ -76,8 +76,8 @@ template <class R> __device__ __forceinline__ typename R::Element::Codes codes_o
             asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pairs[i]) : "f"(x[2 * i + 1]), "f"(x[2 * i]));
         return Pairs<false>::encode8(pairs);
     } else {
-        // One step from the product with the reciprocal is the quotient to the last bit, for numbers of 8 bits and divisors
-        // amax/448, if nothing on the way is subnormal. Written so, it keeps the sign of a zero.
+        // One Newton step from the product with the reciprocal gives the correctly rounded quotient, for numbers of 8 bits and divisors
+        // amax/448, if nothing on the way is subnormal. This form keeps the sign of a zero.
         static_assert(!CLEARS_ZERO<Rule>);
         const bool small = by < 0x1p-60f;
         const float factor = small ? by * 0x1p64f : by, inverse = __frcp_rn(factor);
@@ -92,7 +92,7 @@ template <class R> __device__ __forceinline__ typename R::Element::Codes codes_o
     return Element::encode8(x);
 }
 
-// Of each half of two pairs the larger magnitude, with some sign; NaN is larger than any.
+// The larger magnitude for each half of two pairs, with some sign; NaN is larger than any number.
 __device__ __forceinline__ u32 max_magnitude_bf16x2(u32 x, u32 y) {
     u32 out;
     asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(x), "r"(y));

@@ -1,8 +1,8 @@
-// KV-cache records: where the bytes of a token lie in its page, and what they mean.
+// The layout of KV-cache records: where the bytes of a token lie in its page, and what they mean.
 //
-// A page of 64 tokens holds their rows one after the other, then, of some records, as many tails. The first CODED channels
-// are codes in blocks that share a scale, the others bf16, from BF16 of the row on. The scales begin at SCALES of the tail,
-// or of the row where there is no tail; ZEROS bytes from ZERO on, in the same place, are zero.
+// A page of 64 tokens holds their rows one after the other, then, in some formats, as many tails. The first CODED channels are
+// codes in blocks that share a scale; the others are bf16, from BF16 of the row on. The scales begin at SCALES of the tail, or of
+// the row if there is no tail. ZEROS bytes from ZERO on, in the same place, are zero.
 #pragma once
 #include "lib/formats.cuh"
 
@@ -10,7 +10,7 @@ constexpr int PAGE = 64;
 
 typedef PowerUp<0x3d600000> FlashmlaV41; // 448·2^-13
 
-// E8M0: the power nearest to amax·fl32(1/max) in the logarithm; 0x3504f3 are the fraction bits of √2, rounded down.
+// E8M0: the power of two nearest to amax·fl32(1/max) in the logarithm; 0x3504f3 are the fraction bits of √2, rounded down.
 struct Nearest : PowerUp<0> {
     template <class Element> static __device__ __forceinline__ u8 scale(u32 amax, Level) {
         const u32 bits = __float_as_uint(__uint_as_float(amax) * Element::inverse), fraction = bits & 0x7fffff;
@@ -79,7 +79,7 @@ struct ActQuantF32 : VllmMla {
     }
 };
 
-// Whether elements are divided; and whether their −0 becomes +0 before the cast, which may make another of a small number.
+// Whether elements are divided; and whether −0 becomes +0 before the cast, which may make a −0 of a small number again.
 template <class Rule> constexpr bool DIVIDES = false;
 template <> constexpr bool DIVIDES<V41> = true;
 template <> constexpr bool DIVIDES<VllmMla> = true;
@@ -122,7 +122,7 @@ struct index_mxfp4 : Record<E2m1, Fp4ActQuant, 32> {
 
 template <class R> constexpr int page_bytes = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
 
-// The two places of a token's bytes.
+// The two places where the bytes of a token lie.
 template <class Byte> struct Token {
     Byte *row, *tail;
 };
@@ -138,7 +138,7 @@ __device__ __forceinline__ long long slot_of(const void *slots, int slot_bytes, 
     return slot_bytes == 8 ? ((const long long *)slots)[token] : ((const int *)slots)[token];
 }
 
-// A slot in 32 bits: no memory holds more records than these tell apart.
+// A slot in 32 bits, which suffice for all records that fit in memory.
 constexpr u32 NO_SLOT = ~0u;
 
 __device__ __forceinline__ u32 narrow_slot(long long slot) {

@@ -11,7 +11,7 @@ __device__ __forceinline__ float inverse_rms(float sum, int cols, float eps) {
     return rsqrtf(sum * rcp_approx_ftz((float)cols) + eps);
 }
 
-// (mean(x²) + ε)^−½ of a row by one warp.
+// A warp computes (mean(x²) + ε)^−½ of a row.
 template <class T> __device__ float inverse_rms_of(const T *row, int cols, float eps) {
     float sum = 0.0f;
     for (int i = threadIdx.x % 32; i < cols; i += 32) {
@@ -28,9 +28,9 @@ __device__ __forceinline__ void load_weights(const float *weight, int at, float 
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
 }
 
-// A row by a thread block of at most WARPS warps, `V` eights a thread. Calls emit(state, row, product, inverse, there) with
-// all threads: y of an eight is product · inverse, zeros where there is none. `prepare` makes the state, by the first warp
-// for all, once the row is on its way.
+// A CTA of at most WARPS warps norms a row, `V` vectors for each thread. All threads call emit(state, row, product, inverse,
+// in_bounds): y of a vector is product · inverse; vectors out of bounds are zeros. The first warp makes the state for all with
+// `prepare`, once the row is on its way.
 template <int V, int WARPS, class T, class Prepare, class Emit, class... Hint>
 __device__ __forceinline__ void norm_row(const T *x, const float *weight, float eps, int cols, Prepare prepare, Emit emit,
                                          Hint... hint) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void norm_row(const T *x, const float *weight, float 
         else
             in[v].zero();
     }
-    // The products x·w and, in two chains of which neither waits for the other, the sum of squares.
+    // The products x·w, and the sum of squares in two independent chains.
     float product[V][8], sum[2] = {};
 #pragma unroll
     for (int v = 0; v < V; v++) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void norm_row(const T *x, const float *weight, float 
     const int row = blockIdx.x;
 #endif
     const float inverse = inverse_rms(block_sum<WARPS>(sum[0] + sum[1], partials), cols, eps);
-    // With no bounds where a row has exactly as many eights.
+    // No bounds checks are needed if the row has exactly as many vectors.
     if (cols == V * 8 * (int)blockDim.x)
         emit(State(state), row, product, inverse, NoBounds());
     else

@@ -1,12 +1,12 @@
-// The end of a token in swap_ffn.cu: cores pooled, reduced and decoded.
+// The end of a token in swap_ffn.cu: the collapse pools, reduces and decodes the cores.
 #pragma once
 
 #include "swap_ffn/rows.cuh"
 #include "lib/vec.cuh"
 
-// ---- Collapse, of B tokens: pooled [B, COLLAPSE, D] over the cores, reduced to [B, REDUCED], and decoded.
+// ---- B tokens: pooled [B, COLLAPSE, D] over the cores, reduced to [B, REDUCED], decoded to [B, D]
 
-// Eight columns of a token a block.
+// Eight columns of a token for each CTA.
 __device__ __forceinline__ void pool(const float *x, const float *alpha, float *pooled, int C, int D) {
     __shared__ float partials[ROW_THREADS / 32][4][2 * COLLAPSE];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, pair = lane % 4;
@@ -16,7 +16,7 @@ __device__ __forceinline__ void pool(const float *x, const float *alpha, float *
     float s[2 * COLLAPSE] = {};
     for (int core = threadIdx.x / 4; core < C; core += ROW_THREADS / 4) {
         const float2 two = *(const float2 *)(x + ((size_t)token * C + core) * D + column + 2 * pair);
-        static_assert(COLLAPSE == 8, "two fours");
+        static_assert(COLLAPSE == 8, "two vectors");
         const float4 low = ((const float4 *)alpha)[2 * core], high = ((const float4 *)alpha)[2 * core + 1];
         const float a[COLLAPSE] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
@@ -41,29 +41,29 @@ __device__ __forceinline__ void pool(const float *x, const float *alpha, float *
     }
 }
 
-// One number a block.
+// One number for each CTA.
 __device__ __forceinline__ void reduce(const float *pooled, const bf16 *basis, float *reduced, int D) {
     __shared__ float partials[32];
     constexpr int N = 4;
-    const int token = blockIdx.x / REDUCED, r = blockIdx.x % REDUCED, eights = COLLAPSE * D / 8;
+    const int token = blockIdx.x / REDUCED, r = blockIdx.x % REDUCED, vectors = COLLAPSE * D / 8;
     launch_dependent_grids();
     float sum = 0.0f;
-    for (int first = threadIdx.x; first < eights; first += N * ROW_THREADS) {
+    for (int first = threadIdx.x; first < vectors; first += N * ROW_THREADS) {
         // The basis does not depend on the last launch.
         Vec8<bf16> b[N];
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            const int at = first + n * ROW_THREADS, k = at / (D / 8), eight = at % (D / 8);
+            const int at = first + n * ROW_THREADS, k = at / (D / 8), vector = at % (D / 8);
             b[n].zero();
-            if (at < eights)
-                b[n].load(basis, ((size_t)k * REDUCED + r) * (D / 8) + eight, NoHint());
+            if (at < vectors)
+                b[n].load(basis, ((size_t)k * REDUCED + r) * (D / 8) + vector, NoHint());
         }
         if (first < N * ROW_THREADS)
             wait_on_dependent_grids();
 #pragma unroll
         for (int n = 0; n < N; n++) {
             const int at = first + n * ROW_THREADS;
-            if (at >= eights)
+            if (at >= vectors)
                 continue;
             float x[8];
             b[n].unpack(x);
@@ -75,14 +75,14 @@ __device__ __forceinline__ void reduce(const float *pooled, const bf16 *basis, f
                 sum = fmaf(x[i], by[i], sum);
         }
     }
-    // Nor may a thread that has none of it end before.
+    // A thread without a vector must not end before the last launch either.
     wait_on_dependent_grids();
     sum = block_sum(sum, partials);
     if (threadIdx.x == 0)
         reduced[blockIdx.x] = silu(sum);
 }
 
-// One number a warp.
+// One number for each warp.
 __device__ __forceinline__ void decode(const float *reduced, const bf16 *decoder, float *delta, int B, int D) {
     const int at = blockIdx.x * (ROW_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     static_assert(REDUCED % 32 == 0, "lanes have as many each");

@@ -1,13 +1,14 @@
-// The second product of a step of the FFN: x = W2 h, or x += W2 h, and what is next made of x. Each of SPLIT thread blocks has
-// a part of the hidden numbers for 128 rows and 128 columns; then each adds up its share of the columns.
+// The second product of a step of the FFN: x = W2 h, or x += W2 h, and its epilogue, which makes of x what the next kernel reads.
+// Split-K: each of SPLIT CTAs multiplies a part of the hidden numbers for 128 rows and 128 columns; then each adds up the
+// partials of its share of the columns.
 #pragma once
 
 #include "swap_ffn/mainloop.cuh"
 
 constexpr int MAX_SPLIT = 4;
-static_assert(PARTS == DOWN_PARTS * MAX_SPLIT, "each of the thread blocks that share rows has a part of their sums");
+static_assert(PARTS == DOWN_PARTS * MAX_SPLIT, "each CTA that shares rows has a partial of their sums");
 
-// What the second product reads and writes: h and n in tiles, packed weights, their scales where they have some.
+// The second product reads h in tiles and packed weights, with their scales if they have any, and writes x, sums and n in tiles.
 struct DownArgs {
     unsigned char *h;
     const unsigned char *weights;
@@ -19,14 +20,14 @@ struct DownArgs {
     int residual;
 };
 
-// Where column `in_tile` of a tile lies among the weights of a split: its own come first, then those of its mate, and the two
-// that others of them add up, in their order.
+// The permuted place of column `in_tile` among the weights of a split: its own share comes first, then the share of its peer CTA,
+// then the two shares that the other pair adds up, in their order.
 template <int SPLIT> __device__ __forceinline__ int permute_column(int in_tile, int split) {
     return in_tile ^ split * (DOWN_COLUMNS / SPLIT);
 }
 
-// Sums that thread blocks leave for each other are there when they are other than what nothing is that is ever added up: no
-// counts, whose order would cost more than all else.
+// CTAs exchange partials through memory that is filled with a NaN which no sum ever is. A partial is there when it differs: there
+// are no counters, whose memory order would cost more than everything else.
 constexpr u32 ABSENT = 0xffffffff;
 
 __device__ __forceinline__ void store_partial(float4 *to, const float (&c)[4]) {
@@ -38,12 +39,12 @@ __device__ __forceinline__ bool is_written(float4 y) {
            __float_as_uint(y.w) != ABSENT;
 }
 
-// By a warp: N fours, as many apart as threads that multiply, and takes them away. Should one never come, an error is better
+// A warp waits for N vectors, which lie one for each consumer thread apart, and resets them. If one never comes, a trap is better
 // than no end.
 template <int N> __device__ __forceinline__ void take_partials(float4 (&y)[N], float4 *from) {
     bool all = false;
-    for (u32 looks = 0; !all; looks++) {
-        if (looks >> 24)
+    for (u32 polls = 0; !all; polls++) {
+        if (polls >> 24)
             __trap();
         all = true;
 #pragma unroll
@@ -62,7 +63,7 @@ template <int N> __device__ __forceinline__ void take_partials(float4 (&y)[N], f
         from[i * 256] = make_float4(absent, absent, absent, absent);
 }
 
-// Lane c of four has word k of lane c in its word c.
+// Transposes a 4 × 4 matrix over four lanes: word c of lane k goes to word k of lane c.
 __device__ __forceinline__ uint4 transpose_4x4(u32 (&word)[4]) {
 #pragma unroll
     for (int bit = 1; bit < 4; bit *= 2) {
@@ -81,7 +82,7 @@ __device__ __forceinline__ uint4 transpose_4x4(u32 (&word)[4]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// 32 columns of a row of n, from `column` on, by the four lanes that have two of each of four eights.
+// Four lanes write 32 columns of a row of n, from `column` on. Each has two columns of each of four vec8.
 template <bool CODES>
 __device__ __forceinline__ void write_n(unsigned char *n, int rows, int row, int column, const float2 (&x)[4], u32 before) {
     const int lane = threadIdx.x % 4;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void write_n(unsigned char *n, int rows, int row, int
             exponents_of(n, rows, WIDTH, row / TILE_ROWS)[(column / 128 * TILE_ROWS + row % TILE_ROWS) * 4 + column / 32 % 4] =
                 exponent;
     } else {
-        // A lane has an eight.
+        // Each lane writes one vec8.
         u32 words[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
@@ -109,7 +110,7 @@ __device__ __forceinline__ void write_n(unsigned char *n, int rows, int row, int
     }
 }
 
-// What the second product multiplies, where the first has operands T.
+// The element type of the second product, from that of the first.
 template <class T> struct DownElementOf {
     typedef T Type;
 };
@@ -118,87 +119,90 @@ template <> struct DownElementOf<Fp8> {
 };
 template <class T> using DownElement = typename DownElementOf<T>::Type;
 
-template <class T> __device__ __forceinline__ Pipeline<DownElement<T>, DOWN_COLUMNS> down_pipeline(SharedStorage<T> &own) {
-    return {own.pipeline, &own.down};
+template <class T> __device__ __forceinline__ Pipeline<DownElement<T>, DOWN_COLUMNS> down_pipeline(SharedStorage<T> &smem) {
+    return {smem.pipeline, &smem.down};
 }
 
 template <class T, int SPLIT> constexpr int DOWN_COUNT = HIDDEN * T::bytes / 128 / SPLIT;
 
-// The hidden numbers that a thread block of all events has made itself, if it is to begin with them.
+// The stages of h that a CTA of the persistent kernel has made itself and still holds.
 template <class T, bool RESIDENT> __device__ __forceinline__ ResidentA resident_hidden(int tile) {
     return RESIDENT ? ResidentA{T::bytes * tile, T::bytes} : ResidentA{};
 }
 
-// By the thread that fetches.
+// The producer thread calls it.
 template <int SPLIT, bool RESIDENT, class T, class WaitSignalled, class Ready>
-__device__ __forceinline__ void down_producer(SharedStorage<T> &own, DownArgs args, u32 begin, int block, int tile, int split,
+__device__ __forceinline__ void down_producer(SharedStorage<T> &smem, DownArgs args, u32 begin, int block, int tile, int split,
                                               Prefetch prefetch, WaitSignalled wait_signalled, Ready ready) {
     producer<DOWN_COUNT<T, SPLIT>>(
-        down_pipeline(own), begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * T::bytes,
+        down_pipeline(smem), begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * T::bytes,
         T::bytes == 1 ? hidden_scales(args.h, args.sums.rows, block, split * DOWN_COUNT<T, SPLIT>) : nullptr,
         args.weights + (size_t)(tile * SPLIT + split) * DOWN_COUNT<T, SPLIT> * DOWN_COLUMNS * 128,
         resident_hidden<T, RESIDENT>(tile), prefetch, wait_signalled, ready);
 }
 
-// By those that multiply, when the rows are there. RESIDENT: h of the same rows and of the split is what this thread block had of
-// the first product, and is still here.
+// The consumer warpgroups call it, when the rows of x are ready. RESIDENT: this CTA made a part of h in the first product and still
+// has it in shared memory.
 template <int SPLIT, bool RESIDENT, class T>
-__device__ __forceinline__ void down_consumer(SharedStorage<T> &own, DownArgs args, u32 begin, int block, int tile, int split,
-                                              int step, bool last, Counters joint) {
+__device__ __forceinline__ void down_consumer(SharedStorage<T> &smem, DownArgs args, u32 begin, int block, int tile, int split,
+                                              int step, bool last, Counters counters) {
     constexpr bool SCALED = T::bytes == 1;
-    // A thread's share: eights of columns.
-    constexpr int OWN = DOWN_COLUMNS / SPLIT / 8;
+    // A thread's share of the columns, in vec8.
+    constexpr int SHARE = DOWN_COLUMNS / SPLIT / 8;
     const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int row = block * TILE_ROWS + group * 64 + warp * WARP_ROWS + lane / 4;
-    const int first = tile * DOWN_COLUMNS + split * OWN * 8 + lane % 4 * 2;
-    // Parts of a mate, in the order in which they are sent.
-    constexpr int SENT = 4 * OWN * 128;
+    const int first = tile * DOWN_COLUMNS + split * SHARE * 8 + lane % 4 * 2;
+    // The floats of each of two partials that the peer CTA sends.
+    constexpr int SENT = 4 * SHARE * 128;
     if (SPLIT > 1 && threadIdx.x % 128 == 0) {
 #pragma unroll
         for (int part = 0; part < 2; part++)
-            mbarrier_arrive_expect_tx(own.peer_partials_full[group] + part, SENT * 4);
+            mbarrier_arrive_expect_tx(smem.peer_partials_full[group] + part, SENT * 4);
     }
+    // ---- mainloop: consumer
     const ResidentA hidden = resident_hidden<T, RESIDENT>(tile);
-    const auto pipeline = down_pipeline(own);
+    const auto pipeline = down_pipeline(smem);
     float sums[1][16][4];
     float (&c)[16][4] = sums[0];
     consumer<DOWN_COUNT<T, SPLIT>>(
-        pipeline, begin, sums, group, [&](int i, u32 slot) { return i < hidden.count ? own.h_of(i, 0) : pipeline.a(slot); },
+        pipeline, begin, sums, group, [&](int i, u32 slot) { return i < hidden.count ? smem.h_of(i, 0) : pipeline.a(slot); },
         [](int, u32) {},
         [&](int i) {
             if (SPLIT > 1 && RESIDENT && i == hidden.count && lane == 0)
-                mbarrier_arrive_cluster(map_shared_peer(own.peer_smem_free + group));
+                mbarrier_arrive_cluster(map_shared_peer(smem.peer_smem_free + group));
         },
         [&](int i, u32 slot) {
             const int in_split = split * DOWN_COUNT<T, SPLIT> + hidden.first;
             const float *const of =
-                (i < hidden.count ? hidden_scales(args.h, joint.rows, block, in_split) : pipeline.scales(slot)) + row % TILE_ROWS;
+                (i < hidden.count ? hidden_scales(args.h, counters.rows, block, in_split) : pipeline.scales(slot)) +
+                row % TILE_ROWS;
             return make_float2(of[0], of[8]);
         },
         NoOp());
-    // What is needed of a column: its weight in n, its factors of the router if the swap follows.
+    // ---- split-K: exchange of partials, with the peer through its shared memory, with the other pair through global memory
+    // Each column has a weight in n, and factors of the router if the swap follows.
     const auto weight_of = [&](int j) { return *(const float2 *)(args.g + first + 8 * j); };
     const auto weight_scale_of = [&](int j) { return *(const float2 *)(args.weight_scale + first + 8 * j); };
     const auto router_of = [&](int q, int j) { return *(const float2 *)(args.router + q * WIDTH + first + 8 * j); };
-    const u8 *const exponents = row_exponents_of(args.n, joint.rows, WIDTH) + row;
+    const u8 *const exponents = row_exponents_of(args.n, counters.rows, WIDTH) + row;
     const u32 before[2] = {SCALED ? exponents[0] : 0u, SCALED ? exponents[8] : 0u};
-    constexpr bool EARLY = SPLIT > 1; // where others are waited for and there is room
-    float2 weights[EARLY ? OWN : 1], scales[EARLY && SCALED ? OWN : 1], routers[SUMS - 1][EARLY ? OWN : 1];
+    constexpr bool EARLY = SPLIT > 1; // loads before the wait for partials, when registers are free
+    float2 weights[EARLY ? SHARE : 1], scales[EARLY && SCALED ? SHARE : 1], routers[SUMS - 1][EARLY ? SHARE : 1];
     if constexpr (SPLIT > 1) {
-        static_assert(SPLIT == 4, "two and two are team");
-        const auto place = [&](int part, int j) { return own.h_of(part, group) + (j * 128 + threadIdx.x % 128) * 16; };
-        const u32 to = map_shared_peer(place(0, 0)), counted = map_shared_peer(own.peer_partials_full[group]);
-        // First what the mate adds up for others, whose way is longer.
+        static_assert(SPLIT == 4, "two pairs of peer CTAs");
+        const auto place = [&](int part, int j) { return smem.h_of(part, group) + (j * 128 + threadIdx.x % 128) * 16; };
+        const u32 to = map_shared_peer(place(0, 0)), peer_full = map_shared_peer(smem.peer_partials_full[group]);
+        // First the partials that the peer passes on to the other pair, because their way is longer.
         if (RESIDENT)
-            mbarrier_wait_parity_cluster(own.peer_smem_free + group, step & 1);
+            mbarrier_wait_parity_cluster(smem.peer_smem_free + group, step & 1);
 #pragma unroll
         for (int part = 0; part < 2; part++) {
 #pragma unroll
-            for (int j = 0; j < OWN; j++)
-                st_async(to + (u32)(place(part, j) - place(0, 0)), c[(part == 0 ? 3 : 1) * OWN + j], counted + part * 8);
+            for (int j = 0; j < SHARE; j++)
+                st_async(to + (u32)(place(part, j) - place(0, 0)), c[(part == 0 ? 3 : 1) * SHARE + j], peer_full + part * 8);
         }
 #pragma unroll
-        for (int j = 0; j < OWN; j++) {
+        for (int j = 0; j < SHARE; j++) {
             weights[j] = weight_of(j);
             if (SCALED)
                 scales[SCALED ? j : 0] = weight_scale_of(j);
@@ -207,35 +211,36 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &own, DownArgs ar
                 routers[q][j] = last ? router_of(q, j) : make_float2(0, 0);
         }
         const auto part_of = [&](int split) {
-            return args.parts + (((size_t)block * DOWN_PARTS + tile) * SPLIT + split) * OWN * 256 + threadIdx.x - 128;
+            return args.parts + (((size_t)block * DOWN_PARTS + tile) * SPLIT + split) * SHARE * 256 + threadIdx.x - 128;
         };
-        const auto add = [&](float (&to)[4], float4 y) { to[0] += y.x, to[1] += y.y, to[2] += y.z, to[3] += y.w; };
+        const auto add_to = [&](float (&to)[4], float4 y) { to[0] += y.x, to[1] += y.y, to[2] += y.z, to[3] += y.w; };
 #pragma unroll
         for (int part = 0; part < 2; part++) {
-            mbarrier_wait_parity_cluster(own.peer_partials_full[group] + part, RESIDENT ? step & 1 : 0);
+            mbarrier_wait_parity_cluster(smem.peer_partials_full[group] + part, RESIDENT ? step & 1 : 0);
 #pragma unroll
-            for (int j = 0; j < OWN; j++) {
-                float (&to)[4] = c[(part == 0 ? 2 : 0) * OWN + j];
-                add(to, *(const float4 *)place(part, j));
+            for (int j = 0; j < SHARE; j++) {
+                float (&to)[4] = c[(part == 0 ? 2 : 0) * SHARE + j];
+                add_to(to, *(const float4 *)place(part, j));
                 if (part == 0)
                     store_partial(part_of(split ^ 2) + j * 256, to);
             }
         }
-        float4 y[OWN];
-        take_partials<OWN>(y, part_of(split));
+        float4 y[SHARE];
+        take_partials<SHARE>(y, part_of(split));
         if (RESIDENT && lane == 0)
-            mbarrier_arrive(&own.partials_read);
+            mbarrier_arrive(&smem.partials_read);
 #ifndef MUTANT_PLANE_LOST
 #pragma unroll
-        for (int j = 0; j < OWN; j++)
-            add(c[j], y[j]);
+        for (int j = 0; j < SHARE; j++)
+            add_to(c[j], y[j]);
 #endif
     }
+    // ---- epilogue: x, n and the sums of rows
     float s[2][SUMS] = {};
-    // Of the fours of eights of columns that are written together.
+    // Columns of n that are written together: two of each of four vec8.
     float2 n[2][4];
 #pragma unroll
-    for (int j = 0; j < OWN; j++) {
+    for (int j = 0; j < SHARE; j++) {
         const int at = first + 8 * j;
         const float2 weight = EARLY ? weights[EARLY ? j : 0] : weight_of(j), scale = !SCALED ? make_float2(1, 1)
                                                                                      : EARLY ? scales[EARLY && SCALED ? j : 0]
@@ -254,7 +259,7 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &own, DownArgs ar
                 const float2 old = *x;
                 y.x = old.x + y.x, y.y = old.y + y.y;
             }
-            // Nobody else needs it but the swap.
+            // Only the swap, or the next step of a residual FFN, reads x.
             if (args.residual || last)
                 *x = y;
             s[i][0] = fmaf(y.x, y.x, fmaf(y.y, y.y, s[i][0]));
@@ -263,7 +268,7 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &own, DownArgs ar
                 s[i][1 + q] = fmaf(y.x, by[q].x, fmaf(y.y, by[q].y, s[i][1 + q]));
             n[i][j % 4] = make_float2(y.x * weight.x, y.y * weight.y);
             if (j % 4 == 3)
-                write_n<SCALED>(args.n, joint.rows, row + 8 * i, at - lane % 4 * 2 - 24, n[i], before[i]);
+                write_n<SCALED>(args.n, counters.rows, row + 8 * i, at - lane % 4 * 2 - 24, n[i], before[i]);
         }
     }
     const int part = (tile * SPLIT + split) * (MAX_SPLIT / SPLIT) + lane % 4;
@@ -272,7 +277,7 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &own, DownArgs ar
         s[i][0] = lanes_sum<4>(s[i][0]);
         if (lane % 4 < MAX_SPLIT / SPLIT)
             args.sums.squares(row + 8 * i)[part] = lane % 4 == 0 ? s[i][0] : 0.0f;
-        // For the swap that follows.
+        // The swap that follows needs the products of the router.
         if (last) {
 #pragma unroll
             for (int q = 1; q < SUMS; q++) {
@@ -285,26 +290,26 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &own, DownArgs ar
     }
 }
 
-// A launch of its own: a thread block for each part of each tile, in clusters of two.
-template <class T> __device__ __forceinline__ void down(DownArgs args, Counters joint, int step, bool last) {
-    extern __shared__ __align__(1024) unsigned char shared[];
-    SharedStorage<T> &own = *(SharedStorage<T> *)shared;
+// The kernel of a single product: a CTA for each split of each tile, in clusters of two.
+template <class T> __device__ __forceinline__ void down(DownArgs args, Counters counters, int step, bool last) {
+    extern __shared__ __align__(1024) unsigned char smem_bytes[];
+    SharedStorage<T> &smem = *(SharedStorage<T> *)smem_bytes;
     const int split = blockIdx.x % MAX_SPLIT, tile = blockIdx.x / MAX_SPLIT % DOWN_PARTS,
               block = blockIdx.x / (MAX_SPLIT * DOWN_PARTS);
-    smem_init(own);
+    smem_init(smem);
     cluster_sync();
     launch_dependent_grids();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<40>();
         if (threadIdx.x == 0)
             down_producer<MAX_SPLIT, false>(
-                own, args, 0, block, tile, split, Prefetch{weights_read_once(joint), MAX_STAGES, MAX_STAGES}, [] {},
+                smem, args, 0, block, tile, split, Prefetch{weights_read_once(counters), MAX_STAGES, MAX_STAGES}, [] {},
                 wait_on_dependent_grids);
     } else {
         warpgroup_reg_alloc<232>();
         wait_on_dependent_grids();
-        down_consumer<MAX_SPLIT, false>(own, args, 0, block, tile, split, step, last, joint);
+        down_consumer<MAX_SPLIT, false>(smem, args, 0, block, tile, split, step, last, counters);
     }
-    // What is sent arrives before the one it is sent to ends.
+    // A CTA must not exit while its peer still writes to its shared memory.
     cluster_sync();
 }

@@ -1,10 +1,10 @@
-// The first product of a step of the FFN, and what is made of it: h = silu(gate) · up, 128 rows and 128 columns of it for each
-// thread block. Gate and up are columns of one product, eight of each in turn.
+// The first product of a step of the FFN and its epilogue, h = silu(gate) · up: 128 rows and 128 columns of h for each CTA. Gate and
+// up are interleaved as columns of one product, eight of each in turn.
 #pragma once
 
 #include "swap_ffn/mainloop.cuh"
 
-// Σ x² of a row from its parts, by the four lanes that have it.
+// Adds the partials of Σ x² of a row, over the four lanes that have the row.
 __device__ __forceinline__ float squares_of(Sums sums, int row) {
     const float4 *parts = (const float4 *)sums.squares(row) + threadIdx.x % 4 * 2;
     const float4 a = parts[0], b = parts[1];
@@ -14,10 +14,9 @@ __device__ __forceinline__ float squares_of(Sums sums, int row) {
     return lanes_sum<4>(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)));
 #endif
 }
-static_assert(PARTS == 4 * 8, "eight for each of load_vec4 lanes");
+static_assert(PARTS == 4 * 8, "eight for each of four lanes");
 
-// What the first product reads and writes: n in tiles, Σ x² in sums, packed weights, their scales where they have some, and h
-// in tiles.
+// The first product reads n in tiles, Σ x² of rows and packed weights, with their scales if they have any, and writes h in tiles.
 struct GateUpArgs {
     const unsigned char *n, *weights;
     Sums sums;
@@ -26,7 +25,7 @@ struct GateUpArgs {
     float eps;
 };
 
-// h of what a thread has of eight columns, in the place of the gates.
+// h of a thread's part of eight columns, in the place of the gates.
 __device__ __forceinline__ void activate_sums(float (&gate)[4], const float (&up)[4], const float (&factors)[2], float2 w1,
                                               float2 w3) {
 #pragma unroll
@@ -39,47 +38,47 @@ __device__ __forceinline__ void activate_sums(float (&gate)[4], const float (&up
 
 template <class T> constexpr int UP_COUNT = WIDTH * T::bytes / 128;
 
-template <class T> __device__ __forceinline__ Pipeline<T, GATE_UP_COLUMNS> up_pipeline(SharedStorage<T> &own) {
-    return {own.pipeline, &own.up};
+template <class T> __device__ __forceinline__ Pipeline<T, GATE_UP_COLUMNS> up_pipeline(SharedStorage<T> &smem) {
+    return {smem.pipeline, &smem.up};
 }
 
-// By all threads, before a barrier: scales of the only tile that a thread block has of the first product.
-template <class T> __device__ __forceinline__ void gate_up_scales(SharedStorage<T> &own, GateUpArgs args, int tile) {
+// All threads load, before a barrier, the scales of the only tile that a CTA has of the first product.
+template <class T> __device__ __forceinline__ void gate_up_scales(SharedStorage<T> &smem, GateUpArgs args, int tile) {
     constexpr int COLUMNS = GATE_UP_COLUMNS / 2;
     if (T::bytes == 1 && threadIdx.x < COLUMNS)
-        own.gate_scale[threadIdx.x] = args.gate_scale[tile * COLUMNS + threadIdx.x],
-        own.up_scale[threadIdx.x] = args.up_scale[tile * COLUMNS + threadIdx.x];
+        smem.gate_scale[threadIdx.x] = args.gate_scale[tile * COLUMNS + threadIdx.x],
+        smem.up_scale[threadIdx.x] = args.up_scale[tile * COLUMNS + threadIdx.x];
 }
 
-// By the thread that fetches.
+// The producer thread calls it.
 template <class T, class Ready>
-__device__ __forceinline__ void gate_up_producer(SharedStorage<T> &own, GateUpArgs args, u32 begin, int block, int tile,
+__device__ __forceinline__ void gate_up_producer(SharedStorage<T> &smem, GateUpArgs args, u32 begin, int block, int tile,
                                                  Prefetch prefetch, Ready ready) {
-    const auto is_written = [&] {
+    const auto a_ready = [&] {
         ready();
-        mbarrier_arrive(&own.n_ready);
+        mbarrier_arrive(&smem.n_ready);
         if (T::bytes == 1) {
             fence_proxy_async();
-            mbarrier_arrive_expect_tx(&own.exponents_full, EXPONENTS);
-            tma_load_1d(own.exponents(begin / UP_COUNT<T> & 1),
-                        exponents_of((unsigned char *)args.n, args.sums.rows, WIDTH, block), EXPONENTS, &own.exponents_full);
+            mbarrier_arrive_expect_tx(&smem.exponents_full, EXPONENTS);
+            tma_load_1d(smem.exponents(begin / UP_COUNT<T> & 1),
+                        exponents_of((unsigned char *)args.n, args.sums.rows, WIDTH, block), EXPONENTS, &smem.exponents_full);
         }
     };
     producer<UP_COUNT<T>>(
-        up_pipeline(own), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * T::bytes, nullptr,
-        args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, ResidentA{}, prefetch, [] {}, is_written);
+        up_pipeline(smem), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * T::bytes, nullptr,
+        args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, ResidentA{}, prefetch, [] {}, a_ready);
 }
 
-// The barrier at which half of the rows of a group meet the warp that copies them.
+// The named barrier at which half the columns of a warpgroup's h pass to the warp that stores them.
 __device__ __forceinline__ int h_barrier(int half, int group) {
     return 8 + 2 * half + group;
 }
 constexpr int H_THREADS = 128 + 32;
 
-// What is made of the sums of a group, half by half, by those that multiply.
+// The epilogue of a consumer warpgroup, half by half.
 template <class T> struct Activation {
     static constexpr bool SCALED = T::bytes == 1;
-    SharedStorage<T> &own;
+    SharedStorage<T> &smem;
     float (&c)[2][16][4];
     float factors[2];
     u32 largest[2];
@@ -94,16 +93,16 @@ template <class T> struct Activation {
         for (int j = 0; j < 8; j++) {
             const int at = lane % 4 * 2 + 64 * HALF + 8 * j;
             const float2 one = make_float2(1, 1);
-            activate_sums(sums[2 * j], sums[2 * j + 1], factors, SCALED ? *(const float2 *)(own.gate_scale + at) : one,
-                          SCALED ? *(const float2 *)(own.up_scale + at) : one);
+            activate_sums(sums[2 * j], sums[2 * j + 1], factors, SCALED ? *(const float2 *)(smem.gate_scale + at) : one,
+                          SCALED ? *(const float2 *)(smem.up_scale + at) : one);
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 largest[i] = max(largest[i],
                                  max(__float_as_uint(fabsf(sums[2 * j][2 * i])), __float_as_uint(fabsf(sums[2 * j][2 * i + 1]))));
         }
-        // What was there before has been copied.
+        // The h that was here before has been stored.
         if (HALF == 0)
-            mbarrier_wait_parity(own.h_stored + group, parity);
+            mbarrier_wait_parity(smem.h_stored + group, parity);
         const int matrix_row = warp * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
         if constexpr (SCALED) {
             if constexpr (HALF == 1)
@@ -113,7 +112,7 @@ template <class T> struct Activation {
 #pragma unroll
         for (int j = 0; j < 8; j += 2) {
             const float (&left)[4] = sums[2 * j], (&right)[4] = sums[2 * j + 2];
-            stmatrix_x4(smem_address(own.h_of(HALF, group) + swizzle_128b(matrix_row, j + lane / 16)),
+            stmatrix_x4(smem_address(smem.h_of(HALF, group) + swizzle_128b(matrix_row, j + lane / 16)),
                         to_bf16x2(left[0], left[1]), to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]),
                         to_bf16x2(right[2], right[3]));
         }
@@ -121,7 +120,7 @@ template <class T> struct Activation {
         named_barrier_arrive(h_barrier(HALF, group), H_THREADS);
     }
 
-    // All columns in codes, each sixteen of them with two of the first eight and two of the second in turn.
+    // Encodes all columns; of each sixteen codes, two of the first eight and two of the second in turn.
     __device__ __forceinline__ void code(int matrix_row) const {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         float inverse[2];
@@ -132,80 +131,82 @@ template <class T> struct Activation {
             if (lane % 4 == 0)
                 scales[group * 64 + warp * WARP_ROWS + lane / 4 + 8 * i] = scale;
         }
-        const auto load_vec4 = [&](int sixteen, int i) {
-            const float (&left)[4] = c[sixteen / 4][sixteen % 4 * 4], (&right)[4] = c[sixteen / 4][sixteen % 4 * 4 + 2];
+        const auto encode4 = [&](int chunk, int i) {
+            const float (&left)[4] = c[chunk / 4][chunk % 4 * 4], (&right)[4] = c[chunk / 4][chunk % 4 * 4 + 2];
             return E4m3::encode2(left[2 * i] * inverse[i], left[2 * i + 1] * inverse[i]) |
                    E4m3::encode2(right[2 * i] * inverse[i], right[2 * i + 1] * inverse[i]) << 16;
         };
 #pragma unroll
-        for (int sixteen = 0; sixteen < 8; sixteen += 2)
-            stmatrix_x4(smem_address(own.h_of(0, group) + swizzle_128b(matrix_row, sixteen + lane / 16)), load_vec4(sixteen, 0),
-                        load_vec4(sixteen, 1), load_vec4(sixteen + 1, 0), load_vec4(sixteen + 1, 1));
+        for (int chunk = 0; chunk < 8; chunk += 2)
+            stmatrix_x4(smem_address(smem.h_of(0, group) + swizzle_128b(matrix_row, chunk + lane / 16)), encode4(chunk, 0),
+                        encode4(chunk, 1), encode4(chunk + 1, 0), encode4(chunk + 1, 1));
         fence_proxy_async_smem();
         named_barrier_arrive(h_barrier(0, group), H_THREADS);
     }
 };
 
-// By those that multiply.
+// The consumer warpgroups call it.
 template <class T>
-__device__ __forceinline__ void gate_up_consumer(SharedStorage<T> &own, GateUpArgs args, u32 begin, int block, int tile,
-                                                 Counters joint) {
+__device__ __forceinline__ void gate_up_consumer(SharedStorage<T> &smem, GateUpArgs args, u32 begin, int block, int tile,
+                                                 Counters counters) {
     constexpr bool SCALED = T::bytes == 1;
     const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int in_block = group * 64 + warp * WARP_ROWS + lane / 4, row = block * TILE_ROWS + in_block;
     const u32 phase = begin / UP_COUNT<T> & 1;
-    mbarrier_wait_parity(&own.n_ready, phase);
+    mbarrier_wait_parity(&smem.n_ready, phase);
     float c[2][16][4];
-    Activation<T> activation = {own, c, {}, {}, hidden_scales(args.h, joint.rows, block, tile), group, phase ^ 1};
+    Activation<T> activation = {smem, c, {}, {}, hidden_scales(args.h, counters.rows, block, tile), group, phase ^ 1};
     float squares[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
         squares[i] = squares_of(args.sums, row + 8 * i);
     if (SCALED)
-        mbarrier_wait_parity(&own.exponents_full, phase);
-    const u32 *const exponents = (const u32 *)own.exponents(phase);
+        mbarrier_wait_parity(&smem.exponents_full, phase);
+    const u32 *const exponents = (const u32 *)smem.exponents(phase);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         activation.factors[i] = inverse_rms(squares[i], WIDTH, args.eps);
         if (SCALED) {
             const u32 exponent = largest_exponent<WIDTH / 128>(exponents + in_block + 8 * i);
             activation.factors[i] *= power_of(exponent);
-            // Everyone who does writes the same.
+            // All CTAs that write it write the same.
             if (lane % 4 == 0)
-                row_exponents_of((unsigned char *)args.n, joint.rows, WIDTH)[row + 8 * i] = exponent;
+                row_exponents_of((unsigned char *)args.n, counters.rows, WIDTH)[row + 8 * i] = exponent;
         }
     }
-    // Of the row whose codes a thread brings to one exponent, which is seldom needed.
-    const u32 *const own_row = exponents + group * 64 + threadIdx.x % 128 / 2;
-    const u32 most = SCALED ? largest_exponent<WIDTH / 128>(own_row) * 0x01010101u : 0;
+    // The row whose codes this thread aligns to one exponent, which is seldom needed.
+    const u32 *const aligned_row = exponents + group * 64 + threadIdx.x % 128 / 2;
+    const u32 most = SCALED ? largest_exponent<WIDTH / 128>(aligned_row) * 0x01010101u : 0;
     bool lower = false;
     if (SCALED) {
         u32 below = 0;
 #pragma unroll
         for (int i = 0; i < WIDTH / 128; i++)
-            below |= most - own_row[i * TILE_ROWS];
+            below |= most - aligned_row[i * TILE_ROWS];
         lower = named_barrier_any(1 + group, 128, below != 0);
     }
-    const auto pipeline = up_pipeline(own);
+    // ---- mainloop: consumer, with the epilogue in `activation`
+    const auto pipeline = up_pipeline(smem);
     consumer<UP_COUNT<T>>(
         pipeline, begin, c, group, [&](int, u32 slot) { return pipeline.a(slot); },
         [&](int i, u32 slot) {
             if (SCALED && lower)
-                align_exponents(pipeline.a(slot), group, most - own_row[i * TILE_ROWS]);
+                align_exponents(pipeline.a(slot), group, most - aligned_row[i * TILE_ROWS]);
         },
         [](int) {}, [](int, u32) { return make_float2(1, 1); }, activation);
 }
 
-// By a warp for each group: h to memory. Then one thread of it calls `done`.
+// A store warp for each warpgroup copies h to memory; then one thread of it calls `done`.
 template <class T, class Done>
-__device__ __forceinline__ void gate_up_store(SharedStorage<T> &own, GateUpArgs args, int group, int block, int tile, Done done) {
+__device__ __forceinline__ void gate_up_store(SharedStorage<T> &smem, GateUpArgs args, int group, int block, int tile,
+                                              Done done) {
     for (int half = 0; half < T::bytes; half++) {
 #ifndef MUTANT_BARRIER_MISSING
         named_barrier_sync(h_barrier(half, group), H_THREADS);
 #endif
         if (threadIdx.x % 32 == 0)
             tma_store_1d(args.h + (((size_t)block * UP_PARTS + tile) * T::bytes + half) * TILE + group * PANEL,
-                         own.h_of(half, group), PANEL);
+                         smem.h_of(half, group), PANEL);
 #ifdef MUTANT_BARRIER_MISSING
         named_barrier_sync(h_barrier(half, group), H_THREADS);
 #endif
@@ -213,31 +214,31 @@ __device__ __forceinline__ void gate_up_store(SharedStorage<T> &own, GateUpArgs 
     if (threadIdx.x % 32 == 0) {
         tma_store_wait();
         done();
-        mbarrier_arrive(own.h_stored + group);
+        mbarrier_arrive(smem.h_stored + group);
     }
     __syncwarp();
 }
 
-// A launch of its own: a thread block for each tile.
-template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Counters joint) {
-    extern __shared__ __align__(1024) unsigned char shared[];
-    SharedStorage<T> &own = *(SharedStorage<T> *)shared;
+// The kernel of a single product: a CTA for each tile.
+template <class T> __device__ __forceinline__ void gate_up(GateUpArgs args, Counters counters) {
+    extern __shared__ __align__(1024) unsigned char smem_bytes[];
+    SharedStorage<T> &smem = *(SharedStorage<T> *)smem_bytes;
     const int tile = blockIdx.x % UP_PARTS, block = blockIdx.x / UP_PARTS;
-    gate_up_scales(own, args, tile);
-    smem_init(own);
+    gate_up_scales(smem, args, tile);
+    smem_init(smem);
     launch_dependent_grids();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<40>();
         if (threadIdx.x == 0)
-            gate_up_producer(own, args, 0, block, tile, Prefetch{weights_read_once(joint), MAX_STAGES, MAX_STAGES},
+            gate_up_producer(smem, args, 0, block, tile, Prefetch{weights_read_once(counters), MAX_STAGES, MAX_STAGES},
                              wait_on_dependent_grids);
         else if (threadIdx.x / 32 == 1 || threadIdx.x / 32 == 2) {
             wait_on_dependent_grids();
-            gate_up_store(own, args, threadIdx.x / 32 - 1, block, tile, [] {});
+            gate_up_store(smem, args, threadIdx.x / 32 - 1, block, tile, [] {});
         }
     } else {
         warpgroup_reg_alloc<232>();
         wait_on_dependent_grids();
-        gate_up_consumer(own, args, 0, block, tile, joint);
+        gate_up_consumer(smem, args, 0, block, tile, counters);
     }
 }

@@ -1,10 +1,10 @@
-// The two products of a step of the FFN in tensor cores, weights read once for 128 rows. A thread block has two groups of
-// warps that multiply, 64 rows of the left operand each, and one that fetches into a ring of tiles ahead of them,
-// weights before what others have yet to write. No clusters that share weights: what limits an SM is how much comes in, and
-// of clusters of four, 128 thread blocks do not all find room at once on an H200.
+// The mainloop of both products of a step of the FFN: warp-specialised wgmma, each weight read once for 128 rows. A CTA has two
+// consumer warpgroups with 64 rows of A each, and a producer thread that fills a pipeline of swizzled tiles ahead of them: weights
+// before A, which other CTAs have yet to write. Weights are not multicast: the SM is limited by how much comes in, and in
+// clusters of four, 128 CTAs do not all fit at once on an H200.
 //
-// Against weights in E4M3, n is in MXFP8, for those that write it have 32 columns of a row. Where these have not all one exponent, codes
-// get the largest of the row before they are multiplied. h has a scale for 128 columns, those of a tile.
+// Against weights in E4M3, n is in MXFP8, because a CTA that writes n has only 32 columns of a row. If a row's exponents differ,
+// its codes are aligned to the largest exponent before they are multiplied. h has a scale for 128 columns, those of a tile.
 #pragma once
 
 #include "swap_ffn/rows.cuh"
@@ -17,7 +17,7 @@ constexpr int PRODUCT_THREADS = 384, GATE_UP_COLUMNS = 256, DOWN_COLUMNS = 128;
 constexpr int UP_PARTS = HIDDEN / (GATE_UP_COLUMNS / 2), DOWN_PARTS = WIDTH / DOWN_COLUMNS;
 constexpr int WARP_ROWS = 16;
 
-// Scales of h where it is in codes: one for 128 numbers of a row, after all of them.
+// The scales of E4M3 h, one for 128 numbers of a row; they lie after all of h.
 __device__ __forceinline__ float *hidden_scales(unsigned char *h, int rows, int block, int tile) {
     return (float *)(h + (size_t)rows * HIDDEN) + ((size_t)block * UP_PARTS + tile) * TILE_ROWS;
 }
@@ -28,37 +28,37 @@ struct PipelineBarriers {
     u64 full[MAX_STAGES], empty[MAX_STAGES];
 };
 
-// What both products go through, one after the other; and what is left of the first, which after that has room for what a
-// mate's second product leaves here.
+// Both products use the same pipeline, one after the other. h of the first product stays; then its place holds the partials that
+// the peer CTA sends in the second.
 template <class T> struct SharedStorage {
     unsigned char pipeline[PIPELINE_BYTES];
-    // Where h is in codes it has half, and exponents of n the other, until a mate needs it.
+    // E4M3 h takes half of this, and exponents of n the other half, until the peer needs it.
     unsigned char h[2 * TILE];
-    // Scales of the weights of a tile of the first product, where they have some.
+    // The scales of E4M3 weights of a tile of the first product.
     float gate_scale[GATE_UP_COLUMNS / 2], up_scale[GATE_UP_COLUMNS / 2];
     PipelineBarriers up, down;
-    // Of each group of warps: its rows of h have been copied; there is room at the mate's; what it left is here.
+    // For each consumer warpgroup: its rows of h are stored; the peer's memory is free; the peer's partials are here.
     u64 h_stored[2], peer_smem_free[2], peer_partials_full[2][2];
-    // What the thread that fetches tells those that multiply: rows are there to be swapped, for the first product, and their exponents.
-    // And others to it: they have what was left for them; what they have of h is told.
+    // The producer signals the consumers: rows can be swapped; n is ready for the first product; its exponents are here. The other
+    // way: the partials for this CTA have been read; this CTA's h has been signalled to others.
     u64 x_ready, n_ready, exponents_full, partials_read, h_signalled;
 
-    // 8 KB of h for a group, of columns 64·half on.
+    // 8 KB of h of a warpgroup, from column 64·half on.
     __device__ __forceinline__ unsigned char *h_of(int half, int group) {
         return h + half * TILE + group * PANEL;
     }
-    // [WIDTH / 128, TILE_ROWS, 4], of an even product or an odd one.
+    // [WIDTH / 128, TILE_ROWS, 4], double-buffered by the parity of the product.
     __device__ __forceinline__ unsigned char *exponents(u32 phase) {
         return h + TILE + phase * EXPONENTS;
     }
 };
 
-// Of as many stages as there is room for: 128 bytes of each row of the left operand, of its scales where it has some for a stage, and
-// of each of COLUMNS rows of weights.
+// A pipeline of as many stages as fit. A stage holds 128 bytes of each row of A, its scales if A has one for each row of a stage,
+// and 128 bytes of each of COLUMNS rows of weights.
 template <class T, int COLUMNS> struct Pipeline {
     static constexpr int A = TILE, B = COLUMNS * 128, SCALES = is_same<T, Fp8Scaled> ? TILE_ROWS * 4 : 0;
     static constexpr int STAGE = (A + B + SCALES + 1023) / 1024 * 1024, STAGES = PIPELINE_BYTES / STAGE;
-    static_assert(STAGES <= MAX_STAGES, "partials for barriers");
+    static_assert(STAGES <= MAX_STAGES, "there are barriers for all stages");
     unsigned char *stages;
     PipelineBarriers *barriers;
 
@@ -79,13 +79,13 @@ template <class T, int COLUMNS> struct Pipeline {
     }
 };
 
-// By all threads.
+// All threads call it.
 template <class T> __device__ __forceinline__ void smem_init(SharedStorage<T> &tiles) {
     if (threadIdx.x < MAX_STAGES) {
         mbarrier_init(tiles.up.full + threadIdx.x, 1), mbarrier_init(tiles.up.empty + threadIdx.x, 8);
         mbarrier_init(tiles.down.full + threadIdx.x, 1), mbarrier_init(tiles.down.empty + threadIdx.x, 8);
         if (threadIdx.x < 2) {
-            // All warps of a group there, and the one that copies.
+            // Four consumer warps of the peer and its store warp arrive.
             mbarrier_init(tiles.h_stored + threadIdx.x, 1), mbarrier_init(tiles.peer_smem_free + threadIdx.x, 5);
             mbarrier_init(tiles.peer_partials_full[threadIdx.x], 1), mbarrier_init(tiles.peer_partials_full[threadIdx.x] + 1, 1);
         }
@@ -98,15 +98,15 @@ template <class T> __device__ __forceinline__ void smem_init(SharedStorage<T> &t
     __syncthreads();
 }
 
-// By one thread: until nothing that has been fetched, `count` stages, is needed any more.
+// One thread waits until all `count` stages that were produced have been released.
 template <class T, int COLUMNS> __device__ __forceinline__ void drain(Pipeline<T, COLUMNS> pipeline, u32 count) {
     for (u32 i = 1; i <= min(count, (u32)pipeline.STAGES); i++)
         mbarrier_wait_parity(pipeline.empty((count - i) % pipeline.STAGES), (count - i) / pipeline.STAGES & 1);
 }
 
-// What a thread block has of its left operand itself, so that it need not be fetched: `count` stages from number `first` on,
-// which it multiplies before all others. Those come in their order, for thread blocks that fetch the same at the same time are
-// served together.
+// Stages of A that the CTA has in shared memory anyway, so that they are not copied: `count` stages from number `first` on, which
+// are multiplied before all others. The others come in their order, because CTAs that read the same at the same time are served
+// together.
 struct ResidentA {
     int first, count;
 
@@ -115,25 +115,26 @@ struct ResidentA {
     }
 };
 
-// How weights are fetched. For few rows they are needed once in a step, come from memory as there are more of them than the L2
-// cache has room for, and keep back all that thread blocks tell each other meanwhile: so weights of `before_signal` stages come first,
-// and those of `all` before what they are multiplied by is there.
+// How weights are prefetched. With few rows each weight is read once in a step and comes from memory, because all weights exceed
+// L2; their traffic delays the signals between CTAs. So weights of `before_signal` stages come first, and those of `all` stages
+// before A is ready.
 struct Prefetch {
     bool weights_read_once;
     int before_signal, all;
 };
 
-// By one thread: COUNT stages that lie next to each other, as do their scales if they have some, the first of them number `begin` of
-// all that go through the ring. `wait_signalled` returns when this thread block has told others what it has to, `ready` when the left operand is there.
+// The producer thread fills COUNT stages, contiguous in memory as are their scales, of which the first is number `begin` of all
+// that go through the pipeline. `wait_signalled` returns when this CTA has sent its own signals, `ready` when A is there.
 template <int COUNT, class T, int COLUMNS, class WaitSignalled, class Ready>
 __device__ __forceinline__ void producer(Pipeline<T, COLUMNS> pipeline, u32 begin, const unsigned char *a, const float *scales,
-                                         const unsigned char *b, ResidentA own, Prefetch prefetch, WaitSignalled wait_signalled,
-                                         Ready ready) {
+                                         const unsigned char *b, ResidentA resident, Prefetch prefetch,
+                                         WaitSignalled wait_signalled, Ready ready) {
     const auto fetch_b = [&](int i) {
         const u32 it = begin + i, slot = it % pipeline.STAGES;
         mbarrier_wait_parity(pipeline.empty(slot), it / pipeline.STAGES & 1 ^ 1);
-        mbarrier_arrive_expect_tx(pipeline.full(slot), i < own.count ? pipeline.B : pipeline.A + pipeline.SCALES + pipeline.B);
-        const unsigned char *const from = b + (size_t)own.stage(i) * pipeline.B;
+        mbarrier_arrive_expect_tx(pipeline.full(slot),
+                                  i < resident.count ? pipeline.B : pipeline.A + pipeline.SCALES + pipeline.B);
+        const unsigned char *const from = b + (size_t)resident.stage(i) * pipeline.B;
         if (prefetch.weights_read_once)
             tma_load_1d_part_resident(pipeline.b(slot), from, pipeline.B, pipeline.full(slot));
         else
@@ -141,11 +142,11 @@ __device__ __forceinline__ void producer(Pipeline<T, COLUMNS> pipeline, u32 begi
     };
     const auto fetch_a = [&](int i) {
         const u32 slot = (begin + i) % pipeline.STAGES;
-        if (i < own.count)
+        if (i < resident.count)
             return;
-        tma_load_1d(pipeline.a(slot), a + (size_t)own.stage(i) * pipeline.A, pipeline.A, pipeline.full(slot));
+        tma_load_1d(pipeline.a(slot), a + (size_t)resident.stage(i) * pipeline.A, pipeline.A, pipeline.full(slot));
         if (pipeline.SCALES)
-            tma_load_1d(pipeline.scales(slot), scales + own.stage(i) * TILE_ROWS, pipeline.SCALES, pipeline.full(slot));
+            tma_load_1d(pipeline.scales(slot), scales + resident.stage(i) * TILE_ROWS, pipeline.SCALES, pipeline.full(slot));
     };
     const int early = min(min(prefetch.all, COUNT), pipeline.STAGES);
     for (int i = 0; i < early; i++) {
@@ -162,7 +163,7 @@ __device__ __forceinline__ void producer(Pipeline<T, COLUMNS> pipeline, u32 begi
     }
 }
 
-// Four codes of E4M3 by 2 to the power of -`below`, rounded where they become subnormal.
+// Four codes of E4M3, times 2 to the power of -`below`; they are rounded if they become subnormal.
 __device__ __forceinline__ u32 scale_down_e4m3(u32 codes, u32 below) {
     const u32 half = below < 15 ? 15 - below << 10 : below < 25 ? 1 << 24 - below : 0;
     u32 out;
@@ -183,7 +184,7 @@ struct NoOp {
     template <int N> __device__ __forceinline__ void operator()(Int<N>) const {}
 };
 
-// Sums as one product makes them.
+// The accumulators of one wgmma.
 __device__ __forceinline__ float (&accumulators(float (&c)[1][16][4]))[16][4] {
     return c[0];
 }
@@ -191,7 +192,7 @@ __device__ __forceinline__ float (&accumulators(float (&c)[2][16][4]))[2][16][4]
     return c;
 }
 
-// The largest of exponents of a row, four in each of COUNT words TILE_ROWS apart.
+// The largest of the exponents of a row, four in each of COUNT words that lie TILE_ROWS apart.
 template <int COUNT> __device__ __forceinline__ u32 largest_exponent(const u32 *exponents) {
     u32 most = exponents[0];
 #pragma unroll
@@ -201,8 +202,8 @@ template <int COUNT> __device__ __forceinline__ u32 largest_exponent(const u32 *
     return max(most & 255, most >> 8 & 255);
 }
 
-// By a group of four warps, whose rows of a tile in codes get the exponents of the rows: two threads have a row, whose exponents are
-// `below` of that.
+// A warpgroup aligns the codes of its rows of a tile to one exponent for each row. Two threads have a row, whose exponents are
+// `below` that one.
 __device__ __forceinline__ void align_exponents(unsigned char *tile, int group, u32 below) {
     const int thread = threadIdx.x % 128, row = group * 64 + thread / 2;
 #pragma unroll
@@ -220,14 +221,14 @@ __device__ __forceinline__ void align_exponents(unsigned char *tile, int group, 
     named_barrier_sync(1 + group, 128);
 }
 
-// By a group of four warps, for rows 64·`group` on: sums of 128 columns, or of twice as many. Of its left operand stage i is at
-// left(i, slot), after prepare(i, slot); where it has scales, products of it count scale(i, slot) in each of a thread's two rows;
-// `past(i)` is called when
-// products of stages before that are done; `whole` with the number of each half of the sums when it is.
+// The mainloop of a consumer warpgroup, for rows from 64·`group` on and 128 or 256 columns. Stage i of A is at left(i, slot),
+// after prepare(i, slot). If A has scales, the products of a stage are multiplied by scale(i, slot) in each of a thread's two
+// rows. `past(i)` is called when the products of all stages before i are done, `whole` with the number of each half of the
+// accumulators when that half is final.
 template <int COUNT, class T, int COLUMNS, class Left, class Prepare, class Past, class Scale, class Whole>
 __device__ __forceinline__ void consumer(Pipeline<T, COLUMNS> pipeline, u32 begin, float (&c)[COLUMNS / 128][16][4], int group,
                                          Left left, Prepare prepare, Past past, Scale scale, Whole &&whole) {
-    // Were the first product not to add, what it leaves would be taken for needed between products, and kept in registers.
+    // If the first wgmma overwrote its accumulators, the compiler would keep their old values in registers between products.
 #pragma unroll
     for (int half = 0; half < COLUMNS / 128; half++) {
 #pragma unroll
@@ -266,7 +267,7 @@ __device__ __forceinline__ void consumer(Pipeline<T, COLUMNS> pipeline, u32 begi
         if constexpr (COLUMNS == 256)
             whole(Int<1>());
     } else {
-        static_assert(COLUMNS == 128, "partials for sums of a stage besides");
+        static_assert(COLUMNS == 128, "registers hold the accumulators of a stage besides");
 #pragma unroll 1
         for (int i = 0; i < COUNT; i++) {
             await_stage(i);
@@ -279,7 +280,7 @@ __device__ __forceinline__ void consumer(Pipeline<T, COLUMNS> pipeline, u32 begi
             for (int step = 1; step < 4; step++)
                 wgmma_ss(T(), stage, a + 2 * step, b + 2 * step);
             wgmma_commit_group();
-            // Meanwhile those of the other group run.
+            // The tensor cores run the other warpgroup meanwhile.
             wgmma_wait_group<0>();
             release(i);
             past(i + 1);
@@ -294,39 +295,40 @@ __device__ __forceinline__ void consumer(Pipeline<T, COLUMNS> pipeline, u32 begi
     }
 }
 
-// ---- Thread blocks that have parts of the same rows tell each other when they are written. So all of them must be resident,
-// or get there without those that wait: they come one after the other in the grid.
+// ---- signals between CTAs that share rows
+//
+// CTAs wait for each other. So all of them must be resident, or their producers must come earlier in the grid.
 
-// In memory, zeros at the beginning of a token: of each block of 128 rows how often something has come.
+// Counters in memory, zeros at the beginning of a token: for each block of 128 rows how often a part of it was written.
 struct Counters {
     u32 *at;
     int rows;
 
-    // Thread blocks that have swapped rows of a block.
+    // CTAs that have swapped rows of a block.
     __device__ __forceinline__ u32 *swapped(int block) const {
         return at + block;
     }
-    // Groups of warps that have written columns of a quarter of h.
+    // Warpgroups that have written columns of a quarter of h.
     __device__ __forceinline__ u32 *h(int block, int quarter) const {
         return at + blocks() + 4 * block + quarter;
     }
-    // Thread blocks that have written columns of x.
+    // CTAs that have written columns of x.
     __device__ __forceinline__ u32 *x(int block) const {
         return at + 5 * blocks() + block;
     }
 
-    // Thread blocks that have done everything.
+    // CTAs that are done.
     __device__ __forceinline__ u32 *done() const {
         return at + 6 * blocks();
     }
 
-    // By the thread blocks that have a row each.
+    // The CTAs that have one row each call it.
     __device__ __forceinline__ void clear(int row) const {
         for (int word = row + threadIdx.x * rows; word <= 6 * blocks(); word += blockDim.x * rows)
             at[word] = 0;
     }
 
-    // By one thread of each of `all` thread blocks, at its end: the last leaves counts as they were found.
+    // One thread of each of `all` CTAs calls it at its end: the last CTA resets the counters.
     __device__ __forceinline__ void store_partial(u32 all) const {
         __threadfence();
         if (atomicAdd(done(), 1) + 1 == all) {
@@ -341,22 +343,22 @@ struct Counters {
     }
 };
 
-// Whether weights are for one row of thread blocks, or are used again soon.
-__device__ __forceinline__ bool weights_read_once(Counters joint) {
-    return joint.rows <= 512;
+// Whether weights are read by one wave of CTAs only, not again soon.
+__device__ __forceinline__ bool weights_read_once(Counters counters) {
+    return counters.rows <= 512;
 }
 
-// By one thread: what it and, before a barrier, others have written is there for who sees the count.
+// One thread calls it. Whoever sees the count also sees what this thread, and others before a barrier, have written.
 __device__ __forceinline__ void signal_counter(u32 *count) {
     red_release_increment(count);
 }
 
-// By one thread: returns when so many have come.
+// One thread waits until the counter has reached `all`.
 __device__ __forceinline__ void wait_counter(const u32 *count, u32 all) {
 #ifndef MUTANT_JOIN_MISSING
-    // Should one never come, an error is better than no end.
-    for (u32 looks = 0; ld_acquire(count) < all; looks++)
-        if (looks >> 24)
+    // If one never comes, a trap is better than no end.
+    for (u32 polls = 0; ld_acquire(count) < all; polls++)
+        if (polls >> 24)
             __trap();
 #endif
 }

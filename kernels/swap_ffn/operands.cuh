@@ -1,4 +1,5 @@
-// Rows of activations in swap_ffn.cu: the threads that share one, what they have of it, and how it is left as an operand of products.
+// Rows of activations in swap_ffn.cu: the threads that share a row, their fragments of it, and the forms in which it is written as
+// an operand of the products.
 #pragma once
 
 #include "lib/formats.cuh"
@@ -9,21 +10,20 @@
 constexpr int ROW_THREADS = 256, SUMS = 6, PARTS = 32, BANKS = 4, COLLAPSE = 8, REDUCED = 224;
 constexpr int TILE_ROWS = 128, TILE = TILE_ROWS * 128; // rows of tiles of activations, and bytes
 
-// Byte of an activation in tiles of 128 rows and 128 bytes, those of the same rows next to each other.
+// The byte of an activation in swizzled tiles of 128 rows and 128 bytes; tiles of the same rows lie next to each other.
 __device__ __forceinline__ size_t activation_byte(int row, int byte, int row_bytes) {
     return ((size_t)(row / TILE_ROWS) * (row_bytes / 128) + byte / 128) * TILE + swizzle_128b(row % TILE_ROWS, byte / 16 % 8) +
            byte % 16;
 }
 
-// x / (1 + e⁻ˣ), to a few units of the last place; powers and reciprocals that are subnormal are 0, as nothing is left of x
-// then.
+// x / (1 + e⁻ˣ), to a few units of the last place. Subnormal powers and reciprocals become 0; nothing is left of x then.
 __device__ __forceinline__ float silu(float x) {
     const float inverse = rcp_approx_ftz(1.0f + ex2_approx_ftz(x * -1.4426950408889634f));
     return x * inverse;
 }
 
-// That of each of two under one reciprocal, for there are as many instructions for that as for e⁻ˣ; of numbers below −42 a few
-// times 10⁻¹⁸ is left, whatever they are.
+// SiLU of two numbers with one reciprocal, which costs as many instructions as e⁻ˣ does. Numbers below −42 become a few times
+// 10⁻¹⁸.
 __device__ __forceinline__ void silu_pair(float &x, float &y) {
     const auto one_more = [](float x) { return 1.0f + ex2_approx_ftz(fminf(x * -1.4426950408889634f, 61.0f)); };
     const float below_x = one_more(x), below_y = one_more(y);
@@ -31,18 +31,18 @@ __device__ __forceinline__ void silu_pair(float &x, float &y) {
     x *= inverse * below_y, y *= inverse * below_x;
 }
 
-// Of a row by its mean square.
+// The inverse root mean square of a row, from its sum of squares.
 __device__ __forceinline__ float inverse_rms(float squares, int D, float eps) {
     return 1.0f / sqrtf(squares / (float)D + eps);
 }
 
-// THREADS threads that share a row: a thread block, or warps of one.
+// THREADS threads that share a row: a CTA, or some warps of one.
 template <int THREADS> struct Team {
     static constexpr int WARPS = THREADS / 32;
     float *partials; // WARPS * (SUMS + 1) numbers in shared memory
     int barrier;
 
-    // Sums over its warps; `sum` has them from all of it. Once before another barrier.
+    // Adds over each warp; `sum` then adds the warps. It may be called once between two barriers.
     template <int N> __device__ __forceinline__ void add(const float (&s)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -74,7 +74,7 @@ template <int THREADS> struct Team {
     }
 };
 
-// ---- Operands of the products: a row from a team, of which a thread has N times four numbers.
+// ---- operands: a team has a row, each of its threads N float4
 
 __device__ __forceinline__ float4 load_vec4(const float *from, int at) {
     return ((const float4 *)from)[at];
@@ -89,12 +89,12 @@ __device__ __forceinline__ float4 load_vec4(const bf16 *from, int at) {
 template <int N, int THREADS = ROW_THREADS> struct RowFragment {
     float4 x[N];
 
-    // Of all fours of the row.
+    // The number of vector i among all float4 of the row.
     static __device__ __forceinline__ int at(int i) {
         return threadIdx.x % THREADS + i * THREADS;
     }
 
-    // Zeros beyond the row.
+    // Vectors beyond the row are zeros.
     template <class In> __device__ __forceinline__ void load(const In *row, int columns) {
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -139,11 +139,11 @@ template <int N, int THREADS = ROW_THREADS> struct RowFragment {
     }
 };
 
-// bf16 in rows.
+// Operands in bf16, row by row.
 struct Bf16Rows {
     unsigned char *to;
 
-    // Whether the norm is in the numbers, or left to the products.
+    // Whether the numbers are divided by the rms, or the epilogue of the product does it.
     static constexpr bool normed = true;
 
     template <int N> __device__ __forceinline__ void write(const RowFragment<N> &n, int row, int columns) const {
@@ -154,12 +154,12 @@ struct Bf16Rows {
     }
 };
 
-// The scale of a row, by which its largest is 448.
+// The scale of a row, which maps its largest magnitude to 448.
 __device__ __forceinline__ float scale_of(u32 amax) {
     return amax ? __uint_as_float(amax) / E4m3::max : 1.0f;
 }
 
-// E4M3 in rows, each under a scale.
+// Operands in E4M3, row by row, with a scale for each row.
 struct E4m3Rows {
     unsigned char *to;
     float *scales;
@@ -181,14 +181,14 @@ struct E4m3Rows {
     }
 };
 
-// Exponents of MXFP8, E8M0: of the least power of two by which the largest of some numbers is at most 448, from its bits; 255 where
-// one is not finite.
+// The E8M0 exponent of MXFP8: the least power of two by which the largest magnitude, given by its bits, is at most 448; 255 if it
+// is not finite.
 __device__ __forceinline__ u32 exponent_of(u32 largest) {
     const int field = largest >> 23;
     return field == 255 ? 255 : max(field - 8 + ((largest & 0x7fffff) > 0x600000), 1);
 }
 
-// Its power of two, and by what numbers are multiplied before they are rounded.
+// The power of two of an exponent, and its inverse.
 __device__ __forceinline__ float power_of(u32 exponent) {
     return __uint_as_float(exponent << 23);
 }
@@ -197,29 +197,29 @@ __device__ __forceinline__ float inverse_power_of(u32 exponent) {
     return exponent == 255 ? __uint_as_float(0x7fffffff) : __uint_as_float((254 - exponent) << 23);
 }
 
-// With room above it: codes of E4M3 are as exact where the largest is 28 as where it is 448.
+// Leaves headroom of 4 bits: codes of E4M3 are as exact if the largest is 28 as if it is 448.
 __device__ __forceinline__ u32 with_headroom(u32 exponent) {
     return exponent == 255 ? 255 : exponent + 4;
 }
 
-// That of some numbers of a row: what the row had `before`, if that suits them, for all columns must have one when they are multiplied.
+// The exponent of some numbers of a row: the one the row had `before` if it fits, since all columns need the same for the product.
 __device__ __forceinline__ u32 next_exponent(u32 largest, u32 before) {
     const u32 exponent = exponent_of(largest);
     return largest == 0 || (exponent <= before && exponent + 7 >= before) ? before : with_headroom(exponent);
 }
 
-// Where n is in codes, after them: of a block of 128 rows exponents [columns / 128, 128 rows, 4].
+// The exponents of E4M3 n lie after it: [columns / 128, 128 rows, 4] for each block of 128 rows.
 __device__ __forceinline__ u8 *exponents_of(unsigned char *n, int rows, int columns, int block) {
     return n + (size_t)rows * columns + (size_t)block * TILE_ROWS * (columns / 32);
 }
 
-// And after these, those that rows had when they were last multiplied.
+// After these lie the exponents with which rows were last multiplied.
 __device__ __forceinline__ u8 *row_exponents_of(unsigned char *n, int rows, int columns) {
     return exponents_of(n, rows, columns, rows / TILE_ROWS);
 }
 
-// n in tiles: bf16, or CODES of MXFP8, an exponent for 32 numbers, of each sixteen of them two of the first eight and two of the second
-// in turn.
+// n in swizzled tiles: bf16, or CODES of MXFP8, with an exponent for 32 numbers; of each sixteen codes, two of the first eight and
+// two of the second in turn.
 template <bool CODES, int THREADS> struct TiledRows {
     unsigned char *to;
     int rows;
@@ -229,7 +229,7 @@ template <bool CODES, int THREADS> struct TiledRows {
 
     template <int N> __device__ __forceinline__ void write(const RowFragment<N, THREADS> &n, int row, int columns) const {
         if constexpr (CODES) {
-            // That of the largest of all of the row is as good.
+            // The exponent of the whole row's largest magnitude serves as well.
             const u32 exponent = with_headroom(exponent_of(team.largest(n.amax())));
             const float by = inverse_power_of(exponent);
 #pragma unroll

@@ -1,10 +1,10 @@
-// Entry points of all variants but for tensor cores and single steps.
+// Entry points that use neither tensor cores nor single steps.
 #pragma once
 
 #include "swap_ffn/collapse.cuh"
 #include "swap_ffn/simple.cuh"
 
-// ---- Rows: start, settle and swap, by how their operands are left.
+// ---- rows: start, settle and swap, for each form of operand
 
 #define TEAM                                                  \
     __shared__ float partials[ROW_THREADS / 32 * (SUMS + 1)]; \
@@ -38,7 +38,7 @@ ROWS(simple, e4m3, 4, E4m3Rows{n, n_scale})
 ROWS(rows, bf16, 1, Bf16Rows{n})
 ROWS(rows, e4m3, 1, E4m3Rows{n, n_scale})
 
-// ---- Between the products.
+// ---- activation, between the products
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     swap_ffn_activate_bf16(const float *gate_up, unsigned char *h, float *h_scale, int F) {
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     activate(gate_up, Bf16Rows{h}, F);
 }
 
-// ---- Products.
+// ---- products without tensor cores
 
 #define SIMPLE(W, T)                                                                                                             \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                                 \
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 SIMPLE(bf16, bf16)
 SIMPLE(e4m3, u8)
 
-// ---- Collapse.
+// ---- collapse
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     swap_ffn_pool(const float *x, const float *alpha, float *pooled, int C, int D) {

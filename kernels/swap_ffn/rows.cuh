@@ -1,15 +1,15 @@
-// What variants of swap_ffn.cu share: rows of x from event to event, the swap, and the collapse. Each kernel may be launched
-// before the last has ended, reads what that wrote only after `wait_on_dependent_grids`, and so do all in turn.
+// Rows of x from event to event, the swap, and the activation: what the variants of swap_ffn.cu share. Each kernel may be launched
+// before the last one has ended, and reads what that wrote only after `wait_on_dependent_grids`.
 //
-// With x a row of D numbers: n = x / rms(x) · g; of every row there are SUMS sums, Σ x² and the five products of the router,
-// each in PARTS parts in memory, which are added in one order wherever they are read.
+// With x a row of D numbers: n = x / rms(x) · g. Every row has SUMS sums, Σ x² and the five products of the router. Each sum lies
+// in memory as PARTS partials, which are added in the same order wherever they are read.
 #pragma once
 
 #include "swap_ffn/operands.cuh"
 
-// ---- Rows.
+// ---- rows
 
-// Sums of rows: Σ x² [rows, PARTS], then the router's [rows, PARTS, 8], of which five count.
+// Partial sums of rows: Σ x² [rows, PARTS], then the router's [rows, PARTS, 8], of which five count.
 struct Sums {
     float *at;
     int rows;
@@ -21,10 +21,10 @@ struct Sums {
         return at + (size_t)rows * PARTS + ((size_t)row * PARTS + part) * 8;
     }
 
-    // All of a row, by every warp.
+    // Every warp loads and adds all partials of a row.
     __device__ __forceinline__ void load(float (&s)[SUMS], int row) const {
         const int part = threadIdx.x % 32;
-        static_assert(PARTS == 32, "a lane has a part");
+        static_assert(PARTS == 32, "a lane has a partial");
         const float4 load_vec4 = *(const float4 *)router(row, part);
         const float parts[SUMS] = {squares(row)[part], load_vec4.x, load_vec4.y, load_vec4.z, load_vec4.w, router(row, part)[4]};
 #pragma unroll
@@ -32,13 +32,13 @@ struct Sums {
             s[i] = warp_sum(parts[i]);
     }
 
-    // Whole sectors of memory.
+    // Writes whole sectors of memory.
     __device__ __forceinline__ void put_router(int row, int part, float4 load_vec4, float fifth) const {
         float4 *const to = (float4 *)router(row, part);
         to[0] = load_vec4, to[1] = make_float4(fifth, 0, 0, 0);
     }
 
-    // One part for all, by PARTS threads.
+    // PARTS threads write one partial that holds everything, and zeros.
     __device__ __forceinline__ void store_squares(float all, int row, int part) const {
         squares(row)[part] = part == 0 ? all : 0.0f;
     }
@@ -48,7 +48,7 @@ struct Sums {
     }
 };
 
-// Where x comes from: of a core from what all cores of a token are given, if that is how it begins; from memory.
+// The source of x: memory, or, at the beginning of a token, FiLM of the input that all cores of the token share.
 struct Film {
     const bf16 *x_in;
     const float *scale, *shift;
@@ -73,7 +73,7 @@ struct Film {
     }
 };
 
-// One row: x, its sums, and the operand made of it.
+// Loads a row of x, sums it, and writes the operand made of it.
 template <int N, int THREADS, class Operand>
 __device__ __forceinline__ void prepare_row(Film source, Team<THREADS> team, float *x, const float *router,
                                             const RowFragment<N, THREADS> &weight, Sums sums, Operand operand, int row, int D,
@@ -98,7 +98,7 @@ __device__ __forceinline__ void prepare_row(Film source, Team<THREADS> team, flo
     write_operand(operand, own, s[0], weight, row, D, eps);
 }
 
-// One row a block.
+// One row for each CTA.
 template <int N, class Operand>
 __device__ __forceinline__ void prepare_rows(Film source, Team<ROW_THREADS> team, float *x, const float *router, const float *g,
                                              Sums sums, Operand operand, int D, float eps) {
@@ -109,11 +109,11 @@ __device__ __forceinline__ void prepare_rows(Film source, Team<ROW_THREADS> team
     prepare_row<N>(source, team, x, router, weight, sums, operand, blockIdx.x, D, eps);
 }
 
-// ---- The swap.
+// ---- the swap
 
 enum Rule { TRANSPOSE, MOVE, LITERAL };
 
-// The map after bank `selected` of it was swapped in. Lane i is bits 2i and 2i + 1.
+// The map after bank `selected` was swapped in. Lane i is bits 2i and 2i + 1.
 __device__ __forceinline__ u32 swapped(Rule rule, u32 map, int selected) {
     const u32 physical = map >> 2 * selected & 3;
 #ifdef MUTANT_LANE_LITERAL
@@ -130,12 +130,12 @@ __device__ __forceinline__ u32 swapped(Rule rule, u32 map, int selected) {
     return (map & ~3u) | physical;
 }
 
-// What the router of a row says.
+// The decision of the router for a row.
 struct Decision {
     bool gate;
     int bank; // logical
 
-    // From the six sums and five biases.
+    // Takes the six sums and five biases.
     __device__ __forceinline__ Decision(const float (&sums)[SUMS], const float *bias, int D, float eps) {
         const float norm = inverse_rms(sums[0], D, eps);
         const float l = norm * sums[1] + bias[0];
@@ -159,7 +159,7 @@ struct Decision {
     }
 };
 
-// What the swap reads and changes.
+// The swap reads and changes these.
 struct Store {
     float *x;
     unsigned char *ram; // bf16 [rows, BANKS, D]
@@ -170,7 +170,7 @@ struct Store {
     float eps;
 };
 
-// A bank of a row, when it is known which.
+// Loads the selected bank of a row once the decision is known.
 struct LoadedBank {
     template <int N, int THREADS>
     __device__ __forceinline__ void load(RowFragment<N, THREADS> &in, const uint2 *banks, int physical, int D) const {
@@ -178,7 +178,7 @@ struct LoadedBank {
     }
 };
 
-// One row. Where its gate is closed, all but the decision is as it was.
+// Swaps one row. If the gate is closed, only the decision is written.
 template <int N, int THREADS, class Bank, class Operand>
 __device__ __forceinline__ void swap(Rule rule, Store store, Team<THREADS> team, int row, int decided,
                                      const RowFragment<N, THREADS> &weight, const Bank &bank, Operand operand) {
@@ -212,7 +212,7 @@ __device__ __forceinline__ void swap(Rule rule, Store store, Team<THREADS> team,
     own.store(x, D);
     const float squares[1] = {own.dot(own)};
     team.add(squares);
-    // Everyone has read map and sums.
+    // All threads have read the map and the sums.
     if (rank == 0)
         store.map[row] = (u8)swapped(rule, map, decision.bank);
     if (rank < PARTS)
@@ -220,7 +220,7 @@ __device__ __forceinline__ void swap(Rule rule, Store store, Team<THREADS> team,
     write_operand(operand, own, team.template sum<1>(0), weight, row, D, store.eps);
 }
 
-// One row a block.
+// One row for each CTA.
 template <int N, class Operand>
 __device__ __forceinline__ void swap_row(Rule rule, Store store, Team<ROW_THREADS> team, int event, Operand operand) {
     RowFragment<N> weight;
@@ -230,9 +230,9 @@ __device__ __forceinline__ void swap_row(Rule rule, Store store, Team<ROW_THREAD
     swap<N>(rule, store, team, blockIdx.x, event * gridDim.x + blockIdx.x, weight, LoadedBank(), operand);
 }
 
-// ---- What is made of the sums of W1 n and W3 n.
+// ---- the activation
 
-// h = silu(gate) · up, in f32, of rows [gate, up]: one row a block.
+// h = silu(gate) · up, in f32, of rows [gate, up]; one row for each CTA.
 template <class In, class Operand> __device__ __forceinline__ void activate(const In *gate_up, Operand operand, int F) {
     const int row = blockIdx.x;
     launch_dependent_grids();

@@ -5,7 +5,7 @@
 
 constexpr int SIMPLE_TILE = 64, SIMPLE_DEPTH = 16;
 
-// An operand as it is stored.
+// The value of a stored operand.
 __device__ __forceinline__ float value(float x) {
     return x;
 }
@@ -18,7 +18,7 @@ __device__ __forceinline__ float value(u8 code) {
     return E4m3::decode(code);
 }
 
-// `to(row, column, sum)` of each element of a [M, K] · b [N, K]ᵀ, a tile of 64 by 64 a block of 256.
+// Calls to(row, column, sum) for each element of a [M, K] · b [N, K]ᵀ; a CTA of 256 threads has a tile of 64 × 64.
 template <class A, class B, class To>
 __device__ __forceinline__ void simple_product(const A *a, const B *b, int M, int N, int K, To to) {
     __shared__ float left[SIMPLE_DEPTH][SIMPLE_TILE + 1], right[SIMPLE_DEPTH][SIMPLE_TILE + 1];
@@ -28,9 +28,9 @@ __device__ __forceinline__ void simple_product(const A *a, const B *b, int M, in
     for (int k = 0; k < K; k += SIMPLE_DEPTH) {
         for (int at = threadIdx.x; at < SIMPLE_TILE * SIMPLE_DEPTH; at += ROW_THREADS) {
             const int depth = at % SIMPLE_DEPTH, i = at / SIMPLE_DEPTH;
-            const bool is_written = k + depth < K;
-            left[depth][i] = is_written && row + i < M ? value(a[(size_t)(row + i) * K + k + depth]) : 0.0f;
-            right[depth][i] = is_written && column + i < N ? value(b[(size_t)(column + i) * K + k + depth]) : 0.0f;
+            const bool valid = k + depth < K;
+            left[depth][i] = valid && row + i < M ? value(a[(size_t)(row + i) * K + k + depth]) : 0.0f;
+            right[depth][i] = valid && column + i < N ? value(b[(size_t)(column + i) * K + k + depth]) : 0.0f;
         }
         __syncthreads();
 #pragma unroll
@@ -53,7 +53,7 @@ __device__ __forceinline__ void simple_product(const A *a, const B *b, int M, in
     }
 }
 
-// Rows [W1 n, W3 n]: of blockIdx.z 0 the first, of 1 the second. Operands in E4M3 have a scale for each row.
+// Writes rows [W1 n, W3 n]: the first half if blockIdx.z is 0, the second if it is 1. Operands in E4M3 have a scale for each row.
 template <class T>
 __device__ __forceinline__ void simple_gate_up(const T *n, const T *w1, const T *w3, const float *n_scale, const float *w1_scale,
                                                const float *w3_scale, float *gate_up, int rows, int D, int F) {

@@ -1,18 +1,18 @@
-// Weights for the products in tensor cores, and entry points.
+// Packing of weights for the tensor cores, and entry points.
 #pragma once
 
 #include "swap_ffn/events.cuh"
 #include "swap_ffn/row_entries.cuh"
 
-// ---- Weights as the products fetch them, in tiles of ROWS rows and 128 bytes. A thread has 16 bytes.
+// ---- weights in swizzled tiles of 128 bytes of each row; a thread has 16 bytes
 
-// Sixteen codes as those of activations come: two of eight and two of the next eight in turn.
+// Permutes sixteen codes as those of activations are: two of the first eight and two of the second in turn.
 __device__ __forceinline__ uint4 as_codes(uint4 in) {
     return make_uint4(__byte_perm(in.x, in.z, 0x5410), __byte_perm(in.x, in.z, 0x7632), __byte_perm(in.y, in.w, 0x5410),
                       __byte_perm(in.y, in.w, 0x7632));
 }
 
-// Rows of tile t of gate and up: eight of W1 and of W3 in turn, from row 128 t on.
+// Rows of tile t of gate and up: eight of W1 and eight of W3 in turn, from row 128 t on.
 __device__ __forceinline__ void pack_gate_up(const uint4 *w1, const uint4 *w3, uint4 *packed, int row_bytes) {
     const int row = blockIdx.x, in_tile = row % GATE_UP_COLUMNS, tile = row / GATE_UP_COLUMNS;
 #ifdef MUTANT_INTERLEAVE_OFF
@@ -30,7 +30,7 @@ __device__ __forceinline__ void pack_gate_up(const uint4 *w1, const uint4 *w3, u
     }
 }
 
-// Parts of a row are for different splits, with their own columns first.
+// Splits of a row have their columns permuted, the split's own share first.
 template <int SPLIT> __device__ __forceinline__ void pack_down(const uint4 *w2, uint4 *packed, int row_bytes) {
     const int row = blockIdx.x, tile = row / DOWN_COLUMNS;
     for (int chunk = threadIdx.x; chunk < row_bytes / 16; chunk += blockDim.x) {
@@ -41,9 +41,9 @@ template <int SPLIT> __device__ __forceinline__ void pack_down(const uint4 *w2, 
     }
 }
 
-// ---- Entry points.
+// ---- entry points
 
-// 4 KB for each row, and nothing counted yet.
+// Marks all partials, 4 KB for each row, as absent, and clears the counters.
 extern "C" __global__ void swap_ffn_absent(uint4 *parts, u32 *joint) {
     Counters{joint, (int)gridDim.x}.clear(blockIdx.x);
     parts[(size_t)blockIdx.x * blockDim.x + threadIdx.x] = make_uint4(ABSENT, ABSENT, ABSENT, ABSENT);
@@ -62,7 +62,7 @@ extern "C" __global__ void swap_ffn_absent(uint4 *parts, u32 *joint) {
 PACK(bf16, bf16)
 PACK(e4m3, u8)
 
-// Rows whose operands are tiles.
+// Row kernels whose operands are swizzled tiles.
 
 #define TILED(W, CODES)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4) swap_ffn_start_tiles_##W(                                    \
@@ -88,7 +88,7 @@ PACK(e4m3, u8)
 TILED(bf16, false)
 TILED(e4m3, true)
 
-// A product a launch, in step j of event e.
+// One product for each launch, in step j of event e.
 
 #define PRODUCTS(W, T)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)                                                         \
@@ -103,7 +103,7 @@ TILED(e4m3, true)
                 e * J + j, j == J - 1);                                                                                      \
     }
 
-// All events in one launch.
+// The persistent kernel: all events in one launch.
 
 #define EVENTS(SPLIT, W, T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_events_##SPLIT##_##W(                            \
@@ -117,7 +117,7 @@ TILED(e4m3, true)
             DownArgs{h, packed_2, w2_scale, router, g, x, {sums, B * C}, n, parts, residual}, Counters{joint, B * C}, E, J);   \
     }
 
-// No other architecture has these products.
+// Only sm_90a has wgmma.
 #if __CUDA_ARCH__ == 900
 PRODUCTS(bf16, Bf16)
 PRODUCTS(e4m3, Fp8)

@@ -1,5 +1,5 @@
-// The steps of the swap and the collapse one by one, a kernel each, as a program of single tensor operations has them. Threads
-// have an element each, `at` counts them.
+// The steps of the swap and the collapse one by one, a kernel for each, as a program of single tensor operations has them. Each
+// thread has one element, which `at` counts.
 #pragma once
 
 #include "swap_ffn/collapse.cuh"
@@ -11,7 +11,7 @@ __device__ __forceinline__ int element() {
     return blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-// One row a block of ROW_THREADS.
+// One row for each CTA of ROW_THREADS.
 __device__ __forceinline__ void norm_of_row(const float *x, float *norm, int D, float eps) {
     __shared__ float partials[32];
     float squares = 0.0f;
@@ -24,7 +24,7 @@ __device__ __forceinline__ void norm_of_row(const float *x, float *norm, int D, 
         norm[blockIdx.x] = inverse_rms(squares, D, eps);
 }
 
-// Of the ROUTER numbers of a row, one warp each.
+// A warp for each row, which has ROUTER numbers.
 __device__ __forceinline__ void logit_of_row(const float *z, const float *weight, const float *bias, float *logit, int rows) {
     const int row = element() / 32, lane = threadIdx.x % 32;
     if (row >= rows)
@@ -51,7 +51,7 @@ __device__ __forceinline__ void bank_of_row(const float *banks, const float *bia
     bank[row] = (u8)found;
 }
 
-// Lanes FIRST to LAST of the next map.
+// Writes lanes FIRST to LAST of the next map.
 template <Rule RULE, int FIRST, int LAST>
 __device__ __forceinline__ void next_lanes(const u8 *gate, const u8 *bank, const u8 *physical, const u8 *lanes, u8 *next,
                                            int rows) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void next_lanes(const u8 *gate, const u8 *bank, const
     }
 }
 
-// What bank `bank` holds next, of each element of all rows.
+// The next contents of bank `bank`, for each element of all rows.
 __device__ __forceinline__ void next_bank(const u8 *gate, const u8 *physical, const bf16 *ram, const float *x, bf16 *next_ram,
                                           int bank, int rows, int D) {
     const int at = element(), row = at / D;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void next_bank(const u8 *gate, const u8 *physical, co
     next_ram[(size_t)bank * rows * D + at] = next;
 }
 
-// Products of the basis of one k with what is pooled, one number a block.
+// The product of one row of the basis, for one k, with the pooled cores; one number for each CTA.
 __device__ __forceinline__ void reduce_one(const float *pooled, const bf16 *basis, float *consumer, int D) {
     __shared__ float partials[32];
     const int k = blockIdx.x / REDUCED % COLLAPSE, r = blockIdx.x % REDUCED;

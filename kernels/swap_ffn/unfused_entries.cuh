@@ -31,7 +31,7 @@ STEP(logit, const float *z, const float *weight, const float *bias, float *logit
     logit_of_row(z, weight, bias, logit, B * C);
 }
 
-// σ(l) > ½, as l > 0 in all but numbers next to 0.
+// σ(l) > ½, the same as l > 0 except next to 0.
 STEP(gate, const float *logit, u8 *gate, int B, int C) {
     const int row = element();
     if (row < B * C)

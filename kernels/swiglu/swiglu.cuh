@@ -3,8 +3,8 @@
 
 #include "lib/vec.cuh"
 
-// NaN must come through, which C's minima and maxima drop. Where e^−g or its reciprocal leaves the range of f32 the
-// result is −0. The exponential and the reciprocal are the machine's own.
+// NaN must come through; minima and maxima of C drop it. If e^−g or its reciprocal leaves the range of f32, the result is −0. The
+// exponential and the reciprocal are the machine's own.
 __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
 #ifdef MUTANT_CLAMP_BELOW
     gate = gate < -limit ? -limit : gate;
@@ -18,15 +18,15 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
     return gate * inverse * up;
 }
 
-// Rows [gate, up] of 2·cols by eights of the result, whose pairs are loaded while those before are worked on. Calls
-// emit(state, eight, y) for all lanes of a warp together, some of which may be beyond the last; neighbouring lanes hold
-// neighbouring eights. `prepare` makes the state once the first are on their way.
+// Computes rows [gate, up] of 2·cols by vectors of the result; the next pair of vectors is loaded while the last is computed. All
+// lanes of a warp call emit(state, at, y) together, some of them out of bounds; neighbouring lanes have neighbouring vectors.
+// `prepare` makes the state once the first loads are on their way.
 template <class T, class Prepare, class Emit, class... Hint>
 __device__ __forceinline__ void swiglu_vec8(const T *gate_up, float limit, int rows, int cols, Prepare prepare, Emit emit,
                                             Hint... hint) {
     const int across = cols / 8, count = rows * across, stride = gridDim.x * blockDim.x;
     int at = blockIdx.x * blockDim.x + threadIdx.x;
-    // Of the eight that is loaded next its column and where its gate is: followed, as divisions are slow.
+    // The column of the next vector and the place of its gate: they are updated, because divisions are slow.
     int column = at % across;
     size_t from = (size_t)at + at / across * across;
     const int columns = stride % across, skip = stride + stride / across * across;
