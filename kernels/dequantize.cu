@@ -11,7 +11,7 @@ args = ["data", "scale", "amax", "y", "T", "C"]
 
 [[variant]]
 name = "fast"
-doc = "four times eight elements a thread, a thread block's in one piece"
+doc = "four vectors of eight for each thread, contiguous for each thread block"
 needs = ["C % W == 0"]
 
 [[variant.launch]]

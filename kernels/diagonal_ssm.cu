@@ -65,7 +65,7 @@ variants = ["cluster", "rows"]
 
 [[mutant]]
 name = "block_lost"
-doc = "a block starts from where the one before it ends alone"
+doc = "a block starts from the final state of the one before it alone"
 variants = ["cluster"]
 
 [[mutant]]

@@ -11,7 +11,7 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "C", "norm_ep
 
 [[variant]]
 name = "split"
-doc = "few tokens: 112 blocks multiply 64 channels of all streams each; then 14 mix, for which one adds up what they have"
+doc = "few tokens: 112 thread blocks multiply 64 channels of all streams each; then 14 add up the sums and mix, and one makes the other weights"
 needs = ["C == 7168", "T <= 16"]
 scratch = [{ name = "sums", bytes = "T * 34 * 112 * 4" }]
 

@@ -11,7 +11,7 @@ args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
 name = "rows"
-doc = "a thread block for each row, two eights a thread"
+doc = "a thread block for each row, two vectors of eight for each thread"
 needs = ["C % 8 == 0", "C <= 8192"]
 
 [[variant.launch]]

@@ -11,7 +11,7 @@ args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
 name = "rows"
-doc = "a thread block for each row, four eights a thread"
+doc = "a thread block for each row, four vectors of eight for each thread"
 needs = ["C % W == 0", "C <= 7168"]
 
 [[variant.launch]]

@@ -37,7 +37,7 @@ doc = "cosines and sines exchanged"
 
 [[mutant]]
 name = "position_off_by_one"
-doc = "every token turned as its successor"
+doc = "every token rotated as its successor"
 
 [[mutant]]
 name = "token_stride"
@@ -45,7 +45,7 @@ doc = "rows of a token begin one head after those of the token before it"
 
 [[mutant]]
 name = "halves"
-doc = "channel i turned with channel i + r/2, not 2i with 2i + 1"
+doc = "channel i rotated with channel i + r/2, not 2i with 2i + 1"
 variants = ["simple"]
 
 [[mutant]]

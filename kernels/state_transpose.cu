@@ -21,7 +21,7 @@ args = ["x", "y", "K", "V"]
 
 [[variant]]
 name = "registers"
-doc = "16 bytes of 8 or 16 rows for each thread, transposed where they are; a warp reads and writes lines of 128 bytes: the fastest"
+doc = "16 bytes of 8 or 16 rows for each thread, transposed in registers; a warp reads and writes lines of 128 bytes: the fastest"
 needs = ["K * size % 16 == 0", "V * size % 16 == 0"]
 
 [[variant.launch]]
