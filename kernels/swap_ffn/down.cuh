@@ -41,7 +41,7 @@ __device__ __forceinline__ bool is_written(float4 y) {
 
 // A warp waits for N vectors, which lie one for each consumer thread apart, and resets them. If one never comes, a trap is better
 // than no end.
-template <int N> __device__ __forceinline__ void take_partials(float4 (&y)[N], float4 *from) {
+template <int N> __device__ __forceinline__ void wait_and_reset_partials(float4 (&y)[N], float4 *from) {
     bool all = false;
     for (u32 polls = 0; !all; polls++) {
         if (polls >> 24)
@@ -134,7 +134,7 @@ template <class T, bool RESIDENT> __device__ __forceinline__ ResidentA resident_
 template <int SPLIT, bool RESIDENT, class T, class WaitSignalled, class Ready>
 __device__ __forceinline__ void down_producer(SharedStorage<T> &smem, DownArgs args, u32 begin, int block, int tile, int split,
                                               Prefetch prefetch, WaitSignalled wait_signalled, Ready ready) {
-    producer<DOWN_COUNT<T, SPLIT>>(
+    producer_mainloop<DOWN_COUNT<T, SPLIT>>(
         down_pipeline(smem), begin, args.h + (size_t)(block * SPLIT + split) * TILE_ROWS * HIDDEN / SPLIT * T::bytes,
         T::bytes == 1 ? hidden_scales(args.h, args.sums.rows, block, split * DOWN_COUNT<T, SPLIT>) : nullptr,
         args.weights + (size_t)(tile * SPLIT + split) * DOWN_COUNT<T, SPLIT> * DOWN_COLUMNS * 128,
@@ -164,7 +164,7 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &smem, DownArgs a
     const auto pipeline = down_pipeline(smem);
     float sums[1][16][4];
     float (&c)[16][4] = sums[0];
-    consumer<DOWN_COUNT<T, SPLIT>>(
+    consumer_mainloop<DOWN_COUNT<T, SPLIT>>(
         pipeline, begin, sums, group, [&](int i, u32 slot) { return i < hidden.count ? smem.h_of(i, 0) : pipeline.a(slot); },
         [](int, u32) {},
         [&](int i) {
@@ -226,7 +226,7 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &smem, DownArgs a
             }
         }
         float4 y[SHARE];
-        take_partials<SHARE>(y, part_of(split));
+        wait_and_reset_partials<SHARE>(y, part_of(split));
         if (RESIDENT && lane == 0)
             mbarrier_arrive(&smem.partials_read);
 #ifndef MUTANT_PLANE_LOST

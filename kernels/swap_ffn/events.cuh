@@ -97,10 +97,10 @@ template <int SPLIT> struct Work {
 template <class T, int SPLIT>
 __device__ __forceinline__ void events_producer(SharedStorage<T> &smem, GateUpArgs up, DownArgs down, Work<SPLIT> work, int E,
                                                 int J) {
-    const bool parted = SPLIT > 1;
-    const Prefetch ups_ahead = parted ? Prefetch{weights_read_once(work.counters), 1, 1}
-                                      : Prefetch{weights_read_once(work.counters), MAX_STAGES, MAX_STAGES};
-    const Prefetch downs_ahead = {weights_read_once(work.counters), parted ? 3 : MAX_STAGES, MAX_STAGES};
+    const bool split_k = SPLIT > 1;
+    const Prefetch up_prefetch = split_k ? Prefetch{weights_read_once(work.counters), 1, 1}
+                                         : Prefetch{weights_read_once(work.counters), MAX_STAGES, MAX_STAGES};
+    const Prefetch down_prefetch = {weights_read_once(work.counters), split_k ? 3 : MAX_STAGES, MAX_STAGES};
     u32 ups = 0, downs = 0;
     for (int event = 0, step = 0; event < E; event++) {
         const auto swap_begins = [&] {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void events_producer(SharedStorage<T> &smem, GateUpAr
                 mbarrier_wait_parity(&smem.partials_read, step - 1 & 1);
             for (int i = 0; i < work.ups(); i++, ups += UP_COUNT<T>) {
                 const auto at = work.up(i);
-                gate_up_producer(smem, up, ups, at.block, at.tile, ups_ahead, [&] {
+                gate_up_producer(smem, up, ups, at.block, at.tile, up_prefetch, [&] {
                     if (i == 0 && j == 0)
                         swap_begins();
                     work.n_ready(at.block, event, j, step);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void events_producer(SharedStorage<T> &smem, GateUpAr
             for (int i = 0; i < work.downs(); i++, downs += DOWN_COUNT<T, SPLIT>) {
                 const auto at = work.down(i);
                 down_producer<SPLIT, (SPLIT > 1)>(
-                    smem, down, downs, at.block, at.tile, at.split, downs_ahead,
+                    smem, down, downs, at.block, at.tile, at.split, down_prefetch,
                     [&] { mbarrier_wait_parity(&smem.h_signalled, step & 1); }, [&] { work.h_ready(at, step); });
             }
         }
@@ -214,7 +214,7 @@ __device__ __forceinline__ void events_consumer(SharedStorage<T> &smem, float *p
         }
         // No thread of this CTA waits for a counter any more.
         if (event == E - 1 && threadIdx.x == 128)
-            counters.store_partial(CTAS);
+            counters.reset_by_last(CTAS);
     }
 }
 

@@ -64,7 +64,7 @@ __device__ __forceinline__ void gate_up_producer(SharedStorage<T> &smem, GateUpA
                         exponents_of((unsigned char *)args.n, args.sums.rows, WIDTH, block), EXPONENTS, &smem.exponents_full);
         }
     };
-    producer<UP_COUNT<T>>(
+    producer_mainloop<UP_COUNT<T>>(
         up_pipeline(smem), begin, args.n + (size_t)block * TILE_ROWS * WIDTH * T::bytes, nullptr,
         args.weights + (size_t)tile * UP_COUNT<T> * GATE_UP_COLUMNS * 128, ResidentA{}, prefetch, [] {}, a_ready);
 }
@@ -187,7 +187,7 @@ __device__ __forceinline__ void gate_up_consumer(SharedStorage<T> &smem, GateUpA
     }
     // ---- mainloop: consumer, with the epilogue in `activation`
     const auto pipeline = up_pipeline(smem);
-    consumer<UP_COUNT<T>>(
+    consumer_mainloop<UP_COUNT<T>>(
         pipeline, begin, c, group, [&](int, u32 slot) { return pipeline.a(slot); },
         [&](int i, u32 slot) {
             if (SCALED && lower)

@@ -126,9 +126,9 @@ struct Prefetch {
 // The producer thread fills COUNT stages, contiguous in memory as are their scales, of which the first is number `begin` of all
 // that go through the pipeline. `wait_signalled` returns when this CTA has sent its own signals, `ready` when A is there.
 template <int COUNT, class T, int COLUMNS, class WaitSignalled, class Ready>
-__device__ __forceinline__ void producer(Pipeline<T, COLUMNS> pipeline, u32 begin, const unsigned char *a, const float *scales,
-                                         const unsigned char *b, ResidentA resident, Prefetch prefetch,
-                                         WaitSignalled wait_signalled, Ready ready) {
+__device__ __forceinline__ void producer_mainloop(Pipeline<T, COLUMNS> pipeline, u32 begin, const unsigned char *a,
+                                                  const float *scales, const unsigned char *b, ResidentA resident,
+                                                  Prefetch prefetch, WaitSignalled wait_signalled, Ready ready) {
     const auto fetch_b = [&](int i) {
         const u32 it = begin + i, slot = it % pipeline.STAGES;
         mbarrier_wait_parity(pipeline.empty(slot), it / pipeline.STAGES & 1 ^ 1);
@@ -226,8 +226,8 @@ __device__ __forceinline__ void align_exponents(unsigned char *tile, int group, 
 // rows. `past(i)` is called when the products of all stages before i are done, `whole` with the number of each half of the
 // accumulators when that half is final.
 template <int COUNT, class T, int COLUMNS, class Left, class Prepare, class Past, class Scale, class Whole>
-__device__ __forceinline__ void consumer(Pipeline<T, COLUMNS> pipeline, u32 begin, float (&c)[COLUMNS / 128][16][4], int group,
-                                         Left left, Prepare prepare, Past past, Scale scale, Whole &&whole) {
+__device__ __forceinline__ void consumer_mainloop(Pipeline<T, COLUMNS> pipeline, u32 begin, float (&c)[COLUMNS / 128][16][4],
+                                                  int group, Left left, Prepare prepare, Past past, Scale scale, Whole &&whole) {
     // If the first wgmma overwrote its accumulators, the compiler would keep their old values in registers between products.
 #pragma unroll
     for (int half = 0; half < COLUMNS / 128; half++) {
@@ -329,7 +329,7 @@ struct Counters {
     }
 
     // One thread of each of `all` CTAs calls it at its end: the last CTA resets the counters.
-    __device__ __forceinline__ void store_partial(u32 all) const {
+    __device__ __forceinline__ void reset_by_last(u32 all) const {
         __threadfence();
         if (atomicAdd(done(), 1) + 1 == all) {
             for (u32 *count = at; count <= done(); count++)
