@@ -119,6 +119,8 @@ doc = "the warps' sums are read before all are there"
 variants = ["kv", "kv_staged", "kv_few"]
 */
 
+// reference: reference/ops/linear_attention/recurrent.rs
+//
 // One token of the gated delta rule (GDN: a decay for each head) and of Kimi delta attention (KDA: one for each key channel):
 //
 //   S ← α S    d = β (v − Sᵀk)    S ← S + k dᵀ    o = Sᵀq, which is (α S)ᵀq + (k·q) d of the S before
@@ -126,8 +128,8 @@ variants = ["kv", "kv_staged", "kv_few"]
 // q, k [B, H, K], normalised here, q also scaled by K^-½; v, o [B, H·G, V]; gate [B, H·G] or [B, H·G, K]; beta [B, H·G];
 // a_log [H·G]; dt_bias like the gate of a token; state [slots, H·G] matrices K × V or V × K; indices [B], below 0 to skip.
 
-#include "delta_decode.cuh"
-#include "tiles.cuh"
+#include "delta_decode/step.cuh"
+#include "lib/tma.cuh"
 
 // ---- simple
 
@@ -140,11 +142,11 @@ template <class S> __device__ __forceinline__ void store(S &to, float x) {
 }
 
 template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step) {
-    extern __shared__ float shared[];
-    __shared__ float room[2][32];
+    extern __shared__ float smem[];
+    __shared__ float partials[2][32];
     const int head = blockIdx.x, token = blockIdx.y, K = step.K, V = step.V;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
-    float *q = shared, *k = q + K, *decay = k + K;
+    float *q = smem, *k = q + K, *decay = k + K;
     const int slot = step.slot(token);
     if (slot < 0) {
         for (int v = threadIdx.x; v < V; v += blockDim.x)
@@ -158,7 +160,7 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
         const float raw = to_f32(step.gate[KDA ? at * K + i : at]), bias = step.dt_bias[KDA ? head * K + i : head];
         decay[i] = step.decay(step.biased(raw, bias), expf(step.a_log[head]));
     }
-    qq = inverse_norm(block_sum(qq, room[0])) / sqrtf(K), kk = inverse_norm(block_sum(kk, room[1]));
+    qq = inverse_l2_norm(block_sum(qq, partials[0])) / sqrtf(K), kk = inverse_l2_norm(block_sum(kk, partials[1]));
     for (int i = threadIdx.x; i < K; i += blockDim.x)
         q[i] *= qq, k[i] *= kk;
     __syncthreads();
@@ -196,22 +198,22 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
 
 // ---- 128 key channels, states read once
 
-// Rows of V, each in the lanes that have its 128 keys: of each such group of lanes a warp has N.
-template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void vk(const Step<S> &step) {
-    constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, EACH = LANES / (2 * N);
+// [V, K]: a group of lanes has the 128 keys of a row of V; a warp has N rows for each such group.
+template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ void vk(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, SUM_LANES = LANES / (2 * N);
     const int head = blockIdx.y, token = blockIdx.z, V = step.V;
     const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
     const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K + lane * E;
     const int slot = step.slot(token);
-    // The row whose sums this lane will have: those with k in the lower lanes, with q in the upper.
-    const int row = first + lane % (LANES / 2) / EACH * GROUPS + group;
-    const bool upper = lane >= LANES / 2, writes = upper && lane % EACH == 0;
+    // The row whose sums this lane keeps: the products with k in the lower lanes, with q in the upper ones.
+    const int row = first + lane % (LANES / 2) / SUM_LANES * GROUPS + group;
+    const bool upper = lane >= LANES / 2, writes = upper && lane % SUM_LANES == 0;
     bf16 *o = step.o + at * V + row;
-    // All that is small is asked for before the state, so that nothing waits for it behind, and before the slot is known.
-    const auto raw_q = load_bf16s<E>(step.q + key), raw_k = load_bf16s<E>(step.k + key);
+    // All small inputs are loaded before the state, and before the slot is known, so that nothing waits behind the state.
+    const auto raw_q = load_packed_bf16<E>(step.q + key), raw_k = load_packed_bf16<E>(step.k + key);
     const bf16 beta = step.beta[at], gate = step.gate[KDA ? 0 : at];
-    const auto raw_gate = load_bf16s<E>(KDA ? step.gate + at * K + lane * E : step.k + key);
+    const auto raw_gate = load_packed_bf16<E>(KDA ? step.gate + at * K + lane * E : step.k + key);
     const float a_log = step.a_log[head], bias = step.dt_bias[KDA ? 0 : head];
     float biases[E];
     if (KDA)
@@ -226,7 +228,7 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
     uint4 piece[N];
 #pragma unroll
     for (int i = 0; i < N; i++)
-        piece[i] = load_state<STREAM>(state + i * GROUPS * K);
+        piece[i] = load_state<STREAMING>(state + i * GROUPS * K);
 
     float q[E], k[E], decay[E];
     unpack(raw_q, q), unpack(raw_k, k), unpack(raw_gate, decay);
@@ -250,43 +252,44 @@ template <class S, bool KDA, int N, bool STREAM> __device__ __forceinline__ void
             sums[i] = fmaf(s[e], k[e], sums[i]), sums[N + i] = fmaf(s[e], q[e], sums[N + i]);
         }
     }
-    const float sum = sum_each<2 * N, LANES>(sums);
+    const float sum = reduce_scatter<2 * N, LANES>(sums);
     float d = rate(beta) * (to_f32(v) - sum);
 #ifdef MUTANT_ROWS_EXCHANGED
-    d = __shfl_xor_sync(0xffffffff, d, EACH);
+    d = __shfl_xor_sync(0xffffffff, d, SUM_LANES);
 #endif
     const float of_lower = __shfl_xor_sync(0xffffffff, d, LANES / 2);
     if (writes)
         from_f32(*o, output(sum, norms.overlap, of_lower));
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        const float d_row = __shfl_sync(0xffffffff, d, i * EACH, LANES);
+        const float d_row = __shfl_sync(0xffffffff, d, i * SUM_LANES, LANES);
         float s[E];
         unpack(piece[i], s);
 #pragma unroll
         for (int e = 0; e < E; e++)
             s[e] = fmaf(k[e], d_row, s[e] * decay[e]);
-        store_state<STREAM>(state + i * GROUPS * K, pack(s));
+        store_state<STREAMING>(state + i * GROUPS * K, pack(s));
     }
 }
 
-// `W` columns of V for each block, whose four warps have 32 keys each, as many as lanes. If STAGED, what a thread has of the
-// state waits in shared memory, not in registers.
-template <class S, bool KDA, int W, bool STREAM, bool STAGED = false> __device__ __forceinline__ void kv(const Step<S> &step) {
-    constexpr int E = 16 / sizeof(S), LANES = W / E, GROUPS = 32 / LANES, WARPS = 4, KEYS = K / WARPS, N = KEYS / GROUPS;
-    // Of every key: α k, α q, α, k.
+// [K, V]: `COLUMNS` columns of V for each CTA, whose four warps have 32 keys each. If STAGED, a thread's part of the state waits
+// in shared memory, not in registers.
+template <class S, bool KDA, int COLUMNS, bool STREAMING, bool STAGED = false>
+__device__ __forceinline__ void kv(const Step<S> &step) {
+    constexpr int E = 16 / sizeof(S), LANES = COLUMNS / E, GROUPS = 32 / LANES, WARPS = 4, KEYS = K / WARPS, N = KEYS / GROUPS;
+    // α k, α q, α and k of every key.
     __shared__ float4 factors[K];
-    __shared__ __align__(16) float sums[2][WARPS][W];
+    __shared__ __align__(16) float sums[2][WARPS][COLUMNS];
     __shared__ uint4 staged[STAGED ? N : 1][32 * WARPS];
     const int head = blockIdx.y, token = blockIdx.z, V = step.V;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / LANES, my_key = warp * KEYS + lane;
-    const int col = lane % LANES * E, v0 = blockIdx.x * W + col;
+    const int col = lane % LANES * E, v0 = blockIdx.x * COLUMNS + col;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
     const int slot = step.slot(token);
     const bool writes = threadIdx.x < LANES;
-    typename Bf16s<E>::Type *o = (typename Bf16s<E>::Type *)(step.o + at * V + v0);
-    const uint2 raw_q = load_bf16s<4>(step.q + key + 4 * lane), raw_k = load_bf16s<4>(step.k + key + 4 * lane);
-    const auto raw_v = load_bf16s<E>(step.v + at * V + v0);
+    typename PackedBf16<E>::Type *o = (typename PackedBf16<E>::Type *)(step.o + at * V + v0);
+    const uint2 raw_q = load_packed_bf16<4>(step.q + key + 4 * lane), raw_k = load_packed_bf16<4>(step.k + key + 4 * lane);
+    const auto raw_v = load_packed_bf16<E>(step.v + at * V + v0);
     const bf16 my_q = step.q[key + my_key], my_k = step.k[key + my_key], raw_gate = step.gate[KDA ? at * K + my_key : at];
     const float bias = step.dt_bias[KDA ? head * K + my_key : head];
     const bf16 raw_beta = step.beta[at];
@@ -301,12 +304,12 @@ template <class S, bool KDA, int W, bool STREAM, bool STAGED = false> __device__
 #pragma unroll
     for (int i = 0; i < N; i++) {
         if (STAGED)
-            copy_async(shared_address(&staged[i][threadIdx.x]), state + i * GROUPS * V);
+            cp_async_16_zfill(smem_address(&staged[i][threadIdx.x]), state + i * GROUPS * V, true);
         else
-            piece[i] = load_state<STREAM>(state + i * GROUPS * V);
+            piece[i] = load_state<STREAMING>(state + i * GROUPS * V);
     }
     if (STAGED)
-        commit_copies();
+        cp_async_commit_group();
 
     float qs[4], ks[4];
     unpack(raw_q, qs), unpack(raw_k, ks);
@@ -316,9 +319,9 @@ template <class S, bool KDA, int W, bool STREAM, bool STAGED = false> __device__
     const float decay = step.decay(step.biased(to_f32(raw_gate), bias), factor);
     factors[my_key] = make_float4(k * decay, q * decay, decay, k);
     __syncwarp();
-    // Every thread reads what it copied itself.
+    // Every thread reads only what it copied itself.
     if (STAGED)
-        wait_copies<0>();
+        cp_async_wait_group<0>();
 
     float read[2][E] = {};
 #pragma unroll
@@ -339,7 +342,7 @@ template <class S, bool KDA, int W, bool STREAM, bool STAGED = false> __device__
         }
     }
 #ifdef MUTANT_BARRIER_MISSING
-    // The others would seldom be so much faster.
+    // Warps are made late; by themselves they seldom are.
     if (warp % 2 == 0)
         __nanosleep(100000);
 #endif
@@ -373,7 +376,7 @@ template <class S, bool KDA, int W, bool STREAM, bool STAGED = false> __device__
 #pragma unroll
         for (int e = 0; e < E; e += 2)
             out[e / 2] = to_bf16x2(output(all(1, e), norms.overlap, d[e]), output(all(1, e + 1), norms.overlap, d[e + 1]));
-        *o = *(typename Bf16s<E>::Type *)out;
+        *o = *(typename PackedBf16<E>::Type *)out;
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -383,23 +386,23 @@ template <class S, bool KDA, int W, bool STREAM, bool STAGED = false> __device__
 #pragma unroll
         for (int e = 0; e < E; e++)
             s[e] = fmaf(by.w, d[e], s[e] * by.z);
-        store_state<STREAM>(state + i * GROUPS * V, pack(s));
+        store_state<STREAMING>(state + i * GROUPS * V, pack(s));
     }
 }
 
-#define ENTRY(name, S, THREADS, BLOCKS, ...)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_decode_##name(                                         \
-        const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,                   \
-        const float *dt_bias, const int *indices, S *state, bf16 *o, int H, int G, int K, int V, float bound) {                \
-        __VA_ARGS__(Step<S>{q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound});                       \
+#define ENTRY(name, S, THREADS, BLOCKS, ...)                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_decode_##name(                          \
+        const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,    \
+        const float *dt_bias, const int *indices, S *state, bf16 *o, int H, int G, int K, int V, float bound) { \
+        __VA_ARGS__(Step<S>{q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound});        \
     }
 
-#define KIND(kind, KDA, type, S)                                                                                               \
-    ENTRY(simple_##kind##_kv_##type, S, 128, 1, simple<S, KDA, false>)                                                         \
-    ENTRY(simple_##kind##_vk_##type, S, 128, 1, simple<S, KDA, true>)                                                          \
-    ENTRY(vk_##kind##_##type, S, 128, 4, vk<S, KDA, 4 * sizeof(S), false>)                                                     \
-    ENTRY(vk_few_##kind##_##type, S, 128, 4, vk<S, KDA, sizeof(S), true>)                                                      \
-    ENTRY(kv_##kind##_##type, S, 128, 4, kv<S, KDA, 64, false>)                                                                \
+#define KIND(kind, KDA, type, S)                                           \
+    ENTRY(simple_##kind##_kv_##type, S, 128, 1, simple<S, KDA, false>)     \
+    ENTRY(simple_##kind##_vk_##type, S, 128, 1, simple<S, KDA, true>)      \
+    ENTRY(vk_##kind##_##type, S, 128, 4, vk<S, KDA, 4 * sizeof(S), false>) \
+    ENTRY(vk_few_##kind##_##type, S, 128, 4, vk<S, KDA, sizeof(S), true>)  \
+    ENTRY(kv_##kind##_##type, S, 128, 4, kv<S, KDA, 64, false>)            \
     ENTRY(kv_few_##kind##_##type, S, 128, 4, kv<S, KDA, 32, true>)
 
 KIND(gdn, false, f32, float)

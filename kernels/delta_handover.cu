@@ -34,7 +34,7 @@ bytes = "N * H * (8 * K * V + 4 * K + 4 * V + 2 * G + 2) + 4 * H * (G + 1) + 4 *
 
 [[variant]]
 name = "turned"
-doc = "prefill writes [K, V], a kernel turns it to [V, K], decode goes on: what is done where prefill has one layout only"
+doc = "prefill writes [K, V], a kernel transposes it to [V, K], decode goes on: what a prefill with a single layout needs"
 like = "pointer"
 scratch = [
     { name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" },
@@ -59,9 +59,14 @@ doc = "prefill leaves [K, V], and decode takes it for [V, K]"
 variants = ["pointer"]
 */
 
+// reference: reference/ops/linear_attention/recurrent.rs
+//
 // The kernels are those of delta_prefill.cu, delta_decode.cu and state_transpose.cu, on buffers that they share.
 
-#include "inverse.cuh"
+#include "delta_prefill/inverse.cuh"
+#include "lib/tma.cuh"
+#include "lib/vec.cuh"
+#include "lib/wgmma.cuh"
 
 namespace prefill {
 #include "delta_prefill.cu"

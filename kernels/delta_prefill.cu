@@ -13,7 +13,7 @@ args = ["q", "k", "v", "g", "beta", "initial", "starts", "o", "final", "N", "H",
 
 [[variant]]
 name = "chunks"
-doc = "chunks of 64 in tensor cores: what they have of their own in parallel, then the states through them, 64 value channels in a thread block, 16 in the registers of each warp"
+doc = "chunks of 64 in tensor cores: first, in parallel, everything that does not depend on states; then the states through the chunks, 64 value channels in a thread block, 16 in the registers of each warp"
 arch = "sm_90a"
 needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
 scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]
@@ -69,12 +69,15 @@ doc = "the last chunk of a sequence goes on into the next"
 variants = ["chunks"]
 */
 
+// reference: reference/ops/linear_attention/recurrent.rs
+//
 // q, k [T, H, K], v, o [T, HV, V]; log decays g ≤ 0 [T, HV] (gdn) or [T, HV, K] (kda), β [T, HV] in f32; first tokens of the
 // sequences and the end, [N + 1]; states [N, HV, K, V], or [N, HV, V, K] where in_vk or out_vk is 1.
 
-#include "delta_prefill.cuh"
+#include "delta_prefill/chunk.cuh"
+#include "lib/wgmma.cuh"
 
-// Element (k, v) of a state [K, V].
+// The place of element (k, v) of a state.
 __device__ __forceinline__ size_t state_at(int k, int v, int K, int V, int vk) {
     return vk ? (size_t)v * K + k : (size_t)k * V + v;
 }
@@ -87,15 +90,16 @@ __device__ __forceinline__ size_t state_at(int k, int v, int K, int V, int vk) {
 
 template <bool CHANNELS, class E>
 __device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const float *g, const float *beta,
-                                       const float *initial, Sequences sequences, E *o, float *final, int H, int HV, int K,
-                                       int V, int in_vk, int out_vk, float scale) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    float *state = (float *)shared, *key = state + K * V, *query = key + K, *decay = query + K, *room = decay + K;
+                                       const float *initial, Sequences sequences, E *o, float *final, int H, int HV, int K, int V,
+                                       int in_vk, int out_vk, float scale) {
+    extern __shared__ __align__(128) unsigned char smem_bytes[];
+    float *state = (float *)smem_bytes, *key = state + K * V, *query = key + K, *decay = query + K, *partials = decay + K;
     const int n = blockIdx.x / HV, head = blockIdx.x % HV, column = threadIdx.x;
     const size_t matrix = (size_t)blockIdx.x * K * V;
-    if (column < V)
+    if (column < V) {
         for (int c = 0; c < K; c++)
             state[c * V + column] = initial[matrix + state_at(c, column, K, V, in_vk)];
+    }
     for (long long token = sequences.start(n); token < sequences.start(n + 1); token++) {
         const size_t at = (size_t)token * HV + head, shared_at = ((size_t)token * H + head / (HV / H)) * K;
         float squares[2] = {};
@@ -104,8 +108,8 @@ __device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const
             decay[c] = expf(CHANNELS ? g[at * K + c] : g[at]);
             squares[0] = fmaf(key[c], key[c], squares[0]), squares[1] = fmaf(query[c], query[c], squares[1]);
         }
-        const float key_norm = sqrtf(block_sum(squares[0], room) + 1e-6f);
-        const float query_norm = sqrtf(block_sum(squares[1], room + 32) + 1e-6f);
+        const float key_norm = sqrtf(block_sum(squares[0], partials) + 1e-6f);
+        const float query_norm = sqrtf(block_sum(squares[1], partials + 32) + 1e-6f);
         for (int c = threadIdx.x; c < K; c += blockDim.x)
             key[c] /= key_norm, query[c] = query[c] / query_norm * scale;
         __syncthreads();
@@ -130,68 +134,84 @@ __device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const
         }
         __syncthreads();
     }
-    if (column < V)
+    if (column < V) {
         for (int c = 0; c < K; c++)
             final[matrix + state_at(c, column, K, V, OUT_VK)] = state[c * V + column];
+    }
 }
 
-#define SIMPLE(GATE, CHANNELS, DTYPE, E)                                                                                \
-    extern "C" __global__ void delta_prefill_simple_##GATE##_##DTYPE(                                                   \
-        const E *q, const E *k, const E *v, const float *g, const float *beta, const float *initial,                    \
-        const void *starts, E *o, float *final, int N, int H, int HV, int K, int V, int index, int in_vk, int out_vk,   \
-        float scale) {                                                                                                  \
-        simple<CHANNELS>(q, k, v, g, beta, initial, {starts, index, N}, o, final, H, HV, K, V, in_vk, out_vk, scale);   \
+#define SIMPLE(GATE, CHANNELS, DTYPE, E)                                                                                       \
+    extern "C" __global__ void delta_prefill_simple_##GATE##_##DTYPE(                                                          \
+        const E *q, const E *k, const E *v, const float *g, const float *beta, const float *initial, const void *starts, E *o, \
+        float *final, int N, int H, int HV, int K, int V, int index, int in_vk, int out_vk, float scale) {                     \
+        simple<CHANNELS>(q, k, v, g, beta, initial, {starts, index, N}, o, final, H, HV, K, V, in_vk, out_vk, scale);          \
     }
 SIMPLE(gdn, false, f32, float)
 SIMPLE(gdn, false, bf16, bf16)
 SIMPLE(kda, true, f32, float)
 SIMPLE(kda, true, bf16, bf16)
 
-// ---- Second step: states through the chunks. Everything is turned, Sᵀ [value channels, key channels], so that sums are in
-// the registers where left operands must be; a warp has its 16 value channels to itself from the first chunk to the last.
+// ---- second step: states through the chunks
+//
+// Everything is transposed, Sᵀ [value channels, key channels], so that accumulators are already where the A operand of the next
+// product must be. Each warp keeps its 16 value channels from the first chunk to the last.
 
 constexpr int STAGES = 3;
 
-// What the products of a chunk read, and its values.
+// A stage of the pipeline: the operands of a chunk, and its values.
 template <bool CHANNELS> struct Stage {
-    Left<false> left;
+    ChunkOutput<false> chunk;
     unsigned char k[2 * PANEL], q[2 * PANEL], v[PANEL];
 
-    __device__ __forceinline__ unsigned char *keys() { return k; }
-    __device__ __forceinline__ unsigned char *queries() { return q; }
-    __device__ __forceinline__ unsigned char *keys_until() { return k; }
+    __device__ __forceinline__ unsigned char *keys() {
+        return k;
+    }
+    __device__ __forceinline__ unsigned char *queries() {
+        return q;
+    }
+    __device__ __forceinline__ unsigned char *keys_until() {
+        return k;
+    }
 };
 
 template <> struct Stage<true> {
-    Left<true> left;
+    ChunkOutput<true> chunk;
     unsigned char v[PANEL];
 
-    __device__ __forceinline__ unsigned char *keys() { return left.k; }
-    __device__ __forceinline__ unsigned char *queries() { return left.q; }
-    __device__ __forceinline__ unsigned char *keys_until() { return left.until; }
+    __device__ __forceinline__ unsigned char *keys() {
+        return chunk.k;
+    }
+    __device__ __forceinline__ unsigned char *queries() {
+        return chunk.q;
+    }
+    __device__ __forceinline__ unsigned char *keys_until() {
+        return chunk.until;
+    }
 };
 
-// By 128 threads; without what other chunks have.
+// 128 threads prefetch a chunk into a stage, zeros for tokens that it lacks.
 template <bool CHANNELS>
-__device__ __forceinline__ void copy_chunk(Stage<CHANNELS> &stage, u64 *arrival, const bf16 *q, const bf16 *k, const bf16 *v,
-                                           const Left<CHANNELS> &left, int tokens, int H) {
+__device__ __forceinline__ void load_stage(Stage<CHANNELS> &stage, u64 *full, const bf16 *q, const bf16 *k, const bf16 *v,
+                                           const ChunkOutput<CHANNELS> &output, int tokens, int H) {
     const int thread = threadIdx.x;
-    if (thread == 0)
-        copy_block(&stage.left, &left, sizeof left, arrival);
+    if (thread == 0) {
+        mbarrier_arrive_expect_tx(full, sizeof output);
+        tma_load_1d(&stage.chunk, &output, sizeof output, full);
+    }
 #pragma unroll
     for (int i = 0; i < (CHANNELS ? 0 : 8); i++) {
-        const int row = i * 8 + thread / 16, to = tile_byte(row, thread % 16);
+        const int row = i * 8 + thread / 16, to = swizzle_128b(row, thread % 16);
         const size_t from = (row < tokens ? (size_t)row * H * D : 0) + thread % 16 * 8;
-        copy_async(shared_address(stage.keys() + to), k + from, row < tokens);
-        copy_async(shared_address(stage.queries() + to), q + from, row < tokens);
+        cp_async_16_zfill(smem_address(stage.keys() + to), k + from, row < tokens);
+        cp_async_16_zfill(smem_address(stage.queries() + to), q + from, row < tokens);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = i * 16 + thread / 8;
-        copy_async(shared_address(stage.v + tile_byte(row, thread % 8)),
-                   v + (row < tokens ? (size_t)row * H * D : 0) + thread % 8 * 8, row < tokens);
+        cp_async_16_zfill(smem_address(stage.v + swizzle_128b(row, thread % 8)),
+                          v + (row < tokens ? (size_t)row * H * D : 0) + thread % 8 * 8, row < tokens);
     }
-    commit_copies();
+    cp_async_commit_group();
 }
 
 // Elements (k, v) and (k + 1, v) of a state, k even.
@@ -211,42 +231,44 @@ __device__ __forceinline__ void store_pair(float *state, float first, float seco
         state[k * D + v] = first, state[(k + 1) * D + v] = second;
 }
 
-// c [64, 64] = a [64, 16 STEPS] · tileᵀ, a row of the tile for each column of c, or c += where it ADDs.
-template <int STEPS, bool ADD = false>
-__device__ __forceinline__ void group_rows(float (&c)[8][4], const u32 (&a)[STEPS][4], const unsigned char *tile) {
-    const u64 first = group_tile(shared_address(tile));
-    group_multiply<false, !ADD>(c, a[0], first);
+// c [64, 64] = a [64, 16 STEPS] · tileᵀ, a row of the tile for each column of c, or c += if ACCUMULATE.
+template <int STEPS, bool ACCUMULATE = false>
+__device__ __forceinline__ void wgmma_tile(float (&c)[8][4], const u32 (&a)[STEPS][4], const unsigned char *tile) {
+    const u64 first = wgmma_descriptor(smem_address(tile));
+    wgmma_rs<false, ACCUMULATE>(c, a[0], first);
 #pragma unroll
     for (int step = 1; step < STEPS; step++)
-        group_multiply<false>(c, a[step], first + (step / 4 * PANEL + step % 4 * 32) / 16);
-    group_commit();
+        wgmma_rs<false>(c, a[step], first + (step / 4 * PANEL + step % 4 * 32) / 16);
+    wgmma_commit_group();
 }
 
-// By 128 threads for 64 value channels of head and sequence blockIdx.x / 2.
+// 128 threads for 64 value channels of the head and sequence blockIdx.x / 2.
 template <bool CHANNELS>
 __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, Sequences sequences,
-                                       const Left<CHANNELS> *left, bf16 *o, float *final, int H, int in_vk, int out_vk) {
-    extern __shared__ __align__(1024) unsigned char shared[];
-    Stage<CHANNELS> *stages = (Stage<CHANNELS> *)shared;
-    u64 *arrivals = (u64 *)(stages + STAGES);
+                                       const ChunkOutput<CHANNELS> *outputs, bf16 *o, float *final, int H, int in_vk,
+                                       int out_vk) {
+    extern __shared__ __align__(1024) unsigned char smem_bytes[];
+    Stage<CHANNELS> *stages = (Stage<CHANNELS> *)smem_bytes;
+    u64 *full = (u64 *)(stages + STAGES);
+    // ---- prologue: the initial state to registers, the first stages on their way
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, pair = lane % 4 * 2;
     const int half = blockIdx.x % 2, head = blockIdx.x / 2 % H, n = blockIdx.x / 2 / H;
     const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
     const int chunks = (int)((length + C - 1) / C);
     const size_t first = ((size_t)start * H + head) * D;
     const bf16 *values = v + first + half * C;
-    left += (size_t)sequences.chunks_before(n) * H + head;
-    const auto request = [&](int chunk) {
+    outputs += (size_t)sequences.chunks_before(n) * H + head;
+    const auto prefetch = [&](int chunk) {
         if (chunk < chunks) {
             const size_t from = (size_t)chunk * C * H * D;
             const int tokens = (int)min((long long)C, length - (long long)chunk * C);
-            copy_chunk<CHANNELS>(stages[chunk % STAGES], arrivals + chunk % STAGES, q + first + from, k + first + from,
-                                 values + from, left[(size_t)chunk * H], tokens, H);
+            load_stage<CHANNELS>(stages[chunk % STAGES], full + chunk % STAGES, q + first + from, k + first + from, values + from,
+                                 outputs[(size_t)chunk * H], tokens, H);
         } else {
-            commit_copies();
+            cp_async_commit_group();
         }
     };
-    // Of value channel `channel`, and eight further, key channels 8 n + pair and the next.
+    // A thread has value channels `channel` and the eighth further, with key channels 8 n + pair and the next.
     const int channel = half * C + warp * 16 + row;
     const size_t matrix = ((size_t)n * H + head) * D * D;
     float s[2][8][4];
@@ -256,39 +278,42 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
         for (int i = 0; i < 2; i++)
             load_pair(s[n / 8][n % 8][2 * i], s[n / 8][n % 8][2 * i + 1], initial + matrix, 8 * n + pair, channel + 8 * i, in_vk);
     }
-    const int at = tile_byte(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
-    if (threadIdx.x < STAGES)
-        arrival_init(arrivals + threadIdx.x);
+    const int at = swizzle_128b(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2);
+    if (threadIdx.x < STAGES) {
+        mbarrier_init(full + threadIdx.x, 1);
+        fence_mbarrier_init();
+    }
     __syncthreads();
-    wait_for_last();
+    wait_on_dependent_grids();
 #pragma unroll
     for (int chunk = 0; chunk < STAGES - 1; chunk++)
-        request(chunk);
+        prefetch(chunk);
     for (int chunk = 0; chunk < chunks; chunk++) {
-        arrival_wait(arrivals + chunk % STAGES, chunk / STAGES % 2);
-        wait_copies<STAGES - 2>();
-        group_publish();
+        // ---- mainloop: K S and Q S, from the state before the chunk
+        mbarrier_wait_parity(full + chunk % STAGES, chunk / STAGES % 2);
+        cp_async_wait_group<STAGES - 2>();
+        fence_proxy_async_smem();
         __syncthreads();
         Stage<CHANNELS> &stage = stages[chunk % STAGES];
-        const float *factors = stage.left.factors;
-        u32 old[8][4];
+        const float *factors = stage.chunk.factors;
+        u32 state_a[8][4];
 #pragma unroll
         for (int step = 0; step < 8; step++)
-            as_operand(old[step], s[step / 4][step % 4 * 2], s[step / 4][step % 4 * 2 + 1]);
+            accumulators_to_a(state_a[step], s[step / 4][step % 4 * 2], s[step / 4][step % 4 * 2 + 1]);
         float r[8][4], out[8][4];
-        group_fence();
-        group_rows(r, old, stage.keys());
-        group_rows(out, old, stage.queries());
-        request(chunk + STAGES - 1);
+        wgmma_fence();
+        wgmma_tile(r, state_a, stage.keys());
+        wgmma_tile(out, state_a, stage.queries());
+        prefetch(chunk + STAGES - 1);
         u32 words[4][4];
 #pragma unroll
         for (int n = 0; n < 4; n++)
-            load_turned(words[n], shared_address(stage.v + at + n * 16 * 128));
-        group_wait<1>();
+            ldmatrix_x4_trans(words[n], smem_address(stage.v + at + n * 16 * 128));
+        wgmma_wait_group<1>();
         // V − exp(G) K S
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const float2 low = pair_of(words[n / 2][n % 2 * 2]), high = pair_of(words[n / 2][n % 2 * 2 + 1]);
+            const float2 low = from_bf16x2(words[n / 2][n % 2 * 2]), high = from_bf16x2(words[n / 2][n % 2 * 2 + 1]);
             const float2 a = CHANNELS ? make_float2(1.0f, 1.0f) : *(const float2 *)(factors + 8 * n + pair);
             r[n][0] = fmaf(-a.x, r[n][0], low.x), r[n][1] = fmaf(-a.y, r[n][1], low.y);
             r[n][2] = fmaf(-a.x, r[n][2], high.x), r[n][3] = fmaf(-a.y, r[n][3], high.y);
@@ -296,18 +321,19 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
         u32 operand[4][4];
 #pragma unroll
         for (int step = 0; step < 4; step++)
-            as_operand(operand[step], r[2 * step], r[2 * step + 1]);
-        float pseudo[8][4];
-        group_fence();
-        group_rows(pseudo, operand, stage.left.t);
-        // Meanwhile the state decays, and what the old one gives.
+            accumulators_to_a(operand[step], r[2 * step], r[2 * step + 1]);
+        // ---- mainloop: N = T (V − exp(G) K S)
+        float new_values[8][4];
+        wgmma_fence();
+        wgmma_tile(new_values, operand, stage.chunk.t);
+        // The state and its contribution to the output decay while the product runs.
 #pragma unroll
         for (int n = 0; n < 16; n++) {
             const float2 decay = *(const float2 *)(factors + (CHANNELS ? 8 * n + pair : 3 * C));
-            float(&x)[4] = s[n / 8][n % 8];
+            float (&x)[4] = s[n / 8][n % 8];
             x[0] *= decay.x, x[1] *= decay.y, x[2] *= decay.x, x[3] *= decay.y;
         }
-        group_wait<1>();
+        wgmma_wait_group<1>();
         if (!CHANNELS) {
 #pragma unroll
             for (int n = 0; n < 8; n++) {
@@ -315,44 +341,45 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
                 out[n][0] *= b.x, out[n][1] *= b.y, out[n][2] *= b.x, out[n][3] *= b.y;
             }
         }
-        group_wait<0>();
+        wgmma_wait_group<0>();
 #pragma unroll
         for (int step = 0; step < 4; step++)
-            as_operand(operand[step], pseudo[2 * step], pseudo[2 * step + 1]);
-        group_fence();
-        group_rows<4, true>(out, operand, stage.left.p);
+            accumulators_to_a(operand[step], new_values[2 * step], new_values[2 * step + 1]);
+        wgmma_fence();
+        // ---- mainloop: O += P N, S += (exp(G_64 − G) K)ᵀ N
+        wgmma_tile<4, true>(out, operand, stage.chunk.p);
         u32 until[4][4];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const float2 c = CHANNELS ? make_float2(1.0f, 1.0f) : *(const float2 *)(factors + 2 * C + 8 * n + pair);
             u32(&to)[4] = until[n / 2];
-            to[n % 2 * 2] = to_bf16x2(pseudo[n][0] * c.x, pseudo[n][1] * c.y);
-            to[n % 2 * 2 + 1] = to_bf16x2(pseudo[n][2] * c.x, pseudo[n][3] * c.y);
+            to[n % 2 * 2] = to_bf16x2(new_values[n][0] * c.x, new_values[n][1] * c.y);
+            to[n % 2 * 2 + 1] = to_bf16x2(new_values[n][2] * c.x, new_values[n][3] * c.y);
         }
-        group_fence();
-        const u64 keys = group_tile(shared_address(stage.keys_until()));
+        wgmma_fence();
+        const u64 keys = wgmma_descriptor(smem_address(stage.keys_until()));
 #pragma unroll
         for (int step = 0; step < 4; step++) {
-            group_multiply<true>(s[0], until[step], keys + step * 16 * 128 / 16);
-            group_multiply<true>(s[1], until[step], keys + (PANEL + step * 16 * 128) / 16);
+            wgmma_rs<true>(s[0], until[step], keys + step * 16 * 128 / 16);
+            wgmma_rs<true>(s[1], until[step], keys + (PANEL + step * 16 * 128) / 16);
         }
-        group_commit();
-        // Meanwhile the output goes where the warp's values were, and from there to memory in rows.
-        group_wait<1>();
+        wgmma_commit_group();
+        // While the product runs, the output replaces the warp's values in shared memory, and goes from there to memory in rows.
+        wgmma_wait_group<1>();
 #pragma unroll
         for (int n = 0; n < 8; n += 2)
-            store_turned(shared_address(stage.v + at + n * 8 * 128), to_bf16x2(out[n][0], out[n][1]),
-                         to_bf16x2(out[n][2], out[n][3]), to_bf16x2(out[n + 1][0], out[n + 1][1]),
-                         to_bf16x2(out[n + 1][2], out[n + 1][3]));
+            stmatrix_x4_trans(smem_address(stage.v + at + n * 8 * 128), to_bf16x2(out[n][0], out[n][1]),
+                              to_bf16x2(out[n][2], out[n][3]), to_bf16x2(out[n + 1][0], out[n + 1][1]),
+                              to_bf16x2(out[n + 1][2], out[n + 1][3]));
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int row = 16 * i + lane / 2, token = chunk * C + row, sixteen = 2 * warp + lane % 2;
+            const int row = 16 * i + lane / 2, token = chunk * C + row, chunk_16b = 2 * warp + lane % 2;
             if (token < length)
-                *(uint4 *)(o + first + (size_t)token * H * D + half * C + sixteen * 8) =
-                    *(const uint4 *)(stage.v + tile_byte(row, sixteen));
+                *(uint4 *)(o + first + (size_t)token * H * D + half * C + chunk_16b * 8) =
+                    *(const uint4 *)(stage.v + swizzle_128b(row, chunk_16b));
         }
-        group_wait<0>();
+        wgmma_wait_group<0>();
     }
 #pragma unroll
     for (int n = 0; n < 16; n++) {
@@ -362,18 +389,18 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
     }
 }
 
-#define CHUNKS(GATE, CHANNELS)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, CHANNELS ? 2 : 3) delta_prefill_chunks_own_##GATE(            \
-        const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, Left<CHANNELS> *left,      \
-        int N, int H, int index, float scale) {                                                                         \
-        prepare<CHANNELS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                           \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                            \
-        const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                          \
-        const Left<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {            \
-        states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                       \
+#define CHUNKS(GATE, CHANNELS)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS, CHANNELS ? 2 : 3)                                                  \
+        delta_prefill_chunks_own_##GATE(const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, \
+                                        ChunkOutput<CHANNELS> *left, int N, int H, int index, float scale) {                 \
+        chunk_outputs<CHANNELS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                          \
+    }                                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                                 \
+        const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                               \
+        const ChunkOutput<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {          \
+        states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                            \
     }
-// No other architecture has these products.
+// Only sm_90a has wgmma.
 #if __CUDA_ARCH__ == 900
 CHUNKS(gdn, false)
 CHUNKS(kda, true)

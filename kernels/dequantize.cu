@@ -11,7 +11,7 @@ args = ["data", "scale", "amax", "y", "T", "C"]
 
 [[variant]]
 name = "fast"
-doc = "four times eight elements a thread, a thread block's in one piece"
+doc = "four vectors of eight for each thread, contiguous for each thread block"
 needs = ["C % W == 0"]
 
 [[variant.launch]]
@@ -33,7 +33,9 @@ name = "neighbour_scale"
 doc = "the scale of the block before"
 */
 
-#include "formats.cuh"
+// reference: src/formats/quantize.rs
+
+#include "lib/formats.cuh"
 
 #ifdef MUTANT_NEIGHBOUR_SCALE
 #define BLOCK(index) ((index) - ((index) > 0))
@@ -54,17 +56,17 @@ __device__ void simple(const u8 *data, const typename F::Stored *scales, const f
     from_f32(y[at], F::Element::decode(code) * factor);
 }
 
-// Eights of a thread, all loaded before the first is worked on.
-constexpr int EIGHTS = 4;
+// The vectors of a thread; all loads are issued before the first is used.
+constexpr int VECTORS = 4;
 
 template <class F, class T>
 __device__ void fast(const typename F::Codes *data, const typename F::Stored *scales, const float *amax, T *y, int rows,
                      int cols) {
-    const int count = rows * (cols / 8), first = blockIdx.x * EIGHTS * blockDim.x + threadIdx.x;
-    typename F::Codes codes[EIGHTS];
-    typename F::Stored scale[EIGHTS];
+    const int count = rows * (cols / 8), first = blockIdx.x * VECTORS * blockDim.x + threadIdx.x;
+    typename F::Codes codes[VECTORS];
+    typename F::Stored scale[VECTORS];
 #pragma unroll
-    for (int i = 0; i < EIGHTS; i++) {
+    for (int i = 0; i < VECTORS; i++) {
         const int at = first + i * blockDim.x;
         if (at < count) {
             codes[i] = __ldcs(data + at);
@@ -73,7 +75,7 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
     }
     const typename F::Level level(amax);
 #pragma unroll
-    for (int i = 0; i < EIGHTS; i++) {
+    for (int i = 0; i < VECTORS; i++) {
         const int at = first + i * blockDim.x;
         if (at >= count)
             break;
@@ -83,18 +85,18 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
 #pragma unroll
         for (int k = 0; k < 8; k++)
             out[k] *= factor;
-        Eight<T>::store(y, at, out);
+        Vec8<T>::store(y, at, out);
     }
 }
 
-#define BOTH(FORMAT, DTYPE, T)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256) dequantize_simple_##FORMAT##_##DTYPE(                            \
-        const u8 *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) {                    \
-        simple<FORMAT>(data, scale, amax, y, rows, cols);                                                              \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256) dequantize_fast_##FORMAT##_##DTYPE(                              \
-        const FORMAT::Codes *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) {         \
-        fast<FORMAT>(data, scale, amax, y, rows, cols);                                                                \
+#define BOTH(FORMAT, DTYPE, T)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256) dequantize_simple_##FORMAT##_##DTYPE(                    \
+        const u8 *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) {            \
+        simple<FORMAT>(data, scale, amax, y, rows, cols);                                                      \
+    }                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256) dequantize_fast_##FORMAT##_##DTYPE(                      \
+        const FORMAT::Codes *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) { \
+        fast<FORMAT>(data, scale, amax, y, rows, cols);                                                        \
     }
 
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

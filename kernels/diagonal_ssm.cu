@@ -65,7 +65,7 @@ variants = ["cluster", "rows"]
 
 [[mutant]]
 name = "block_lost"
-doc = "a block starts from where the one before it ends alone"
+doc = "a block starts from the final state of the one before it alone"
 variants = ["cluster"]
 
 [[mutant]]
@@ -84,11 +84,15 @@ doc = "where warps or blocks end is read before all are there"
 variants = ["cluster", "rows"]
 */
 
+// reference: reference/ops/diagonal_ssm.rs
+//
 // x_t = a ⊙ x_{t−1} + b u_t, y_t = Σ c x_t, with x from 0: u, y [H, S], a, b, c [H, N].
 //
-// Below x stands for x / b, so that x_t = a x_{t−1} + u_t and y_t = Σ (c b) x_t: two fused operations for each state.
+// Below, x stands for x / b, so that x_t = a x_{t−1} + u_t and y_t = Σ (c b) x_t: two fused operations for each state.
 
-#include "common.cuh"
+#include "lib/cluster.cuh"
+#include "lib/reduce.cuh"
+#include "lib/tma.cuh"
 
 __device__ __forceinline__ float weight(float b, float c) {
 #ifdef MUTANT_B_DROPPED
@@ -98,7 +102,7 @@ __device__ __forceinline__ float weight(float b, float c) {
 #endif
 }
 
-// A step of `N` states; gives their share of y.
+// One step of `N` states; returns their share of y.
 template <int N> __device__ __forceinline__ float step(float (&x)[N], const float (&a)[N], const float (&w)[N], float u) {
     float y = 0.0f;
 #pragma unroll
@@ -114,10 +118,10 @@ template <int N> __device__ __forceinline__ float step(float (&x)[N], const floa
     return y;
 }
 
-// Four steps. In a cycle registers give an even and an odd operand, and what the operation before had in the same place: so
-// four states take all steps before their weights are used, each four times in a row.
-template <int N> __device__ __forceinline__ float4 step(float (&x)[N], const float (&a)[N], const float (&w)[N], float4 four) {
-    const float u[4] = {four.x, four.y, four.z, four.w};
+// Four steps. In a cycle the register file gives one even and one odd operand, and reuses the operand that the last instruction
+// had in the same place. So four states take all steps before their weights are used, each four times in a row.
+template <int N> __device__ __forceinline__ float4 step(float (&x)[N], const float (&a)[N], const float (&w)[N], float4 u4) {
+    const float u[4] = {u4.x, u4.y, u4.z, u4.w};
     float y[4] = {};
 #pragma unroll
     for (int n = 0; n < N; n += 4) {
@@ -162,31 +166,17 @@ extern "C" __global__ void diagonal_ssm_simple(const float *u, const float *a, c
 template <int N> __device__ __forceinline__ void load(const float *from, float (&x)[N]) {
 #pragma unroll
     for (int n = 0; n < N; n += 4) {
-        const float4 four = *(const float4 *)(from + n);
-        x[n] = four.x, x[n + 1] = four.y, x[n + 2] = four.z, x[n + 3] = four.w;
+        const float4 u4 = *(const float4 *)(from + n);
+        x[n] = u4.x, x[n + 1] = u4.y, x[n + 2] = u4.z, x[n + 3] = u4.w;
     }
 }
 
 // ---- heads
 
-// 16 bytes on their way to shared memory, and all but the last `PENDING` groups of them there.
-__device__ __forceinline__ void copy_async(float *to, const float *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void copy_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int PENDING> __device__ __forceinline__ void copy_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-    __syncwarp();
-}
-
-extern "C" __global__ void __launch_bounds__(32, 8) diagonal_ssm_heads(const float *u, const float *a, const float *b,
-                                                                     const float *c, float *y, int S) {
+extern "C" __global__ void __launch_bounds__(32, 8)
+    diagonal_ssm_heads(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
     constexpr int N = 32, STEPS = 64;
-    // Four columns more, so that the 16 bytes of eight rows are in 32 banks.
+    // Four more columns avoid bank conflicts of the 16-byte accesses of eight rows.
     __shared__ __align__(16) float tiles[2][32][STEPS + 4];
     const int lane = threadIdx.x, head = blockIdx.x * 32 + lane;
     float x[N] = {}, decay[N], w[N], bs[N];
@@ -194,39 +184,40 @@ extern "C" __global__ void __launch_bounds__(32, 8) diagonal_ssm_heads(const flo
 #pragma unroll
     for (int n = 0; n < N; n++)
         w[n] = weight(bs[n], w[n]);
-    // This lane's 16 bytes of every second row.
+    // A lane copies 16 bytes of every second row.
     const int row = lane / 16, col = lane % 16 * 4;
     const size_t first = ((size_t)blockIdx.x * 32 + row) * S + col;
     auto fetch = [&](int tile) {
         if (tile * STEPS < S) {
 #pragma unroll
             for (int i = 0; i < 32; i += 2)
-                copy_async(&tiles[tile % 2][row + i][col], u + first + (size_t)i * S + tile * STEPS);
+                cp_async_16(&tiles[tile % 2][row + i][col], u + first + (size_t)i * S + tile * STEPS);
         }
-        copy_group();
+        cp_async_commit_group();
     };
     fetch(0);
     for (int tile = 0; tile * STEPS < S; tile++) {
         fetch(tile + 1);
-        copy_wait<1>();
+        cp_async_wait_group<1>();
+        __syncwarp();
 #ifdef MUTANT_CARRY_LOST
 #pragma unroll
         for (int n = 0; n < N; n++)
             x[n] = 0.0f;
 #endif
-        float *mine = tiles[tile % 2][lane];
-        float4 next = *(const float4 *)mine;
+        float *segment_u = tiles[tile % 2][lane];
+        float4 next = *(const float4 *)segment_u;
 #pragma unroll 1
         for (int t = 0; t < STEPS; t += 4) {
-            // The inputs after the last ones are not used: what is read there are the columns more.
-            const float4 four = next;
-            next = *(const float4 *)(mine + t + 4);
-            *(float4 *)(mine + t) = step(x, decay, w, four);
+            // The inputs after the last ones are padding, and not used.
+            const float4 u4 = next;
+            next = *(const float4 *)(segment_u + t + 4);
+            *(float4 *)(segment_u + t) = step(x, decay, w, u4);
         }
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 32; i += 2)
-            store_once((float4 *)(y + first + (size_t)i * S + tile * STEPS), *(const float4 *)&tiles[tile % 2][row + i][col]);
+            st_global_cs((float4 *)(y + first + (size_t)i * S + tile * STEPS), *(const float4 *)&tiles[tile % 2][row + i][col]);
         __syncwarp();
     }
 }
@@ -241,71 +232,59 @@ __device__ __forceinline__ double power(double x, int n) {
     return out;
 }
 
-// To a place in the shared memory of another block of the cluster.
-__device__ __forceinline__ void store_of_block(const float *at, int rank, float x) {
-    u32 address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(at)), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
-}
-
-__device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait() {
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// By four threads for each segment.
-extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const float *u, const float *a, const float *b,
-                                                                     const float *c, float *y, int S) {
-    constexpr int N = 32, EACH = 8, ENDS = N + 4, BLOCKS = 8, THREADS = 128, SEGMENTS = THREADS / 4;
-    extern __shared__ __align__(16) float shared[];
+// Four threads for each segment.
+extern "C" __global__ void __launch_bounds__(128)
+    diagonal_ssm_cluster(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
+    constexpr int N = 32, STATES = 8, ENDS = N + 4, BLOCKS = 8, THREADS = 128, SEGMENTS = THREADS / 4;
+    extern __shared__ __align__(16) float smem[];
     const int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, steps = S / BLOCKS;
     const int length = steps / SEGMENTS, stride = length + 4;
     const int segment = threadIdx.x / 4, part = threadIdx.x % 4;
-    // Where segments end, then where they start; and where the blocks before this one end.
-    float *ends = shared + SEGMENTS * stride, *before = ends + SEGMENTS * ENDS;
-    float *mine = shared + segment * stride, *my_end = ends + segment * ENDS + part * EACH;
+    // The final, then the initial states of segments; and the final states of the CTAs before this one.
+    float *ends = smem + SEGMENTS * stride, *before = ends + SEGMENTS * ENDS;
+    float *segment_u = smem + segment * stride, *lane_end = ends + segment * ENDS + part * STATES;
     u += (size_t)head * S + rank * steps, y += (size_t)head * S + rank * steps;
     a += head * N, b += head * N, c += head * N;
 
-    // All that is read is asked for at once.
+    // ---- prologue: all loads are issued at once
     cluster_arrive();
     for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
-        copy_async(shared + t / length * stride + t % length, u + t);
-    copy_group();
-    const double my_decay = a[threadIdx.x % N];
-    float x[EACH] = {}, decay[EACH], w[EACH], bs[EACH];
-    load(a + part * EACH, decay), load(b + part * EACH, bs), load(c + part * EACH, w);
+        cp_async_16(smem + t / length * stride + t % length, u + t);
+    cp_async_commit_group();
+    const double lane_decay = a[threadIdx.x % N];
+    float x[STATES] = {}, decay[STATES], w[STATES], bs[STATES];
+    load(a + part * STATES, decay), load(b + part * STATES, bs), load(c + part * STATES, w);
 #pragma unroll
-    for (int n = 0; n < EACH; n++)
+    for (int n = 0; n < STATES; n++)
         w[n] = weight(bs[n], w[n]);
 #ifdef MUTANT_SEGMENT_POWER
-    double square = power(my_decay, length - 1);
+    double square = power(lane_decay, length - 1);
 #else
-    double square = power(my_decay, length);
+    double square = power(lane_decay, length);
 #endif
     const float of_segment = (float)square;
 #pragma unroll
     for (int i = 1; i < SEGMENTS; i *= 2)
         square *= square;
     const float of_block = (float)square;
-    copy_wait<0>();
+    cp_async_wait_group<0>();
+    __syncwarp();
     __syncthreads();
 
+    // ---- final states of segments, each from 0
     for (int t = 0; t < length; t += 4) {
-        const float4 four = *(const float4 *)(mine + t);
+        const float4 u4 = *(const float4 *)(segment_u + t);
 #pragma unroll
-        for (int n = 0; n < EACH; n++) {
-            x[n] = fmaf(decay[n], fmaf(decay[n], x[n], four.x), four.y);
-            x[n] = fmaf(decay[n], fmaf(decay[n], x[n], four.z), four.w);
+        for (int n = 0; n < STATES; n++) {
+            x[n] = fmaf(decay[n], fmaf(decay[n], x[n], u4.x), u4.y);
+            x[n] = fmaf(decay[n], fmaf(decay[n], x[n], u4.z), u4.w);
         }
     }
-    *(float4 *)my_end = make_float4(x[0], x[1], x[2], x[3]);
-    *(float4 *)(my_end + 4) = make_float4(x[4], x[5], x[6], x[7]);
+    *(float4 *)lane_end = make_float4(x[0], x[1], x[2], x[3]);
+    *(float4 *)(lane_end + 4) = make_float4(x[4], x[5], x[6], x[7]);
     __syncthreads();
 
+    // ---- scan: over the segments of this CTA, then over CTAs
     float start = 0.0f, end[SEGMENTS];
     if (threadIdx.x < N) {
 #pragma unroll
@@ -315,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
         for (int s = 0; s < SEGMENTS; s++)
             start = fmaf(of_segment, start, end[s]);
     }
-    // The others have begun, and have their shared memory.
+    // The other CTAs of the cluster have begun, so their shared memory exists.
     cluster_wait();
 #ifdef MUTANT_BARRIER_MISSING
     if (rank % 2 == 0)
@@ -323,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
 #endif
     if (threadIdx.x < N) {
         for (int to = rank + 1; to < BLOCKS; to++)
-            store_of_block(before + rank * N + threadIdx.x, to, start);
+            st_shared_cluster(map_shared_rank(before + rank * N + threadIdx.x, to), start);
     }
     cluster_arrive();
 #ifndef MUTANT_BARRIER_MISSING
@@ -346,25 +325,26 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
     __syncthreads();
 #ifdef MUTANT_CARRY_LOST
 #pragma unroll
-    for (int n = 0; n < EACH; n++)
+    for (int n = 0; n < STATES; n++)
         x[n] = 0.0f;
 #else
-    load(my_end, x);
+    load(lane_end, x);
 #endif
 
+    // ---- outputs, from the initial states of segments
     const bool second = part & 1, upper = part & 2;
     for (int t = 0; t < length; t += 4) {
-        const float4 out = step(x, decay, w, *(const float4 *)(mine + t));
-        // Of the four sums over four threads, each thread is left with its own.
+        const float4 out = step(x, decay, w, *(const float4 *)(segment_u + t));
+        // Reduce-scatter: each of four threads keeps one of four sums.
         const float even = (upper ? out.z : out.x) + __shfl_xor_sync(0xffffffff, upper ? out.x : out.z, 2);
         const float odd = (upper ? out.w : out.y) + __shfl_xor_sync(0xffffffff, upper ? out.y : out.w, 2);
         const float sum = (second ? odd : even) + __shfl_xor_sync(0xffffffff, second ? even : odd, 1);
         __syncwarp();
-        mine[t + part] = sum;
+        segment_u[t + part] = sum;
     }
     __syncthreads();
     for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
-        store_once((float4 *)(y + t), *(const float4 *)(shared + t / length * stride + t % length));
+        st_global_cs((float4 *)(y + t), *(const float4 *)(smem + t / length * stride + t % length));
 #ifdef MUTANT_BARRIER_MISSING
     cluster_wait();
 #endif
@@ -372,4 +352,4 @@ extern "C" __global__ void __launch_bounds__(128) diagonal_ssm_cluster(const flo
 
 // ---- rows
 
-#include "diagonal_ssm_rows.cuh"
+#include "diagonal_ssm/rows.cuh"

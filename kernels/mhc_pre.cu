@@ -11,7 +11,7 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "C", "norm_ep
 
 [[variant]]
 name = "split"
-doc = "few tokens: 112 blocks multiply 64 channels of all streams each; then 14 mix, for which one adds up what they have"
+doc = "few tokens: 112 thread blocks multiply 64 channels of all streams each; then 14 add up the sums and mix, and one makes the other weights"
 needs = ["C == 7168", "T <= 16"]
 scratch = [{ name = "sums", bytes = "T * 34 * 112 * 4" }]
 
@@ -59,16 +59,18 @@ name = "weights_of_first_token"
 doc = "every token is mixed as the first one"
 variants = ["split", "resident"]
 */
-#include "mhc_pre_resident.cuh"
+
+// reference: reference/ops/hyper_connection.rs, reference/ops/rmsnorm.rs
+
+#include "mhc_pre/resident.cuh"
 
 // ---- simple
 
-extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple(const bf16 *__restrict__ x, const float *__restrict__ fn,
-                                                                  const float *base, const float *scale,
-                                                                  const float *weight, bf16 *y, float *post, float *comb,
-                                                                  int dim, float norm_eps, float eps) {
-    __shared__ float parts[8][MUS + 1], sums[MUS + 1], room[32];
-    const Constants constants = {base, scale, norm_eps, eps};
+extern "C" __global__ void __launch_bounds__(256)
+    mhc_pre_simple(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *base, const float *scale,
+                   const float *weight, bf16 *y, float *post, float *comb, int dim, float norm_eps, float eps) {
+    __shared__ float partials[8][MUS + 1], sums[MUS + 1], warp_partials[32];
+    const Parameters parameters = {base, scale, norm_eps, eps};
     const int token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = STREAMS * dim;
     x += (size_t)token * k;
     float sum[MUS + 1] = {};
@@ -81,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple(const bf16 *__r
     for (int i = 0; i <= MUS; i++) {
         const float total = warp_sum(sum[i]);
         if (lane == 0)
-            parts[warp][i] = total;
+            partials[warp][i] = total;
     }
     __syncthreads();
     if (threadIdx.x <= MUS) {
@@ -91,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple(const bf16 *__r
 #else
         for (int part = 0; part < 8; part++)
 #endif
-            total += parts[part][threadIdx.x];
+            total += partials[part][threadIdx.x];
         sums[threadIdx.x] = total;
     }
     __syncthreads();
@@ -99,12 +101,12 @@ extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple(const bf16 *__r
     const float inverse = rsqrtf(sums[MUS] / k + norm_eps);
     const auto mu = [&](int i) { return sums[i] * inverse; };
     if (threadIdx.x == 0)
-        make_comb(mu, constants, comb + token * STREAMS * STREAMS);
+        make_comb(mu, parameters, comb + token * STREAMS * STREAMS);
     if (threadIdx.x == 32)
-        make_post(mu, constants, post + token * STREAMS);
+        make_post(mu, parameters, post + token * STREAMS);
     float pre[STREAMS];
     for (int i = 0; i < STREAMS; i++)
-        pre[i] = sigmoid(logit(mu(i), i, constants)) + eps;
+        pre[i] = sigmoid(logit(mu(i), i, parameters)) + eps;
     const auto mixed = [&](int channel) {
         float u = 0;
         for (int i = 0; i < STREAMS; i++)
@@ -114,48 +116,49 @@ extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple(const bf16 *__r
     float squares = 0;
     for (int channel = threadIdx.x; channel < dim; channel += 256)
         squares = fmaf(mixed(channel), mixed(channel), squares);
-    const float norm = rsqrtf(block_sum(squares, room) / dim + norm_eps);
+    const float norm = rsqrtf(block_sum(squares, warp_partials) / dim + norm_eps);
     for (int channel = threadIdx.x; channel < dim; channel += 256)
         from_f32(y[(size_t)token * dim + channel], mixed(channel) * norm * weight[channel]);
 }
 
 // ---- split
 
-// What is summed for a token: MUS products, and X_j·X_k for j ≤ k, from which come the norms of v and of what is mixed.
-constexpr int GRAM = STREAMS * (STREAMS + 1) / 2, SUMS = MUS + GRAM, SHARES = 112, SHARE = DIM / SHARES;
+// The sums of a token: MUS products, and X_j·X_k for j ≤ k, from which the norms of v and of the mixed vector follow.
+constexpr int GRAM = STREAMS * (STREAMS + 1) / 2, SUMS = MUS + GRAM, SPLITS = 112, SPLIT_CHANNELS = DIM / SPLITS;
 
-// Four channels.
-__device__ __forceinline__ void load4(const bf16 *from, float (&x)[4]) {
+// Loads four channels.
+__device__ __forceinline__ void load_vec4(const bf16 *from, float (&x)[4]) {
     const uint2 in = *(const uint2 *)from;
     x[0] = __uint_as_float(in.x << 16), x[1] = __uint_as_float(in.x & 0xffff0000);
     x[2] = __uint_as_float(in.y << 16), x[3] = __uint_as_float(in.y & 0xffff0000);
 }
 
-// Warps 0 … 7: threads that share 6 products have 4 channels of one stream each. Warp 8: the products of streams.
-extern "C" __global__ void __launch_bounds__(288) mhc_pre_split_sums(const bf16 *__restrict__ x, const float *__restrict__ fn,
-                                                                      float *sums) {
-    asm volatile("griddepcontrol.launch_dependents;");
+// Warps 0 … 7: each thread has 4 channels of one stream for 6 products. Warp 8: the products of streams.
+extern "C" __global__ void __launch_bounds__(288)
+    mhc_pre_split_sums(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums) {
+    launch_dependent_grids();
     __shared__ float halves[2][MUS];
-    const int share = blockIdx.x, token = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    x += (size_t)token * K + share * SHARE;
-    sums += (size_t)token * SUMS * SHARES + share;
+    const int split = blockIdx.x, token = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    x += (size_t)token * K + split * SPLIT_CHANNELS;
+    sums += (size_t)token * SUMS * SPLITS + split;
     if (warp < 8) {
         constexpr int EACH = MUS / 4;
         const int group = warp / 2, stream = threadIdx.x / 16 % STREAMS, channel = threadIdx.x % 16 * 4;
-        const float *from = fn + (size_t)group * EACH * K + stream * DIM + share * SHARE + channel;
+        const float *from = fn + (size_t)group * EACH * K + stream * DIM + split * SPLIT_CHANNELS + channel;
         float4 f[EACH];
         float v[4], sum[EACH];
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             f[i] = __ldg((const float4 *)(from + (size_t)i * K));
-        load4(x + stream * DIM + channel, v);
+        load_vec4(x + stream * DIM + channel, v);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             sum[i] = warp_sum(fmaf(f[i].x, v[0], f[i].y * v[1]) + fmaf(f[i].z, v[2], f[i].w * v[3]));
-        if (lane == 0)
+        if (lane == 0) {
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 halves[warp % 2][group * EACH + i] = sum[i];
+        }
     } else {
         float v[STREAMS][2];
 #pragma unroll
@@ -165,26 +168,27 @@ extern "C" __global__ void __launch_bounds__(288) mhc_pre_split_sums(const bf16 
         }
         int at = MUS;
 #pragma unroll
-        for (int j = 0; j < STREAMS; j++)
+        for (int j = 0; j < STREAMS; j++) {
 #pragma unroll
             for (int k = j; k < STREAMS; k++, at++) {
                 const float sum = warp_sum(fmaf(v[j][0], v[k][0], v[j][1] * v[k][1]));
                 if (lane == 0)
-                    sums[at * SHARES] = sum;
+                    sums[at * SPLITS] = sum;
             }
+        }
     }
     __syncthreads();
     if (threadIdx.x < MUS)
-        sums[threadIdx.x * SHARES] = halves[0][threadIdx.x] + halves[1][threadIdx.x];
+        sums[threadIdx.x * SPLITS] = halves[0][threadIdx.x] + halves[1][threadIdx.x];
 }
 
-// Blocks 0 … 13 mix a channel per thread; block 14 makes what the block's output is mixed back by.
+// CTAs 0 … 13 mix a channel for each thread; CTA 14 makes the weights that mix the block's output back.
 extern "C" __global__ void __launch_bounds__(512)
     mhc_pre_split_mix(const bf16 *__restrict__ x, const float *sums, const float *__restrict__ base,
                       const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
                       float norm_eps, float eps) {
-    __shared__ float total[SUMS], own_base[MUS], own_scale[3];
-    const Constants constants = {own_base, own_scale, norm_eps, eps};
+    __shared__ float total[SUMS], smem_base[MUS], smem_scale[3];
+    const Parameters parameters = {smem_base, smem_scale, norm_eps, eps};
     const int token = blockIdx.y, channel = blockIdx.x * 512 + threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const bool mixes = channel < DIM;
     float v[STREAMS] = {}, w = 0;
@@ -194,30 +198,33 @@ extern "C" __global__ void __launch_bounds__(512)
             v[i] = to_f32(x[(size_t)token * K + i * DIM + channel]);
         w = weight[channel];
     }
-    // What does not come of the launch before is loaded while that runs.
+    // Inputs that do not come from the last launch are loaded while that runs.
     if (threadIdx.x < MUS)
-        own_base[threadIdx.x] = base[threadIdx.x];
+        smem_base[threadIdx.x] = base[threadIdx.x];
     if (threadIdx.x < 3)
-        own_scale[threadIdx.x] = scale[threadIdx.x];
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+        smem_scale[threadIdx.x] = scale[threadIdx.x];
+    wait_on_dependent_grids();
 #ifdef MUTANT_WEIGHTS_OF_FIRST_TOKEN
-    const float *mine = sums;
+    const float *token_sums = sums;
 #else
-    const float *mine = sums + (size_t)token * SUMS * SHARES;
+    const float *token_sums = sums + (size_t)token * SUMS * SPLITS;
 #endif
-    // Warps 0 … 15 add up to three sums each; 112 shares are 3 and a half for each lane.
+    // Warps 0 … 15 add up to three sums each; each lane has 3 or 4 of the 112 splits.
     float sum[3] = {};
 #pragma unroll
-    for (int i = 0; i < 3; i++)
-        if (const int at = warp + 16 * i; at < SUMS)
+    for (int i = 0; i < 3; i++) {
+        if (const int at = warp + 16 * i; at < SUMS) {
 #pragma unroll
-            for (int share = 0; share < SHARES; share += 32)
+            for (int split = 0; split < SPLITS; split += 32) {
 #ifdef MUTANT_SHARE_LOST
-                if (share + lane < SHARES - 1)
+                if (split + lane < SPLITS - 1)
 #else
-                if (share + lane < SHARES)
+                if (split + lane < SPLITS)
 #endif
-                    sum[i] += __ldcg(mine + at * SHARES + share + lane);
+                    sum[i] += __ldcg(token_sums + at * SPLITS + split + lane);
+            }
+        }
+    }
 #pragma unroll
     for (int i = 0; i < 3; i++) {
         sum[i] = warp_sum(sum[i]);
@@ -231,24 +238,25 @@ extern "C" __global__ void __launch_bounds__(512)
     const auto mu = [&](int i) { return total[i] * inverse; };
     if (!mixes) {
         if (threadIdx.x == 0)
-            make_comb(mu, constants, comb + token * STREAMS * STREAMS);
+            make_comb(mu, parameters, comb + token * STREAMS * STREAMS);
         if (threadIdx.x == 32)
-            make_post(mu, constants, post + token * STREAMS);
+            make_post(mu, parameters, post + token * STREAMS);
         return;
     }
-    // A lane makes one weight, and all have it.
-    const float own = sigmoid(logit(mu(lane % STREAMS), lane % STREAMS, constants)) + eps;
+    // Each lane makes one weight; shuffles give it to all.
+    const float weight_of_lane = sigmoid(logit(mu(lane % STREAMS), lane % STREAMS, parameters)) + eps;
     float pre[STREAMS], squares = 0, u = 0;
 #pragma unroll
     for (int i = 0; i < STREAMS; i++) {
-        pre[i] = __shfl_sync(~0u, own, i);
+        pre[i] = __shfl_sync(~0u, weight_of_lane, i);
         u = fmaf(pre[i], v[i], u);
     }
 #pragma unroll
-    for (int j = 0, at = 0; j < STREAMS; j++)
+    for (int j = 0, at = 0; j < STREAMS; j++) {
 #pragma unroll
         for (int k = j; k < STREAMS; k++, at++)
             squares = fmaf(pre[j] * pre[k] * (j == k ? 1 : 2), gram[at], squares);
+    }
     const float norm = rsqrtf((squares < 0 ? 0 : squares) / DIM + norm_eps);
     from_f32(y[(size_t)token * DIM + channel], u * norm * w);
 }

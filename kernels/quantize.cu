@@ -96,7 +96,9 @@ doc = "the largest magnitude of a thread block is that of its first warp"
 variants = ["two_passes"]
 */
 
-#include "formats.cuh"
+// reference: src/formats/quantize.rs
+
+#include "lib/formats.cuh"
 
 template <class F, class T>
 __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stored *scales, int rows, int cols) {
@@ -110,82 +112,82 @@ __device__ void simple(const T *x, const float *amax, u8 *data, typename F::Stor
                       [=](int i) { return to_f32(x[i]); });
 }
 
-// N eights of a thread, of those that there are; zeros for others.
-template <int N, class T, class There, class Hint>
-__device__ __forceinline__ void load_eights(Eight<T> (&into)[N], const T *x, int at, There there, Hint hint) {
+// Loads N vectors of a thread; those out of bounds are zeros.
+template <int N, class T, class InBounds, class Hint>
+__device__ __forceinline__ void load_vec8(Vec8<T> (&into)[N], const T *x, int at, InBounds in_bounds, Hint hint) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        if (there(at + i * 32))
+        if (in_bounds(at + i * 32))
             into[i].load(x, at + i * 32, hint);
         else
             into[i].zero();
     }
 }
 
-// What they are quantized to.
-template <class F, int N, class T, class There>
-__device__ __forceinline__ void quantize(const Eight<T> (&in)[N], typename F::Level level, typename F::Codes *data,
-                                         typename F::Stored *scales, int at, There there) {
+// Quantizes and stores them.
+template <class F, int N, class T, class InBounds>
+__device__ __forceinline__ void quantize(const Vec8<T> (&in)[N], typename F::Level level, typename F::Codes *data,
+                                         typename F::Stored *scales, int at, InBounds in_bounds) {
     u32 amax[N];
 #pragma unroll
     for (int i = 0; i < N; i++)
         amax[i] = in[i].amax();
-    const auto get = [&](int i, float(&x)[8]) { in[i].unpack(x); };
-    quantize_eights<F>(amax, get, level, data, scales, at, there);
+    const auto get = [&](int i, float (&x)[8]) { in[i].unpack(x); };
+    quantize_vec8<F>(amax, get, level, data, scales, at, in_bounds);
 }
 
-// N eights of each thread, all of the thread block `block` in one piece; with no bounds where there are as many. `prepare`
-// makes what stands above the scales once they are on their way.
+// N vectors of each thread, contiguous for CTA `block`; without bounds checks if all exist. `prepare` makes the level above the
+// scales while the loads are on their way.
 template <int N, class F, class T, class Prepare, class Hint>
 __device__ __forceinline__ void piece(int block, const T *x, typename F::Codes *data, typename F::Stored *scales, int count,
                                       Prepare prepare, Hint hint) {
-    const int first = block * N * blockDim.x, at = first + first_eight<N>();
-    Eight<T> in[N];
+    const int first = block * N * blockDim.x, at = first + first_vec8<N>();
+    Vec8<T> in[N];
     if (first + N * (int)blockDim.x <= count) {
-        load_eights(in, x, at, All(), hint);
-        quantize<F>(in, prepare(), data, scales, at, All());
+        load_vec8(in, x, at, NoBounds(), hint);
+        quantize<F>(in, prepare(), data, scales, at, NoBounds());
     } else {
-        load_eights(in, x, at, Below{count}, hint);
-        quantize<F>(in, prepare(), data, scales, at, Below{count});
+        load_vec8(in, x, at, BelowCount{count}, hint);
+        quantize<F>(in, prepare(), data, scales, at, BelowCount{count});
     }
 }
 
 template <int N, class F, class T>
-__device__ __forceinline__ void once(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales,
-                                     int rows, int cols) {
+__device__ __forceinline__ void once(const T *x, const float *amax, typename F::Codes *data, typename F::Stored *scales, int rows,
+                                     int cols) {
     const auto level = [=] { return typename F::Level(amax); };
     piece<N, F>(blockIdx.x, x, data, scales, rows * (cols / 8), level, NoHint());
 }
 
-// Bytes at the end of x that stay in the second-level cache, to be read again first.
-constexpr int KEPT = 24 << 20;
+// The bytes at the end of x that stay in L2; they are read again first.
+constexpr int L2_RESIDENT = 24 << 20;
 
-// N eights of each thread: their largest magnitude, put with that of all others, which the launch before cleared.
+// Finds the largest magnitude of N vectors of each thread, and joins it with that of all others, which the last launch cleared.
 template <int N, class T> __device__ __forceinline__ void find(const T *x, u32 *largest, int count) {
-    __shared__ u32 room[32];
-    const int first = blockIdx.x * N * blockDim.x, kept = count - KEPT / (8 * (int)sizeof(T));
-    Eight<T> in[N];
-    load_eights(in, x, first + first_eight<N>(), Below{count}, first < kept ? let_go() : keep());
+    __shared__ u32 partials[32];
+    const int first = blockIdx.x * N * blockDim.x, kept = count - L2_RESIDENT / (8 * (int)sizeof(T));
+    Vec8<T> in[N];
+    load_vec8(in, x, first + first_vec8<N>(), BelowCount{count}, first < kept ? evict_first_policy() : evict_last_policy());
     u32 found = 0;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        found = larger(found, in[i].amax());
-    found = block_max(found, room);
+        found = max_magnitude(found, in[i].amax());
+    found = block_max(found, partials);
 #ifdef MUTANT_NO_BARRIER
-    // Few blocks would be through before the next launch begins.
+    // By themselves, few CTAs finish before the next launch begins.
     __nanosleep(100000);
 #endif
-    wait_for_last();
+    wait_on_dependent_grids();
     if (threadIdx.x == 0)
         atomicMax(largest, found);
 }
 
-// N eights of each thread under that magnitude, which is stored too, from the last to the first.
+// Quantizes N vectors of each thread under that magnitude, which is stored too; the last vectors come first.
 template <int N, class T>
 __device__ __forceinline__ void found(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scales, int count) {
     const auto level = [=] {
 #ifndef MUTANT_NO_BARRIER
-        wait_for_last();
+        wait_on_dependent_grids();
 #endif
         const u32 bits = __ldcg(largest);
         const float stored = __uint_as_float(bits < INFINITY_BITS ? bits : NAN_BITS);
@@ -193,42 +195,39 @@ __device__ __forceinline__ void found(const T *x, const u32 *largest, float *ama
             *amax = stored;
         return Te::Level(stored);
     };
-    piece<N, nvfp4>(gridDim.x - 1 - blockIdx.x, x, data, scales, count, level, let_go());
+    piece<N, nvfp4>(gridDim.x - 1 - blockIdx.x, x, data, scales, count, level, evict_first_policy());
 }
 
-#define VARIANT(NAME, FORMAT, DTYPE, T, BLOCK, BLOCKS, N)                                                              \
-    extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)                                                        \
-        quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *amax, FORMAT::Codes *data,                       \
-                                             FORMAT::Stored *scale, int rows, int cols) {                              \
-        once<N, FORMAT>(x, amax, data, scale, rows, cols);                                                             \
+#define VARIANT(NAME, FORMAT, DTYPE, T, BLOCK, BLOCKS, N)                                                \
+    extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) quantize_##NAME##_##FORMAT##_##DTYPE(    \
+        const T *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, int rows, int cols) { \
+        once<N, FORMAT>(x, amax, data, scale, rows, cols);                                               \
     }
 
-#define ALL(FORMAT, DTYPE, T, N)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        quantize_simple_##FORMAT##_##DTYPE(const T *x, const float *amax, u8 *data, FORMAT::Stored *scale, int rows,   \
-                                           int cols) {                                                                 \
-        simple<FORMAT>(x, amax, data, scale, rows, cols);                                                              \
-    }                                                                                                                  \
-    VARIANT(few, FORMAT, DTYPE, T, 256, 4, 1)                                                                          \
+#define ALL(FORMAT, DTYPE, T, N)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(128)                                                                            \
+        quantize_simple_##FORMAT##_##DTYPE(const T *x, const float *amax, u8 *data, FORMAT::Stored *scale, int rows, int cols) { \
+        simple<FORMAT>(x, amax, data, scale, rows, cols);                                                                        \
+    }                                                                                                                            \
+    VARIANT(few, FORMAT, DTYPE, T, 256, 4, 1)                                                                                    \
     VARIANT(pieces, FORMAT, DTYPE, T, 128, 10, N)
 
 #define ENTRIES(FORMAT) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 
 FOR_ALL_FORMATS(ENTRIES)
 
-#define FIND(DTYPE, T, N)                                                                                              \
-    extern "C" __global__ void quantize_clear_##DTYPE(u32 *largest) {                                                  \
-        start_next();                                                                                                  \
-        *largest = 0;                                                                                                  \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256)                                                                  \
-        quantize_find_##DTYPE(const T *x, u32 *largest, int rows, int cols) {                                          \
-        start_next();                                                                                                  \
-        find<N>(x, largest, rows * (cols / 8));                                                                        \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128, 10)                                                              \
-        quantize_found_##DTYPE(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) { \
-        found<N>(x, largest, amax, data, scale, rows * (cols / 8));                                                    \
+#define FIND(DTYPE, T, N)                                                                                                   \
+    extern "C" __global__ void quantize_clear_##DTYPE(u32 *largest) {                                                       \
+        launch_dependent_grids();                                                                                           \
+        *largest = 0;                                                                                                       \
+    }                                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(256) quantize_find_##DTYPE(const T *x, u32 *largest, int rows, int cols) { \
+        launch_dependent_grids();                                                                                           \
+        find<N>(x, largest, rows * (cols / 8));                                                                             \
+    }                                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(128, 10)                                                                   \
+        quantize_found_##DTYPE(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) {     \
+        found<N>(x, largest, amax, data, scale, rows * (cols / 8));                                                         \
     }
 
 FIND(bf16, bf16, 4)

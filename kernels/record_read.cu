@@ -35,7 +35,10 @@ doc = "every token has the scales of the first one of its page"
 name = "skipped_read"
 doc = "a skipped token reads the first slot instead of zeros"
 */
-#include "records.cuh"
+
+// reference: src/formats/records/codec.rs
+
+#include "record/layout.cuh"
 
 // N codes or bf16 numbers and the scale they share, as they are stored.
 template <class R, int N> struct Raw {
@@ -43,7 +46,7 @@ template <class R, int N> struct Raw {
     typename R::Stored scale;
 };
 
-// What is read once is the first to leave L2.
+// Codes are read once, so they leave L2 first.
 template <int BYTES> __device__ __forceinline__ void load(u32 *words, const u8 *from) {
     if constexpr (BYTES == 2)
         words[0] = __ldcs((const u16 *)from);
@@ -106,11 +109,11 @@ template <class R, int N> __device__ __forceinline__ void decode(const Raw<R, N>
 }
 
 __device__ __forceinline__ void store(float *out, const float (&x)[4]) {
-    store_once((float4 *)out, make_float4(x[0], x[1], x[2], x[3]));
+    st_global_cs((float4 *)out, make_float4(x[0], x[1], x[2], x[3]));
 }
 
 __device__ __forceinline__ void store(bf16 *out, const float (&x)[8]) {
-    Eight<bf16>::store(out, 0, x);
+    Vec8<bf16>::store(out, 0, x);
 }
 
 // ---- simple
@@ -135,15 +138,15 @@ __device__ __forceinline__ void simple(const u8 *pages, const void *slots, T *ou
 
 // ---- rows
 
-// Four E2M1 codes as pairs of bf16: the bytes of the eight magnitudes are looked up by code.
+// Four E2M1 codes as pairs of bf16: a byte permutation looks up the bytes of the eight magnitudes by code.
 __device__ __forceinline__ uint2 e2m1_pairs(u32 magnitudes, u32 signs) {
     const u32 low = __byte_perm(0xc0800000, 0xc0804000, magnitudes);
     const u32 high = __byte_perm(0x3f3f3f00, 0x40404040, magnitudes) | __byte_perm(0x8000, 0, signs);
     return make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
 }
 
-// Codes times their scale, as 16 bytes of output. A scale of 4-bit codes has at most 4 bits, so their product is rounded once in
-// bf16 as it is in f32.
+// Codes times their scale, as 16 bytes of output. A scale of 4-bit codes has at most 4 bits, so bf16 rounds the product once, as f32
+// does.
 __device__ __forceinline__ uint4 scaled(E2m1, bf16, const u32 *words, float scale) {
 #ifdef MUTANT_NIBBLES_SWAPPED
     const u32 codes = (words[0] & 0x0f0f0f0f) << 4 | (words[0] >> 4 & 0x0f0f0f0f);
@@ -184,31 +187,31 @@ __device__ __forceinline__ uint4 widened(float, const u32 *words) {
     return make_uint4(words[0] << 16, words[0] & 0xffff0000, words[1] << 16, words[1] & 0xffff0000);
 }
 
-// LANES lanes have a token, TOKENS one after the other, of which everything is loaded before any of it is used.
+// LANES lanes have a token, TOKENS tokens one after the other; all loads are issued before any of them is used.
 template <class R, class T>
 __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out, int tokens, int slot_bytes) {
     constexpr int N = 16 / sizeof(T), RUNS = R::DIM / N, LANES = RUNS < 32 ? RUNS : 32, EACH = RUNS / LANES;
-    constexpr int TOKENS = 2 * sizeof(T), SIDES = 32 / LANES, CODE_BYTES = N * R::Element::bits / 8;
+    constexpr int TOKENS = 2 * sizeof(T), WARP_TOKENS = 32 / LANES, CODE_BYTES = N * R::Element::bits / 8;
     typedef typename R::Stored Stored;
-    const int lane = threadIdx.x % 32, run = lane % LANES, side = lane / LANES;
-    const int first = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * (TOKENS * SIDES);
+    const int lane = threadIdx.x % 32, run = lane % LANES, warp_token = lane / LANES;
+    const int first = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * (TOKENS * WARP_TOKENS);
     u32 my_slot = NO_SLOT;
-    if (lane < TOKENS * SIDES && first + lane < tokens)
-        my_slot = narrowed(slot_of(slots, slot_bytes, first + lane));
+    if (lane < TOKENS * WARP_TOKENS && first + lane < tokens)
+        my_slot = narrow_slot(slot_of(slots, slot_bytes, first + lane));
 #ifdef MUTANT_SKIPPED_READ
     my_slot = my_slot == NO_SLOT ? 0 : my_slot;
 #endif
 
-    // Where a lane's codes, or numbers of bf16, and scales are in slot 0.
+    // The addresses of a lane's codes, or numbers of bf16, and scales in slot 0.
     const u8 *codes = pages + run * CODE_BYTES, *halves = pages + R::BF16 + 2 * (run * N - R::CODED);
     const u8 *scales = pages + (R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + run * N / R::BLOCK * sizeof(Stored);
-    bool there[TOKENS];
+    bool valid[TOKENS];
     Raw<R, N> raw[TOKENS][EACH];
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) {
-        const u32 slot = __shfl_sync(~0u, my_slot, i * SIDES + side);
-        there[i] = slot != NO_SLOT;
-        if (!there[i])
+        const u32 slot = __shfl_sync(~0u, my_slot, i * WARP_TOKENS + warp_token);
+        valid[i] = slot != NO_SLOT;
+        if (!valid[i])
             continue;
         const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;
 #ifdef MUTANT_SCALES_OF_FIRST_SLOT
@@ -228,30 +231,29 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
     }
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) {
-        const int token = first + i * SIDES + side;
+        const int token = first + i * WARP_TOKENS + warp_token;
         if (token >= tokens)
             return;
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             uint4 x = make_uint4(0, 0, 0, 0);
-            if (there[i] && (e * LANES + run) * N < R::CODED)
+            if (valid[i] && (e * LANES + run) * N < R::CODED)
                 x = scaled(typename R::Element(), T(), raw[i][e].words, decoded_scale<R>(raw[i][e].scale));
-            else if (there[i])
+            else if (valid[i])
                 x = widened(T(), raw[i][e].words);
             ((uint4 *)out)[(size_t)token * RUNS + e * LANES + run] = x;
         }
     }
 }
 
-#define ENTRY(VARIANT, RECORD, NAME, TYPE, BLOCKS)                                                                     \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##VARIANT##_##RECORD##_##NAME(                  \
-        const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens,              \
-        int slot_bytes) {                                                                                              \
-        VARIANT<RECORD, TYPE>(pages, slots, out, tokens, slot_bytes);                                                  \
+#define ENTRY(VARIANT, RECORD, NAME, TYPE, BLOCKS)                                                                          \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##VARIANT##_##RECORD##_##NAME(                    \
+        const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens, int slot_bytes) { \
+        VARIANT<RECORD, TYPE>(pages, slots, out, tokens, slot_bytes);                                                       \
     }
-#define ENTRIES(RECORD)                                                                                                \
-    ENTRY(simple, RECORD, bf16, bf16, 8)                                                                               \
-    ENTRY(simple, RECORD, f32, float, 8)                                                                               \
-    ENTRY(rows, RECORD, bf16, bf16, 4)                                                                                 \
+#define ENTRIES(RECORD)                  \
+    ENTRY(simple, RECORD, bf16, bf16, 8) \
+    ENTRY(simple, RECORD, f32, float, 8) \
+    ENTRY(rows, RECORD, bf16, bf16, 4)   \
     ENTRY(rows, RECORD, f32, float, 2)
 FOR_ALL_RECORDS(ENTRIES)

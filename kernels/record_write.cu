@@ -54,9 +54,13 @@ doc = "cosine and sine exchanged"
 name = "skipped_written"
 doc = "a token without a slot goes to the first one"
 */
-#include "record_encode.cuh"
 
-constexpr int ROPE = 64; // channels that are turned, the last ones
+// reference: src/formats/records/codec.rs, reference/ops/rmsnorm.rs, reference/ops/rope.rs
+
+#include "record/encode.cuh"
+#include "lib/tma.cuh"
+
+constexpr int ROPE = 64; // the rotated channels, the last ones
 
 template <class R> constexpr int BLOCKS = (R::CODED + R::BLOCK - 1) / R::BLOCK;
 
@@ -77,7 +81,7 @@ template <class R> __device__ __forceinline__ void store_padding(u8 *tail, int t
 #endif
 }
 
-// Bits of the larger magnitude: as integers NaN > infinity > finite.
+// The bits of the larger magnitude: as integers NaN > infinity > finite.
 __device__ __forceinline__ u32 amax(u32 largest, float x) {
 #ifdef MUTANT_NAN_DROPPED
     return __float_as_uint(fmaxf(__uint_as_float(largest), fabsf(x)));
@@ -86,16 +90,16 @@ __device__ __forceinline__ u32 amax(u32 largest, float x) {
 #endif
 }
 
-// One pair of channels turned by an angle.
-__device__ __forceinline__ float2 turned(float2 x, float2 turn) {
+// Rotates a pair of channels by an angle.
+__device__ __forceinline__ float2 rotated(float2 x, float2 cos_sin) {
 #ifdef MUTANT_COS_SIN_SWAPPED
-    turn = make_float2(turn.y, turn.x);
+    cos_sin = make_float2(cos_sin.y, cos_sin.x);
 #endif
-    return make_float2(fmaf(x.x, turn.x, -(x.y * turn.y)), fmaf(x.y, turn.x, x.x * turn.y));
+    return make_float2(fmaf(x.x, cos_sin.x, -(x.y * cos_sin.y)), fmaf(x.y, cos_sin.x, x.x * cos_sin.y));
 }
 
-// Angles of a position: ROPE/2 pairs of cosine and sine.
-__device__ __forceinline__ const float2 *turns_of(const float *cos_sin, long long position) {
+// The angles of a position: ROPE/2 pairs of cosine and sine.
+__device__ __forceinline__ const float2 *cos_sin_of(const float *cos_sin, long long position) {
 #ifdef MUTANT_POSITION_OFF_BY_ONE
     position ^= 1;
 #endif
@@ -142,7 +146,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inp
         x.x *= scale * in.weight[channel];
         x.y *= scale * in.weight[channel + 1];
         if (channel >= R::DIM - ROPE)
-            x = turned(x, turns_of(in.cos_sin, in.positions[token])[(channel - (R::DIM - ROPE)) / 2]);
+            x = rotated(x, cos_sin_of(in.cos_sin, in.positions[token])[(channel - (R::DIM - ROPE)) / 2]);
     }
     const u32 halves = to_bf16x2(x.x, x.y);
     y[channel] = x.x = __uint_as_float(halves << 16);
@@ -184,20 +188,21 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
     constexpr int THREADS = R::DIM / 8;
     const int thread = (blockIdx.x * 256 + threadIdx.x) % THREADS, token = (blockIdx.x * 256 + threadIdx.x) / THREADS;
     const int channel = thread * 8, pair = channel / 2 - (R::DIM - ROPE) / 2;
-    const bool there = token < in.tokens;
-    const long long slot = there ? in.slot(token) : -1;
-    Eight<bf16> halves;
+    const bool valid = token < in.tokens;
+    const long long slot = valid ? in.slot(token) : -1;
+    Vec8<bf16> halves;
     halves.zero();
-    if (there)
+    if (valid)
         halves.load(in.x + (long long)token * R::DIM, thread);
     float x[8];
     halves.unpack(x);
 
     if constexpr (NORMED) {
-        float2 turns[4];
-        if (pair >= 0 && there)
+        float2 cos_sin_pairs[4];
+        if (pair >= 0 && valid) {
             for (int i = 0; i < 4; i += 2)
-                *(float4 *)&turns[i] = *(const float4 *)(turns_of(in.cos_sin, in.positions[token]) + pair + i);
+                *(float4 *)&cos_sin_pairs[i] = *(const float4 *)(cos_sin_of(in.cos_sin, in.positions[token]) + pair + i);
+        }
         float weight[8];
         for (int i = 0; i < 8; i += 4)
             *(float4 *)&weight[i] = __ldg((const float4 *)(in.weight + channel + i));
@@ -207,7 +212,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
         for (int step = min(THREADS, 32) / 2; step > 0; step /= 2)
             sum += __shfl_xor_sync(~0u, sum, step);
         if constexpr (THREADS == 64) {
-            // Two warps have a token.
+            // Two warps share a token.
             __shared__ float sums[8];
             if (threadIdx.x % 32 == 0)
                 sums[threadIdx.x / 32] = sum;
@@ -217,11 +222,12 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
         const float scale = rsqrtf(sum / R::DIM + in.eps);
         for (int i = 0; i < 8; i++)
             x[i] *= scale * weight[i];
-        if (pair >= 0)
+        if (pair >= 0) {
             for (int i = 0; i < 4; i++) {
-                const float2 both = turned(make_float2(x[2 * i], x[2 * i + 1]), turns[i]);
+                const float2 both = rotated(make_float2(x[2 * i], x[2 * i + 1]), cos_sin_pairs[i]);
                 x[2 * i] = both.x, x[2 * i + 1] = both.y;
             }
+        }
         for (int i = 0; i < 4; i++)
             halves.word[i] = to_bf16x2(x[2 * i], x[2 * i + 1]);
         halves.unpack(x);
@@ -238,105 +244,99 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
     const auto [row, tail] = token_at<R>(pages, slot);
     store_padding<R>(tail, thread);
     if (channel >= R::CODED) {
-        Eight<bf16>::store((bf16 *)(row + R::BF16), (channel - R::CODED) / 8, x);
+        Vec8<bf16>::store((bf16 *)(row + R::BF16), (channel - R::CODED) / 8, x);
         return;
     }
     const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
     if (channel % R::BLOCK == 0)
         ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
-    *(typename R::Element::Codes *)(row + channel * R::Element::bits / 8) =
-        codes_of<R>(halves.word, R::Rule::factor(scale, {}));
+    *(typename R::Element::Codes *)(row + channel * R::Element::bits / 8) = codes_of<R>(halves.word, R::Rule::factor(scale, {}));
 }
 
 // ---- rows
 
-// An offset that stays in registers, where the compiler would work it out again at every use.
-__device__ __forceinline__ u64 kept(u64 offset) {
+// Keeps an offset in a register; the compiler would recompute it at every use.
+__device__ __forceinline__ u64 in_register(u64 offset) {
     asm volatile("" : "+l"(offset));
     return offset;
 }
 
-// 16 bytes to shared memory on their own; those that are read ONCE are the first to leave L2.
-template <bool ONCE> __device__ __forceinline__ void copy_16(uint4 *to, const uint4 *from) {
-    if (ONCE)
-        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                     "l"(let_go()));
-    else
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
-}
-
-// A scale, kept in L2 until its neighbours of other tokens are there too: few bytes of a sector are written at a time.
+// Stores a scale so that L2 keeps it until its neighbours of other tokens are there too: each store has few bytes of a sector.
 template <class Stored> __device__ __forceinline__ void store_scale(u8 *to, Stored scale) {
     if constexpr (sizeof(Stored) == 1)
-        asm volatile("st.global.L2::cache_hint.u8 [%0], %1, %2;" ::"l"(to), "r"((u32)scale), "l"(keep()) : "memory");
+        asm volatile("st.global.L2::cache_hint.u8 [%0], %1, %2;" ::"l"(to), "r"((u32)scale), "l"(evict_last_policy()) : "memory");
     else
-        asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(to), "f"(scale), "l"(keep()) : "memory");
+        asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(to), "f"(scale), "l"(evict_last_policy()) : "memory");
 }
 
-// LANES lanes have a token, each 8 channels of CHUNKS pieces of it; a lane reads what it has copied to shared memory itself.
+// LANES lanes have a token, and each has 8 channels of each of CHUNKS pieces of it. A lane reads from shared memory only what it
+// has copied itself.
 template <class R, bool NORMED> __device__ __forceinline__ void rows(const Inputs in, u8 *pages) {
-    constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, SIDES = 32 / LANES;
-    constexpr int STAGES = NORMED ? 2 : 3, STEPS = 32 / SIDES, TURNING = ROPE / 8, BITS = R::Element::bits, SHARE = R::BLOCK / 8;
+    constexpr int LANES = R::DIM / 8 < 32 ? R::DIM / 8 : 32, CHUNKS = R::DIM / 8 / LANES, WARP_TOKENS = 32 / LANES;
+    constexpr int STAGES = NORMED ? 2 : 3, STEPS = 32 / WARP_TOKENS, ROPE_LANES = ROPE / 8, BITS = R::Element::bits,
+                  BLOCK_LANES = R::BLOCK / 8;
     typedef typename R::Stored Stored;
     typedef typename R::Element::Codes Codes;
-    // The padding of a token is in the place of codes or scales of channels that are not coded.
+    // The padding of a token takes the place of codes or of scales of channels that are not coded.
     constexpr bool PADS_CODES = R::ZEROS > 0 && R::ZERO == R::CODED * BITS / 8 && R::ZERO < R::SCALES;
     constexpr bool PADS_SCALES = R::ZEROS > 0 && !PADS_CODES;
-    static_assert(CHUNKS <= 2 && CHUNKS <= SHARE, "one lane works out the scale of one of its pieces");
+    static_assert(CHUNKS <= 2 && CHUNKS <= BLOCK_LANES, "one lane works out the scale of one of its pieces");
 
-    __shared__ uint4 room[8][STAGES][CHUNKS * 32 + (NORMED ? 2 * TURNING * SIDES : 0)];
-    auto &stages = room[threadIdx.x / 32];
-    const int lane = threadIdx.x % LANES, side = threadIdx.x % 32 / LANES;
-    const int turning = lane - (LANES - TURNING), angles = CHUNKS * 32 + (side * TURNING + turning) * 2;
+    __shared__ uint4 smem[8][STAGES][CHUNKS * 32 + (NORMED ? 2 * ROPE_LANES * WARP_TOKENS : 0)];
+    auto &stages = smem[threadIdx.x / 32];
+    const int lane = threadIdx.x % LANES, warp_token = threadIdx.x % 32 / LANES;
+    const int rope_lane = lane - (LANES - ROPE_LANES), angles = CHUNKS * 32 + (warp_token * ROPE_LANES + rope_lane) * 2;
     const int warps = gridDim.x * 8, warp = blockIdx.x * 8 + threadIdx.x / 32;
 
-    // Where a lane's pieces, and the scale that it stores, are in slot 0.
+    // ---- prologue: the offsets of a lane's pieces, and of the scale that it stores, in slot 0
     bool coded[CHUNKS];
-    u64 places[CHUNKS];
+    u64 code_offsets[CHUNKS];
     for (int c = 0; c < CHUNKS; c++) {
         const int channel = (c * LANES + lane) * 8;
         coded[c] = channel < R::CODED;
-        places[c] = kept(coded[c] ? channel * BITS / 8 : R::BF16 + 2 * (channel - R::CODED));
+        code_offsets[c] = in_register(coded[c] ? channel * BITS / 8 : R::BF16 + 2 * (channel - R::CODED));
     }
-    const int chunk = lane % CHUNKS, block = (chunk * LANES + lane) / SHARE;
-    const u64 place = kept((R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + block * sizeof(Stored));
+    const int chunk = lane % CHUNKS, block = (chunk * LANES + lane) / BLOCK_LANES;
+    const u64 scale_offset = in_register((R::TAIL ? PAGE * R::ROW : 0) + R::SCALES + block * sizeof(Stored));
     const bool padding = block * R::BLOCK >= R::CODED;
 #ifdef MUTANT_PADDING_NOT_ZEROED
-    const bool stores_scale = lane % SHARE < CHUNKS && !padding;
+    const bool stores_scale = lane % BLOCK_LANES < CHUNKS && !padding;
 #else
-    const bool stores_scale = lane % SHARE < CHUNKS && (!padding || PADS_SCALES);
+    const bool stores_scale = lane % BLOCK_LANES < CHUNKS && (!padding || PADS_SCALES);
 #endif
 
-    const int units = (in.tokens + SIDES - 1) / SIDES;
+    const int units = (in.tokens + WARP_TOKENS - 1) / WARP_TOKENS;
     for (int first = warp; first < units; first += STEPS * warps) {
         const int steps = min(STEPS, (units - first + warps - 1) / warps);
-        // Each lane loads slot and position of one of the tokens to come.
-        const int mine = (first + int(threadIdx.x % 32) / SIDES * warps) * SIDES + threadIdx.x % SIDES;
+        // Each lane loads the slot and the position of one of the next tokens.
+        const int lane_token = (first + int(threadIdx.x % 32) / WARP_TOKENS * warps) * WARP_TOKENS + threadIdx.x % WARP_TOKENS;
         long long slot_64 = -1, position_64 = 0;
-        if (mine < in.tokens) {
-            slot_64 = in.slot(mine);
+        if (lane_token < in.tokens) {
+            slot_64 = in.slot(lane_token);
             if constexpr (NORMED)
-                position_64 = in.positions[mine];
+                position_64 = in.positions[lane_token];
         }
         const auto fetch = [&](int step) {
-            const int token = (first + step * warps) * SIDES + side;
-            if (step < steps && token < in.tokens)
+            const int token = (first + step * warps) * WARP_TOKENS + warp_token;
+            if (step < steps && token < in.tokens) {
                 for (int c = 0; c < CHUNKS; c++)
-                    copy_16<true>(&stages[step % STAGES][c * 32 + threadIdx.x % 32],
-                                  (const uint4 *)in.x + (size_t)token * (R::DIM / 8) + c * LANES + lane);
+                    cp_async_16(&stages[step % STAGES][c * 32 + threadIdx.x % 32],
+                                (const uint4 *)in.x + (size_t)token * (R::DIM / 8) + c * LANES + lane, evict_first_policy());
+            }
         };
         fetch(0);
-        const u32 my_slot = narrowed(slot_64), my_position = position_64;
-        // Angles have to wait for the position.
+        const u32 my_slot = narrow_slot(slot_64), my_position = position_64;
+        // The addresses of angles depend on the position.
         const auto fetch_angles = [&](int step) {
             if (NORMED && step < steps) {
-                const u32 position = __shfl_sync(~0u, my_position, step * SIDES + side);
-                if (turning >= 0)
+                const u32 position = __shfl_sync(~0u, my_position, step * WARP_TOKENS + warp_token);
+                if (rope_lane >= 0) {
                     for (int i = 0; i < 2; i++)
-                        copy_16<false>(&stages[step % STAGES][angles + i],
-                                       (const uint4 *)turns_of(in.cos_sin, position) + turning * 2 + i);
+                        cp_async_16(&stages[step % STAGES][angles + i],
+                                    (const uint4 *)cos_sin_of(in.cos_sin, position) + rope_lane * 2 + i);
+                }
             }
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            cp_async_commit_group();
         };
 #pragma unroll 1
         for (int s = 0; s < STAGES; s++) {
@@ -347,8 +347,9 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
 
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
-            const u32 slot = __shfl_sync(~0u, my_slot, step * SIDES + side);
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+            // ---- mainloop: wait for a stage, norm, rotate
+            const u32 slot = __shfl_sync(~0u, my_slot, step * WARP_TOKENS + warp_token);
+            cp_async_wait_group<STAGES - 1>();
             const uint4 *stage = stages[step % STAGES];
             u32 halves[CHUNKS][4];
             for (int c = 0; c < CHUNKS; c++)
@@ -363,31 +364,36 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
                 for (int distance = LANES / 2; distance > 0; distance /= 2)
                     sum += __shfl_xor_sync(~0u, sum, distance);
                 const float scale = rsqrtf(sum / R::DIM + in.eps);
-                for (int c = 0; c < CHUNKS; c++)
+                for (int c = 0; c < CHUNKS; c++) {
                     for (int i = 0; i < 8; i += 4) {
                         const float4 weight = __ldg((const float4 *)(in.weight + (c * LANES + lane) * 8 + i));
                         x[c][i] *= scale * weight.x, x[c][i + 1] *= scale * weight.y;
                         x[c][i + 2] *= scale * weight.z, x[c][i + 3] *= scale * weight.w;
                     }
-                if (turning >= 0)
+                }
+                if (rope_lane >= 0) {
                     for (int i = 0; i < 4; i++) {
                         float *both = &x[CHUNKS - 1][2 * i];
-                        const float2 pair = turned(make_float2(both[0], both[1]), ((const float2 *)(stage + angles))[i]);
+                        const float2 pair = rotated(make_float2(both[0], both[1]), ((const float2 *)(stage + angles))[i]);
                         both[0] = pair.x, both[1] = pair.y;
                     }
-                for (int c = 0; c < CHUNKS; c++)
+                }
+                for (int c = 0; c < CHUNKS; c++) {
                     for (int i = 0; i < 4; i++)
                         halves[c][i] = to_bf16x2(x[c][2 * i], x[c][2 * i + 1]);
+                }
             } else {
-                // Times one, so that NaN has the bits that arithmetic gives it.
-                for (int c = 0; c < CHUNKS; c++)
+                // A product with one gives NaN the bits that arithmetic gives it.
+                for (int c = 0; c < CHUNKS; c++) {
                     for (int i = 0; i < 4; i++)
                         halves[c][i] = times_bf16x2(halves[c][i], 0x3f803f80);
+                }
             }
+            // ---- mainloop: prefetch a later stage
             fetch(step + STAGES);
             fetch_angles(step + STAGES);
 
-            // Largest magnitudes of blocks, those of the first piece in the low halves. Of two pieces, neighbouring lanes work
+            // The largest magnitudes of blocks, those of the first piece in the low halves. If there are two pieces, neighbouring lanes work
             // out one scale each.
             Stored scale = {};
             float factors[2] = {};
@@ -395,29 +401,31 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
                 u32 largest[CHUNKS];
                 for (int c = 0; c < CHUNKS; c++) {
                     const u32(&half)[4] = halves[c];
-                    const u32 both = larger_bf16x2(larger_bf16x2(half[0], half[1]), larger_bf16x2(half[2], half[3]));
+                    const u32 both =
+                        max_magnitude_bf16x2(max_magnitude_bf16x2(half[0], half[1]), max_magnitude_bf16x2(half[2], half[3]));
                     largest[c] = coded[c] ? both & 0x7fff7fff : 0;
                 }
                 u32 both = __vmaxu2(__byte_perm(largest[0], largest[CHUNKS - 1], 0x5410),
                                     __byte_perm(largest[0], largest[CHUNKS - 1], 0x7632));
 #ifdef MUTANT_SCALE_OF_PART
-                both = __shfl_sync(~0u, both, 0, SHARE);
+                both = __shfl_sync(~0u, both, 0, BLOCK_LANES);
 #else
 #pragma unroll
-                for (int distance = SHARE / 2; distance > 0; distance /= 2)
+                for (int distance = BLOCK_LANES / 2; distance > 0; distance /= 2)
                     both = __vmaxu2(both, __shfl_xor_sync(~0u, both, distance));
 #endif
                 scale = R::Rule::template scale<typename R::Element>(chunk == 0 ? both << 16 : both & 0xffff0000, {});
-                const float mine = R::Rule::factor(scale, {}), other = __shfl_xor_sync(~0u, mine, CHUNKS - 1);
-                factors[0] = chunk == 0 ? mine : other, factors[1] = chunk == 0 ? other : mine;
+                const float own_factor = R::Rule::factor(scale, {}), other = __shfl_xor_sync(~0u, own_factor, CHUNKS - 1);
+                factors[0] = chunk == 0 ? own_factor : other, factors[1] = chunk == 0 ? other : own_factor;
             }
+            // ---- epilogue: scale, codes and padding to the token's page
             if (slot == NO_SLOT)
                 continue;
             const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;
             if (R::CODED > 0 && stores_scale)
-                store_scale<Stored>(pages + (place + (R::TAIL ? page + slot % PAGE * R::TAIL : row)), padding ? 0 : scale);
+                store_scale<Stored>(pages + (scale_offset + (R::TAIL ? page + slot % PAGE * R::TAIL : row)), padding ? 0 : scale);
             for (int c = 0; c < CHUNKS; c++) {
-                u8 *to = pages + (places[c] + row);
+                u8 *to = pages + (code_offsets[c] + row);
                 if (R::CODED > 0 && coded[c])
                     *(Codes *)to = codes_of<R>(halves[c], factors[c]);
                 if (!coded[c])
@@ -431,18 +439,18 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
     }
 }
 
-#define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4) record_write_##VARIANT##_##RECORD##_##FORM(                  \
-        const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,         \
-        const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens,         \
-        int slot_bytes, float eps) {                                                                                   \
-        VARIANT<RECORD, NORMED>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages);               \
+#define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4) record_write_##VARIANT##_##RECORD##_##FORM(                       \
+        const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,                 \
+        const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens, int slot_bytes, \
+        float eps) {                                                                                                           \
+        VARIANT<RECORD, NORMED>({x, weight, positions, cos_sin, slots, tokens, slot_bytes, eps}, pages);                       \
     }
-#define ENTRIES(RECORD)                                                                                                \
-    ENTRY(simple, RECORD, raw, false, RECORD::DIM / 2)                                                                 \
-    ENTRY(simple, RECORD, normed, true, RECORD::DIM / 2)                                                               \
-    ENTRY(eights, RECORD, raw, false, 256)                                                                             \
-    ENTRY(eights, RECORD, normed, true, 256)                                                                           \
-    ENTRY(rows, RECORD, raw, false, 256)                                                                               \
+#define ENTRIES(RECORD)                                  \
+    ENTRY(simple, RECORD, raw, false, RECORD::DIM / 2)   \
+    ENTRY(simple, RECORD, normed, true, RECORD::DIM / 2) \
+    ENTRY(eights, RECORD, raw, false, 256)               \
+    ENTRY(eights, RECORD, normed, true, 256)             \
+    ENTRY(rows, RECORD, raw, false, 256)                 \
     ENTRY(rows, RECORD, normed, true, 256)
 FOR_ALL_RECORDS(ENTRIES)

@@ -11,7 +11,7 @@ args = ["x", "weight", "y", "eps", "T", "C"]
 
 [[variant]]
 name = "rows"
-doc = "a thread block for each row, two eights a thread"
+doc = "a thread block for each row, two vectors of eight for each thread"
 needs = ["C % 8 == 0", "C <= 8192"]
 
 [[variant.launch]]
@@ -35,7 +35,9 @@ name = "no_eps"
 doc = "eps left out"
 */
 
-#include "rmsnorm.cuh"
+// reference: reference/ops/rmsnorm.rs
+
+#include "rmsnorm/rmsnorm.cuh"
 
 template <class T> __device__ void simple(const T *x, const float *weight, T *y, float eps, int rows, int cols) {
     const int row = blockIdx.x * 4 + threadIdx.x / 32;
@@ -53,34 +55,35 @@ __device__ __forceinline__ Nothing nothing() {
     return {};
 }
 
-// What is done with a row's products: stored, each by the inverse root mean square.
+// The epilogue: stores the products of a row, each times the inverse root mean square.
 template <int V, class T> struct Store {
     T *y;
     int cols;
 
-    template <class There>
-    __device__ __forceinline__ void operator()(Nothing, int row, float (&product)[V][8], float inverse, There there) const {
+    template <class InBounds>
+    __device__ __forceinline__ void operator()(Nothing, int row, float (&product)[V][8], float inverse,
+                                               InBounds in_bounds) const {
         T *to = y + (size_t)row * cols;
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            const int at = first_eight<V>() + v * 32;
+            const int at = first_vec8<V>() + v * 32;
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 product[v][i] *= inverse;
-            if (there(at))
-                Eight<T>::store(to, at, product[v]);
+            if (in_bounds(at))
+                Vec8<T>::store(to, at, product[v]);
         }
     }
 };
 
-#define ENTRIES(DTYPE, T)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        rmsnorm_simple_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) {                 \
-        simple(x, weight, y, eps, rows, cols);                                                                         \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(512, sizeof(T) == 2 ? 4 : 3)                                          \
-        rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {                        \
-        norm_row<2, 16>(x, weight, eps, cols, nothing, Store<2, T>{y, cols}, NoHint());                                \
+#define ENTRIES(DTYPE, T)                                                                              \
+    extern "C" __global__ void __launch_bounds__(128)                                                  \
+        rmsnorm_simple_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) { \
+        simple(x, weight, y, eps, rows, cols);                                                         \
+    }                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(512, sizeof(T) == 2 ? 4 : 3)                          \
+        rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {        \
+        norm_row<2, 16>(x, weight, eps, cols, nothing, Store<2, T>{y, cols}, NoHint());                \
     }
 
 ENTRIES(bf16, bf16)

@@ -11,7 +11,7 @@ args = ["x", "weight", "amax", "data", "scale", "eps", "T", "C"]
 
 [[variant]]
 name = "rows"
-doc = "a thread block for each row, four eights a thread"
+doc = "a thread block for each row, four vectors of eight for each thread"
 needs = ["C % W == 0", "C <= 7168"]
 
 [[variant.launch]]
@@ -44,8 +44,10 @@ name = "no_eps"
 doc = "eps left out"
 */
 
-#include "formats.cuh"
-#include "rmsnorm.cuh"
+// reference: reference/ops/rmsnorm.rs, src/formats/quantize.rs
+
+#include "lib/formats.cuh"
+#include "rmsnorm/rmsnorm.cuh"
 
 template <class F, class T>
 __device__ void simple(const T *x, const float *weight, const float *amax, u8 *data, typename F::Stored *scales, float eps,
@@ -61,16 +63,16 @@ __device__ void simple(const T *x, const float *weight, const float *amax, u8 *d
                           typename F::Level(amax), [=](int i) { return to_f32(x[i]) * weight[i] * inverse; });
 }
 
-// What is done with a row's products: cast, each by the inverse root mean square. That is put into the factors where both
-// together are a normal number: one rounding more, where the sum has many fewer than its bound allows.
+// The epilogue: casts the products of a row, each times the inverse root mean square. The factors include it if the product of both
+// is a normal number: that is one more rounding, but the sum has many fewer than its bound allows.
 template <int V, class F> struct Cast {
     typename F::Codes *data;
     typename F::Stored *scales;
     int cols;
 
-    template <class There>
+    template <class InBounds>
     __device__ __forceinline__ void operator()(typename F::Level level, int row, float (&product)[V][8], float inverse,
-                                               There there) const {
+                                               InBounds in_bounds) const {
         // Rounding keeps the order: the largest of products is the product of the largest.
         u32 largest[V];
 #pragma unroll
@@ -91,19 +93,20 @@ template <int V, class F> struct Cast {
                 return true;
             }
 #pragma unroll
-            for (int v = 0; v < V; v++)
+            for (int v = 0; v < V; v++) {
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     product[v][i] *= inverse;
+            }
             return false;
         };
-        const auto get = [&](int v, float(&y)[8]) {
+        const auto get = [&](int v, float (&y)[8]) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 y[i] = product[v][i];
         };
-        quantize_eights<F>(largest, get, level, data + (size_t)row * (cols / 8), scales + (size_t)row * (cols / F::width),
-                           first_eight<V>(), there, adjust);
+        quantize_vec8<F>(largest, get, level, data + (size_t)row * (cols / 8), scales + (size_t)row * (cols / F::width),
+                         first_vec8<V>(), in_bounds, adjust);
     }
 };
 
@@ -115,25 +118,25 @@ template <class F> struct Prepare {
     }
 };
 
-// A hint costs time where as many bytes are written, and saves some where few are.
+// The hint costs time if as many bytes are written as read, and saves some if few are.
 template <class F, class... Args> __device__ __forceinline__ void rows(Args... args) {
     if constexpr (F::Element::bits == 8)
         norm_row<4, 8>(args..., NoHint());
     else
-        norm_row<4, 8>(args..., let_go());
+        norm_row<4, 8>(args..., evict_first_policy());
 }
 
-#define ENTRY(NAME, FORMAT, DTYPE, T, CODES)                                                                           \
-    rmsnorm_quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *weight, const float *amax, CODES *data,      \
+#define ENTRY(NAME, FORMAT, DTYPE, T, CODES)                                                                      \
+    rmsnorm_quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *weight, const float *amax, CODES *data, \
                                                  FORMAT::Stored *scale, float eps, int count, int cols)
 
-#define BOTH(FORMAT, DTYPE, T)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(128) ENTRY(simple, FORMAT, DTYPE, T, u8) {                            \
-        simple<FORMAT>(x, weight, amax, data, scale, eps, count, cols);                                                \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4)            \
-        ENTRY(rows, FORMAT, DTYPE, T, FORMAT::Codes) {                                                                 \
-        rows<FORMAT>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});                 \
+#define BOTH(FORMAT, DTYPE, T)                                                                              \
+    extern "C" __global__ void __launch_bounds__(128) ENTRY(simple, FORMAT, DTYPE, T, u8) {                 \
+        simple<FORMAT>(x, weight, amax, data, scale, eps, count, cols);                                     \
+    }                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4) \
+        ENTRY(rows, FORMAT, DTYPE, T, FORMAT::Codes) {                                                      \
+        rows<FORMAT>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});      \
     }
 
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

@@ -54,41 +54,49 @@ name = "starts_unpadded"
 doc = "groups follow each other without the padding between"
 */
 
+// reference: src/kernels/scale_layout.rs
+//
 // x [H, W] bytes, 16-byte aligned; y: groups g of rows (m) or columns (k) up to ends[g], or all of it (plain), each a
 // matrix of tiles of 128 rows × 4 columns. Tiles follow along a group's columns, then down; 16 bytes of a tile are 4 columns
 // of rows i, i + 32, i + 64, i + 96. Padding, and what comes after the last group, is 0.
 
-#include "common.cuh"
+#include "lib/tma.cuh"
 
 enum Groups { plain, m, k };
 
-__device__ constexpr int ceil(int a, int b) { return (a + b - 1) / b; }
+__device__ constexpr int ceil(int a, int b) {
+    return (a + b - 1) / b;
+}
 
 // A rectangle of x with tiles of its own.
 struct Part {
     int row0, row1, col0, col1;
 
-    __device__ int across() const { return ceil(col1 - col0, 4); }
-    __device__ int down() const { return ceil(row1 - row0, 128); }
+    __device__ int across() const {
+        return ceil(col1 - col0, 4);
+    }
+    __device__ int down() const {
+        return ceil(row1 - row0, 128);
+    }
 };
 
-template <Groups GROUPS>
-__device__ Part group(const int* ends, int g, int H, int W) {
-    if (GROUPS == plain) return {0, H, 0, W};
+template <Groups GROUPS> __device__ Part group(const int *ends, int g, int H, int W) {
+    if (GROUPS == plain)
+        return {0, H, 0, W};
     int begin = g > 0 ? ends[g - 1] : 0;
     return GROUPS == m ? Part{begin, ends[g], 0, W} : Part{0, H, begin, ends[g]};
 }
 
-// Which row of a tile's 128 is number `i` of those that share 16 bytes.
-__device__ int row_of(int sixteen, int i) {
+// The row, of 128 in a tile, of number `i` of the four rows that share a 16-byte chunk.
+__device__ int row_of(int chunk, int i) {
 #ifdef MUTANT_ROWS_IN_ORDER
-    return sixteen * 4 + i;
+    return chunk * 4 + i;
 #else
-    return sixteen + i * 32;
+    return chunk + i * 32;
 #endif
 }
 
-__device__ bool has_row(const Part& part, int row) {
+__device__ bool has_row(const Part &part, int row) {
 #ifdef MUTANT_LAST_ROWS_SKIPPED
     return row < part.row1 && row - part.row0 < (part.row1 - part.row0) / 128 * 128;
 #else
@@ -96,10 +104,10 @@ __device__ bool has_row(const Part& part, int row) {
 #endif
 }
 
-template <Groups GROUPS>
-__device__ void simple(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+template <Groups GROUPS> __device__ void simple(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) {
     int at = (blockIdx.x * 256 + threadIdx.x) * 4;
-    if (at >= bytes) return;
+    if (at >= bytes)
+        return;
     uchar4 word = {0, 0, 0, 0};
     int first = 0;
     for (int g = 0; g < G; g++) {
@@ -108,15 +116,18 @@ __device__ void simple(const u8* x, const int* ends, u8* y, int H, int W, int G,
         if (at < first + size) {
             int row = part.row0 + tile / part.across() * 128 + row_of(at % 512 / 16, at % 16 / 4);
             int col = part.col0 + tile % part.across() * 4;
-            const u8* from = x + size_t(row) * W + col;
+            const u8 *from = x + size_t(row) * W + col;
             if (has_row(part, row)) {
 #ifdef MUTANT_PADDING_KEPT
                 part.col1 = W;
 #endif
                 word.x = from[0];
-                if (col + 1 < part.col1) word.y = from[1];
-                if (col + 2 < part.col1) word.z = from[2];
-                if (col + 3 < part.col1) word.w = from[3];
+                if (col + 1 < part.col1)
+                    word.y = from[1];
+                if (col + 2 < part.col1)
+                    word.z = from[2];
+                if (col + 3 < part.col1)
+                    word.w = from[3];
             }
             break;
         }
@@ -125,25 +136,28 @@ __device__ void simple(const u8* x, const int* ends, u8* y, int H, int W, int G,
 #endif
         first += size;
 #ifdef MUTANT_TAIL_KEPT
-        if (g == G - 1) return;
+        if (g == G - 1)
+            return;
 #endif
     }
-    *reinterpret_cast<uchar4*>(y + at) = word;
+    *reinterpret_cast<uchar4 *>(y + at) = word;
 }
 
 __device__ int sum_up_to_lane(int x) {
     for (int step = 1; step < 32; step *= 2) {
         int other = __shfl_up_sync(~0u, x, step);
-        if (threadIdx.x % 32 >= step) x += other;
+        if (threadIdx.x % 32 >= step)
+            x += other;
     }
     return x;
 }
 
-// Zeros from byte `at` of y on, a share of them for each thread.
-__device__ void clear_tail(u8* y, int at, int bytes) {
+// All threads together write zeros from byte `at` of y on.
+__device__ void clear_tail(u8 *y, int at, int bytes) {
 #ifndef MUTANT_TAIL_KEPT
     int block = blockIdx.y * gridDim.x + blockIdx.x, threads = gridDim.x * gridDim.y * blockDim.x;
-    for (at += (block * blockDim.x + threadIdx.x) * 4; at < bytes; at += threads * 4) *reinterpret_cast<u32*>(y + at) = 0;
+    for (at += (block * blockDim.x + threadIdx.x) * 4; at < bytes; at += threads * 4)
+        *reinterpret_cast<u32 *>(y + at) = 0;
 #endif
 }
 
@@ -151,8 +165,8 @@ __device__ void clear_tail(u8* y, int at, int bytes) {
 struct Groups32 {
     int begin, end, start;
 
-    // `used` is where the groups before begin, and becomes where those after do.
-    __device__ Groups32(const int* ends, int g0, int G, int unit, int& used) {
+    // `used` is the end of the groups before, and becomes the end of these.
+    __device__ Groups32(const int *ends, int g0, int G, int unit, int &used) {
         int g = g0 + threadIdx.x % 32;
         begin = g > 0 && g < G ? ends[g - 1] : 0;
         end = g < G ? ends[g] : begin;
@@ -164,7 +178,7 @@ struct Groups32 {
 #endif
     }
 
-    // That of one lane.
+    // Broadcasts the group of one lane.
     __device__ Groups32 of(int lane) const {
         Groups32 one = *this;
         one.begin = __shfl_sync(~0u, begin, lane);
@@ -174,18 +188,18 @@ struct Groups32 {
     }
 };
 
-// Two warps side by side have 128 columns each, of 8 of every 32 rows. Blocks are cut as x is, not as groups are.
+// Two warps side by side have 128 columns each, of 8 of every 32 rows. CTAs partition x, not its groups.
 template <Groups GROUPS>
-__device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+__device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) {
     int lane = threadIdx.x % 32, chunk = lane % 8, warp = threadIdx.x / 32, tile = blockIdx.y / 4;
     int q0 = blockIdx.y % 4 * 8, q = q0 + warp / 2 * 4 + lane / 8, top = tile * 128 + q;
     int first = blockIdx.x * 256 + warp % 2 * 128, col = first + chunk * 16, next = min(first + 128, W);
     Part all = {0, H, 0, W};
-    // The block's 64 lines come to L2 while groups are looked up.
-    int line = threadIdx.x / 2, ahead = tile * 128 + q0 + line % 8 + line / 8 * 32;
-    int ahead_col = blockIdx.x * 256 + threadIdx.x % 2 * 128;
-    if (line < 32 && ahead < H && ahead_col < W)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(x + ahead * W + ahead_col));
+    // Prefetches the CTA's 64 lines to L2 while groups are looked up.
+    int line = threadIdx.x / 2, prefetch_row = tile * 128 + q0 + line % 8 + line / 8 * 32;
+    int prefetch_col = blockIdx.x * 256 + threadIdx.x % 2 * 128;
+    if (line < 32 && prefetch_row < H && prefetch_col < W)
+        prefetch_l2(x + prefetch_row * W + prefetch_col);
 
     // Whether a tile begins in these columns and ends after them.
     bool cut = false;
@@ -196,43 +210,45 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
     cut = __any_sync(~0u, cut);
 
     u32 words[4][5];
-    const u8* from = x + top * W + col;
+    const u8 *from = x + top * W + col;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint4 piece = {0, 0, 0, 0};
-        if (has_row(all, top + i * 32) && col < W) piece = __ldg(reinterpret_cast<const uint4*>(from + i * 32 * W));
+        if (has_row(all, top + i * 32) && col < W)
+            piece = __ldg(reinterpret_cast<const uint4 *>(from + i * 32 * W));
         words[i][0] = piece.x, words[i][1] = piece.y, words[i][2] = piece.z, words[i][3] = piece.w;
     }
-    // The word after those: the neighbour's, or what comes after the columns, of which half the lanes load one for each
-    // row of the warp.
+    // The word after those: a neighbour's, or the one after the columns, which half the lanes load, one for each row of the warp.
     u32 after = 0;
     int row = top - lane / 8 + lane % 4 + lane / 4 * 32;
-    if (cut && lane < 16 && has_row(all, row)) after = __ldg(reinterpret_cast<const u32*>(x + row * W + next));
+    if (cut && lane < 16 && has_row(all, row))
+        after = __ldg(reinterpret_cast<const u32 *>(x + row * W + next));
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 near = __shfl_down_sync(~0u, words[i][0], 1, 8), far = __shfl_sync(~0u, after, i * 4 + lane / 8);
         words[i][4] = chunk == 7 ? far : near;
     }
 
-    // To the tiles of columns `begin` to `end`; the first of these rows is number `tiles`.
-    auto give = [&](int begin, int end, int tiles) {
+    // Stores the tiles of columns `begin` to `end`; the first of these rows has number `tiles`.
+    auto store_tiles = [&](int begin, int end, int tiles) {
         int skipped = (begin - col) & 3, at = col + skipped;
-        u8* to = y + (tiles * 512 + (at - begin) * 128 + q * 16);
+        u8 *to = y + (tiles * 512 + (at - begin) * 128 + q * 16);
 #pragma unroll
         for (int j = 0; j < 4; j++, at += 4) {
-            if (at < begin || at >= end) continue;
+            if (at < begin || at >= end)
+                continue;
             u32 mask = end - at < 4 ? (1u << 8 * (end - at)) - 1 : ~0u;
 #ifdef MUTANT_PADDING_KEPT
             mask = ~0u;
 #endif
             auto word = [&](int i) { return __funnelshift_r(words[i][j], words[i][j + 1], skipped * 8) & mask; };
-            *reinterpret_cast<uint4*>(to + j * 512) = {word(0), word(1), word(2), word(3)};
+            *reinterpret_cast<uint4 *>(to + j * 512) = {word(0), word(1), word(2), word(3)};
         }
     };
     int used = 0;
     if (GROUPS == plain) {
         used = all.across();
-        give(0, W, tile * used);
+        store_tiles(0, W, tile * used);
     }
 #pragma unroll 1
     for (int g0 = 0; GROUPS == k && g0 < G; g0 += 32) {
@@ -242,26 +258,27 @@ __device__ __forceinline__ void columns(const u8* x, const int* ends, u8* y, int
         for (u32 left = __ballot_sync(~0u, here); left; left &= left - 1) {
             Groups32 group = groups.of(__ffs(left) - 1);
             Part part = {0, H, group.begin, group.end};
-            give(group.begin, group.end, group.start * part.down() + tile * part.across());
+            store_tiles(group.begin, group.end, group.start * part.down() + tile * part.across());
         }
     }
     clear_tail(y, used * all.down() * 512, bytes);
 }
 
 // The tiles of 128 rows.
-__device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {
+__device__ __forceinline__ void rows(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) {
     int tile = blockIdx.y, used = 0, top = 0, across = ceil(W, 4), chunks = W / 16;
-    // Padding before is not counted yet, so these are rows of this block or of one close by.
+    // Prefetches rows of this CTA, or of one close by: the padding of groups before is not known yet.
     if (threadIdx.x == 0 && tile * 128 < H)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x + tile * 128 * W), "r"(min(H - tile * 128, 128) * W));
+        tma_prefetch_l2(x + tile * 128 * W, min(H - tile * 128, 128) * W);
     Part part = {};
 #pragma unroll 1
     for (int g0 = 0; g0 < G; g0 += 32) {
         int before = used;
         Groups32 groups(ends, g0, G, 128, used);
-        if (tile < before || tile >= used) continue;
-        u32 upto = __ballot_sync(~0u, groups.start <= tile && groups.begin < groups.end);
-        groups = groups.of(31 - __clz(upto));
+        if (tile < before || tile >= used)
+            continue;
+        u32 started = __ballot_sync(~0u, groups.start <= tile && groups.begin < groups.end);
+        groups = groups.of(31 - __clz(started));
         part = {groups.begin, groups.end, 0, W};
         top = groups.begin + (tile - groups.start) * 128;
     }
@@ -269,14 +286,15 @@ __device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H,
     for (int at = threadIdx.x; tile < used && at < 32 * chunks; at += blockDim.x) {
         // 16 columns of 8 rows, then the next 16 of them.
         int chunk = at / 8 % chunks, q = at / 8 / chunks * 8 + at % 8;
-        const u8* from = x + (top + q) * W + chunk * 16;
+        const u8 *from = x + (top + q) * W + chunk * 16;
         uint4 piece[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             piece[i] = uint4{0, 0, 0, 0};
-            if (has_row(part, top + q + i * 32)) piece[i] = __ldg(reinterpret_cast<const uint4*>(from + i * 32 * W));
+            if (has_row(part, top + q + i * 32))
+                piece[i] = __ldg(reinterpret_cast<const uint4 *>(from + i * 32 * W));
         }
-        uint4* to = reinterpret_cast<uint4*>(y + (tile * across + chunk * 4) * 512) + q;
+        uint4 *to = reinterpret_cast<uint4 *>(y + (tile * across + chunk * 4) * 512) + q;
         to[0] = {piece[0].x, piece[1].x, piece[2].x, piece[3].x};
         to[32] = {piece[0].y, piece[1].y, piece[2].y, piece[3].y};
         to[64] = {piece[0].z, piece[1].z, piece[2].z, piece[3].z};
@@ -285,10 +303,10 @@ __device__ __forceinline__ void rows(const u8* x, const int* ends, u8* y, int H,
     clear_tail(y, used * across * 512, bytes);
 }
 
-#define ENTRY(variant, groups, threads, ...)                                                                           \
-    extern "C" __global__ void __launch_bounds__(threads) scale_layout_##variant##_##groups(                           \
-        const u8* x, const int* ends, u8* y, int H, int W, int G, int bytes) {                                         \
-        __VA_ARGS__(x, ends, y, H, W, G, bytes);                                                                       \
+#define ENTRY(variant, groups, threads, ...)                                                                     \
+    extern "C" __global__ void __launch_bounds__(threads)                                                        \
+        scale_layout_##variant##_##groups(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) { \
+        __VA_ARGS__(x, ends, y, H, W, G, bytes);                                                                 \
     }
 
 ENTRY(simple, plain, 256, simple<plain>)

@@ -21,7 +21,7 @@ args = ["x", "y", "K", "V"]
 
 [[variant]]
 name = "registers"
-doc = "16 bytes of 8 or 16 rows for each thread, transposed where they are; a warp reads and writes lines of 128 bytes: the fastest"
+doc = "16 bytes of 8 or 16 rows for each thread, transposed in registers; a warp reads and writes lines of 128 bytes: the fastest"
 needs = ["K * size % 16 == 0", "V * size % 16 == 0"]
 
 [[variant.launch]]
@@ -46,12 +46,16 @@ doc = "a tile is read before all of it is there"
 variants = ["tile"]
 */
 
+// reference: src/kernels/state_transpose.rs
+//
 // x [B·H, K, V], y [B·H, V, K].
 
-#include "common.cuh"
+#include "lib/common.cuh"
 
-// Element (k, v) of a matrix of x, and its place in y.
-__device__ size_t from(int k, int v, int K, int V) { return size_t(k) * V + v; }
+// The place of element (k, v) in a matrix of x, and in y.
+__device__ size_t from(int k, int v, int K, int V) {
+    return size_t(k) * V + v;
+}
 __device__ size_t to(int k, int v, int K, int V) {
 #ifdef MUTANT_COPIED
     return from(k, v, K, V);
@@ -60,7 +64,7 @@ __device__ size_t to(int k, int v, int K, int V) {
 #endif
 }
 
-// Whether tiles of so many elements reach to `at` of `all`.
+// Whether `at`, of `all`, is covered by tiles of so many elements.
 __device__ bool inside(int at, int all, int tile) {
 #ifdef MUTANT_LAST_TILE_SKIPPED
     all -= all % tile;
@@ -68,64 +72,67 @@ __device__ bool inside(int at, int all, int tile) {
     return at < all;
 }
 
-template <class E>
-__device__ void simple(const E* x, E* y, int B, int H, int K, int V) {
+template <class E> __device__ void simple(const E *x, E *y, int B, int H, int K, int V) {
     long long at = blockIdx.x * 256ll + threadIdx.x;
     int k = at % K, v = at / K % V;
     long long matrix = at / K / V;
-    if (matrix >= B * H) return;
+    if (matrix >= B * H)
+        return;
     size_t first = size_t(matrix) * K * V;
     y[first + to(k, v, K, V)] = x[first + from(k, v, K, V)];
 }
 
-template <class E>
-__device__ void tile(const E* x, E* y, int K, int V) {
-    // A column more, so that a column of the tile is in 32 banks.
+template <class E> __device__ void tile(const E *x, E *y, int K, int V) {
+    // One more column avoids bank conflicts of a column of the tile.
     __shared__ E tile[32][33];
     int across = (V + 31) / 32, down = (K + 31) / 32;
     int v0 = blockIdx.x % across * 32, k0 = blockIdx.x / across % down * 32;
     size_t first = size_t(blockIdx.x / across / down) * K * V;
     for (int i = threadIdx.y; i < 32; i += 8) {
         int k = k0 + i, v = v0 + threadIdx.x;
-        if (inside(k, K, 32) && inside(v, V, 32)) tile[i][threadIdx.x] = x[first + from(k, v, K, V)];
+        if (inside(k, K, 32) && inside(v, V, 32))
+            tile[i][threadIdx.x] = x[first + from(k, v, K, V)];
     }
 #ifndef MUTANT_BARRIER_MISSING
     __syncthreads();
 #endif
     for (int i = threadIdx.y; i < 32; i += 8) {
         int k = k0 + threadIdx.x, v = v0 + i;
-        if (inside(k, K, 32) && inside(v, V, 32)) y[first + to(k, v, K, V)] = tile[threadIdx.x][i];
+        if (inside(k, K, 32) && inside(v, V, 32))
+            y[first + to(k, v, K, V)] = tile[threadIdx.x][i];
     }
 }
 
-// Columns of 4 × 4 elements of 4 bytes as rows.
+// Transposes 4 × 4 elements of 4 bytes.
 __device__ void transpose(const u32 (&rows)[4][4], u32 (&cols)[4][4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) cols[i][j] = rows[j][i];
+        for (int j = 0; j < 4; j++)
+            cols[i][j] = rows[j][i];
     }
 }
 
-// Columns of 8 × 8 elements of 2 bytes as rows.
+// Transposes 8 × 8 elements of 2 bytes.
 __device__ void transpose(const u32 (&rows)[8][4], u32 (&cols)[8][4]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         u32 halves = i % 2 ? 0x7632 : 0x5410;
 #pragma unroll
-        for (int j = 0; j < 4; j++) cols[i][j] = __byte_perm(rows[2 * j][i / 2], rows[2 * j + 1][i / 2], halves);
+        for (int j = 0; j < 4; j++)
+            cols[i][j] = __byte_perm(rows[2 * j][i / 2], rows[2 * j + 1][i / 2], halves);
     }
 }
 
-// Every warp has 128 bytes of y and of x across: y in two halves, so that a thread has two squares of N × N elements.
-template <class E>
-__device__ void registers(const E* x, E* y, int B, int H, int K, int V) {
+// Each warp has 128 bytes of y and of x across. It handles y in two halves, so each thread transposes two blocks of N × N elements.
+template <class E> __device__ void registers(const E *x, E *y, int B, int H, int K, int V) {
     constexpr int N = 16 / sizeof(E), WIDE = 8, DEEP = 4;
     int across = (V + WIDE * N - 1) / (WIDE * N), down = (K + 8 * N - 1) / (8 * N);
     int warp = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     int v = (warp % across * WIDE + lane / DEEP) * N, k0 = (warp / across % down * 8 + lane % DEEP) * N;
     int matrix = warp / across / down;
-    if (matrix >= B * H || !inside(v, V, WIDE * N)) return;
+    if (matrix >= B * H || !inside(v, V, WIDE * N))
+        return;
     size_t first = size_t(matrix) * K * V;
     u32 rows[2][N][4], cols[N][4];
 #pragma unroll
@@ -133,33 +140,34 @@ __device__ void registers(const E* x, E* y, int B, int H, int K, int V) {
         int k = k0 + half * DEEP * N;
 #pragma unroll
         for (int i = 0; i < N && inside(k, K, 8 * N); i++) {
-            uint4 row = *reinterpret_cast<const uint4*>(x + first + from(k + i, v, K, V));
+            uint4 row = *reinterpret_cast<const uint4 *>(x + first + from(k + i, v, K, V));
             rows[half][i][0] = row.x, rows[half][i][1] = row.y, rows[half][i][2] = row.z, rows[half][i][3] = row.w;
         }
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int k = k0 + half * DEEP * N;
-        if (!inside(k, K, 8 * N)) return;
+        if (!inside(k, K, 8 * N))
+            return;
         transpose(rows[half], cols);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             uint4 col = {cols[i][0], cols[i][1], cols[i][2], cols[i][3]};
-            *reinterpret_cast<uint4*>(y + first + to(k, v + i, K, V)) = col;
+            *reinterpret_cast<uint4 *>(y + first + to(k, v + i, K, V)) = col;
         }
     }
 }
 
-#define ENTRIES(dtype, E)                                                                                              \
-    extern "C" __global__ void state_transpose_simple_##dtype(const E* x, E* y, int B, int H, int K, int V) {          \
-        simple(x, y, B, H, K, V);                                                                                      \
-    }                                                                                                                  \
-    extern "C" __global__ void state_transpose_tile_##dtype(const E* x, E* y, int K, int V) {                          \
-        tile(x, y, K, V);                                                                                              \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256)                                                                  \
-        state_transpose_registers_##dtype(const E* x, E* y, int B, int H, int K, int V) {                              \
-        registers(x, y, B, H, K, V);                                                                                   \
+#define ENTRIES(dtype, E)                                                                                     \
+    extern "C" __global__ void state_transpose_simple_##dtype(const E *x, E *y, int B, int H, int K, int V) { \
+        simple(x, y, B, H, K, V);                                                                             \
+    }                                                                                                         \
+    extern "C" __global__ void state_transpose_tile_##dtype(const E *x, E *y, int K, int V) {                 \
+        tile(x, y, K, V);                                                                                     \
+    }                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(256)                                                         \
+        state_transpose_registers_##dtype(const E *x, E *y, int B, int H, int K, int V) {                     \
+        registers(x, y, B, H, K, V);                                                                          \
     }
 
 ENTRIES(f32, u32)

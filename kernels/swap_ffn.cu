@@ -142,7 +142,7 @@ launch = [
 
 [[variant]]
 name = "programmatic"
-doc = "as fused, each launch begins before the last has ended, with its weights"
+doc = "as fused, each launch begins before the last has ended and prefetches its weights"
 like = "fused"
 each = { programmatic = true }
 
@@ -172,7 +172,7 @@ launch = [
 
 [[variant]]
 name = "persistent_many"
-doc = "as persistent, for rows enough that nobody has to have a part of a sum"
+doc = "as persistent, without split-K, for enough rows"
 like = "persistent"
 needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 2048 == 0", "sms >= 128"]
 prepare = [
@@ -209,7 +209,7 @@ needs = ["size == 1", "D == 1024", "F == 4096", "B * C == 512", "sms >= 128"]
 
 [[variant]]
 name = "fp8_persistent_many"
-doc = "as fp8_persistent, for rows enough that nobody has to have a part of a sum"
+doc = "as fp8_persistent, without split-K, for enough rows"
 like = "persistent_many"
 products = "e4m3"
 needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 2048 == 0", "sms >= 128"]
@@ -241,7 +241,7 @@ variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "pro
 
 [[mutant]]
 name = "plane_lost"
-doc = "half of the hidden numbers does not count"
+doc = "half of the hidden numbers is left out"
 variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 
 [[mutant]]
@@ -256,18 +256,20 @@ variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 
 [[mutant]]
 name = "barrier_missing"
-doc = "h is copied before all of it is there"
+doc = "h is stored before all of it is written"
 variants = ["fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
 
 [[mutant]]
 name = "join_missing"
-doc = "what other thread blocks leave is read before it is there"
+doc = "partials of other thread blocks are read before they are written"
 variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 */
 
+// reference: reference/paths/swap_ffn/model.rs
+//
 // x [B·C, D] in f32 from step to step, ram [B·C, 4, D] in bf16, map [B·C] of four lanes of two bits; decisions [E, B·C] are
 // gate · 4 + bank. Weights W1, W3 [F, D] and W2 [D, F] in bf16, or in E4M3 with a scale for each row; the router is folded into
 // five rows of D numbers and as many biases. begin: x comes from x_in; end: it is collapsed to delta [B, D]; RES: the FFN adds.
 
-#include "swap_ffn_steps.cuh"
-#include "swap_ffn_tensor.cuh"
+#include "swap_ffn/unfused_entries.cuh"
+#include "swap_ffn/tensor_entries.cuh"

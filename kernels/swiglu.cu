@@ -34,7 +34,9 @@ doc = "gate taken for up"
 variants = ["fast"]
 */
 
-#include "swiglu.cuh"
+// reference: reference/ops/experts.rs
+
+#include "swiglu/swiglu.cuh"
 
 template <class T> __device__ void simple(const T *gate_up, T *y, float limit, int rows, int cols) {
     const size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -46,20 +48,23 @@ template <class T> __device__ void simple(const T *gate_up, T *y, float limit, i
 
 template <class T> __device__ __forceinline__ void fast(const T *gate_up, T *y, float limit, int rows, int cols) {
     const auto nothing = [] { return 0; };
-    swiglu_eights(gate_up, limit, rows, cols, nothing, [=](int, int at, const float(&out)[8]) {
-        if (at < rows * (cols / 8))
-            Eight<T>::store(y, at, out);
-    }, NoHint());
+    swiglu_vec8(
+        gate_up, limit, rows, cols, nothing,
+        [=](int, int at, const float (&out)[8]) {
+            if (at < rows * (cols / 8))
+                Vec8<T>::store(y, at, out);
+        },
+        NoHint());
 }
 
-#define ENTRIES(DTYPE, T)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256)                                                                  \
-        swiglu_simple_##DTYPE(const T *gate_up, T *y, float limit, int rows, int cols) {                               \
-        simple(gate_up, y, limit, rows, cols);                                                                         \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3)                                          \
-        swiglu_fast_##DTYPE(const T *gate_up, T *y, float limit, int rows, int cols) {                                 \
-        fast(gate_up, y, limit, rows, cols);                                                                           \
+#define ENTRIES(DTYPE, T)                                                                \
+    extern "C" __global__ void __launch_bounds__(256)                                    \
+        swiglu_simple_##DTYPE(const T *gate_up, T *y, float limit, int rows, int cols) { \
+        simple(gate_up, y, limit, rows, cols);                                           \
+    }                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3)            \
+        swiglu_fast_##DTYPE(const T *gate_up, T *y, float limit, int rows, int cols) {   \
+        fast(gate_up, y, limit, rows, cols);                                             \
     }
 
 ENTRIES(bf16, bf16)

@@ -43,8 +43,10 @@ name = "nibble_order"
 doc = "of two 4-bit codes the first in the high nibble"
 */
 
-#include "formats.cuh"
-#include "swiglu.cuh"
+// reference: reference/ops/experts.rs, src/formats/quantize.rs
+
+#include "lib/formats.cuh"
+#include "swiglu/swiglu.cuh"
 
 template <class F, class T>
 __device__ void simple(const T *gate_up, const float *amax, u8 *data, typename F::Stored *scales, float limit, int rows,
@@ -60,32 +62,30 @@ __device__ void simple(const T *gate_up, const float *amax, u8 *data, typename F
 }
 
 template <class F, class T>
-__device__ __forceinline__ void fast(const T *gate_up, const float *amax, typename F::Codes *data,
-                                     typename F::Stored *scales, float limit, int rows, int cols) {
+__device__ __forceinline__ void fast(const T *gate_up, const float *amax, typename F::Codes *data, typename F::Stored *scales,
+                                     float limit, int rows, int cols) {
     typedef typename F::Level Level;
     const auto level = [=] { return Level(amax); };
-    const Below there = {rows * (cols / 8)};
-    swiglu_eights(gate_up, limit, rows, cols, level, [=](Level level, int at, const float(&y)[8]) {
+    const BelowCount in_bounds = {rows * (cols / 8)};
+    swiglu_vec8(gate_up, limit, rows, cols, level, [=](Level level, int at, const float (&y)[8]) {
         u32 largest[1] = {amax_of(y)};
-        const auto get = [&](int, float(&x)[8]) {
+        const auto get = [&](int, float (&x)[8]) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 x[i] = y[i];
         };
-        quantize_eights<F>(largest, get, level, data, scales, at, there);
+        quantize_vec8<F>(largest, get, level, data, scales, at, in_bounds);
     });
 }
 
-#define BOTH(FORMAT, DTYPE, T)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        swiglu_quantize_simple_##FORMAT##_##DTYPE(const T *gate_up, const float *amax, u8 *data, FORMAT::Stored *scale, \
-                                                  float limit, int rows, int cols) {                                   \
-        simple<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                 \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3)                                          \
-        swiglu_quantize_fast_##FORMAT##_##DTYPE(const T *gate_up, const float *amax, FORMAT::Codes *data,              \
-                                                FORMAT::Stored *scale, float limit, int rows, int cols) {              \
-        fast<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                   \
+#define BOTH(FORMAT, DTYPE, T)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(128) swiglu_quantize_simple_##FORMAT##_##DTYPE(                            \
+        const T *gate_up, const float *amax, u8 *data, FORMAT::Stored *scale, float limit, int rows, int cols) {            \
+        simple<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                      \
+    }                                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3) swiglu_quantize_fast_##FORMAT##_##DTYPE(      \
+        const T *gate_up, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float limit, int rows, int cols) { \
+        fast<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                        \
     }
 
 #define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

@@ -171,3 +171,17 @@ fn filled(out: &Path, template: &str) -> String {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     std::fs::read_to_string(page).unwrap()
 }
+
+/// Copies the files of a folder, and of those in it, to a folder that is there.
+fn copy_folder(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let copy = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            std::fs::create_dir(&copy).unwrap();
+            copy_folder(&path, &copy);
+        } else {
+            std::fs::copy(&path, copy).unwrap();
+        }
+    }
+}

@@ -212,6 +212,33 @@ fn no_source_file_is_long() {
     );
 }
 
+/// The files that the line `// reference:` of a kernel names, which follows its header.
+fn references(kernel: &str) -> Vec<&str> {
+    let code = kernel.split_once("*/").map_or(kernel, |(_, code)| code);
+    let line = code.lines().find(|line| !line.is_empty());
+    let named = line.and_then(|line| line.strip_prefix("// reference: "));
+    named.map(|files| files.split(", ").collect()).unwrap_or_default()
+}
+
+#[test]
+fn every_kernel_names_its_reference() {
+    let wrong = |file: PathBuf| {
+        let text = read(&file);
+        let files = references(&text);
+        let missing = files.iter().find(|name| !Path::new(ROOT).join(name).is_file());
+        match missing {
+            Some(missing) => Some(format!("{}: no {missing}", file.display())),
+            None => files
+                .is_empty()
+                .then(|| format!("{}: no `// reference: FILE` after its header", file.display())),
+        }
+    };
+    let kernels = with_extension(&["cu"])
+        .into_iter()
+        .filter(|file| file.starts_with("kernels"));
+    none("has no reference", kernels.filter_map(wrong).collect());
+}
+
 #[test]
 fn no_file_is_large() {
     let large = |file: PathBuf| {

@@ -6,7 +6,7 @@ use super::data::{Data, bf16_bytes, f32_bytes, floats, round_to_bf16};
 use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use crate::formats::{Encoded, Format, GlobalScale};
 
-/// A block format that kernels are instantiated for, by its name in `kernels/formats.cuh`.
+/// A block format that kernels are instantiated for, by its name in `kernels/lib/formats.cuh`.
 pub struct Blocks {
     pub key: &'static str,
     /// Format string, or name of a format.

@@ -119,10 +119,7 @@ fn attested(kernels: &Path) -> Attestation {
 #[test]
 fn attestations_name_what_changed() {
     let folder = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir("kernels").unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
-    }
+    copy_folder(Path::new("kernels"), folder.path());
     let results = tempfile::tempdir().unwrap();
     let as_verified = attested(folder.path());
     let gate = || {
@@ -183,10 +180,7 @@ fn attestations_name_what_changed() {
 /// What compiling RMSNorm alone says after an edit of its file; nothing where there is no compiler.
 fn compiled(from: &str, to: &str, more: &[&str]) -> Option<(i32, String)> {
     let folder = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir("kernels").unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
-    }
+    copy_folder(Path::new("kernels"), folder.path());
     let file = folder.path().join("rmsnorm.cu");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains(from), "no '{from}'");
@@ -269,9 +263,6 @@ fn a_header_with_an_unknown_key_names_its_line() {
     let text = std::fs::read_to_string("kernels/rmsnorm.cu").unwrap();
     let file = folder.path().join("rmsnorm.cu");
     std::fs::write(&file, text.replacen("block = [128]", "blok = [128]", 1)).unwrap();
-    for name in ["rmsnorm.cuh", "formats.cuh"] {
-        let _ = std::fs::copy(Path::new("kernels").join(name), folder.path().join(name));
-    }
     let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
     let output = command
         .args(["kernels", "list"])
@@ -434,4 +425,36 @@ fn attestations_are_written_to_a_folder_or_checked() {
     let output = run(&["kernels", "attest", "out", "--dry-run", "--only", "rope.*/**"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).lines().all(|cell| cell.starts_with("rope.")));
+}
+
+/// A kernel includes headers of folders below its own; they name others from that folder or from where they are. Each is read
+/// once, and faults may be planted in all.
+#[test]
+fn headers_lie_in_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["lib", "rope"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let kernel = "/*\n[[variant]]\nname = \"a\"\ndoc = \"x\"\n[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n\
+                  [[mutant]]\nname = \"deep\"\ndoc = \"x\"\n*/\n#include \"lib/math.cuh\"\n#include \"rope/turn.cuh\"\n";
+    for (name, text) in [
+        ("rope.cu", kernel),
+        (
+            "lib/math.cuh",
+            "#include \"types.cuh\"\n#include \"../rope/turn.cuh\"\n",
+        ),
+        ("lib/types.cuh", "#include \"lib/math.cuh\"\n"),
+        (
+            "rope/turn.cuh",
+            "#include \"lib/math.cuh\"\n#include \"../lib/types.cuh\"\n#ifdef MUTANT_DEEP\n#endif\n",
+        ),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let source = Source::read(&folder.path().join("rope.cu")).unwrap();
+    let names: Vec<&str> = source.includes.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["lib/math.cuh", "lib/types.cuh", "rope/turn.cuh"]);
+    let digest = source.digest();
+    std::fs::write(folder.path().join("lib/types.cuh"), "// changed\n").unwrap();
+    assert_ne!(Source::read(&folder.path().join("rope.cu")).unwrap().digest(), digest);
 }

@@ -1,6 +1,6 @@
 //! `kernels/<op>.cu`: the header and the source of all variants of an operation.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -209,7 +209,8 @@ impl Source {
         }
         let header = Header::deserialize(header).map_err(|error| wrong(located(comment, &error.to_string())))?;
         let mut includes = Vec::new();
-        collect(path, &text, &mut includes)?;
+        let path = &without_parents(path);
+        collect(path.parent().unwrap_or(Path::new("")), path, &text, &mut includes)?;
         let source = Self {
             op: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             path: path.into(),
@@ -383,8 +384,9 @@ fn located(comment: &str, why: &str) -> String {
     format!("header{line}: {why}{near}")
 }
 
-/// Files of `#include "name"`, each once.
-fn collect(path: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result<()> {
+/// Files of `#include "name"`, each once, under their paths from the folder of the kernel. A name is a path from there, as
+/// "lib/mma.cuh", or from the file that includes it, which is where the compiler looks first.
+fn collect(root: &Path, file: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result<()> {
     for line in text.lines() {
         let Some(name) = line
             .trim()
@@ -393,13 +395,29 @@ fn collect(path: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result
         else {
             continue;
         };
-        if found.iter().any(|(known, _)| known == name) {
+        let beside = without_parents(&file.with_file_name(name));
+        let file = if beside.is_file() { beside } else { root.join(name) };
+        let name = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+        if found.iter().any(|(known, _)| *known == name) {
             continue;
         }
-        let file = path.with_file_name(name);
         let text = input::text(&file)?;
-        found.push((name.into(), text.clone()));
-        collect(&file, &text, found)?;
+        found.push((name, text.clone()));
+        collect(root, &file, &text, found)?;
     }
     Ok(())
+}
+
+/// A path in which `folder/..` is left out, so that a file has one name however it is included.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        let above =
+            component == Component::ParentDir && matches!(plain.components().next_back(), Some(Component::Normal(_)));
+        match above {
+            true => drop(plain.pop()),
+            false => plain.push(component),
+        }
+    }
+    plain
 }

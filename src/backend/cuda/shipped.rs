@@ -8,7 +8,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::Op;
 
 /// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
-const MARK: &str = "kernels/common.cuh";
+const MARK: &str = "kernels/lib/common.cuh";
 
 /// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`shipped::places`].
 pub fn folder() -> Result<PathBuf> {
@@ -16,7 +16,7 @@ pub fn folder() -> Result<PathBuf> {
         return Ok(folder.into());
     }
     let mark = shipped::find(MARK).ok_or_else(|| Error::Setup(format!("no {MARK} is found; set ULPLAB_KERNELS")))?;
-    Ok(mark.parent().map(Path::to_path_buf).unwrap_or_default())
+    Ok(mark.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default())
 }
 
 /// The file of an operation's kernels.

@@ -1,0 +1,59 @@
+// Thread block clusters: CTAs that read and write each other's shared memory. A peer is the other CTA of a pair.
+#pragma once
+
+#include "lib/mbarrier.cuh"
+
+// By converged warps.
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// By all threads of all CTAs, whose warps need not have converged.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// The address, in the cluster, of the same place in the shared memory of CTA `rank`.
+__device__ __forceinline__ u32 map_shared_rank(const void *at, int rank) {
+    u32 address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(smem_address(at)), "r"(rank));
+    return address;
+}
+
+// The same of the peer CTA, in a cluster of two.
+__device__ __forceinline__ u32 map_shared_peer(const void *at) {
+    u32 address;
+    asm volatile("{ .reg .u32 rank;\nmov.u32 rank, %%cluster_ctarank;\nxor.b32 rank, rank, 1;\n"
+                 "mapa.shared::cluster.u32 %0, %1, rank; }"
+                 : "=r"(address)
+                 : "r"(smem_address(at)));
+    return address;
+}
+
+__device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+
+// Four numbers to another CTA, whose barrier counts their bytes.
+__device__ __forceinline__ void st_async(u32 to, const float (&x)[4], u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// As `mbarrier_wait_parity`, of arrivals and stores of other CTAs.
+__device__ __forceinline__ void mbarrier_wait_parity_cluster(u64 *barrier, u32 parity) {
+    asm volatile("{ .reg .pred done;\n"
+                 "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again_%=; }" ::"r"(smem_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}

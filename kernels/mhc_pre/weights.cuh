@@ -1,0 +1,90 @@
+// The weights of the mHC pre-block, from the products of the projection; all variants share them.
+#pragma once
+
+#include "lib/ptx.cuh"
+
+// A token has STREAMS vectors of D channels; v is their concatenation. Of the MUS = 24 products fn·v, the first 4 are for pre, the
+// next 4 for post, the rest for comb, row by row.
+constexpr int STREAMS = 4, MUS = 24, ITERATIONS = 20, DIM = 7168, K = STREAMS * DIM;
+
+struct Parameters {
+    const float *base, *scale;
+    float norm_eps, eps;
+};
+
+__device__ __forceinline__ float logit(float mu, int i, Parameters c) {
+    return mu * c.scale[(i >= STREAMS) + (i >= 2 * STREAMS)] + c.base[i];
+}
+
+__device__ __forceinline__ float sigmoid(float x) {
+    return rcp_approx(1 + expf(-x));
+}
+
+// Row softmax, + ε, then ITERATIONS column normalisations with row normalisations between, each of which divides by sum + ε. The
+// matrix is kept as first / (row · column): the next divisor of a line is the sum of what the other divisors leave of it, plus ε
+// times its last one.
+__device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
+    float row[4], column[4], by_row[4], by_column[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float *entry = c + 4 * j;
+        const float top = fmaxf(fmaxf(entry[0], entry[1]), fmaxf(entry[2], entry[3]));
+        for (int k = 0; k < 4; k++)
+            entry[k] = expf(entry[k] - top);
+        const float inverse = rcp_approx((entry[0] + entry[1]) + (entry[2] + entry[3]));
+        for (int k = 0; k < 4; k++)
+            entry[k] = fmaf(entry[k], inverse, eps);
+        row[j] = column[j] = by_row[j] = by_column[j] = 1;
+    }
+    const auto columns = [&] {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            column[k] = fmaf(c[k], by_row[0], fmaf(c[4 + k], by_row[1], eps * column[k])) +
+                        fmaf(c[8 + k], by_row[2], c[12 + k] * by_row[3]);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            by_column[k] = rcp_approx(column[k]);
+    };
+    columns();
+#ifdef MUTANT_ONE_ITERATION
+    for (int i = 1; i < 1; i++) {
+#else
+    for (int i = 1; i < ITERATIONS; i++) {
+#endif
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            row[j] = fmaf(c[4 * j], by_column[0], fmaf(c[4 * j + 1], by_column[1], eps * row[j])) +
+                     fmaf(c[4 * j + 2], by_column[2], c[4 * j + 3] * by_column[3]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            by_row[j] = rcp_approx(row[j]);
+        columns();
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        c[i] *= by_row[i / 4] * by_column[i % 4];
+}
+
+// The weights that mix the block's output back; mu(i) already includes the inverse rms of v.
+template <class Mu> __device__ __forceinline__ void make_post(Mu mu, Parameters parameters, float *post) {
+    float weight[STREAMS];
+#pragma unroll
+    for (int i = 0; i < STREAMS; i++)
+        weight[i] = 2 * sigmoid(logit(mu(STREAMS + i), STREAMS + i, parameters));
+    *(float4 *)post = make_float4(weight[0], weight[1], weight[2], weight[3]);
+}
+
+template <class Mu> __device__ __forceinline__ void make_comb(Mu mu, Parameters parameters, float *comb) {
+    float c[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        c[i] = logit(mu(2 * STREAMS + i), 2 * STREAMS + i, parameters);
+    sinkhorn(c, parameters.eps);
+#pragma unroll
+    for (int row = 0; row < 4; row++)
+#ifdef MUTANT_COMB_TRANSPOSED
+        *(float4 *)(comb + 4 * row) = make_float4(c[row], c[row + 4], c[row + 8], c[row + 12]);
+#else
+        *(float4 *)(comb + 4 * row) = make_float4(c[4 * row], c[4 * row + 1], c[4 * row + 2], c[4 * row + 3]);
+#endif
+}
