@@ -3,6 +3,7 @@
 use safetensors::Dtype;
 
 use super::data::{Data, bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::grid::Rows;
 use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use crate::formats::{Encoded, Format, GlobalScale};
 
@@ -44,6 +45,17 @@ impl Blocks {
         found.ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
     }
 
+    /// Cases of rows in this format, from elements of a type; `edges` says which edges are tried.
+    pub(super) fn rows(&self, dtype: &str, edges: &str, sizes: &[(&'static str, i64)]) -> Rows {
+        let keys = [("format", self.key), ("dtype", dtype), ("edges", edges)];
+        Rows::new(format!("{}.{dtype}", self.key), &keys, sizes)
+    }
+
+    /// Whether operations that end in this format are timed.
+    pub(super) fn timed_fused(&self) -> bool {
+        ["fp8_b128_f32", "fp8_b128", "mxfp8", NVFP4].contains(&self.key)
+    }
+
     pub fn format(&self) -> Result<Format, String> {
         self.format.parse()
     }
@@ -74,6 +86,14 @@ impl Blocks {
             .map(|part| Buffer::input(part.name, part.dtype, &part.shape, part.bytes))
             .collect()
     }
+}
+
+/// Cases of every block format and type of elements.
+pub(super) fn blocks_and_types(cases: impl Fn(&Blocks, &str) -> Vec<Case>) -> Vec<Case> {
+    let pairs = BLOCKS
+        .iter()
+        .flat_map(|blocks| ["bf16", "f32"].map(|dtype| (blocks, dtype)));
+    pairs.flat_map(|(blocks, dtype)| cases(blocks, dtype)).collect()
 }
 
 /// What a case of a user's may say of an operation on rows of a block format.

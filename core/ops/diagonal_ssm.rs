@@ -8,6 +8,7 @@ use reference::ops::store::Unrounded;
 use safetensors::Dtype;
 
 use super::data::f32_bytes;
+use super::grid::Grid;
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem};
 
@@ -23,22 +24,16 @@ impl Op for DiagonalSsmOp {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |name: &str, [heads, steps, states]: [i64; 3], inputs, timed| Case {
-            name: name.into(),
-            keys: vec![],
-            dims: vec![("H", heads), ("S", steps), ("N", states)],
-            inputs,
-            timed,
-        };
-        vec![
-            case("h16", [16, 8192, 32], Inputs::Random, true),
-            case("h1024", [1024, 8192, 32], Inputs::Random, true),
-            case("h32768", [32768, 8192, 32], Inputs::Random, true),
-            case("short", [64, 2048, 32], Inputs::Random, false),
-            case("edges", [32, 4096, 32], Inputs::Edges, false),
-            case("odd", [5, 77, 7], Inputs::Random, false),
-            case("wide", [3, 130, 100], Inputs::Edges, false),
-        ]
+        let dims = |[heads, steps, states]: [i64; 3]| vec![("H", heads), ("S", steps), ("N", states)];
+        Grid::new("", &[], dims)
+            .timed("h16", [16, 8192, 32])
+            .timed("h1024", [1024, 8192, 32])
+            .timed("h32768", [32768, 8192, 32])
+            .random("short", [64, 2048, 32])
+            .edges("edges", [32, 4096, 32])
+            .random("odd", [5, 77, 7])
+            .edges("wide", [3, 130, 100])
+            .done()
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {

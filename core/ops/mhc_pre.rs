@@ -11,6 +11,7 @@ use reference::ops::rmsnorm::rmsnorm;
 use safetensors::Dtype;
 
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::grid::Grid;
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
@@ -34,23 +35,16 @@ impl Op for MhcPre {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |name: &str, tokens, channels, inputs, timed| Case {
-            name: name.into(),
-            keys: vec![],
-            dims: vec![("T", tokens), ("C", channels)],
-            inputs,
-            timed,
-        };
-        vec![
-            case("t1", 1, 7168, Inputs::Random, true),
-            case("t4096", 4096, 7168, Inputs::Random, true),
-            case("t3", 3, 7168, Inputs::Random, false),
-            case("t128", 128, 7168, Inputs::Random, true),
-            case("edges16", 16, 7168, Inputs::Edges, false),
-            case("edges64", 64, 7168, Inputs::Edges, false),
-            case("narrow", 37, 72, Inputs::Random, false),
-            case("model", 61 * 16, 64, Inputs::Site("layers.*.input"), false),
-        ]
+        Grid::new("", &[], |(tokens, channels)| vec![("T", tokens), ("C", channels)])
+            .timed("t1", (1, 7168))
+            .timed("t4096", (4096, 7168))
+            .random("t3", (3, 7168))
+            .timed("t128", (128, 7168))
+            .edges("edges16", (16, 7168))
+            .edges("edges64", (64, 7168))
+            .random("narrow", (37, 72))
+            .site("model", "layers.*.input", (61 * 16, 64))
+            .done()
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {

@@ -13,6 +13,7 @@ mod delta_handover;
 mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
+mod grid;
 pub mod guards;
 pub mod judge;
 mod mhc_pre;

@@ -10,9 +10,10 @@ use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::grid::Grid;
 use super::judge::{Judge, Part};
 use super::slots::{Slots, at, layout, rows, site_of, vectors};
-use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use super::{Buffer, Case, Data, Op, Outputs, Problem, Scalar};
 use crate::formats::{Format, Group, PAGE, Place, RECORDS, Record, Scaling, codec};
 
 pub struct RecordWrite;
@@ -107,28 +108,29 @@ const WHY_NORMED: &str = "the norm and the rotation in f64, give or take f32 ari
                           more for a rotation; what is stored must come of a bf16 in that range; all other bytes are known";
 
 fn cases(record: &'static Record) -> Vec<Case> {
-    let case = |name: &str, form: &str, tokens, slot_bytes, inputs, timed| Case {
-        name: format!("{}.{form}.{name}", record.name),
-        keys: vec![("record", record.name.into()), ("form", form.into())],
-        dims: vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)],
-        inputs,
-        timed,
+    let grid = |form| {
+        let dims = |(tokens, slot_bytes)| vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)];
+        Grid::new(
+            format!("{}.{form}", record.name),
+            &[("record", record.name), ("form", form)],
+            dims,
+        )
     };
-    let site = Inputs::Site(site_of(record));
-    let mut cases = vec![
-        case("t1", "normed", 1, 8, Inputs::Random, true),
-        case("t16384", "normed", 16384, 8, Inputs::Random, true),
-        case("edges", "normed", 501, 4, Inputs::Edges, false),
-        case("model", "normed", 61 * 16, 8, site, false),
-        case("t16384", "raw", 16384, 8, Inputs::Random, true),
-        case("edges", "raw", 501, 4, Inputs::Edges, false),
-        case("model", "raw", 61 * 16, 8, site, false),
-    ];
-    if ["v4_bf16", "v4_fp8"].contains(&record.name) {
+    let (site, large) = (site_of(record), ["v4_bf16", "v4_fp8"].contains(&record.name));
+    let cases = [
+        grid("normed")
+            .timed("t1", (1, 8))
+            .timed("t16384", (16384, 8))
+            .edges("edges", (501, 4))
+            .site("model", site, (61 * 16, 8)),
+        grid("raw")
+            .timed("t16384", (16384, 8))
+            .edges("edges", (501, 4))
+            .site("model", site, (61 * 16, 8)),
         // 64 sequences of 1152 tokens each.
-        cases.push(case("t73728", "normed", 73728, 8, Inputs::Random, true));
-    }
-    cases
+        grid("normed").when(large, |grid| grid.timed("t73728", (73728, 8))),
+    ];
+    cases.into_iter().flat_map(Grid::done).collect()
 }
 
 /// Cosine and sine of every position and pair; the angle is the f32 product of position and frequency.

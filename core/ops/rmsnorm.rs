@@ -4,6 +4,7 @@ use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
 use super::data::{f32_bytes, floats};
+use super::grid::{Rows, element_bytes};
 use super::judge::{Judge, bf16_error};
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
@@ -19,34 +20,22 @@ impl Op for RmsNorm {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for dtype in ["bf16", "f32"] {
-            let case = |inputs, what, rows, cols, timed| Case {
-                name: format!("{dtype}.{what}.{rows}x{cols}"),
-                keys: vec![("dtype", dtype.into()), ("edges", "special".into())],
-                dims: vec![("T", rows), ("C", cols), ("S", if dtype == "bf16" { 2 } else { 4 })],
-                inputs,
-                timed,
-            };
-            cases.push(case(Inputs::Random, "random", 1037, 1024, false));
-            cases.push(case(Inputs::Random, "random", 5, 7168, false));
-            cases.push(case(Inputs::Random, "random", 7, 333, false));
-            cases.push(case(Inputs::Edges, "edges", 176, 1024, false));
-            cases.push(case(
-                Inputs::Site("layers.*.attention.kv.window"),
-                "kv",
-                61 * 64,
-                512,
-                false,
-            ));
-            cases.push(case(Inputs::Site("layers.*.input"), "stream", 61 * 64, 256, false));
-            if dtype == "bf16" {
-                for rows in [1, 128, 8192] {
-                    cases.push(case(Inputs::Random, "timed", rows, 7168, true));
-                }
-            }
-        }
-        cases
+        let of_type = |dtype| {
+            Rows::new(
+                dtype,
+                &[("dtype", dtype), ("edges", "special")],
+                &[("S", element_bytes(dtype))],
+            )
+            .random(&[(1037, 1024), (5, 7168), (7, 333)])
+            .edges("edges", &[(176, 1024)])
+            .site("kv", "layers.*.attention.kv.window", (61 * 64, 512))
+            .site("stream", "layers.*.input", (61 * 64, 256))
+            .when(dtype == "bf16", |rows| {
+                rows.timed("timed", &[(1, 7168), (128, 7168), (8192, 7168)])
+            })
+            .done()
+        };
+        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
     }
 
     fn parameters(&self) -> Option<Parameters> {

@@ -15,6 +15,7 @@ use safetensors::Dtype;
 use bounds::Bounds;
 
 use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
@@ -78,42 +79,38 @@ const WHY_O: &str = "f32 arithmetic: q times the errors of the state, and a sum 
                      without a state read 0";
 
 fn cases(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<Case> {
-    let case = |name: &str, [b, h, g, k, v]: [i64; 5], form: &str, inputs, timed: bool| Case {
-        name: format!("{kind}.{layout}.{state}.{name}"),
-        keys: vec![
-            ("kind", kind.into()),
-            ("layout", layout.into()),
-            ("state", state.into()),
-            ("form", form.into()),
-        ],
-        dims: vec![
-            ("B", b),
-            ("H", h),
-            ("G", g),
-            ("K", k),
-            ("V", v),
-            ("slots", if timed { b } else { b + 2 }),
-            ("vk", i64::from(layout == "vk")),
-            ("size", if state == "f32" { 4 } else { 2 }),
-        ],
-        inputs,
-        timed,
+    // `spare` are slots of the pool that no token has.
+    let grid = |form, spare| {
+        let dims = move |[b, h, g, k, v]: [i64; 5]| {
+            vec![
+                ("B", b),
+                ("H", h),
+                ("G", g),
+                ("K", k),
+                ("V", v),
+                ("slots", b + spare),
+                ("vk", i64::from(layout == "vk")),
+                ("size", element_bytes(state)),
+            ]
+        };
+        let keys = [("kind", kind), ("layout", layout), ("state", state), ("form", form)];
+        Grid::new(format!("{kind}.{layout}.{state}"), &keys, dims)
     };
     let form = if kind == "kda" { "bounded" } else { "softplus" };
-    let mut cases = vec![
-        case("b1", [1, 64, 1, 128, 128], form, Inputs::Random, true),
-        case("b32", [32, 64, 1, 128, 128], form, Inputs::Random, true),
-        case("b256", [256, 64, 1, 128, 128], form, Inputs::Random, true),
-        case("grouped", [3, 2, 3, 128, 128], form, Inputs::Random, false),
-        case("edges", [11, 2, 2, 128, 128], form, Inputs::Edges, false),
-        case("wide", [2, 3, 2, 64, 128], form, Inputs::Random, false),
-        case("tall", [2, 3, 2, 128, 64], form, Inputs::Random, false),
-        case("odd", [3, 1, 2, 37, 131], form, Inputs::Random, false),
+    let cases = [
+        grid(form, 0)
+            .timed("b1", [1, 64, 1, 128, 128])
+            .timed("b32", [32, 64, 1, 128, 128])
+            .timed("b256", [256, 64, 1, 128, 128]),
+        grid(form, 2)
+            .random("grouped", [3, 2, 3, 128, 128])
+            .edges("edges", [11, 2, 2, 128, 128])
+            .random("wide", [2, 3, 2, 64, 128])
+            .random("tall", [2, 3, 2, 128, 64])
+            .random("odd", [3, 1, 2, 37, 131]),
+        grid("softplus", 2).when(kind == "kda", |grid| grid.edges("softplus", [5, 2, 2, 128, 128])),
     ];
-    if kind == "kda" {
-        cases.push(case("softplus", [5, 2, 2, 128, 128], "softplus", Inputs::Edges, false));
-    }
-    cases
+    cases.into_iter().flat_map(Grid::done).collect()
 }
 
 #[derive(Clone, Copy)]

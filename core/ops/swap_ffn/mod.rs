@@ -20,6 +20,7 @@ use safetensors::Dtype;
 
 use super::blocks::traffic;
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::grid::Grid;
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 use crate::formats::element;
@@ -98,46 +99,36 @@ fn dims(
 }
 
 fn cases() -> Vec<Case> {
-    let case = |weights: &str, rule: &str, name: &str, sizes: [i64; 4], done: [i64; 5], inputs, timed| {
+    let grid = |weights: &'static str, rule: &'static str| {
         let number = RULES.iter().position(|(name, _)| *name == rule).expect("a rule");
-        Case {
-            name: format!("{weights}.{rule}.{name}"),
-            keys: vec![("W", weights.into()), ("L", rule.into())],
-            dims: dims(sizes, done, number, weights == "e4m3"),
-            inputs,
-            timed,
-        }
+        let dims = move |(sizes, done)| dims(sizes, done, number, weights == "e4m3");
+        Grid::new(format!("{weights}.{rule}"), &[("W", weights), ("L", rule)], dims)
     };
-    use Inputs::{Edges, Random};
     let full = |batch| [batch, 512, 1024, 4096];
-    let (small, ragged) = ([2, 24, 64, 96], [1, 37, 72, 100]);
-    let mut cases = Vec::new();
+    let (small, ragged, long) = ([2, 24, 64, 96], [1, 37, 72, 100], [1, 48, 1024, 4096]);
+    // Events, steps of the FFN, begin, end, residual.
+    let (token, maps, event) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0]);
+    let mut grids = Vec::new();
     for weights in ["bf16", "e4m3"] {
-        let here = |rule, name, sizes, done, inputs, timed| case(weights, rule, name, sizes, done, inputs, timed);
-        cases.push(here("transpose", "token.b1", full(1), [8, 2, 1, 1, 0], Random, true));
-        cases.push(here("transpose", "token.b4", full(4), [8, 2, 1, 1, 0], Random, true));
-        for (rule, _) in RULES {
-            if weights == "bf16" || rule == "transpose" {
-                cases.push(here(rule, "maps", full(4), [1, 0, 0, 0, 0], Edges, false));
-            }
-            cases.push(here(rule, "small", small, [8, 2, 1, 1, 0], Random, false));
-        }
-        cases.push(here("transpose", "ties", full(1), [1, 0, 0, 0, 0], Edges, false));
-        cases.push(here("transpose", "event", full(1), [1, 2, 0, 0, 0], Random, false));
-        cases.push(here("transpose", "event.b4", full(4), [1, 2, 0, 0, 0], Random, false));
-        cases.push(here("transpose", "events", full(1), [2, 2, 0, 0, 0], Random, false));
-        cases.push(here(
-            "transpose",
-            "long",
-            [1, 48, 1024, 4096],
-            [8, 2, 1, 1, 0],
-            Random,
-            false,
-        ));
-        cases.push(here("transpose", "residual", full(1), [1, 2, 0, 0, 1], Random, false));
-        cases.push(here("move", "ragged", ragged, [2, 1, 0, 1, 1], Random, false));
+        let whole = grid(weights, "transpose").timed("token.b1", (full(1), token));
+        grids.push(whole.timed("token.b4", (full(4), token)));
+        grids.extend(RULES.map(|(rule, _)| {
+            let each = weights == "bf16" || rule == "transpose";
+            let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
+            grid.random("small", (small, token))
+        }));
+        grids.push(
+            grid(weights, "transpose")
+                .edges("ties", (full(1), maps))
+                .random("event", (full(1), event))
+                .random("event.b4", (full(4), event))
+                .random("events", (full(1), [2, 2, 0, 0, 0]))
+                .random("long", (long, token))
+                .random("residual", (full(1), [1, 2, 0, 0, 1])),
+        );
+        grids.push(grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1])));
     }
-    cases
+    grids.into_iter().flat_map(Grid::done).collect()
 }
 
 /// A matrix as it is stored: its numbers, and where they are E4M3, codes and scales of its rows.
