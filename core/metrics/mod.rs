@@ -220,3 +220,9 @@ pub fn measure_all<'a>(evidence: impl Into<Evidence<'a>>) -> impl Iterator<Item 
         .iter()
         .filter_map(move |&metric| metric.measure(evidence).map(|value| (metric, value)))
 }
+
+/// The median; of an even number of values, the larger of the two in the middle. `None` if there are none.
+pub(crate) fn upper_median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}

@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::data::{Data, bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::data::{Data, bf16_bytes, f32_bytes, f32_values, round_to_bf16};
 use super::grid::Rows;
 use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use crate::formats::{Encoded, Format, GlobalScale};
@@ -129,7 +129,7 @@ pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Res
     let dtype = if half { Dtype::BF16 } else { Dtype::F32 };
     if let Some(bytes) = data.given(case, name, dtype, &[rows, cols])? {
         let size = if half { 2 } else { 4 };
-        let values = floats(&bytes, size).into_iter().map(|x| x as f32).collect();
+        let values = f32_values(&bytes, size);
         return Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values));
     }
     let mut values = match case.inputs {

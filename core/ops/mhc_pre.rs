@@ -10,9 +10,9 @@ use reference::ops::linear::{Linear, dot};
 use reference::ops::rmsnorm::rmsnorm;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::data::{round_to_bf16, widened};
 use super::grid::Grid;
-use super::judge::Judge;
+use super::judge::{Judge, UNIT};
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct MhcPre;
@@ -65,13 +65,12 @@ impl Op for MhcPre {
             scale: [0.9, 1.1, 1.3],
             weight: data.normal("weight", dim).iter().map(|x| 1.0 + 0.1 * x).collect(),
         };
-        let f32s = |name, values: &[f32], shape: &[usize]| Buffer::input(name, Dtype::F32, shape, f32_bytes(values));
         let buffers = vec![
-            Buffer::input("x", Dtype::BF16, &[tokens, STREAMS, dim], bf16_bytes(&x)),
-            f32s("fn", &site.projection, &[WIDTH, row]),
-            f32s("base", &site.base, &[WIDTH]),
-            f32s("scale", &site.scale, &[3]),
-            f32s("weight", &site.weight, &[dim]),
+            Buffer::bf16("x", &[tokens, STREAMS, dim], &x),
+            Buffer::f32("fn", &[WIDTH, row], &site.projection),
+            Buffer::f32("base", &[WIDTH], &site.base),
+            Buffer::f32("scale", &[3], &site.scale),
+            Buffer::f32("weight", &[dim], &site.weight),
             Buffer::output("y", Dtype::BF16, &[tokens, dim]),
             Buffer::output("post", Dtype::F32, &[tokens, STREAMS]),
             Buffer::output("comb", Dtype::F32, &[tokens, STREAMS, STREAMS]),
@@ -140,12 +139,11 @@ impl Want {
 impl Site {
     /// The outputs y, post and comb.
     fn want(&self, x: &[f32], dim: usize) -> [Want; 3] {
-        let f64s = |values: &[f32]| values.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
         let connection = HyperConnection {
             projection: Linear {
-                weight: Tensor::new([WIDTH, STREAMS * dim], f64s(&self.projection)),
+                weight: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
             },
-            base: f64s(&self.base),
+            base: widened(&self.base),
             scale: self.scale.map(f64::from),
             streams: STREAMS,
             iterations: ITERATIONS,
@@ -167,10 +165,10 @@ impl Site {
             bounds: Vec::new(),
         });
         for x in x.chunks(CHUNK * STREAMS * dim) {
-            let x = Tensor::new([x.len() / (STREAMS * dim), STREAMS, dim], f64s(x));
+            let x = Tensor::new([x.len() / (STREAMS * dim), STREAMS, dim], widened(x));
             let (mut y, mixing) = connection.pre(&x);
             let mixed = y.clone();
-            rmsnorm(&mut y, Some(&f64s(&self.weight)), f64::from(EPS));
+            rmsnorm(&mut y, Some(&widened(&self.weight)), f64::from(EPS));
             let bounds = Bounds {
                 connection: &connection,
                 lengths: &lengths,
@@ -200,9 +198,6 @@ const WHY_POST: &str = "a sigmoid's slope, 1/4 at most, times the error of its l
                         of 2^-24 of the product of lengths (Cauchy-Schwarz)";
 const WHY_COMB: &str = "each logit is moved by as much as it may be off, one at a time, and what that does after 20 Sinkhorn \
                         iterations is added up";
-
-/// Half an ulp of f32, relative.
-const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
 /// What a sum of products may be off by, relative to the sum of their magnitudes: 256 additions in a row, each exact to
 /// two units, since tensor cores cut where others round.

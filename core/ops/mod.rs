@@ -203,6 +203,16 @@ impl Buffer {
         buffer
     }
 
+    /// An input of values as f32.
+    pub fn f32(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
+        Self::input(name, Dtype::F32, shape, data::f32_bytes(values))
+    }
+
+    /// An input of values as bfloat16, rounded to nearest even.
+    pub fn bf16(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
+        Self::input(name, Dtype::BF16, shape, data::bf16_bytes(values))
+    }
+
     pub fn output(name: &'static str, dtype: Dtype, shape: &[usize]) -> Self {
         Self {
             name,

@@ -9,9 +9,9 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::data::round_to_bf16;
 use super::grid::Grid;
-use super::judge::{Judge, Part};
+use super::judge::{Judge, Part, UNIT};
 use super::slots::{Slots, at, layout, rows, site_of, vectors};
 use super::{Buffer, Case, Data, Op, Outputs, Problem, Scalar};
 use crate::formats::{Format, Group, PAGE, Place, RECORDS, Record, Scaling, codec};
@@ -70,10 +70,10 @@ impl Op for RecordWrite {
             .flat_map(|position| (*position as i64).to_le_bytes())
             .collect();
         let buffers = vec![
-            Buffer::input("x", Dtype::BF16, &shape, bf16_bytes(&x)),
-            Buffer::input("weight", Dtype::F32, &[record.dim], f32_bytes(&weight)),
+            Buffer::bf16("x", &shape, &x),
+            Buffer::f32("weight", &[record.dim], &weight),
             Buffer::input("positions", Dtype::I64, &shape[..1], indices),
-            Buffer::input("cos_sin", Dtype::F32, &[POSITIONS, ROPE / 2, 2], f32_bytes(&cos_sin)),
+            Buffer::f32("cos_sin", &[POSITIONS, ROPE / 2, 2], &cos_sin),
             slots.buffer(case),
             Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
         ];
@@ -177,10 +177,9 @@ impl Normed<'_> {
 
     fn range(&self, x: &[f32], position: usize, ranges: &mut [Range]) {
         let dim = x.len();
-        let unit = 2f64.powi(-24);
         // A sum of `dim` squares in any order is off by dim + 1 units at most, its root by half of that; the sum with ε,
         // an approximate reciprocal root of 2 ulp, two products and the f32 below add 9.
-        let relative = (dim as f64 / 2.0 + 9.0) * unit;
+        let relative = (dim as f64 / 2.0 + 9.0) * UNIT;
         let half = |x: f64| bf16::from_f32(x as f32).to_f64();
         let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
         let scale = 1.0 / (sum / dim as f64 + f64::from(EPS)).sqrt();
@@ -213,7 +212,7 @@ impl Normed<'_> {
         for (([even, odd], x), turn) in pairs.zip(normed[first..].as_chunks::<2>().0).zip(turns) {
             let [cos, sin] = turn.map(f64::from);
             // Two products and a sum, each rounded.
-            let bound = |a: f64, b: f64| (a.abs() + b.abs()) * (relative + 3.0 * unit);
+            let bound = |a: f64, b: f64| (a.abs() + b.abs()) * (relative + 3.0 * UNIT);
             set(even, x[0] * cos - x[1] * sin, bound(x[0] * cos, x[1] * sin));
             set(odd, x[1] * cos + x[0] * sin, bound(x[1] * cos, x[0] * sin));
         }

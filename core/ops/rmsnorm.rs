@@ -3,9 +3,9 @@
 use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
-use super::data::{f32_bytes, floats};
+use super::data::f32_values;
 use super::grid::{Rows, element_bytes};
-use super::judge::{Judge, bf16_error};
+use super::judge::{Judge, UNIT, bf16_error};
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
 pub struct RmsNorm;
@@ -103,7 +103,7 @@ impl Normed {
         use rayon::prelude::*;
         let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
         let weight = match data.given(case, "weight", Dtype::F32, &[cols])? {
-            Some(bytes) => floats(&bytes, 4).into_iter().map(|w| w as f32).collect(),
+            Some(bytes) => f32_values(&bytes, 4),
             None => data
                 .normal("weight", cols)
                 .iter()
@@ -126,7 +126,7 @@ impl Normed {
                 *want = f64::from(*x) * scale * f64::from(*w);
             }
         });
-        let weight = Buffer::input("weight", Dtype::F32, &[cols], f32_bytes(&weight));
+        let weight = Buffer::f32("weight", &[cols], &weight);
         Ok(Self { want, weight, eps })
     }
 }
@@ -137,7 +137,7 @@ impl Normed {
 /// 2 ulp, 4u; two products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150, which is
 /// then multiplied by the reciprocal root, at most ε^−½; a result there by half a spacing again.
 pub(super) fn error(cols: usize, eps: f32, y: f64) -> f64 {
-    units(cols) * 2f64.powi(-24) * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
+    units(cols) * UNIT * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
 }
 
 /// Additions that a square goes through.

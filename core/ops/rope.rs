@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, floats};
+use super::data::{bf16_bytes, f32_bytes, f32_values};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
@@ -68,14 +68,14 @@ impl Op for Rope {
         };
         let given = |name, drawn: Vec<f32>| {
             let bytes = data.given(case, name, Dtype::F32, &[t, r / 2])?;
-            let values = bytes.map(|bytes| floats(&bytes, 4).into_iter().map(|x| x as f32).collect());
+            let values = bytes.map(|bytes| f32_values(&bytes, 4));
             Ok::<_, String>(values.unwrap_or(drawn))
         };
         let (cos, sin) = (given("cos", cos)?, given("sin", sin)?);
         let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
         let want = turned(&x, size, [h, d, r], &cos, &sin, sign);
         let shape = [t, h, d];
-        let table = |name, values: &[f32]| Buffer::input(name, Dtype::F32, &[t, r / 2], f32_bytes(values));
+        let table = |name, values: &[f32]| Buffer::f32(name, &[t, r / 2], values);
         Ok(Problem {
             buffers: vec![
                 Buffer::in_place("x", dtype, &shape, x),

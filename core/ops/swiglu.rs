@@ -5,7 +5,7 @@ use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
 use super::grid::Rows;
-use super::judge::{Judge, bf16_error};
+use super::judge::{Judge, UNIT, bf16_error};
 use super::rmsnorm::rounded;
 use super::{Buffer, Case, Data, Op, Parameters, Problem, Scalar};
 
@@ -97,7 +97,7 @@ impl Activated {
                 0.0
             };
             let units = 12.0 + 2.0 * gate.abs().min(200.0);
-            (y, units * 2f64.powi(-24) * y.abs() + 2f64.powi(-146) + lost)
+            (y, units * UNIT * y.abs() + 2f64.powi(-146) + lost)
         };
         let rows = x.par_chunks(2 * cols).flat_map_iter(|x| {
             let (gate, up) = x.split_at(cols);

@@ -3,10 +3,7 @@
 use rayon::prelude::*;
 
 use super::Step;
-use crate::ops::judge::bf16_error;
-
-/// Half an ulp of f32, relative.
-const UNIT: f64 = 1.0 / (1 << 24) as f64;
+use crate::ops::judge::{UNIT, bf16_error};
 
 /// What products and exponentials below the normal numbers are off by, for each unit of what they multiply.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;

@@ -14,7 +14,7 @@ use safetensors::Dtype;
 
 use bounds::Bounds;
 
-use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
@@ -232,18 +232,16 @@ impl Step {
     pub fn buffers(&self) -> Vec<Buffer> {
         let Sizes { heads, key, value, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
-        let bf16 = |name, shape: &[usize], x: &[f32]| Buffer::input(name, Dtype::BF16, shape, bf16_bytes(x));
-        let f32s = |name, x: &[f32]| Buffer::input(name, Dtype::F32, &[x.len()], f32_bytes(x));
         let gates = [tokens, values, key];
         let indices = self.indices.iter().flat_map(|index| (*index as i32).to_le_bytes());
         vec![
-            bf16("q", &[tokens, heads, key], &self.q),
-            bf16("k", &[tokens, heads, key], &self.k),
-            bf16("v", &[tokens, values, value], &self.v),
-            bf16("gate", &gates[..if self.sizes.gates == 1 { 2 } else { 3 }], &self.gate),
-            bf16("beta", &[tokens, values], &self.beta),
-            f32s("a_log", &self.a_log),
-            f32s("dt_bias", &self.dt_bias),
+            Buffer::bf16("q", &[tokens, heads, key], &self.q),
+            Buffer::bf16("k", &[tokens, heads, key], &self.k),
+            Buffer::bf16("v", &[tokens, values, value], &self.v),
+            Buffer::bf16("gate", &gates[..if self.sizes.gates == 1 { 2 } else { 3 }], &self.gate),
+            Buffer::bf16("beta", &[tokens, values], &self.beta),
+            Buffer::f32("a_log", &[self.a_log.len()], &self.a_log),
+            Buffer::f32("dt_bias", &[self.dt_bias.len()], &self.dt_bias),
             Buffer::input("indices", Dtype::I32, &[tokens], indices.collect()),
             Buffer::output("o", Dtype::BF16, &[tokens, values, value]),
         ]
@@ -272,9 +270,8 @@ impl Step {
     fn prepared(&self) -> Result<[Tensor<f64>; 4], String> {
         let Sizes { heads, key, gates, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
-        let f64s = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
         let [q, k] = [&self.q, &self.k].map(|x| {
-            let mut x = Tensor::new([tokens, heads, key], f64s(x));
+            let mut x = Tensor::new([tokens, heads, key], widened(x));
             linear::l2_normalize(&mut x, linear::L2_EPS);
             x
         });
@@ -283,8 +280,8 @@ impl Step {
         } else {
             vec![tokens, values, key]
         };
-        let x = &Tensor::new(shape, f64s(&self.gate));
-        let (a_log, dt_bias) = (&f64s(&self.a_log)[..], Some(&f64s(&self.dt_bias)[..]));
+        let x = &Tensor::new(shape, widened(&self.gate));
+        let (a_log, dt_bias) = (&widened(&self.a_log)[..], Some(&widened(&self.dt_bias)[..]));
         let gate = match self.bound {
             0.0 => linear::Gate::Softplus { x, a_log, dt_bias },
             bound => linear::Gate::LowerBound {
@@ -294,7 +291,7 @@ impl Step {
                 bound,
             },
         };
-        let beta = linear::beta(&Tensor::new([tokens, values], f64s(&self.beta)), false);
+        let beta = linear::beta(&Tensor::new([tokens, values], widened(&self.beta)), false);
         Ok([q, k, gate.log_decay()?, beta])
     }
 
@@ -302,7 +299,7 @@ impl Step {
     pub fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [q, k, g, beta] = self.prepared()?;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
-        let v = self.v.iter().map(|x| f64::from(*x)).collect();
+        let v = widened(&self.v);
         let inputs = linear::Inputs {
             cu_seqlens: &(0..=tokens).collect::<Vec<usize>>(),
             q: &q,

@@ -12,7 +12,7 @@ use reference::Tensor;
 use reference::ops::linear_attention as linear;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::data::{round_to_bf16, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
@@ -250,10 +250,9 @@ impl Prefill {
 
     pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
         let values = |name, x: &Tensor<f32>| match case.key("dtype") {
-            "bf16" => Buffer::input(name, Dtype::BF16, &x.shape, bf16_bytes(&x.data)),
-            _ => Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data)),
+            "bf16" => Buffer::bf16(name, &x.shape, &x.data),
+            _ => Buffer::f32(name, &x.shape, &x.data),
         };
-        let f32s = |name, x: &Tensor<f32>| Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data));
         let (index, starts): (_, Vec<u8>) = match case.dim("index") {
             4 => (
                 Dtype::I32,
@@ -268,9 +267,9 @@ impl Prefill {
             values("q", &self.q),
             values("k", &self.k),
             values("v", &self.v),
-            f32s("g", &self.g),
-            f32s("beta", &self.beta),
-            f32s("initial", &self.initial),
+            Buffer::f32("g", &self.g.shape, &self.g.data),
+            Buffer::f32("beta", &self.beta.shape, &self.beta.data),
+            Buffer::f32("initial", &self.initial.shape, &self.initial.data),
             Buffer::input("starts", index, &[self.starts.len()], starts),
             Buffer::output("o", dtype(case), &self.v.shape),
             Buffer::output("final", Dtype::F32, &self.state_shape(case, "out_vk")),
@@ -318,5 +317,5 @@ impl Prefill {
 }
 
 fn wide(x: &Tensor<f32>) -> Tensor<f64> {
-    Tensor::new(x.shape.clone(), x.data.par_iter().map(|x| f64::from(*x)).collect())
+    Tensor::new(x.shape.clone(), widened(&x.data))
 }

@@ -322,6 +322,9 @@ impl Judge {
     }
 }
 
+/// Half an ulp of f32, relative: 2^-24.
+pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
+
 /// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most
 /// 2^-8 of the number, or half the least.
 pub fn bf16_error(y: f64, error: f64) -> f64 {

@@ -218,7 +218,13 @@ fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
     }
     let one = dimension.one();
     let period = [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-    let periods = period.into_iter().filter(|period| 2 * period <= size);
+    // Others, such as a number of heads, must be seen three times at least: two may lie anywhere.
+    let begins: Vec<usize> = (0..size)
+        .filter(|at| hit[*at] && (*at == 0 || !hit[at - 1]))
+        .take(3)
+        .collect();
+    let other = (begins.len() == 3).then(|| begins[1] - begins[0]);
+    let periods = period.into_iter().chain(other).filter(|period| 2 * period <= size);
     let found = periods.filter_map(|period| residues(hit, period).map(|residues| (period, residues)));
     let mut found = found.map(|(period, (low, high))| match low == high {
         true => format!("every {} {one}, from {low} on", ordinal(period)),
@@ -240,7 +246,13 @@ fn ordinal(n: usize) -> String {
     match n {
         2 => "second".into(),
         3 => "third".into(),
-        n => format!("{n}th"),
+        n if matches!(n % 100, 11..=13) => format!("{n}th"),
+        n => match n % 10 {
+            1 => format!("{n}st"),
+            2 => format!("{n}nd"),
+            3 => format!("{n}rd"),
+            _ => format!("{n}th"),
+        },
     }
 }
 
@@ -248,6 +260,6 @@ fn ordinal(n: usize) -> String {
 fn tail(first: usize, size: usize) -> Option<String> {
     let tile = TILES
         .into_iter()
-        .find(|tile| size % tile != 0 && first == size / tile * tile && first > 0)?;
+        .find(|tile| !size.is_multiple_of(*tile) && first == size / tile * tile && first > 0)?;
     Some(format!(", the tail beyond a multiple of {tile}"))
 }

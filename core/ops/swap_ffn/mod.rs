@@ -163,13 +163,10 @@ impl Weight {
     fn buffers(&self, name: &'static str, scale: &'static str) -> [Buffer; 2] {
         let shape = &self.values.shape;
         let values = match self.codes.is_empty() {
-            true => Buffer::input(name, Dtype::BF16, shape, bf16_bytes(&self.values.data)),
+            true => Buffer::bf16(name, shape, &self.values.data),
             false => Buffer::input(name, Dtype::U8, shape, self.codes.clone()),
         };
-        [
-            values,
-            Buffer::input(scale, Dtype::F32, &shape[..1], f32_bytes(&self.scales)),
-        ]
+        [values, Buffer::f32(scale, &shape[..1], &self.scales)]
     }
 }
 
@@ -354,9 +351,6 @@ impl Token {
     }
 
     fn buffers(&self) -> Vec<Buffer> {
-        let floats = |name, shape: &[usize], values: &[f32]| Buffer::input(name, Dtype::F32, shape, f32_bytes(values));
-        let f32s = |name, x: &Tensor<f32>| floats(name, &x.shape, &x.data);
-        let bf16s = |name, x: &Tensor<f32>| Buffer::input(name, Dtype::BF16, &x.shape, bf16_bytes(&x.data));
         let in_place = |name, dtype, x: &Tensor<f32>, bytes| Buffer::in_place(name, dtype, &x.shape, bytes);
         let Router::Folded { weight, .. } = self.router() else {
             unreachable!("it was folded");
@@ -366,19 +360,23 @@ impl Token {
             .flat_map(|m| (0..BANKS).map(move |bank| banks[bank * ROUTER + m]))
             .collect();
         let mut buffers = vec![
-            bf16s("x_in", &self.x_in),
-            f32s("film_scale", &self.film.scale),
-            f32s("film_shift", &self.film.shift),
-            f32s("film_alpha", &self.film.alpha),
-            f32s("router", &weight.weight),
-            floats("router_bias", &[1 + BANKS], &self.bias),
-            bf16s("router_w", &self.router_w),
-            floats("router_g", &[self.router_g.len()], &self.router_g),
-            floats("router_swap", &[ROUTER], swap),
-            floats("bank_w", &[ROUTER, BANKS], &banks),
-            floats("ffn_g", &[self.ffn_g.len()], &self.ffn_g),
-            bf16s("basis", &self.collapse.basis),
-            bf16s("decoder", &self.collapse.decoder.weight),
+            Buffer::bf16("x_in", &self.x_in.shape, &self.x_in.data),
+            Buffer::f32("film_scale", &self.film.scale.shape, &self.film.scale.data),
+            Buffer::f32("film_shift", &self.film.shift.shape, &self.film.shift.data),
+            Buffer::f32("film_alpha", &self.film.alpha.shape, &self.film.alpha.data),
+            Buffer::f32("router", &weight.weight.shape, &weight.weight.data),
+            Buffer::f32("router_bias", &[1 + BANKS], &self.bias),
+            Buffer::bf16("router_w", &self.router_w.shape, &self.router_w.data),
+            Buffer::f32("router_g", &[self.router_g.len()], &self.router_g),
+            Buffer::f32("router_swap", &[ROUTER], swap),
+            Buffer::f32("bank_w", &[ROUTER, BANKS], &banks),
+            Buffer::f32("ffn_g", &[self.ffn_g.len()], &self.ffn_g),
+            Buffer::bf16("basis", &self.collapse.basis.shape, &self.collapse.basis.data),
+            Buffer::bf16(
+                "decoder",
+                &self.collapse.decoder.weight.shape,
+                &self.collapse.decoder.weight.data,
+            ),
             in_place("x", Dtype::F32, &self.x, f32_bytes(&self.x.data)),
             in_place("ram", Dtype::BF16, &self.ram, bf16_bytes(&self.ram.data)),
             Buffer::in_place("map", Dtype::U8, &[self.rows()], self.map.clone()),

@@ -4,9 +4,8 @@ use reference::Tensor;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
 
 use super::{EPS, POOLED, REDUCED, ROUTER, RULES, Token, Weight, dims};
-use crate::ops::Outputs;
 use crate::ops::call::{Call, Runner};
-use crate::ops::data::floats;
+use crate::ops::data::f32_values;
 
 /// A model with its weights as kernels read them.
 pub struct Resident(Token);
@@ -97,14 +96,14 @@ impl Resident {
         let outputs = runner.run(self.call(part, from, state))?;
         let token = &self.0;
         let rows = token.map.len();
-        state.ram.data = f32s(&outputs, "ram", 2);
+        state.ram.data = f32_values(outputs.get("ram"), 2);
         state.map = outputs.get("map").to_vec();
         let events = outputs.get("decisions").chunks_exact(rows);
         let decisions = events.map(|codes| codes.iter().map(|code| (code >> 2 & 1 == 1, code & 3)).collect());
         Ok(Left {
             decisions: decisions.collect(),
-            x: Tensor::new(token.x.shape.clone(), f32s(&outputs, "x", 4)),
-            delta: f32s(&outputs, "delta", 4),
+            x: Tensor::new(token.x.shape.clone(), f32_values(outputs.get("x"), 4)),
+            delta: f32_values(outputs.get("delta"), 4),
         })
     }
 
@@ -150,8 +149,4 @@ impl Resident {
         let keys = [("W", weights), ("L", RULES[number].0)];
         Call::new("swap_ffn", &keys, &dims, token.buffers(), &[("eps", EPS)])
     }
-}
-
-fn f32s(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
-    floats(outputs.get(name), size).into_iter().map(|x| x as f32).collect()
 }
