@@ -10,7 +10,7 @@ use super::minifloat::{NanCode, Overflow, Policy, Ties, Zeros};
 use super::named::FORMATS;
 use super::nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 use super::power::{POWER_RULES, PowerCast};
-use super::records::{PAGE, RECORDS, Record};
+use super::records::{KvRecord, PAGE, RECORDS};
 use super::zero_point::AFFINE_RULES;
 
 /// Channels of the row that bits of an element are given for: those of a KV vector.
@@ -123,8 +123,8 @@ pub fn markdown() -> String {
     out
 }
 
-fn describe(out: &mut String, record: &Record) {
-    let Record {
+fn describe(out: &mut String, record: &KvRecord) {
+    let KvRecord {
         name,
         doc,
         source,

@@ -39,7 +39,7 @@ pub const NVFP4: &str = "nvfp4";
 pub const AMAX: f32 = 3.0;
 
 impl Blocks {
-    pub fn of(case: &Case) -> Result<&'static Self, String> {
+    pub fn for_case(case: &Case) -> Result<&'static Self, String> {
         let key = case.key("format");
         let found = BLOCKS.iter().find(|blocks| blocks.key == key);
         found.ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
@@ -109,7 +109,7 @@ pub fn check(case: &Case) -> Result<(), String> {
             "T = {rows}, C = {cols}, expected at most {MOST_ELEMENTS} elements"
         ));
     }
-    Blocks::of(case)?.format()?.check(cols)
+    Blocks::for_case(case)?.format()?.check(cols)
 }
 
 /// The given largest magnitude; formats without a level above their block scales do not read it.

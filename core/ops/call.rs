@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::data::{bf16_bytes, f32_bytes, f32_values};
 use super::record_write::ROPE;
 use super::{Buffer, Case, Inputs, Outputs, Problem, Scalar};
-use crate::formats::{PAGE, Record};
+use crate::formats::{KvRecord, PAGE};
 
 /// The operations of a model that there are kernels for; the last two are what a cache does with a record.
 pub const CALLED: [&str; 6] = ["mhc_pre", "rmsnorm", "rope", "swiglu", "record_write", "record_read"];
@@ -48,12 +48,12 @@ pub trait Runner: Send + Sync {
 pub struct StandIn {
     runner: Box<dyn Runner>,
     dtype: Type,
-    seen: Mutex<Seen>,
+    seen: Mutex<CallLog>,
 }
 
 /// What became of the calls.
 #[derive(Default)]
-struct Seen {
+struct CallLog {
     answered: HashSet<&'static str>,
     /// What went wrong first.
     failure: Option<String>,
@@ -144,7 +144,7 @@ impl StandIn {
         seen.failure.clone().or_else(unused)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, CallLog> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +171,7 @@ impl StandIn {
 
     /// Writes rows `[rows, record.dim]` into pages of a cache, as bf16 and in order, and reads them again; whether that was
     /// for the runner to do.
-    pub fn store(&self, record: &Record, x: &mut [f32]) -> bool {
+    pub fn store(&self, record: &KvRecord, x: &mut [f32]) -> bool {
         if !["record_write", "record_read"].iter().all(|op| self.takes(op)) {
             return false;
         }

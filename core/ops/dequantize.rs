@@ -46,7 +46,7 @@ impl Op for Dequantize {
     /// Edges are any codes under any scales, besides what such numbers become.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, half) = (case.dim("T"), case.dim("C"), case.key("dtype") == "bf16");
-        let blocks = Blocks::of(case)?;
+        let blocks = Blocks::for_case(case)?;
         let format = blocks.format()?;
         let (_, x) = numbers("x", case, cols, data)?;
         let mut encoded = blocks.encode(&x, cols, Some(AMAX))?;

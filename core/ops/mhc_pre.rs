@@ -114,7 +114,7 @@ struct Site {
 }
 
 /// An output in f64, and how far off it may be.
-struct Want {
+struct ExpectedOutput {
     name: &'static str,
     dtype: Dtype,
     why: &'static str,
@@ -122,7 +122,7 @@ struct Want {
     bounds: Vec<f64>,
 }
 
-impl Want {
+impl ExpectedOutput {
     fn judge(self, tokens: usize) -> Judge {
         let (shape, bounds) = ([tokens, self.values.len() / tokens], self.bounds);
         Judge::within(
@@ -138,7 +138,7 @@ impl Want {
 
 impl Site {
     /// The outputs y, post and comb.
-    fn want(&self, x: &[f32], dim: usize) -> [Want; 3] {
+    fn want(&self, x: &[f32], dim: usize) -> [ExpectedOutput; 3] {
         let connection = HyperConnection {
             projection: Linear {
                 weight: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
@@ -157,7 +157,7 @@ impl Site {
             ("post", Dtype::F32, WHY_POST),
             ("comb", Dtype::F32, WHY_COMB),
         ];
-        let mut all = each.map(|(name, dtype, why)| Want {
+        let mut all = each.map(|(name, dtype, why)| ExpectedOutput {
             name,
             dtype,
             why,
@@ -178,7 +178,7 @@ impl Site {
             let rows = rows
                 .zip(mixed.data.par_chunks_exact(dim))
                 .zip(y.data.par_chunks_exact(dim));
-            let bounds: Vec<[Vec<f64>; 3]> = rows.map(|((x, mixed), y)| bounds.of(x, mixed, y)).collect();
+            let bounds: Vec<[Vec<f64>; 3]> = rows.map(|((x, mixed), y)| bounds.token(x, mixed, y)).collect();
             for (want, values) in all.iter_mut().zip([y.data, mixing.post.data, mixing.comb.data]) {
                 want.values.extend(values);
             }
@@ -213,7 +213,7 @@ struct Bounds<'a> {
 impl Bounds<'_> {
     /// Of y, post and comb of one token, `x` its streams, `mixed` what they are mixed to, `y` that normed. To first order,
     /// and a hundredth more.
-    fn of(&self, x: &[f64], mixed: &[f64], y: &[f64]) -> [Vec<f64>; 3] {
+    fn token(&self, x: &[f64], mixed: &[f64], y: &[f64]) -> [Vec<f64>; 3] {
         let HyperConnection { base, scale, .. } = self.connection;
         let (dim, eps) = (mixed.len(), f64::from(EPS));
         let length = length_of(x);

@@ -38,7 +38,7 @@ impl Op for Quantize {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, find) = (case.dim("T"), case.dim("C"), case.dim("FIND") == 1);
-        let blocks = Blocks::of(case)?;
+        let blocks = Blocks::for_case(case)?;
         let (input, x) = numbers("x", case, cols, data)?;
         let want = blocks.encode(&x, cols, (!find).then_some(AMAX))?;
         let mut buffers = vec![input];

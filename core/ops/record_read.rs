@@ -11,7 +11,7 @@ use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::slots::{Slots, encoded, layout, site_of, vectors};
 use super::{Buffer, Case, Data, Inputs, Op, Problem};
-use crate::formats::{PAGE, RECORDS, Record, codec};
+use crate::formats::{KvRecord, PAGE, RECORDS, codec};
 
 pub struct RecordRead;
 
@@ -65,7 +65,7 @@ impl Op for RecordRead {
     }
 }
 
-fn cases(record: &'static Record) -> Vec<Case> {
+fn cases(record: &'static KvRecord) -> Vec<Case> {
     let grid = |out| {
         let dims = move |(tokens, slot_bytes)| {
             vec![

@@ -12,9 +12,9 @@ use safetensors::Dtype;
 use super::data::round_to_bf16;
 use super::grid::Grid;
 use super::judge::{Judge, Part, UNIT};
-use super::slots::{Slots, at, layout, rows, site_of, vectors};
+use super::slots::{Slots, byte_range, layout, rows, site_of, vectors};
 use super::{Buffer, Case, Data, Op, Outputs, Problem, Scalar};
-use crate::formats::{Format, Group, PAGE, Place, RECORDS, Record, Scaling, codec};
+use crate::formats::{Format, Group, KvRecord, PAGE, Place, RECORDS, Scaling, codec};
 
 pub struct RecordWrite;
 
@@ -107,7 +107,7 @@ const WHY_KNOWN: &str = "the record defines every byte of a token (docs/formats.
 const WHY_NORMED: &str = "the norm and the rotation in f64, give or take f32 arithmetic: C/2 + 9 units of 2^-24 for the norm, 3 \
                           more for a rotation; what is stored must come of a bf16 in that range; all other bytes are known";
 
-fn cases(record: &'static Record) -> Vec<Case> {
+fn cases(record: &'static KvRecord) -> Vec<Case> {
     let grid = |form| {
         let dims = |(tokens, slot_bytes)| vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)];
         Grid::new(
@@ -221,9 +221,9 @@ impl Normed<'_> {
 
 /// Channels that are stored as they are must be within their range; codes and scales must be admissible; all other bytes of
 /// the pages, the padding of tokens too, are known.
-fn normed_parts(record: &Record, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
+fn normed_parts(record: &KvRecord, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
     let gather = |place: Place| -> Vec<u8> {
-        let bytes = |(_, slot)| got[at(record, place, slot)].iter().copied();
+        let bytes = |(_, slot)| got[byte_range(record, place, slot)].iter().copied();
         slots.taken().flat_map(bytes).collect()
     };
     let tokens: Vec<usize> = slots.taken().map(|(token, _)| token).collect();
@@ -267,7 +267,7 @@ fn normed_parts(record: &Record, before: &[u8], got: &[u8], slots: &Slots, range
             want[row.clone()].copy_from_slice(&got[row]);
         }
         for padding in record.padding {
-            want[at(record, *padding, slot)].fill(0);
+            want[byte_range(record, *padding, slot)].fill(0);
         }
     }
     let stride = record.page_stride(PAGE);

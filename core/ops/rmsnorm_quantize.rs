@@ -44,7 +44,7 @@ impl Op for RmsNormQuantize {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
-        let blocks = Blocks::of(case)?;
+        let blocks = Blocks::for_case(case)?;
         let (input, x) = numbers("x", case, cols, data)?;
         let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
         let mut buffers = vec![input, weight, amax_input()];

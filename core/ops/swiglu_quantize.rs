@@ -41,7 +41,7 @@ impl Op for SwiGluQuantize {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
-        let blocks = Blocks::of(case)?;
+        let blocks = Blocks::for_case(case)?;
         let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
         let Activated { want, error, limit } = Activated::new(&x, case);
         let mut buffers = vec![input, amax_input()];

@@ -31,7 +31,7 @@ use maker::Maker;
 use problem::Problem;
 pub use problem::Source;
 pub use rules::Candidate;
-use search::{Fit, Storage, Way};
+use search::{MakerFit, Storage, StorageForm};
 use verify::{Tally, View};
 
 use crate::formats::{Encoded, Format, Global, Half, Scale};
@@ -124,7 +124,7 @@ impl fmt::Display for Cause {
 
 /// Bytes of a quantized tensor as they lie in its buffers.
 #[derive(Clone, Debug, Default)]
-pub struct Stored<'a> {
+pub struct StoredBytes<'a> {
     /// As many as the codes take.
     pub data: &'a [u8],
     /// At least as many as the scales take.
@@ -241,7 +241,7 @@ pub enum Rules {
 
 /// What a diagnosis is told besides the format.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct DiagnosisOptions {
     pub rules: Rules,
     /// The type that the scales have in the file, where the rules compute them as f32.
     pub narrow: Option<Half>,
@@ -252,9 +252,9 @@ pub struct Asked {
 ///
 /// # Panics
 /// When the format does not take `cols`, or the buffers are too small.
-pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named: bool) -> Diagnosis {
+pub fn diagnose(x: &[f32], cols: usize, stored: &StoredBytes, format: &Format, named: bool) -> Diagnosis {
     let rules = if named { Rules::Own } else { Rules::Any };
-    let asked = Asked { rules, narrow: None };
+    let asked = DiagnosisOptions { rules, narrow: None };
     diagnose_from(Source::slice(x), cols, stored, format, asked, &AtomicUsize::new(0))
 }
 
@@ -262,25 +262,25 @@ pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named:
 pub fn diagnose_from(
     source: Source,
     cols: usize,
-    stored: &Stored,
+    stored: &StoredBytes,
     format: &Format,
-    asked: Asked,
+    asked: DiagnosisOptions,
     done: &AtomicUsize,
 ) -> Diagnosis {
     let problem = Problem::new(source, cols, stored, format);
     let storage = Storage::new(&problem);
     let formats = problem.format.by_rules();
     let named = asked.rules == Rules::Own;
-    let view = |scales: Way, under_stored| View {
+    let view = |scales: StorageForm, under_stored| View {
         storage: &storage,
         scales,
-        codes: Way::default(),
+        codes: StorageForm::default(),
         under_stored,
     };
     // Scales as the rules compute them, and rounded to the type that the file has for them.
     let narrow = asked.narrow.and_then(|half| Some((half, storage.narrowed(half)?)));
     let held = |formats: &[Format]| {
-        let mut all = rules::candidates(&problem, &view(Way::default(), false), formats, done);
+        let mut all = rules::candidates(&problem, &view(StorageForm::default(), false), formats, done);
         if let Some((half, scales)) = narrow.filter(|_| !all.iter().any(Candidate::exact)) {
             let rounded = rules::candidates(&problem, &view(scales, true), formats, done);
             all.extend(rounded.into_iter().map(|candidate| Candidate {
@@ -321,7 +321,7 @@ pub fn diagnose_from(
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
     let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
         Some(candidate) => {
-            let mut fit = Fit::declared(&problem, &candidate.format);
+            let mut fit = MakerFit::declared(&problem, &candidate.format);
             if let Some((_, scales)) = narrow.filter(|_| candidate.narrow.is_some()) {
                 fit.scales = scales;
             }
@@ -348,9 +348,9 @@ fn explain(
     problem: &Problem,
     storage: &Storage,
     formats: &[Format],
-    fit: &Fit,
+    fit: &MakerFit,
     (mut exact, tolerated): (Vec<Candidate>, Vec<Candidate>),
-    (named, narrow): (bool, Option<(Half, Way)>),
+    (named, narrow): (bool, Option<(Half, StorageForm)>),
     done: &AtomicUsize,
 ) -> Diagnosis {
     let mut view = View {
@@ -485,7 +485,7 @@ impl Diagnosis {
 }
 
 /// The bytes of a tensor that was encoded, for tests and for tensors in memory.
-impl<'a> From<&'a Encoded> for Stored<'a> {
+impl<'a> From<&'a Encoded> for StoredBytes<'a> {
     fn from(encoded: &'a Encoded) -> Self {
         let globals = encoded.part("global").as_chunks().0.iter();
         Self {

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::maker::{Input, Maker};
 use super::place::Hits;
 use super::problem::Problem;
-use super::search::{Storage, Way};
+use super::search::{Storage, StorageForm};
 use crate::formats::{Format, GlobalScale, Repr, Single};
 use crate::packed::codes;
 
@@ -30,8 +30,8 @@ pub struct Tally {
 /// How the bytes are read.
 pub struct View<'a> {
     pub storage: &'a Storage,
-    pub scales: Way,
-    pub codes: Way,
+    pub scales: StorageForm,
+    pub codes: StorageForm,
     /// Codes are held against those of the stored scales, not of the maker's.
     pub under_stored: bool,
 }
@@ -55,7 +55,7 @@ impl Tally {
 
 impl View<'_> {
     fn is_plain(&self) -> bool {
-        self.codes == Way::default()
+        self.codes == StorageForm::default()
     }
 
     /// The stored scale of a group.

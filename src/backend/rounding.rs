@@ -15,7 +15,7 @@ use super::stand_in::stand_in;
 use crate::experiment;
 use crate::experiment::{Recipe, Segment};
 use ulplab_core::error::Error;
-use ulplab_core::formats::{Codec, RECORDS, Record, codec, hadamard};
+use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
 use ulplab_core::ops::call::StandIn;
 use ulplab_core::pattern::{matches, matches_nothing};
 
@@ -35,7 +35,7 @@ struct Round {
     at: String,
     codec: Arc<dyn Codec>,
     /// A record has a place for every channel: it is encoded whole, whatever is used of it.
-    record: Option<&'static Record>,
+    record: Option<&'static KvRecord>,
     segment: Option<Segment>,
     role: Option<Role>,
     layers: Option<Vec<usize>>,

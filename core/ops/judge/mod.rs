@@ -99,7 +99,7 @@ pub struct Measured {
 
 /// What all judgements say of outputs.
 pub fn judge(judges: &[Judge], outputs: &Outputs) -> Vec<Measured> {
-    judges.iter().flat_map(|judge| judge.of(outputs)).collect()
+    judges.iter().flat_map(|judge| judge.measure(outputs)).collect()
 }
 
 impl Judge {
@@ -229,7 +229,7 @@ impl Judge {
     ///
     /// # Panics
     /// When an output is not there, or has another size.
-    pub fn of(&self, outputs: &Outputs) -> Vec<Measured> {
+    pub fn measure(&self, outputs: &Outputs) -> Vec<Measured> {
         match &self.rule {
             Rule::Equal { want, any_nan } => vec![self.equal_of(want, any_nan, outputs.get(self.output))],
             Rule::Within { want, bound, metrics } => {
@@ -252,7 +252,7 @@ impl Judge {
             Rule::Finite => vec![self.finite_of(outputs.get(self.output))],
             Rule::Parts(parts) => parts(outputs)
                 .iter()
-                .flat_map(|part| part.judge.of(&part.outputs))
+                .flat_map(|part| part.judge.measure(&part.outputs))
                 .collect(),
         }
     }

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 /// Where wrong elements lie, and what is so of all of them.
-pub(super) struct Found {
+pub(super) struct Pattern {
     /// E.g. `all in columns 512 to 1023`.
     pub place: String,
     /// Those of [`KINDS`](super::values::KINDS) that are of every one of them.
@@ -32,9 +32,9 @@ pub(super) fn find(
     chosen: bool,
     bad: &(dyn Fn(usize) -> bool + Sync),
     kinds: &(dyn Fn(usize) -> u16 + Sync),
-) -> Found {
+) -> Pattern {
     let spread = spread(shape, bad, kinds);
-    Found {
+    Pattern {
         place: place(shape, chosen, &spread),
         kinds: spread.kinds,
     }

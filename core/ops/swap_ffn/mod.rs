@@ -31,7 +31,7 @@ const ROUTER: usize = 64;
 const POOLED: usize = 8;
 const REDUCED: usize = 224;
 
-pub use resident::{Left, Part, Resident};
+pub use resident::{Part, Resident, TokenOutputs};
 
 pub struct SwapFfn;
 

@@ -23,7 +23,7 @@ pub enum Part {
 
 /// What it leaves, besides the state.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Left {
+pub struct TokenOutputs {
     /// Of every event and row: whether the gate is open, and the bank.
     pub decisions: Vec<Vec<(bool, u8)>>,
     pub x: Tensor<f32>,
@@ -92,7 +92,7 @@ impl Resident {
         part: Part,
         from: &Tensor<f32>,
         state: &mut State<f32>,
-    ) -> Result<Left, String> {
+    ) -> Result<TokenOutputs, String> {
         let outputs = runner.run(self.call(part, from, state))?;
         let token = &self.0;
         let rows = token.map.len();
@@ -100,7 +100,7 @@ impl Resident {
         state.map = outputs.get("map").to_vec();
         let events = outputs.get("decisions").chunks_exact(rows);
         let decisions = events.map(|codes| codes.iter().map(|code| (code >> 2 & 1 == 1, code & 3)).collect());
-        Ok(Left {
+        Ok(TokenOutputs {
             decisions: decisions.collect(),
             x: Tensor::new(token.x.shape.clone(), f32_values(outputs.get("x"), 4)),
             delta: f32_values(outputs.get("delta"), 4),

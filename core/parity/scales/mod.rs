@@ -3,7 +3,7 @@
 
 mod amaxes;
 
-use super::choose::{Tried, choose};
+use super::choose::{Hypothesis, choose};
 use super::levels::amax_of;
 use super::maker::Maker;
 use super::place::{Hits, Place};
@@ -53,7 +53,7 @@ struct Scales<'a> {
     right: Vec<Block>,
     /// Whether the codes of wrong blocks were made with the stored scales.
     follow: bool,
-    tried: Vec<Tried>,
+    tried: Vec<Hypothesis>,
 }
 
 /// The findings on scales. `follow`: codes are those of the stored scales, wrong as these are.
@@ -171,7 +171,7 @@ impl<'a> Scales<'a> {
         let alarm = |block: &&Block| predict(self, block).is_some_and(|scale| scale != block.want);
         let alarms = self.right.iter().filter(alarm).count() as f64 / self.right.len().max(1) as f64;
         let detail = detail.into();
-        self.tried.push(Tried {
+        self.tried.push(Hypothesis {
             cause,
             detail,
             explains,
