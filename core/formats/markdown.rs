@@ -301,7 +301,7 @@ fn nan_codes(element: &Element) -> String {
         [code] => format!("{code:#x}"),
         [first, .., last] if *last - *first == nans.len() as u32 - 1 => format!("{first:#x}–{last:#x}"),
         [first, .., _] => {
-            // Of a signed format the codes with the sign bit are the same again.
+            // A signed format has the same codes again with the sign bit.
             let half = nans.len() / 2;
             let last = nans[half - 1];
             if half == 1 {

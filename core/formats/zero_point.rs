@@ -154,7 +154,7 @@ impl Affine {
     /// Scale and zero point of a block with values from `lo` to `hi`, both finite, and codes up to `top`.
     pub(super) fn fit(&self, lo: f32, hi: f32, top: f32) -> Fitted {
         let step = |x: f32| if self.rule.narrow_encoding { self.stored(x) } else { x };
-        // Of −0 and +0, which are equal, a minimum may be either: here both count as +0.
+        // A minimum may be −0 or +0, which are equal: here both count as +0.
         let (lo, hi) = (step(lo) + 0.0, step(hi) + 0.0);
         let fitted = match self.rule.fit {
             AffineFit::Range => {
@@ -210,7 +210,7 @@ impl Affine {
         }
     }
 
-    /// Of a block that holds a NaN or an infinity, or what its types cannot.
+    /// The scale of a block that holds a NaN or an infinity, or that its types cannot hold.
     pub(super) fn nan(&self) -> Fitted {
         Fitted {
             scale: f32::NAN,

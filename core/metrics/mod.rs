@@ -41,6 +41,7 @@ pub use kernel::{
 pub use max_abs::MAX_ABS;
 pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
+pub use sqnr::SQNR;
 pub use theory::float_nsr;
 
 use crate::error::{Error, Result, did_you_mean};
@@ -106,7 +107,7 @@ impl Show {
     }
 }
 
-/// The kind of evidence a metric needs, and its formula; `None` where the metric is not defined.
+/// The kind of evidence a metric needs, and its formula, which gives `None` if the metric is not defined.
 #[derive(Clone, Copy, Debug)]
 pub enum Eval {
     Pair(fn(&Pair) -> Option<f64>),

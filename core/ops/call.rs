@@ -185,7 +185,7 @@ impl StandIn {
         let write = || {
             let buffers = vec![
                 Buffer::bf16("x", &[rows, record.dim], x),
-                // Of the normed form only.
+                // Only the normed form reads these.
                 Buffer::f32("weight", &[record.dim], &vec![1.0; record.dim]),
                 Buffer::input("positions", Dtype::I64, &[rows], vec![0; 8 * rows]),
                 Buffer::f32("cos_sin", &[1, ROPE / 2, 2], &[1.0, 0.0].repeat(ROPE / 2)),

@@ -87,7 +87,7 @@ fn cases(gate: &'static str) -> Vec<Case> {
         vec![
             ("N", n),
             ("T", n * t),
-            // Of 64 tokens, each of one sequence.
+            // A chunk has 64 tokens of one sequence.
             ("chunks", n * ((t + 63) / 64)),
             ("H", h),
             ("HV", h),

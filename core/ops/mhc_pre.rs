@@ -205,14 +205,14 @@ const SUM: f64 = 256.0 * 2.0 * UNIT;
 
 struct Bounds<'a> {
     connection: &'a HyperConnection<f64>,
-    /// Of the rows of the projection.
+    /// Lengths of the rows of the projection.
     lengths: &'a [f64],
     weight: &'a [f32],
 }
 
 impl Bounds<'_> {
-    /// Of y, post and comb of one token, `x` its streams, `mixed` what they are mixed to, `y` that normed. To first order,
-    /// and a hundredth more.
+    /// The bounds of y, post and comb of one token. `x` are its streams, `mixed` is their mixture, and `y` is the normed
+    /// mixture. The bounds are correct to first order, plus a hundredth.
     fn token(&self, x: &[f64], mixed: &[f64], y: &[f64]) -> [Vec<f64>; 3] {
         let HyperConnection { base, scale, .. } = self.connection;
         let (dim, eps) = (mixed.len(), f64::from(EPS));

@@ -69,7 +69,7 @@ pub trait Op: Sync {
     /// What its variants are tried on.
     fn cases(&self) -> Vec<Case>;
 
-    /// What a case of a user's may say; `None` where users cannot make cases.
+    /// What a case of a user's may say; `None` if users cannot make cases.
     fn parameters(&self) -> Option<Parameters> {
         None
     }

@@ -97,7 +97,7 @@ pub(super) struct Normed {
 }
 
 impl Normed {
-    /// Of rows of a case. Numbers of a user's whose squares f32 cannot add up are an error: what is computed in f32 is not
+    /// Normalises rows of a case. Numbers of a user's whose squares f32 cannot add up are an error: what is computed in f32 is not
     /// defined for them.
     pub fn new(x: &[f32], case: &Case, data: &Data) -> Result<Self, String> {
         use rayon::prelude::*;

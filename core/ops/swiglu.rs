@@ -78,7 +78,7 @@ pub(super) struct Activated {
 }
 
 impl Activated {
-    /// Of rows [g, u] of a case.
+    /// Computes the activations of rows [g, u] of a case, and the bounds of their errors.
     ///
     /// With u = 2^-24 the power of two errs by 4u and its argument g·log2(e) by two roundings, so by 2|g|u in all; the
     /// reciprocal errs by 2u, as it is given to an ulp, and the sum and two products by u each: with terms of second order

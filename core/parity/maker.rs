@@ -146,7 +146,7 @@ impl Maker {
         matches!(self.format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.select != Select::One)
     }
 
-    /// The bits of the scale of a group; none where the input says too little.
+    /// The bits of the scale of a group; `None` if the input says too little.
     pub fn scale(&self, problem: &Problem, group: usize) -> Option<u32> {
         self.format.scaling?;
         if self.input.is_none() && !self.selects() {

@@ -70,7 +70,7 @@ impl Storage {
         }
     }
 
-    /// Scales in the declared order, rounded to that type; none where they are not computed as f32.
+    /// Scales in the declared order, rounded to that type; `None` if they are not computed as f32.
     pub fn narrowed(&self, half: Half) -> Option<StorageForm> {
         let name = match half {
             Half::Bf16 => "rounded to bf16",
@@ -104,7 +104,7 @@ impl Storage {
         let (mut right, mut all) = (0, 0);
         for (group, made) in groups.iter().zip(made) {
             let stored = self.scale(problem, way.order, *group);
-            // Of large groups scales are not computed from changed input.
+            // The scales of large groups are not computed from changed input.
             all += usize::from(made.is_some() || !problem.large());
             let Some(made) = *made else { continue };
             right += usize::from(stored.is_some_and(|stored| match recode {
@@ -207,7 +207,7 @@ impl Made {
         let codes = |cell: &Cell| {
             let scale = match maker.format.scaling {
                 None => 0,
-                // Of a large group the scale is taken as it is stored.
+                // The scale of a large group is taken as it is stored.
                 Some(_) => maker
                     .scale(problem, cell.group)
                     .or_else(|| problem.scale_at(cell.group))?,
@@ -267,7 +267,7 @@ impl MakerFit {
                 flat = is_flat(problem, &under);
             }
         }
-        // Of a maker that makes the same of everything, agreement says nothing.
+        // Agreement says nothing if a maker makes the same of everything.
         fit.score = fit.worth(storage) - if flat { 1.0 } else { 0.0 };
         fit
     }

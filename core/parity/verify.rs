@@ -106,7 +106,7 @@ impl View<'_> {
         // In order, so that lists of groups and elements are in order too.
         let merge = |a: Vec<Tally>, b: Vec<Tally>| a.into_iter().zip(b).map(|(a, b)| a.merge(b)).collect();
         let tallies: Vec<Tally> = strips.map(strip).reduce(none, merge);
-        // Of groups that span strips.
+        // These groups span strips.
         let blocks = |tally: Tally| Tally {
             wrong_blocks: tally.wrong_blocks.min(problem.grid.len()),
             ..tally

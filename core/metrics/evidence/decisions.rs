@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decided {
     pub open: bool,
-    /// Of no meaning where the gate is shut.
+    /// Has no meaning if the gate is shut.
     pub bank: u8,
     /// By how much the gate's logit is away from its threshold, and the largest logit of a bank from the next.
     pub margins: [f64; 2],

@@ -102,7 +102,7 @@ fn cases(gate: &'static str) -> Vec<Case> {
             vec![
                 ("T", t),
                 ("N", if varied { LENGTHS.len() as i64 } else { 1 }),
-                // Of 64 tokens, each of one sequence.
+                // A chunk has 64 tokens of one sequence.
                 ("chunks", chunks as i64),
                 ("H", h),
                 ("HV", hv),

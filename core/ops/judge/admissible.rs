@@ -273,7 +273,7 @@ mod tests {
         let codec = codec(name).unwrap();
         let format = codec.format().unwrap();
         let off: Vec<f32> = x.iter().enumerate().map(|(at, x)| x + error(at)).collect();
-        let encoded = format.encode(&off, 32, GlobalScale::StoredBlocks(&[4.0]));
+        let encoded = format.encode(&off, 32, GlobalScale::Stored(&[4.0]));
         let width = if name == "nvfp4" { 16 } else { 32 };
         let found = said(&*codec, width, 4.0, &encoded, x, bound);
         (found[0].value, found[1].value)

@@ -28,7 +28,7 @@ pub struct Judge {
     /// The output, or a part of it: site of the records.
     pub output: &'static str,
     pub dtype: Dtype,
-    /// Of the elements.
+    /// The shape of the elements.
     pub shape: Vec<usize>,
     /// Where its rows lie in the output, if it is some of them.
     pub rows: Option<Vec<usize>>,

@@ -17,7 +17,7 @@ const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
 #[derive(Clone)]
 struct Spread {
     hit: Vec<Vec<bool>>,
-    /// Of each row, of the last dimension, that has any: whether it has more than one.
+    /// Whether every row of the last dimension that has a wrong element has one only.
     single: bool,
     rows: usize,
     count: usize,
@@ -26,7 +26,8 @@ struct Spread {
     kinds: u16,
 }
 
-/// Of the elements of a shape that `bad` says are wrong. Where rows are a choice of the output's, they are not named.
+/// Finds the pattern of the wrong elements of a shape, which are those that `bad` names. Rows have no names if they are
+/// `chosen` rows of the output.
 pub(super) fn find(
     shape: &[usize],
     chosen: bool,
@@ -199,7 +200,7 @@ impl Dimension {
     }
 }
 
-/// Which of a dimension are hit; none where all are, or where there is no more to say than how many.
+/// Which indices of a dimension are hit; `None` if all are, or if only their number can be given.
 fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
     let (size, some) = (hit.len(), count(hit));
     let first = hit.iter().position(|hit| *hit)?;

@@ -57,7 +57,7 @@ impl Judge {
         })
     }
 
-    /// How far off each element may be, as f64; `None` where bits are compared, or where that depends on what is found.
+    /// How far off each element may be, as f64; `None` if bits are compared, or if the bound depends on what is found.
     pub fn bound(&self) -> Option<Tensor<'_>> {
         if matches!(self.rule, Rule::Equal { .. }) {
             return None;

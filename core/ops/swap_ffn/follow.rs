@@ -98,7 +98,7 @@ impl Follower {
     pub fn new(token: Token) -> Self {
         let all = token.config.core_count;
         let cores = match token.events * token.config.k_ffn > 4 && all > FEW {
-            // Of all kinds of places in tiles.
+            // These are of all kinds of places in tiles.
             true => (0..FEW).map(|i| i * 37 % all).collect(),
             false => (0..all).collect(),
         };

@@ -24,10 +24,10 @@ pub enum Part {
 /// What it leaves, besides the state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenOutputs {
-    /// Of every event and row: whether the gate is open, and the bank.
+    /// Whether the gate is open, and the bank, for every event and row.
     pub decisions: Vec<Vec<(bool, u8)>>,
     pub x: Tensor<f32>,
-    /// Of no meaning but of a token.
+    /// Has a meaning only after [`Part::Token`].
     pub delta: Vec<f32>,
 }
 
