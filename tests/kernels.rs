@@ -119,7 +119,7 @@ fn violations(problem: &Problem, outputs: Vec<(&'static str, Vec<u8>)>) -> f64 {
 fn a_bound_that_is_nan_admits_nothing() {
     let beyond = |bound: f64| {
         let judge = Judge::within("y", Dtype::F32, &[2], vec![1.0, 2.0], move |_, _| bound, "");
-        judge.of(&Outputs(vec![("y", f32_bytes(&[1.0, 2.5]))]))[0].value
+        judge.measure(&Outputs(vec![("y", f32_bytes(&[1.0, 2.5]))]))[0].value
     };
     assert_eq!([1.0, 0.1, 0.0, f64::NAN].map(beyond), [0.0, 1.0, 1.0, 1.0]);
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::files::Files;
-use super::source::{Found, Kind, Tree, mentions, plain};
+use super::source::{Kind, Resolved, Tree, mentions, plain};
 
 /// Where the list of operations is.
 const LIST: [&str; 3] = ["ulplab_core", "ops", "OPS"];
@@ -44,7 +44,7 @@ pub fn of_files(files: &Files, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap
         .position(|module| module.path == "ulplab_core")
         .expect("it was read");
     let path = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let Found::Items(list) = tree.find(lib, &path(&LIST)) else {
+    let Resolved::Items(list) = tree.find(lib, &path(&LIST)) else {
         return Err(format!("there is no {}", LIST.join("::")));
     };
     let checks = tree.module_at(lib, &path(&CHECKS));
@@ -55,7 +55,7 @@ pub fn of_files(files: &Files, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap
         let module = tree.items[list].module;
         for mention in tree.items[list].mentions() {
             // `rmsnorm::RmsNorm`; the other names are those of the list itself.
-            let ([op, _], Found::Items(found)) = (&mention[..], tree.find(module, mention)) else {
+            let ([op, _], Resolved::Items(found)) = (&mention[..], tree.find(module, mention)) else {
                 continue;
             };
             if !wanted(op) {
@@ -79,7 +79,7 @@ fn targets(tree: &Tree, item: usize) -> Option<Targets> {
     let named = |tokens| {
         let mut all = BTreeSet::new();
         for path in mentions(tokens) {
-            if let Found::Items(items) = tree.find(here.module, &path) {
+            if let Resolved::Items(items) = tree.find(here.module, &path) {
                 all.extend(items);
             }
         }
@@ -154,11 +154,11 @@ impl<'a> Closure<'a> {
         for mut path in here.mentions().iter().cloned() {
             let call = path.last().is_some_and(|last| last == "!") && path.pop().is_some();
             let mut found = match tree.find(module, &path) {
-                Found::Items(items) => items,
-                Found::Elsewhere => BTreeSet::new(),
+                Resolved::Items(items) => items,
+                Resolved::Elsewhere => BTreeSet::new(),
                 // A name in a macro may lead nowhere where the macro is defined, and be a name of what calls it.
-                Found::Nowhere if matches!(here.kind, Kind::Macro | Kind::Call) => BTreeSet::new(),
-                Found::Nowhere => {
+                Resolved::Nowhere if matches!(here.kind, Kind::Macro | Kind::Call) => BTreeSet::new(),
+                Resolved::Nowhere => {
                     let (file, name) = (here.file.display(), &here.name);
                     return Err(format!(
                         "{file}: '{name}' names {}, which is not found",

@@ -79,7 +79,7 @@ pub enum Kind {
 
 /// Where a path leads.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Resolved {
     Items(BTreeSet<usize>),
     /// To a module, a local variable, or out of the crates that were read.
     Elsewhere,
@@ -226,13 +226,13 @@ impl Tree {
     }
 
     /// Where a path that stands in a module leads.
-    pub fn find(&self, module: usize, path: &[String]) -> Found {
+    pub fn find(&self, module: usize, path: &[String]) -> Resolved {
         let mut items = BTreeSet::new();
         let ours = self.follow(module, path, &mut items, 0);
         match (items.is_empty(), ours) {
-            (false, _) => Found::Items(items),
-            (true, Some(false)) => Found::Nowhere,
-            (true, _) => Found::Elsewhere,
+            (false, _) => Resolved::Items(items),
+            (true, Some(false)) => Resolved::Nowhere,
+            (true, _) => Resolved::Elsewhere,
         }
     }
 

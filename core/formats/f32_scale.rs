@@ -7,7 +7,7 @@ use super::scale::{INFINITY_BITS, Operation};
 
 /// What is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoredScale {
     /// What codes are multiplied by.
     Decode,
     /// What values were multiplied by; codes are divided by it.
@@ -29,7 +29,7 @@ pub struct F32Rule {
     pub reciprocal_floor: f32,
     /// A scale of 16 bits is the smallest not below its f32, instead of the nearest.
     pub up: bool,
-    pub stored: Stored,
+    pub stored: StoredScale,
 }
 
 impl F32Rule {
@@ -68,10 +68,10 @@ impl F32Rule {
         }
         let amax = f32::from_bits(amax.max(self.amax_floor.to_bits()));
         match (self.stored, self.power) {
-            (Stored::Decode, false) => amax / limits.max,
-            (Stored::Decode, true) => e8m0_value(PowerCast::UP.encode(amax * limits.inverse) as u8),
+            (StoredScale::Decode, false) => amax / limits.max,
+            (StoredScale::Decode, true) => e8m0_value(PowerCast::UP.encode(amax * limits.inverse) as u8),
             // The quotient is one of f64, with a floor no f32 equals.
-            (Stored::Encode, power) => {
+            (StoredScale::Encode, power) => {
                 let scale = (f64::from(limits.max) / f64::from(amax).max(1e-12)) as f32;
                 if power {
                     f32::from_bits(scale.to_bits() & INFINITY_BITS)
@@ -87,16 +87,16 @@ impl F32Rule {
     #[inline(always)]
     pub(super) fn factor(&self, scale: f32) -> f32 {
         match (self.stored, self.divide) {
-            (Stored::Encode, _) => scale,
-            (Stored::Decode, true) if scale == 0.0 => f32::INFINITY,
-            (Stored::Decode, true) => scale,
-            (Stored::Decode, false) if scale == 0.0 => 0.0,
-            (Stored::Decode, false) => 1.0 / at_least(scale, self.reciprocal_floor),
+            (StoredScale::Encode, _) => scale,
+            (StoredScale::Decode, true) if scale == 0.0 => f32::INFINITY,
+            (StoredScale::Decode, true) => scale,
+            (StoredScale::Decode, false) if scale == 0.0 => 0.0,
+            (StoredScale::Decode, false) => 1.0 / at_least(scale, self.reciprocal_floor),
         }
     }
 
     pub(super) fn operation(&self) -> Operation {
-        let divide = self.stored == Stored::Decode && self.divide;
+        let divide = self.stored == StoredScale::Decode && self.divide;
         Operation {
             divide,
             ..Operation::TIMES
@@ -105,7 +105,7 @@ impl F32Rule {
 
     /// How codes become values again.
     pub(super) fn inverse(&self) -> Operation {
-        let divide = self.stored == Stored::Encode;
+        let divide = self.stored == StoredScale::Encode;
         Operation {
             divide,
             ..Operation::TIMES
@@ -122,7 +122,7 @@ const fn rule(name: &'static str, doc: &'static str) -> F32Rule {
         divide: true,
         reciprocal_floor: 0.0,
         up: false,
-        stored: Stored::Decode,
+        stored: StoredScale::Decode,
     }
 }
 
@@ -191,14 +191,14 @@ pub static ACT_QUANT_F32: F32Rule = F32Rule {
     )
 };
 pub static TORCHAO: F32Rule = F32Rule {
-    stored: Stored::Encode,
+    stored: StoredScale::Encode,
     ..rule(
         "torchao",
         "stores s = fl32(max/max(amax, 1e-12)), the quotient in f64; elements x·s, values q/s (torchao float8)",
     )
 };
 pub static TORCHAO_POWER: F32Rule = F32Rule {
-    stored: Stored::Encode,
+    stored: StoredScale::Encode,
     power: true,
     ..rule(
         "torchao_power",

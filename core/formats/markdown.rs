@@ -10,7 +10,7 @@ use super::minifloat::{NanCode, Overflow, Policy, Ties, Zeros};
 use super::named::FORMATS;
 use super::nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 use super::power::{POWER_RULES, PowerCast};
-use super::records::{PAGE, RECORDS, Record};
+use super::records::{KvRecord, PAGE, RECORDS};
 use super::zero_point::AFFINE_RULES;
 
 /// Channels of the row that bits of an element are given for: those of a KV vector.
@@ -123,8 +123,8 @@ pub fn markdown() -> String {
     out
 }
 
-fn describe(out: &mut String, record: &Record) {
-    let Record {
+fn describe(out: &mut String, record: &KvRecord) {
+    let KvRecord {
         name,
         doc,
         source,
@@ -301,7 +301,7 @@ fn nan_codes(element: &Element) -> String {
         [code] => format!("{code:#x}"),
         [first, .., last] if *last - *first == nans.len() as u32 - 1 => format!("{first:#x}–{last:#x}"),
         [first, .., _] => {
-            // Of a signed format the codes with the sign bit are the same again.
+            // A signed format has the same codes again with the sign bit.
             let half = nans.len() / 2;
             let last = nans[half - 1];
             if half == 1 {

@@ -66,9 +66,9 @@ pub enum Zeros {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub ties: Ties,
-    /// Of finite numbers that round beyond the largest one.
+    /// Codes of finite numbers that round beyond the largest one.
     pub overflow: Overflow,
-    /// Of infinities.
+    /// Codes of infinities.
     pub infinity: Overflow,
     pub nan: NanCode,
     pub zeros: Zeros,

@@ -45,7 +45,7 @@ pub use element::{
     BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT2, INT3, INT4, INT8, Integer, MXINT8, NF4,
     Repr, UE4M3, UINT2, UINT3, UINT4, UINT8, Whole, element,
 };
-pub use f32_scale::{F32_RULES, F32Rule, HALF_RULES, Stored};
+pub use f32_scale::{F32_RULES, F32Rule, HALF_RULES, StoredScale};
 pub use hadamard::hadamard;
 pub use half::Half;
 pub use markdown::markdown;
@@ -55,12 +55,12 @@ pub use nvfp4::{BlockScale, Division, Global, NVFP4_RULES, NVFP4_SINGLE_RULES, N
 pub use nvfp4_select::{Domain, Error, Select};
 pub use power::{POWER_RULES, Pick, PowerCast, PowerRule};
 pub use quantize::GlobalScale;
-pub use records::{PAGE, Place, RECORDS, Record, Segment};
+pub use records::{KvRecord, PAGE, Place, RECORDS, Segment};
 pub use scale::Scale;
 pub use single::Single;
 pub use stochastic::{stochastic, stochastic_byte, stochastic_hardware, toward_zero};
 pub use verify::{Verified, verify};
-pub use zero_point::{AFFINE_RULES, Affine, AffineRule, Fit, ZeroPoint};
+pub use zero_point::{AFFINE_RULES, Affine, AffineFit, AffineRule, ZeroPoint};
 
 use crate::error::did_you_mean;
 

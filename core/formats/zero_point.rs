@@ -22,7 +22,7 @@ pub enum ZeroPoint {
 
 /// How scale and zero point are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
+pub enum AffineFit {
     /// `s = (hi − lo)/n`, `m = lo`.
     Range,
     /// `s = max(hi − lo, 1e-5)/n`, `z = −round(lo/s)` within the codes.
@@ -39,7 +39,7 @@ pub struct AffineRule {
     pub name: &'static str,
     pub doc: &'static str,
     pub zero: ZeroPoint,
-    pub fit: Fit,
+    pub fit: AffineFit,
     /// Every step to scale, zero point and code is rounded to the type of the scale, the elements first of all. Otherwise
     /// steps are f32.
     pub narrow_encoding: bool,
@@ -54,7 +54,7 @@ pub static MINMAX: AffineRule = AffineRule {
     name: "minmax",
     doc: "s = (hi − lo)/n, m = lo, both then of the scale's type; codes round((x − m)/s), values c·s + m; steps in f32",
     zero: ZeroPoint::Minimum,
-    fit: Fit::Range,
+    fit: AffineFit::Range,
     narrow_encoding: false,
     narrow_decoding: false,
 };
@@ -63,7 +63,7 @@ pub static KIVI: AffineRule = AffineRule {
     doc: "m = lo, s = R(R(hi − m)/n), codes round(R(R(x − m)/s)), values R(R(c·s) + m) (KIVI 876b4d2 quant/new_pack.py; equal \
           values have s = 0 and codes 0, where KIVI casts 0/0)",
     zero: ZeroPoint::Minimum,
-    fit: Fit::Range,
+    fit: AffineFit::Range,
     narrow_encoding: true,
     narrow_decoding: true,
 };
@@ -72,7 +72,7 @@ pub static AWQ: AffineRule = AffineRule {
     doc: "s = R(max(R(hi − lo), R(1e-5))/n), z = −round(R(lo/s)) in 0 … n, codes round(R(x/s)) + z, values R((c − z)·s) (AutoAWQ \
           0.2.9 pseudo_quantize_tensor); where all values of a block have one sign they are cut at n·s",
     zero: ZeroPoint::Code,
-    fit: Fit::Awq,
+    fit: AffineFit::Awq,
     narrow_encoding: true,
     narrow_decoding: true,
 };
@@ -81,7 +81,7 @@ pub static GPTQ: AffineRule = AffineRule {
     doc: "range widened to hold 0, −1 … 1 for zeros; s = (hi − lo)/n, z = round(−lo/s), codes round(x/s) + z by the f32 s; \
           s then of its type, values R((c − z)·s) (GPTQModel 7.7 Quantizer.find_params without search; no error feedback)",
     zero: ZeroPoint::Code,
-    fit: Fit::Gptq,
+    fit: AffineFit::Gptq,
     narrow_encoding: false,
     narrow_decoding: true,
 };
@@ -90,7 +90,7 @@ pub static HQQ: AffineRule = AffineRule {
     doc: "e = min(n/(hi − lo), 2e4), 1 where hi − lo ≤ 1e-4; z = −lo·e, codes round(x·e + z) by the f32 e and z; s = 1/e and z \
           then of their type, values R(R(c − z)·s) (HQQ 0.2.8 Quantizer.quantize with optimize=False, round_zero=False)",
     zero: ZeroPoint::FractionalCode,
-    fit: Fit::Hqq,
+    fit: AffineFit::Hqq,
     narrow_encoding: false,
     narrow_decoding: true,
 };
@@ -154,10 +154,10 @@ impl Affine {
     /// Scale and zero point of a block with values from `lo` to `hi`, both finite, and codes up to `top`.
     pub(super) fn fit(&self, lo: f32, hi: f32, top: f32) -> Fitted {
         let step = |x: f32| if self.rule.narrow_encoding { self.stored(x) } else { x };
-        // Of −0 and +0, which are equal, a minimum may be either: here both count as +0.
+        // A minimum may be −0 or +0, which are equal: here both count as +0.
         let (lo, hi) = (step(lo) + 0.0, step(hi) + 0.0);
         let fitted = match self.rule.fit {
-            Fit::Range => {
+            AffineFit::Range => {
                 let (scale, zero) = (self.stored(step(hi - lo) / top), self.stored(lo));
                 Fitted {
                     scale,
@@ -166,7 +166,7 @@ impl Affine {
                     shift: zero,
                 }
             }
-            Fit::Awq => {
+            AffineFit::Awq => {
                 let scale = step(step(hi - lo).max(step(1e-5)) / top);
                 let zero = (-step(lo / scale).round_ties_even()).clamp(0.0, top) + 0.0;
                 Fitted {
@@ -176,7 +176,7 @@ impl Affine {
                     shift: zero,
                 }
             }
-            Fit::Gptq => {
+            AffineFit::Gptq => {
                 let (lo, hi) = match (lo.min(0.0), hi.max(0.0)) {
                     (0.0, 0.0) => (-1.0, 1.0),
                     range => range,
@@ -190,7 +190,7 @@ impl Affine {
                     shift: zero,
                 }
             }
-            Fit::Hqq => {
+            AffineFit::Hqq => {
                 let range = hi - lo;
                 let factor = if range <= 1e-4 { 1.0 } else { (top / range).min(2e4) };
                 // Not −0 for a minimum of 0.
@@ -210,7 +210,7 @@ impl Affine {
         }
     }
 
-    /// Of a block that holds a NaN or an infinity, or what its types cannot.
+    /// The scale of a block that holds a NaN or an infinity, or that its types cannot hold.
     pub(super) fn nan(&self) -> Fitted {
         Fitted {
             scale: f32::NAN,

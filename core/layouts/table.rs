@@ -63,9 +63,9 @@ impl Tile {
 pub enum Groups {
     /// No groups; a third dimension in front, experts, is taken too.
     None,
-    /// Of rows, as in the forward pass of a mixture of experts.
+    /// Groups of rows, as in the forward pass of a mixture of experts.
     Rows,
-    /// Of columns, as in the gradient of its weights.
+    /// Groups of columns, as in the gradient of its weights.
     Cols,
 }
 

@@ -41,6 +41,7 @@ pub use kernel::{
 pub use max_abs::MAX_ABS;
 pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
+pub use sqnr::SQNR;
 pub use theory::float_nsr;
 
 use crate::error::{Error, Result, did_you_mean};
@@ -106,7 +107,7 @@ impl Show {
     }
 }
 
-/// The kind of evidence a metric needs, and its formula; `None` where the metric is not defined.
+/// The kind of evidence a metric needs, and its formula, which gives `None` if the metric is not defined.
 #[derive(Clone, Copy, Debug)]
 pub enum Eval {
     Pair(fn(&Pair) -> Option<f64>),
@@ -219,4 +220,10 @@ pub fn measure_all<'a>(evidence: impl Into<Evidence<'a>>) -> impl Iterator<Item 
     METRICS
         .iter()
         .filter_map(move |&metric| metric.measure(evidence).map(|value| (metric, value)))
+}
+
+/// The median; of an even number of values, the larger of the two in the middle. `None` if there are none.
+pub(crate) fn upper_median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }

@@ -2,7 +2,8 @@
 
 use safetensors::Dtype;
 
-use super::data::{Data, bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::data::{Data, bf16_bytes, f32_bytes, f32_values, round_to_bf16};
+use super::grid::Rows;
 use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use crate::formats::{Encoded, Format, GlobalScale};
 
@@ -38,10 +39,21 @@ pub const NVFP4: &str = "nvfp4";
 pub const AMAX: f32 = 3.0;
 
 impl Blocks {
-    pub fn of(case: &Case) -> Result<&'static Self, String> {
+    pub fn for_case(case: &Case) -> Result<&'static Self, String> {
         let key = case.key("format");
         let found = BLOCKS.iter().find(|blocks| blocks.key == key);
         found.ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
+    }
+
+    /// Cases of rows in this format, from elements of a type; `edges` says which edges are tried.
+    pub(super) fn rows(&self, dtype: &str, edges: &str, sizes: &[(&'static str, i64)]) -> Rows {
+        let keys = [("format", self.key), ("dtype", dtype), ("edges", edges)];
+        Rows::new(format!("{}.{dtype}", self.key), &keys, sizes)
+    }
+
+    /// Whether operations that end in this format are timed.
+    pub(super) fn timed_fused(&self) -> bool {
+        ["fp8_b128_f32", "fp8_b128", "mxfp8", NVFP4].contains(&self.key)
     }
 
     pub fn format(&self) -> Result<Format, String> {
@@ -76,6 +88,14 @@ impl Blocks {
     }
 }
 
+/// Cases of every block format and type of elements.
+pub(super) fn blocks_and_types(cases: impl Fn(&Blocks, &str) -> Vec<Case>) -> Vec<Case> {
+    let pairs = BLOCKS
+        .iter()
+        .flat_map(|blocks| ["bf16", "f32"].map(|dtype| (blocks, dtype)));
+    pairs.flat_map(|(blocks, dtype)| cases(blocks, dtype)).collect()
+}
+
 /// What a case of a user's may say of an operation on rows of a block format.
 pub fn parameters(cases: &[Case]) -> Parameters {
     Parameters::new(cases, &["T", "C"], &["format", "dtype"])
@@ -89,7 +109,7 @@ pub fn check(case: &Case) -> Result<(), String> {
             "T = {rows}, C = {cols}, expected at most {MOST_ELEMENTS} elements"
         ));
     }
-    Blocks::of(case)?.format()?.check(cols)
+    Blocks::for_case(case)?.format()?.check(cols)
 }
 
 /// The given largest magnitude; formats without a level above their block scales do not read it.
@@ -109,7 +129,7 @@ pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Res
     let dtype = if half { Dtype::BF16 } else { Dtype::F32 };
     if let Some(bytes) = data.given(case, name, dtype, &[rows, cols])? {
         let size = if half { 2 } else { 4 };
-        let values = floats(&bytes, size).into_iter().map(|x| x as f32).collect();
+        let values = f32_values(&bytes, size);
         return Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values));
     }
     let mut values = match case.inputs {

@@ -10,10 +10,10 @@ use safetensors::Dtype;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::data::{bf16_bytes, f32_bytes, floats};
+use super::data::{bf16_bytes, f32_bytes, f32_values};
 use super::record_write::ROPE;
 use super::{Buffer, Case, Inputs, Outputs, Problem, Scalar};
-use crate::formats::{PAGE, Record};
+use crate::formats::{KvRecord, PAGE};
 
 /// The operations of a model that there are kernels for; the last two are what a cache does with a record.
 pub const CALLED: [&str; 6] = ["mhc_pre", "rmsnorm", "rope", "swiglu", "record_write", "record_read"];
@@ -48,12 +48,12 @@ pub trait Runner: Send + Sync {
 pub struct StandIn {
     runner: Box<dyn Runner>,
     dtype: Type,
-    seen: Mutex<Seen>,
+    seen: Mutex<CallLog>,
 }
 
 /// What became of the calls.
 #[derive(Default)]
-struct Seen {
+struct CallLog {
     answered: HashSet<&'static str>,
     /// What went wrong first.
     failure: Option<String>,
@@ -93,13 +93,9 @@ impl Type {
     }
 }
 
-fn f32s(name: &'static str, values: &[f32], shape: &[usize]) -> Buffer {
-    Buffer::input(name, Dtype::F32, shape, f32_bytes(values))
-}
-
 /// The numbers of an output.
 fn values(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
-    floats(outputs.get(name), size).into_iter().map(|x| x as f32).collect()
+    f32_values(outputs.get(name), size)
 }
 
 impl Call {
@@ -148,7 +144,7 @@ impl StandIn {
         seen.failure.clone().or_else(unused)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, CallLog> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,7 +171,7 @@ impl StandIn {
 
     /// Writes rows `[rows, record.dim]` into pages of a cache, as bf16 and in order, and reads them again; whether that was
     /// for the runner to do.
-    pub fn store(&self, record: &Record, x: &mut [f32]) -> bool {
+    pub fn store(&self, record: &KvRecord, x: &mut [f32]) -> bool {
         if !["record_write", "record_read"].iter().all(|op| self.takes(op)) {
             return false;
         }
@@ -188,11 +184,11 @@ impl StandIn {
         let dims = [("T", rows), ("C", record.dim), ("slot_bytes", 8)];
         let write = || {
             let buffers = vec![
-                Buffer::input("x", Dtype::BF16, &[rows, record.dim], bf16_bytes(x)),
-                // Of the normed form only.
-                f32s("weight", &vec![1.0; record.dim], &[record.dim]),
+                Buffer::bf16("x", &[rows, record.dim], x),
+                // Only the normed form reads these.
+                Buffer::f32("weight", &[record.dim], &vec![1.0; record.dim]),
                 Buffer::input("positions", Dtype::I64, &[rows], vec![0; 8 * rows]),
-                f32s("cos_sin", &[1.0, 0.0].repeat(ROPE / 2), &[1, ROPE / 2, 2]),
+                Buffer::f32("cos_sin", &[1, ROPE / 2, 2], &[1.0, 0.0].repeat(ROPE / 2)),
                 slots(),
                 Buffer::in_place("pages", Dtype::U8, &page_shape, vec![0; page_shape.iter().product()]),
             ];
@@ -232,7 +228,7 @@ impl Operations<f32> for StandIn {
             let weight = weight.map_or_else(|| vec![1.0; cols], <[f32]>::to_vec);
             let buffers = vec![
                 Buffer::input("x", dtype.dtype(), &[rows, cols], dtype.bytes(&x.data)),
-                f32s("weight", &weight, &[cols]),
+                Buffer::f32("weight", &[cols], &weight),
                 Buffer::output("y", dtype.dtype(), &[rows, cols]),
             ];
             let dims = [("T", rows), ("C", cols), ("S", dtype.size())];
@@ -261,8 +257,8 @@ impl Operations<f32> for StandIn {
             let shape = [tokens, heads, channels];
             let buffers = vec![
                 Buffer::in_place("x", dtype.dtype(), &shape, dtype.bytes(&x.data)),
-                f32s("cos", &cos, &[tokens, pairs]),
-                f32s("sin", &sin, &[tokens, pairs]),
+                Buffer::f32("cos", &[tokens, pairs], &cos),
+                Buffer::f32("sin", &[tokens, pairs], &sin),
             ];
             let keys = [
                 ("dtype", dtype.name()),
@@ -294,11 +290,11 @@ impl Operations<f32> for StandIn {
         let (tokens, streams, channels) = (x.shape[0], mixer.streams, x.cols());
         let call = || {
             let buffers = vec![
-                Buffer::input("x", Dtype::BF16, &x.shape, bf16_bytes(&x.data)),
-                f32s("fn", &mixer.projection.weight.data, &mixer.projection.weight.shape),
-                f32s("base", &mixer.base, &[mixer.base.len()]),
-                f32s("scale", &mixer.scale, &[3]),
-                f32s("weight", weight, &[channels]),
+                Buffer::bf16("x", &x.shape, &x.data),
+                Buffer::f32("fn", &mixer.projection.weight.shape, &mixer.projection.weight.data),
+                Buffer::f32("base", &[mixer.base.len()], &mixer.base),
+                Buffer::f32("scale", &[3], &mixer.scale),
+                Buffer::f32("weight", &[channels], weight),
                 Buffer::output("y", Dtype::BF16, &[tokens, channels]),
                 Buffer::output("post", Dtype::F32, &[tokens, streams]),
                 Buffer::output("comb", Dtype::F32, &[tokens, streams, streams]),

@@ -95,7 +95,7 @@ fn changed<'a>(
     violations(site, count, all, || {
         let (buffer, before, now) = first.expect("some byte differs");
         let judge = Judge::equal(buffer.name, buffer.dtype, &buffer.shape, before.to_vec(), why);
-        let said = judge.of(&Outputs(vec![(buffer.name, now.to_vec())]));
+        let said = judge.measure(&Outputs(vec![(buffer.name, now.to_vec())]));
         let failure = said.into_iter().find_map(|measured| measured.failure);
         let failure = *failure.expect("some element differs");
         Failure {

@@ -134,6 +134,16 @@ pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
     bytes
 }
 
+/// The values of bytes in bfloat16 or f32, by the size of an element, as f32.
+pub fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
+    floats(bytes, size).into_iter().map(|x| x as f32).collect()
+}
+
+/// Values as f64.
+pub fn widened(values: &[f32]) -> Vec<f64> {
+    values.par_iter().map(|x| f64::from(*x)).collect()
+}
+
 /// The values of bytes in bfloat16 or f32, by the size of an element.
 pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
     let value = |bytes: &[u8]| match *bytes {

@@ -11,8 +11,9 @@ use safetensors::Dtype;
 use super::data::f32_bytes;
 use super::delta_decode::Step;
 use super::delta_prefill::{BAR, Prefill, WHY_BAR, groups};
+use super::grid::Grid;
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Buffer, Case, Data, Op, Problem, Scalar};
 
 pub struct DeltaHandover;
 
@@ -82,13 +83,11 @@ const WHY_READ: &str = "products in bf16: the error of the state in root mean sq
                         queries read on average, since one may read next to nothing";
 
 fn cases(gate: &'static str) -> Vec<Case> {
-    let case = |name: &str, [n, t, h]: [i64; 3], timed| Case {
-        name: format!("{gate}.{name}"),
-        keys: vec![("gate", gate.into()), ("dtype", "bf16".into())],
-        dims: vec![
+    let dims = |[n, t, h]: [i64; 3]| {
+        vec![
             ("N", n),
             ("T", n * t),
-            // Of 64 tokens, each of one sequence.
+            // A chunk has 64 tokens of one sequence.
             ("chunks", n * ((t + 63) / 64)),
             ("H", h),
             ("HV", h),
@@ -100,17 +99,15 @@ fn cases(gate: &'static str) -> Vec<Case> {
             ("index", 8),
             ("in_vk", 0),
             ("out_vk", 1),
-        ],
-        inputs: Inputs::Random,
-        timed,
+        ]
     };
     // Sequences, tokens of each, heads.
-    vec![
-        case("b1", [1, 64, 64], true),
-        case("b32", [32, 64, 64], true),
-        case("b256", [256, 16, 64], true),
-        case("few", [3, 65, 2], false),
-    ]
+    Grid::new(gate, &[("gate", gate), ("dtype", "bf16")], dims)
+        .timed("b1", [1, 64, 64])
+        .timed("b32", [32, 64, 64])
+        .timed("b256", [256, 16, 64])
+        .random("few", [3, 65, 2])
+        .done()
 }
 
 /// What a query of the decoded token reads of its state on average, squared and summed over value channels; of every head of

@@ -2,12 +2,15 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, NVFP4, amax_input, blocks_and_types, check, numbers, parameters, traffic};
 use super::data::{bf16_bytes, f32_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Dequantize;
+
+/// Formats of which large and small tensors are timed.
+const TIMED: &[&str] = &["fp8_b128_f32", "mxfp8", NVFP4];
 
 impl Op for Dequantize {
     fn name(&self) -> &'static str {
@@ -19,37 +22,17 @@ impl Op for Dequantize {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for blocks in BLOCKS {
-            for dtype in ["bf16", "f32"] {
-                let case = |inputs, what, rows, cols, timed| Case {
-                    name: format!("{}.{dtype}.{what}.{rows}x{cols}", blocks.key),
-                    keys: vec![
-                        ("format", blocks.key.into()),
-                        ("dtype", dtype.into()),
-                        ("edges", "all".into()),
-                    ],
-                    dims: vec![("T", rows), ("C", cols), ("W", blocks.width as i64)],
-                    inputs,
-                    timed,
-                };
-                cases.push(case(Inputs::Random, "random", 37, 7168, false));
-                cases.push(case(Inputs::Random, "random", 5, 328, false));
-                cases.push(case(Inputs::Edges, "all", 208, 1024, false));
-                cases.push(case(
-                    Inputs::Site("layers.*.attention.kv.window"),
-                    "site",
-                    61 * 64,
-                    512,
-                    false,
-                ));
-                if dtype == "bf16" && ["fp8_b128_f32", "mxfp8", NVFP4].contains(&blocks.key) {
-                    cases.push(case(Inputs::Random, "random", 1, 7168, true));
-                    cases.push(case(Inputs::Random, "random", 8192, 7168, true));
-                }
-            }
-        }
-        cases
+        blocks_and_types(|blocks, dtype| {
+            blocks
+                .rows(dtype, "all", &[("W", blocks.width as i64)])
+                .random(&[(37, 7168), (5, 328)])
+                .edges("all", &[(208, 1024)])
+                .site("site", "layers.*.attention.kv.window", (61 * 64, 512))
+                .when(dtype == "bf16" && TIMED.contains(&blocks.key), |rows| {
+                    rows.timed("random", &[(1, 7168), (8192, 7168)])
+                })
+                .done()
+        })
     }
 
     fn parameters(&self) -> Option<Parameters> {
@@ -63,7 +46,7 @@ impl Op for Dequantize {
     /// Edges are any codes under any scales, besides what such numbers become.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, half) = (case.dim("T"), case.dim("C"), case.key("dtype") == "bf16");
-        let blocks = Blocks::of(case)?;
+        let blocks = Blocks::for_case(case)?;
         let format = blocks.format()?;
         let (_, x) = numbers("x", case, cols, data)?;
         let mut encoded = blocks.encode(&x, cols, Some(AMAX))?;

@@ -7,8 +7,9 @@ use reference::ops::diagonal_ssm::DiagonalSsm;
 use reference::ops::store::Unrounded;
 use safetensors::Dtype;
 
-use super::data::f32_bytes;
-use super::judge::Judge;
+use super::data::widened;
+use super::grid::Grid;
+use super::judge::{Judge, UNIT};
 use super::{Buffer, Case, Data, Inputs, Op, Problem};
 
 pub struct DiagonalSsmOp;
@@ -23,22 +24,16 @@ impl Op for DiagonalSsmOp {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |name: &str, [heads, steps, states]: [i64; 3], inputs, timed| Case {
-            name: name.into(),
-            keys: vec![],
-            dims: vec![("H", heads), ("S", steps), ("N", states)],
-            inputs,
-            timed,
-        };
-        vec![
-            case("h16", [16, 8192, 32], Inputs::Random, true),
-            case("h1024", [1024, 8192, 32], Inputs::Random, true),
-            case("h32768", [32768, 8192, 32], Inputs::Random, true),
-            case("short", [64, 2048, 32], Inputs::Random, false),
-            case("edges", [32, 4096, 32], Inputs::Edges, false),
-            case("odd", [5, 77, 7], Inputs::Random, false),
-            case("wide", [3, 130, 100], Inputs::Edges, false),
-        ]
+        let dims = |[heads, steps, states]: [i64; 3]| vec![("H", heads), ("S", steps), ("N", states)];
+        Grid::new("", &[], dims)
+            .timed("h16", [16, 8192, 32])
+            .timed("h1024", [1024, 8192, 32])
+            .timed("h32768", [32768, 8192, 32])
+            .random("short", [64, 2048, 32])
+            .edges("edges", [32, 4096, 32])
+            .random("odd", [5, 77, 7])
+            .edges("wide", [3, 130, 100])
+            .done()
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
@@ -49,18 +44,16 @@ impl Op for DiagonalSsmOp {
         if case.inputs == Inputs::Edges {
             edges(&mut a, &mut b, &mut c, &mut u, steps);
         }
-        let f32s = |name, x: &[f32], cols| Buffer::input(name, Dtype::F32, &[heads, cols], f32_bytes(x));
         let buffers = vec![
-            f32s("u", &u, steps),
-            f32s("a", &a, states),
-            f32s("b", &b, states),
-            f32s("c", &c, states),
+            Buffer::f32("u", &[heads, steps], &u),
+            Buffer::f32("a", &[heads, states], &a),
+            Buffer::f32("b", &[heads, states], &b),
+            Buffer::f32("c", &[heads, states], &c),
             Buffer::output("y", Dtype::F32, &[heads, steps]),
         ];
-        let f64s = |x: &[f32], cols| Tensor::new([heads, cols], x.par_iter().map(|x| f64::from(*x)).collect());
-        let [a, b, c] = [&a, &b, &c].map(|x| f64s(x, states));
+        let [a, b, c] = [&a, &b, &c].map(|x| Tensor::new([heads, states], widened(x)));
         let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
-        let u = f64s(&u, steps);
+        let u = Tensor::new([heads, steps], widened(&u));
         let mut state = Tensor::full([heads, states], 0.0);
         let want = ssm.recurrent(&u, &mut state, &Unrounded)?;
         let bounds = bounds(&ssm, &u);
@@ -106,9 +99,6 @@ fn edges(a: &mut [f32], b: &mut [f32], c: &mut [f32], u: &mut [f32], steps: usiz
 
 const WHY: &str = "f32 arithmetic: with m the sum of magnitudes that a state is made of, each step adds 3 units of 2^-24 of m, \
                    which are forgotten as the state is, and y adds N + 8 units of |c| m";
-
-/// Half an ulp of f32, relative.
-const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
 /// What a step may be off by below the normal numbers of f32, whose errors do not shrink.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 20) as f64;

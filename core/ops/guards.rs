@@ -30,7 +30,7 @@ pub trait Guarded {
 /// What a run showed.
 pub struct Checked {
     pub outputs: Outputs,
-    /// Of guard bands, inputs and the second run: `violations` in bytes.
+    /// The `violations` in bytes of guard bands, inputs and the second run.
     pub measured: Vec<Measured>,
 }
 

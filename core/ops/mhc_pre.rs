@@ -10,8 +10,9 @@ use reference::ops::linear::{Linear, dot};
 use reference::ops::rmsnorm::rmsnorm;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
-use super::judge::Judge;
+use super::data::{round_to_bf16, widened};
+use super::grid::Grid;
+use super::judge::{Judge, UNIT};
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct MhcPre;
@@ -34,23 +35,16 @@ impl Op for MhcPre {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |name: &str, tokens, channels, inputs, timed| Case {
-            name: name.into(),
-            keys: vec![],
-            dims: vec![("T", tokens), ("C", channels)],
-            inputs,
-            timed,
-        };
-        vec![
-            case("t1", 1, 7168, Inputs::Random, true),
-            case("t4096", 4096, 7168, Inputs::Random, true),
-            case("t3", 3, 7168, Inputs::Random, false),
-            case("t128", 128, 7168, Inputs::Random, true),
-            case("edges16", 16, 7168, Inputs::Edges, false),
-            case("edges64", 64, 7168, Inputs::Edges, false),
-            case("narrow", 37, 72, Inputs::Random, false),
-            case("model", 61 * 16, 64, Inputs::Site("layers.*.input"), false),
-        ]
+        Grid::new("", &[], |(tokens, channels)| vec![("T", tokens), ("C", channels)])
+            .timed("t1", (1, 7168))
+            .timed("t4096", (4096, 7168))
+            .random("t3", (3, 7168))
+            .timed("t128", (128, 7168))
+            .edges("edges16", (16, 7168))
+            .edges("edges64", (64, 7168))
+            .random("narrow", (37, 72))
+            .site("model", "layers.*.input", (61 * 16, 64))
+            .done()
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
@@ -71,13 +65,12 @@ impl Op for MhcPre {
             scale: [0.9, 1.1, 1.3],
             weight: data.normal("weight", dim).iter().map(|x| 1.0 + 0.1 * x).collect(),
         };
-        let f32s = |name, values: &[f32], shape: &[usize]| Buffer::input(name, Dtype::F32, shape, f32_bytes(values));
         let buffers = vec![
-            Buffer::input("x", Dtype::BF16, &[tokens, STREAMS, dim], bf16_bytes(&x)),
-            f32s("fn", &site.projection, &[WIDTH, row]),
-            f32s("base", &site.base, &[WIDTH]),
-            f32s("scale", &site.scale, &[3]),
-            f32s("weight", &site.weight, &[dim]),
+            Buffer::bf16("x", &[tokens, STREAMS, dim], &x),
+            Buffer::f32("fn", &[WIDTH, row], &site.projection),
+            Buffer::f32("base", &[WIDTH], &site.base),
+            Buffer::f32("scale", &[3], &site.scale),
+            Buffer::f32("weight", &[dim], &site.weight),
             Buffer::output("y", Dtype::BF16, &[tokens, dim]),
             Buffer::output("post", Dtype::F32, &[tokens, STREAMS]),
             Buffer::output("comb", Dtype::F32, &[tokens, STREAMS, STREAMS]),
@@ -121,7 +114,7 @@ struct Site {
 }
 
 /// An output in f64, and how far off it may be.
-struct Want {
+struct ExpectedOutput {
     name: &'static str,
     dtype: Dtype,
     why: &'static str,
@@ -129,7 +122,7 @@ struct Want {
     bounds: Vec<f64>,
 }
 
-impl Want {
+impl ExpectedOutput {
     fn judge(self, tokens: usize) -> Judge {
         let (shape, bounds) = ([tokens, self.values.len() / tokens], self.bounds);
         Judge::within(
@@ -145,13 +138,12 @@ impl Want {
 
 impl Site {
     /// The outputs y, post and comb.
-    fn want(&self, x: &[f32], dim: usize) -> [Want; 3] {
-        let f64s = |values: &[f32]| values.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+    fn want(&self, x: &[f32], dim: usize) -> [ExpectedOutput; 3] {
         let connection = HyperConnection {
             projection: Linear {
-                weight: Tensor::new([WIDTH, STREAMS * dim], f64s(&self.projection)),
+                weight: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
             },
-            base: f64s(&self.base),
+            base: widened(&self.base),
             scale: self.scale.map(f64::from),
             streams: STREAMS,
             iterations: ITERATIONS,
@@ -165,7 +157,7 @@ impl Site {
             ("post", Dtype::F32, WHY_POST),
             ("comb", Dtype::F32, WHY_COMB),
         ];
-        let mut all = each.map(|(name, dtype, why)| Want {
+        let mut all = each.map(|(name, dtype, why)| ExpectedOutput {
             name,
             dtype,
             why,
@@ -173,10 +165,10 @@ impl Site {
             bounds: Vec::new(),
         });
         for x in x.chunks(CHUNK * STREAMS * dim) {
-            let x = Tensor::new([x.len() / (STREAMS * dim), STREAMS, dim], f64s(x));
+            let x = Tensor::new([x.len() / (STREAMS * dim), STREAMS, dim], widened(x));
             let (mut y, mixing) = connection.pre(&x);
             let mixed = y.clone();
-            rmsnorm(&mut y, Some(&f64s(&self.weight)), f64::from(EPS));
+            rmsnorm(&mut y, Some(&widened(&self.weight)), f64::from(EPS));
             let bounds = Bounds {
                 connection: &connection,
                 lengths: &lengths,
@@ -186,7 +178,7 @@ impl Site {
             let rows = rows
                 .zip(mixed.data.par_chunks_exact(dim))
                 .zip(y.data.par_chunks_exact(dim));
-            let bounds: Vec<[Vec<f64>; 3]> = rows.map(|((x, mixed), y)| bounds.of(x, mixed, y)).collect();
+            let bounds: Vec<[Vec<f64>; 3]> = rows.map(|((x, mixed), y)| bounds.token(x, mixed, y)).collect();
             for (want, values) in all.iter_mut().zip([y.data, mixing.post.data, mixing.comb.data]) {
                 want.values.extend(values);
             }
@@ -207,24 +199,21 @@ const WHY_POST: &str = "a sigmoid's slope, 1/4 at most, times the error of its l
 const WHY_COMB: &str = "each logit is moved by as much as it may be off, one at a time, and what that does after 20 Sinkhorn \
                         iterations is added up";
 
-/// Half an ulp of f32, relative.
-const UNIT: f64 = 1.0 / (1 << 24) as f64;
-
 /// What a sum of products may be off by, relative to the sum of their magnitudes: 256 additions in a row, each exact to
 /// two units, since tensor cores cut where others round.
 const SUM: f64 = 256.0 * 2.0 * UNIT;
 
 struct Bounds<'a> {
     connection: &'a HyperConnection<f64>,
-    /// Of the rows of the projection.
+    /// Lengths of the rows of the projection.
     lengths: &'a [f64],
     weight: &'a [f32],
 }
 
 impl Bounds<'_> {
-    /// Of y, post and comb of one token, `x` its streams, `mixed` what they are mixed to, `y` that normed. To first order,
-    /// and a hundredth more.
-    fn of(&self, x: &[f64], mixed: &[f64], y: &[f64]) -> [Vec<f64>; 3] {
+    /// The bounds of y, post and comb of one token. `x` are its streams, `mixed` is their mixture, and `y` is the normed
+    /// mixture. The bounds are correct to first order, plus a hundredth.
+    fn token(&self, x: &[f64], mixed: &[f64], y: &[f64]) -> [Vec<f64>; 3] {
         let HyperConnection { base, scale, .. } = self.connection;
         let (dim, eps) = (mixed.len(), f64::from(EPS));
         let length = length_of(x);

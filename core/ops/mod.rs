@@ -13,6 +13,7 @@ mod delta_handover;
 mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
+mod grid;
 pub mod guards;
 pub mod judge;
 mod mhc_pre;
@@ -68,7 +69,7 @@ pub trait Op: Sync {
     /// What its variants are tried on.
     fn cases(&self) -> Vec<Case>;
 
-    /// What a case of a user's may say; `None` where users cannot make cases.
+    /// What a case of a user's may say; `None` if users cannot make cases.
     fn parameters(&self) -> Option<Parameters> {
         None
     }
@@ -200,6 +201,16 @@ impl Buffer {
         };
         assert_eq!(buffer.bytes.len(), buffer.size(), "bytes of '{name}'");
         buffer
+    }
+
+    /// An input of values as f32.
+    pub fn f32(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
+        Self::input(name, Dtype::F32, shape, data::f32_bytes(values))
+    }
+
+    /// An input of values as bfloat16, rounded to nearest even.
+    pub fn bf16(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
+        Self::input(name, Dtype::BF16, shape, data::bf16_bytes(values))
     }
 
     pub fn output(name: &'static str, dtype: Dtype, shape: &[usize]) -> Self {

@@ -2,9 +2,10 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, NVFP4, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::grid::{Rows, element_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
+use super::{Buffer, Case, Data, Op, Parameters, Problem};
 
 pub struct Quantize;
 
@@ -21,34 +22,10 @@ impl Op for Quantize {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for blocks in BLOCKS {
-            for dtype in ["bf16", "f32"] {
-                for find in 0..=i64::from(blocks.key == NVFP4) {
-                    let edges = if find == 0 { "all" } else { "finite" };
-                    let case = |inputs, rows, cols, edges| case(blocks, dtype, find, edges, inputs, rows, cols);
-                    cases.push(case(Inputs::Random, 37, 7168, edges));
-                    cases.push(case(Inputs::Random, 3, 640, edges));
-                    cases.push(case(Inputs::Random, 5, 328, edges));
-                    cases.push(case(Inputs::Edges, 208, 1024, edges));
-                    if find == 1 {
-                        // Without its last rows there is a NaN, but no infinity.
-                        cases.push(case(Inputs::Edges, 10, 512, "all"));
-                        cases.push(case(Inputs::Edges, 26, 512, "all"));
-                    }
-                    cases.push(case(Inputs::Site("layers.*.attention.kv.window"), 61 * 64, 512, edges));
-                    if dtype == "bf16" && TIMED.contains(&blocks.key) {
-                        for rows in [1, 128, 8192] {
-                            let timed = case(Inputs::Random, rows, 7168, edges);
-                            cases.push(Case { timed: true, ..timed });
-                        }
-                    }
-                }
-            }
-        }
-        // A row too short for a block has nothing to find the magnitude with in whole blocks.
-        cases.retain(|case| case.dim("FIND") == 0 || case.dim("C").is_multiple_of(case.dim("W")));
-        cases
+        blocks_and_types(|blocks, dtype| {
+            let levels = 0..=i64::from(blocks.key == NVFP4);
+            levels.flat_map(|find| cases(blocks, dtype, find)).collect()
+        })
     }
 
     fn parameters(&self) -> Option<Parameters> {
@@ -61,7 +38,7 @@ impl Op for Quantize {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, find) = (case.dim("T"), case.dim("C"), case.dim("FIND") == 1);
-        let blocks = Blocks::of(case)?;
+        let blocks = Blocks::for_case(case)?;
         let (input, x) = numbers("x", case, cols, data)?;
         let want = blocks.encode(&x, cols, (!find).then_some(AMAX))?;
         let mut buffers = vec![input];
@@ -88,28 +65,24 @@ impl Op for Quantize {
 
 const WHY: &str = "the format defines every code and scale to the bit (docs/formats.md)";
 
-fn case(blocks: &Blocks, dtype: &str, find: i64, edges: &str, inputs: Inputs, rows: i64, cols: i64) -> Case {
-    let what = match inputs {
-        Inputs::Random => "random",
-        Inputs::Edges => edges,
-        Inputs::Site(_) | Inputs::File(_) => "site",
-    };
-    let level = if find == 1 { ".find" } else { "" };
-    Case {
-        name: format!("{}{level}.{dtype}.{what}.{rows}x{cols}", blocks.key),
-        keys: vec![
-            ("format", blocks.key.into()),
-            ("dtype", dtype.into()),
-            ("edges", edges.into()),
-        ],
-        dims: vec![
-            ("T", rows),
-            ("C", cols),
-            ("W", blocks.width as i64),
-            ("S", if dtype == "bf16" { 2 } else { 4 }),
-            ("FIND", find),
-        ],
-        inputs,
-        timed: false,
-    }
+/// Cases under a given largest magnitude, or with `find` 1 under the tensor's own.
+fn cases(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
+    let (edges, level) = if find == 1 { ("finite", ".find") } else { ("all", "") };
+    let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
+    let sizes = [("W", blocks.width as i64), ("S", element_bytes(dtype)), ("FIND", find)];
+    Rows::new(format!("{}{level}.{dtype}", blocks.key), &keys, &sizes)
+        .random(&[(37, 7168), (3, 640)])
+        // A row too short for a block has nothing to find the magnitude with in whole blocks.
+        .when(find == 0, |rows| rows.random(&[(5, 328)]))
+        .edges(edges, &[(208, 1024)])
+        // Without its last rows there is a NaN, but no infinity.
+        .when(find == 1, |rows| {
+            let rows = rows.key("edges", "all").edges("all", &[(10, 512), (26, 512)]);
+            rows.key("edges", edges)
+        })
+        .site("site", "layers.*.attention.kv.window", (61 * 64, 512))
+        .when(dtype == "bf16" && TIMED.contains(&blocks.key), |rows| {
+            rows.timed("random", &[(1, 7168), (128, 7168), (8192, 7168)])
+        })
+        .done()
 }

@@ -7,10 +7,11 @@ use safetensors::Dtype;
 
 use super::data::{bf16_bytes, f32_bytes};
 use super::dequantize::WHY;
+use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::slots::{Slots, encoded, layout, site_of, vectors};
 use super::{Buffer, Case, Data, Inputs, Op, Problem};
-use crate::formats::{PAGE, RECORDS, Record, codec};
+use crate::formats::{KvRecord, PAGE, RECORDS, codec};
 
 pub struct RecordRead;
 
@@ -64,30 +65,31 @@ impl Op for RecordRead {
     }
 }
 
-fn cases(record: &'static Record) -> Vec<Case> {
-    let case = |name: &str, out: &str, tokens, slot_bytes, inputs, timed| Case {
-        name: format!("{}.{out}.{name}", record.name),
-        keys: vec![("record", record.name.into()), ("out", out.into())],
-        dims: vec![
-            ("T", tokens),
-            ("C", record.dim as i64),
-            ("out_bytes", if out == "bf16" { 2 } else { 4 }),
-            ("slot_bytes", slot_bytes),
-        ],
-        inputs,
-        timed,
+fn cases(record: &'static KvRecord) -> Vec<Case> {
+    let grid = |out| {
+        let dims = move |(tokens, slot_bytes)| {
+            vec![
+                ("T", tokens),
+                ("C", record.dim as i64),
+                ("out_bytes", element_bytes(out)),
+                ("slot_bytes", slot_bytes),
+            ]
+        };
+        Grid::new(
+            format!("{}.{out}", record.name),
+            &[("record", record.name), ("out", out)],
+            dims,
+        )
     };
-    let mut cases = vec![
-        case("t1", "bf16", 1, 8, Inputs::Random, true),
-        case("t16384", "bf16", 16384, 4, Inputs::Random, true),
-        case("t16384", "f32", 16384, 4, Inputs::Random, true),
-        case("edges", "bf16", 501, 8, Inputs::Edges, false),
-        case("edges", "f32", 501, 4, Inputs::Edges, false),
-        case("model", "bf16", 61 * 16, 8, Inputs::Site(site_of(record)), false),
-    ];
-    if ["v4_bf16", "v4_fp8"].contains(&record.name) {
+    let large = ["v4_bf16", "v4_fp8"].contains(&record.name);
+    let cases = [
+        grid("bf16").timed("t1", (1, 8)).timed("t16384", (16384, 4)),
+        grid("f32").timed("t16384", (16384, 4)),
+        grid("bf16").edges("edges", (501, 8)),
+        grid("f32").edges("edges", (501, 4)),
+        grid("bf16").site("model", site_of(record), (61 * 16, 8)),
         // 64 sequences of 1152 tokens each.
-        cases.push(case("t73728", "bf16", 73728, 4, Inputs::Random, true));
-    }
-    cases
+        grid("bf16").when(large, |grid| grid.timed("t73728", (73728, 4))),
+    ];
+    cases.into_iter().flat_map(Grid::done).collect()
 }

@@ -9,11 +9,12 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
-use super::judge::{Judge, Part};
-use super::slots::{Slots, at, layout, rows, site_of, vectors};
-use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
-use crate::formats::{Format, Group, PAGE, Place, RECORDS, Record, Scaling, codec};
+use super::data::round_to_bf16;
+use super::grid::Grid;
+use super::judge::{Judge, Part, UNIT};
+use super::slots::{Slots, byte_range, layout, rows, site_of, vectors};
+use super::{Buffer, Case, Data, Op, Outputs, Problem, Scalar};
+use crate::formats::{Format, Group, KvRecord, PAGE, Place, RECORDS, Scaling, codec};
 
 pub struct RecordWrite;
 
@@ -69,10 +70,10 @@ impl Op for RecordWrite {
             .flat_map(|position| (*position as i64).to_le_bytes())
             .collect();
         let buffers = vec![
-            Buffer::input("x", Dtype::BF16, &shape, bf16_bytes(&x)),
-            Buffer::input("weight", Dtype::F32, &[record.dim], f32_bytes(&weight)),
+            Buffer::bf16("x", &shape, &x),
+            Buffer::f32("weight", &[record.dim], &weight),
             Buffer::input("positions", Dtype::I64, &shape[..1], indices),
-            Buffer::input("cos_sin", Dtype::F32, &[POSITIONS, ROPE / 2, 2], f32_bytes(&cos_sin)),
+            Buffer::f32("cos_sin", &[POSITIONS, ROPE / 2, 2], &cos_sin),
             slots.buffer(case),
             Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
         ];
@@ -106,29 +107,30 @@ const WHY_KNOWN: &str = "the record defines every byte of a token (docs/formats.
 const WHY_NORMED: &str = "the norm and the rotation in f64, give or take f32 arithmetic: C/2 + 9 units of 2^-24 for the norm, 3 \
                           more for a rotation; what is stored must come of a bf16 in that range; all other bytes are known";
 
-fn cases(record: &'static Record) -> Vec<Case> {
-    let case = |name: &str, form: &str, tokens, slot_bytes, inputs, timed| Case {
-        name: format!("{}.{form}.{name}", record.name),
-        keys: vec![("record", record.name.into()), ("form", form.into())],
-        dims: vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)],
-        inputs,
-        timed,
+fn cases(record: &'static KvRecord) -> Vec<Case> {
+    let grid = |form| {
+        let dims = |(tokens, slot_bytes)| vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)];
+        Grid::new(
+            format!("{}.{form}", record.name),
+            &[("record", record.name), ("form", form)],
+            dims,
+        )
     };
-    let site = Inputs::Site(site_of(record));
-    let mut cases = vec![
-        case("t1", "normed", 1, 8, Inputs::Random, true),
-        case("t16384", "normed", 16384, 8, Inputs::Random, true),
-        case("edges", "normed", 501, 4, Inputs::Edges, false),
-        case("model", "normed", 61 * 16, 8, site, false),
-        case("t16384", "raw", 16384, 8, Inputs::Random, true),
-        case("edges", "raw", 501, 4, Inputs::Edges, false),
-        case("model", "raw", 61 * 16, 8, site, false),
-    ];
-    if ["v4_bf16", "v4_fp8"].contains(&record.name) {
+    let (site, large) = (site_of(record), ["v4_bf16", "v4_fp8"].contains(&record.name));
+    let cases = [
+        grid("normed")
+            .timed("t1", (1, 8))
+            .timed("t16384", (16384, 8))
+            .edges("edges", (501, 4))
+            .site("model", site, (61 * 16, 8)),
+        grid("raw")
+            .timed("t16384", (16384, 8))
+            .edges("edges", (501, 4))
+            .site("model", site, (61 * 16, 8)),
         // 64 sequences of 1152 tokens each.
-        cases.push(case("t73728", "normed", 73728, 8, Inputs::Random, true));
-    }
-    cases
+        grid("normed").when(large, |grid| grid.timed("t73728", (73728, 8))),
+    ];
+    cases.into_iter().flat_map(Grid::done).collect()
 }
 
 /// Cosine and sine of every position and pair; the angle is the f32 product of position and frequency.
@@ -175,10 +177,9 @@ impl Normed<'_> {
 
     fn range(&self, x: &[f32], position: usize, ranges: &mut [Range]) {
         let dim = x.len();
-        let unit = 2f64.powi(-24);
         // A sum of `dim` squares in any order is off by dim + 1 units at most, its root by half of that; the sum with ε,
         // an approximate reciprocal root of 2 ulp, two products and the f32 below add 9.
-        let relative = (dim as f64 / 2.0 + 9.0) * unit;
+        let relative = (dim as f64 / 2.0 + 9.0) * UNIT;
         let half = |x: f64| bf16::from_f32(x as f32).to_f64();
         let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
         let scale = 1.0 / (sum / dim as f64 + f64::from(EPS)).sqrt();
@@ -211,7 +212,7 @@ impl Normed<'_> {
         for (([even, odd], x), turn) in pairs.zip(normed[first..].as_chunks::<2>().0).zip(turns) {
             let [cos, sin] = turn.map(f64::from);
             // Two products and a sum, each rounded.
-            let bound = |a: f64, b: f64| (a.abs() + b.abs()) * (relative + 3.0 * unit);
+            let bound = |a: f64, b: f64| (a.abs() + b.abs()) * (relative + 3.0 * UNIT);
             set(even, x[0] * cos - x[1] * sin, bound(x[0] * cos, x[1] * sin));
             set(odd, x[1] * cos + x[0] * sin, bound(x[1] * cos, x[0] * sin));
         }
@@ -220,9 +221,9 @@ impl Normed<'_> {
 
 /// Channels that are stored as they are must be within their range; codes and scales must be admissible; all other bytes of
 /// the pages, the padding of tokens too, are known.
-fn normed_parts(record: &Record, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
+fn normed_parts(record: &KvRecord, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
     let gather = |place: Place| -> Vec<u8> {
-        let bytes = |(_, slot)| got[at(record, place, slot)].iter().copied();
+        let bytes = |(_, slot)| got[byte_range(record, place, slot)].iter().copied();
         slots.taken().flat_map(bytes).collect()
     };
     let tokens: Vec<usize> = slots.taken().map(|(token, _)| token).collect();
@@ -266,7 +267,7 @@ fn normed_parts(record: &Record, before: &[u8], got: &[u8], slots: &Slots, range
             want[row.clone()].copy_from_slice(&got[row]);
         }
         for padding in record.padding {
-            want[at(record, *padding, slot)].fill(0);
+            want[byte_range(record, *padding, slot)].fill(0);
         }
     }
     let stride = record.page_stride(PAGE);

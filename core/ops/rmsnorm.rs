@@ -3,8 +3,9 @@
 use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
-use super::data::{f32_bytes, floats};
-use super::judge::{Judge, bf16_error};
+use super::data::f32_values;
+use super::grid::{Rows, element_bytes};
+use super::judge::{Judge, UNIT, bf16_error};
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
 pub struct RmsNorm;
@@ -19,34 +20,22 @@ impl Op for RmsNorm {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for dtype in ["bf16", "f32"] {
-            let case = |inputs, what, rows, cols, timed| Case {
-                name: format!("{dtype}.{what}.{rows}x{cols}"),
-                keys: vec![("dtype", dtype.into()), ("edges", "special".into())],
-                dims: vec![("T", rows), ("C", cols), ("S", if dtype == "bf16" { 2 } else { 4 })],
-                inputs,
-                timed,
-            };
-            cases.push(case(Inputs::Random, "random", 1037, 1024, false));
-            cases.push(case(Inputs::Random, "random", 5, 7168, false));
-            cases.push(case(Inputs::Random, "random", 7, 333, false));
-            cases.push(case(Inputs::Edges, "edges", 176, 1024, false));
-            cases.push(case(
-                Inputs::Site("layers.*.attention.kv.window"),
-                "kv",
-                61 * 64,
-                512,
-                false,
-            ));
-            cases.push(case(Inputs::Site("layers.*.input"), "stream", 61 * 64, 256, false));
-            if dtype == "bf16" {
-                for rows in [1, 128, 8192] {
-                    cases.push(case(Inputs::Random, "timed", rows, 7168, true));
-                }
-            }
-        }
-        cases
+        let of_type = |dtype| {
+            Rows::new(
+                dtype,
+                &[("dtype", dtype), ("edges", "special")],
+                &[("S", element_bytes(dtype))],
+            )
+            .random(&[(1037, 1024), (5, 7168), (7, 333)])
+            .edges("edges", &[(176, 1024)])
+            .site("kv", "layers.*.attention.kv.window", (61 * 64, 512))
+            .site("stream", "layers.*.input", (61 * 64, 256))
+            .when(dtype == "bf16", |rows| {
+                rows.timed("timed", &[(1, 7168), (128, 7168), (8192, 7168)])
+            })
+            .done()
+        };
+        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
     }
 
     fn parameters(&self) -> Option<Parameters> {
@@ -108,13 +97,13 @@ pub(super) struct Normed {
 }
 
 impl Normed {
-    /// Of rows of a case. Numbers of a user's whose squares f32 cannot add up are an error: what is computed in f32 is not
+    /// Normalises rows of a case. Numbers of a user's whose squares f32 cannot add up are an error: what is computed in f32 is not
     /// defined for them.
     pub fn new(x: &[f32], case: &Case, data: &Data) -> Result<Self, String> {
         use rayon::prelude::*;
         let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
         let weight = match data.given(case, "weight", Dtype::F32, &[cols])? {
-            Some(bytes) => floats(&bytes, 4).into_iter().map(|w| w as f32).collect(),
+            Some(bytes) => f32_values(&bytes, 4),
             None => data
                 .normal("weight", cols)
                 .iter()
@@ -137,7 +126,7 @@ impl Normed {
                 *want = f64::from(*x) * scale * f64::from(*w);
             }
         });
-        let weight = Buffer::input("weight", Dtype::F32, &[cols], f32_bytes(&weight));
+        let weight = Buffer::f32("weight", &[cols], &weight);
         Ok(Self { want, weight, eps })
     }
 }
@@ -148,7 +137,7 @@ impl Normed {
 /// 2 ulp, 4u; two products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150, which is
 /// then multiplied by the reciprocal root, at most ε^−½; a result there by half a spacing again.
 pub(super) fn error(cols: usize, eps: f32, y: f64) -> f64 {
-    units(cols) * 2f64.powi(-24) * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
+    units(cols) * UNIT * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
 }
 
 /// Additions that a square goes through.

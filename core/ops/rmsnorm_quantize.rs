@@ -1,9 +1,10 @@
 //! RMSNorm and block quantization of its unrounded result in one.
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::grid::element_bytes;
 use super::judge::Judge;
 use super::rmsnorm::{EPS_RANGE, Normed, error, why};
-use super::{Case, Data, Inputs, Op, Parameters, Problem, Scalar};
+use super::{Case, Data, Op, Parameters, Problem, Scalar};
 
 pub struct RmsNormQuantize;
 
@@ -17,45 +18,19 @@ impl Op for RmsNormQuantize {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for blocks in BLOCKS {
-            for dtype in ["bf16", "f32"] {
-                let case = |inputs, what, rows, cols, timed| Case {
-                    name: format!("{}.{dtype}.{what}.{rows}x{cols}", blocks.key),
-                    keys: vec![
-                        ("format", blocks.key.into()),
-                        ("dtype", dtype.into()),
-                        ("edges", "special".into()),
-                    ],
-                    dims: vec![
-                        ("T", rows),
-                        ("C", cols),
-                        ("W", blocks.width as i64),
-                        ("S", if dtype == "bf16" { 2 } else { 4 }),
-                    ],
-                    inputs,
-                    timed,
-                };
-                cases.push(case(Inputs::Random, "random", 1037, 1024, false));
-                cases.push(case(Inputs::Random, "random", 5, 7168, false));
-                cases.push(case(Inputs::Random, "random", 7, 328, false));
-                cases.push(case(Inputs::Edges, "edges", 176, 1024, false));
-                cases.push(case(
-                    Inputs::Site("layers.*.attention.kv.window"),
-                    "kv",
-                    61 * 64,
-                    512,
-                    false,
-                ));
-                cases.push(case(Inputs::Site("layers.*.input"), "stream", 61 * 64, 256, false));
-                if dtype == "bf16" && ["fp8_b128_f32", "fp8_b128", "mxfp8", NVFP4].contains(&blocks.key) {
-                    for rows in [1, 128, 8192] {
-                        cases.push(case(Inputs::Random, "timed", rows, 7168, true));
-                    }
-                }
-            }
-        }
-        cases
+        blocks_and_types(|blocks, dtype| {
+            let sizes = [("W", blocks.width as i64), ("S", element_bytes(dtype))];
+            blocks
+                .rows(dtype, "special", &sizes)
+                .random(&[(1037, 1024), (5, 7168), (7, 328)])
+                .edges("edges", &[(176, 1024)])
+                .site("kv", "layers.*.attention.kv.window", (61 * 64, 512))
+                .site("stream", "layers.*.input", (61 * 64, 256))
+                .when(dtype == "bf16" && blocks.timed_fused(), |rows| {
+                    rows.timed("timed", &[(1, 7168), (128, 7168), (8192, 7168)])
+                })
+                .done()
+        })
     }
 
     fn parameters(&self) -> Option<Parameters> {
@@ -69,7 +44,7 @@ impl Op for RmsNormQuantize {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
-        let blocks = Blocks::of(case)?;
+        let blocks = Blocks::for_case(case)?;
         let (input, x) = numbers("x", case, cols, data)?;
         let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
         let mut buffers = vec![input, weight, amax_input()];

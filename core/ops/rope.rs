@@ -9,7 +9,8 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, floats};
+use super::data::{bf16_bytes, f32_bytes, f32_values};
+use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
@@ -67,14 +68,14 @@ impl Op for Rope {
         };
         let given = |name, drawn: Vec<f32>| {
             let bytes = data.given(case, name, Dtype::F32, &[t, r / 2])?;
-            let values = bytes.map(|bytes| floats(&bytes, 4).into_iter().map(|x| x as f32).collect());
+            let values = bytes.map(|bytes| f32_values(&bytes, 4));
             Ok::<_, String>(values.unwrap_or(drawn))
         };
         let (cos, sin) = (given("cos", cos)?, given("sin", sin)?);
         let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
         let want = turned(&x, size, [h, d, r], &cos, &sin, sign);
         let shape = [t, h, d];
-        let table = |name, values: &[f32]| Buffer::input(name, Dtype::F32, &[t, r / 2], f32_bytes(values));
+        let table = |name, values: &[f32]| Buffer::f32(name, &[t, r / 2], values);
         Ok(Problem {
             buffers: vec![
                 Buffer::in_place("x", dtype, &shape, x),
@@ -94,36 +95,20 @@ const WHY: &str = "two products and their sum are rounded to f32 one by one, and
                    is defined to the bit; other channels are as they were";
 
 fn cases(dtype: &'static str, direction: &'static str) -> Vec<Case> {
-    let case = |name: &str, [t, h, d, r]: [i64; 4], inputs, timed| Case {
-        name: format!("{dtype}.{direction}.{name}"),
-        keys: vec![("dtype", dtype.into()), ("direction", direction.into())],
-        dims: vec![
-            ("T", t),
-            ("H", h),
-            ("D", d),
-            ("R", r),
-            ("size", if dtype == "bf16" { 2 } else { 4 }),
-        ],
-        inputs,
-        timed,
-    };
-    let mut cases = vec![
-        case("t1", [1, 128, 512, 64], Inputs::Random, true),
-        case("t1024", [1024, 128, 512, 64], Inputs::Random, true),
-        case("all_channels", [37, 3, 128, 128], Inputs::Random, false),
-        case("unaligned", [37, 5, 27, 6], Inputs::Random, false),
-        case("edges", [64, 133, 72, 64], Inputs::Edges, false),
-        case(
-            "site",
-            [61 * 32, 2, 512, 64],
-            Inputs::Site("layers.*.attention.query"),
-            false,
-        ),
-    ];
-    if (dtype, direction) == ("bf16", "forward") {
-        cases.push(case("t16384", [16384, 128, 512, 64], Inputs::Random, true));
-    }
-    cases
+    let keys = [("dtype", dtype), ("direction", direction)];
+    let size = element_bytes(dtype);
+    let dims = |[t, h, d, r]: [i64; 4]| vec![("T", t), ("H", h), ("D", d), ("R", r), ("size", size)];
+    Grid::new(format!("{dtype}.{direction}"), &keys, dims)
+        .timed("t1", [1, 128, 512, 64])
+        .timed("t1024", [1024, 128, 512, 64])
+        .random("all_channels", [37, 3, 128, 128])
+        .random("unaligned", [37, 5, 27, 6])
+        .edges("edges", [64, 133, 72, 64])
+        .site("site", "layers.*.attention.query", [61 * 32, 2, 512, 64])
+        .when((dtype, direction) == ("bf16", "forward"), |grid| {
+            grid.timed("t16384", [16384, 128, 512, 64])
+        })
+        .done()
 }
 
 /// Cosines and sines [t, r/2] of positions below 2²⁰, the last one first, neighbours far apart; the angle is the f32

@@ -5,17 +5,17 @@ use safetensors::Dtype;
 
 use super::data::Data;
 use super::{Buffer, Case, Inputs};
-use crate::formats::{Encoded, PAGE, Part, Place, RECORDS, Record};
+use crate::formats::{Encoded, KvRecord, PAGE, Part, Place, RECORDS};
 
 /// The record a case is of.
-pub(super) fn layout(case: &Case) -> Result<&'static Record, String> {
+pub(super) fn layout(case: &Case) -> Result<&'static KvRecord, String> {
     let name = case.key("record");
     let found = RECORDS.iter().copied().find(|record| record.name == name);
     found.ok_or_else(|| format!("no record '{name}'"))
 }
 
 /// Where the model has what a record holds.
-pub(super) fn site_of(record: &Record) -> &'static str {
+pub(super) fn site_of(record: &KvRecord) -> &'static str {
     match record.dim {
         512 => "layers.*.attention.kv.window",
         _ => "layers.*.attention.indexer.key",
@@ -61,7 +61,7 @@ impl Slots {
     }
 
     /// Copies whole tokens, in pages one after the other, to their slots.
-    pub fn scatter(&self, record: &Record, dense: &[u8], pages: &mut [u8]) {
+    pub fn scatter(&self, record: &KvRecord, dense: &[u8], pages: &mut [u8]) {
         for (token, slot) in self.taken() {
             for (from, to) in rows(record, token).zip(rows(record, slot)) {
                 pages[to].copy_from_slice(&dense[from]);
@@ -70,7 +70,7 @@ impl Slots {
     }
 
     /// The opposite; tokens without a slot are zeros.
-    pub fn gather(&self, record: &Record, pages: &[u8]) -> Vec<u8> {
+    pub fn gather(&self, record: &KvRecord, pages: &[u8]) -> Vec<u8> {
         let mut dense = vec![0; self.of.len().div_ceil(PAGE) * record.page_stride(PAGE)];
         for (token, slot) in self.taken() {
             for (from, to) in rows(record, slot).zip(rows(record, token)) {
@@ -88,25 +88,25 @@ impl Slots {
 }
 
 /// Where a place of the token in that slot of the pool lies in the pages.
-pub(super) fn at(record: &Record, place: Place, slot: usize) -> std::ops::Range<usize> {
-    let first = slot / PAGE * record.page_stride(PAGE) + record.at(place, slot % PAGE, PAGE);
+pub(super) fn byte_range(record: &KvRecord, place: Place, slot: usize) -> std::ops::Range<usize> {
+    let first = slot / PAGE * record.page_stride(PAGE) + record.offset(place, slot % PAGE, PAGE);
     first..first + place.bytes
 }
 
 /// Where all of its bytes lie: a row in each region.
-pub(super) fn rows(record: &Record, slot: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub(super) fn rows(record: &KvRecord, slot: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     record.regions.iter().enumerate().map(move |(region, &bytes)| {
         let place = Place {
             region,
             offset: 0,
             bytes,
         };
-        at(record, place, slot)
+        byte_range(record, place, slot)
     })
 }
 
 /// So many pages as a codec has them.
-pub(super) fn encoded(record: &Record, bytes: Vec<u8>) -> Encoded {
+pub(super) fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
     let stride = record.page_stride(PAGE);
     let pages = bytes.len() / stride;
     Encoded {

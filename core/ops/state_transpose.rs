@@ -3,8 +3,9 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
+use super::{Buffer, Case, Data, Op, Parameters, Problem};
 
 pub struct StateTranspose;
 
@@ -61,28 +62,17 @@ impl Op for StateTranspose {
 }
 
 fn cases(dtype: &'static str) -> Vec<Case> {
-    let case = |name: &str, [b, h, k, v]: [i64; 4], timed| Case {
-        name: format!("{dtype}.{name}"),
-        keys: vec![("dtype", dtype.into())],
-        dims: vec![
-            ("B", b),
-            ("H", h),
-            ("K", k),
-            ("V", v),
-            ("size", if dtype == "f32" { 4 } else { 2 }),
-        ],
-        inputs: Inputs::Random,
-        timed,
-    };
-    vec![
-        case("b1", [1, 64, 128, 128], true),
-        case("b8", [8, 64, 128, 128], true),
-        case("b256", [256, 64, 128, 128], true),
-        case("wide", [2, 3, 64, 192], false),
-        case("tall", [2, 3, 136, 8], false),
-        case("odd", [3, 5, 37, 129], false),
-        case("column", [2, 2, 131, 1], false),
-    ]
+    let size = element_bytes(dtype);
+    let dims = |[b, h, k, v]: [i64; 4]| vec![("B", b), ("H", h), ("K", k), ("V", v), ("size", size)];
+    Grid::new(dtype, &[("dtype", dtype)], dims)
+        .timed("b1", [1, 64, 128, 128])
+        .timed("b8", [8, 64, 128, 128])
+        .timed("b256", [256, 64, 128, 128])
+        .random("wide", [2, 3, 64, 192])
+        .random("tall", [2, 3, 136, 8])
+        .random("odd", [3, 5, 37, 129])
+        .random("column", [2, 2, 131, 1])
+        .done()
 }
 
 /// Matrices of `rows` × `cols` elements of `size` bytes, each transposed.

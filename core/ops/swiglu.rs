@@ -4,9 +4,10 @@ use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
 use super::blocks::{numbers, traffic};
-use super::judge::{Judge, bf16_error};
+use super::grid::Rows;
+use super::judge::{Judge, UNIT, bf16_error};
 use super::rmsnorm::rounded;
-use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
+use super::{Buffer, Case, Data, Op, Parameters, Problem, Scalar};
 
 pub struct SwiGlu;
 
@@ -20,26 +21,17 @@ impl Op for SwiGlu {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for dtype in ["bf16", "f32"] {
-            let case = |inputs, what, rows, cols, timed| Case {
-                name: format!("{dtype}.{what}.{rows}x{cols}"),
-                keys: vec![("dtype", dtype.into()), ("edges", "all".into())],
-                dims: vec![("T", rows), ("C", cols)],
-                inputs,
-                timed,
-            };
-            cases.push(case(Inputs::Random, "random", 37, 3072, false));
-            cases.push(case(Inputs::Random, "random", 7, 333, false));
-            cases.push(case(Inputs::Edges, "edges", 208, 512, false));
-            cases.push(case(Inputs::Site("layers.*.moe.gate_up"), "model", 61 * 64, 48, false));
-            if dtype == "bf16" {
-                for rows in [1, 128, 8192] {
-                    cases.push(case(Inputs::Random, "timed", rows, 3072, true));
-                }
-            }
-        }
-        cases
+        let of_type = |dtype| {
+            Rows::new(dtype, &[("dtype", dtype), ("edges", "all")], &[])
+                .random(&[(37, 3072), (7, 333)])
+                .edges("edges", &[(208, 512)])
+                .site("model", "layers.*.moe.gate_up", (61 * 64, 48))
+                .when(dtype == "bf16", |rows| {
+                    rows.timed("timed", &[(1, 3072), (128, 3072), (8192, 3072)])
+                })
+                .done()
+        };
+        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
     }
 
     fn parameters(&self) -> Option<Parameters> {
@@ -86,7 +78,7 @@ pub(super) struct Activated {
 }
 
 impl Activated {
-    /// Of rows [g, u] of a case.
+    /// Computes the activations of rows [g, u] of a case, and the bounds of their errors.
     ///
     /// With u = 2^-24 the power of two errs by 4u and its argument g·log2(e) by two roundings, so by 2|g|u in all; the
     /// reciprocal errs by 2u, as it is given to an ulp, and the sum and two products by u each: with terms of second order
@@ -105,7 +97,7 @@ impl Activated {
                 0.0
             };
             let units = 12.0 + 2.0 * gate.abs().min(200.0);
-            (y, units * 2f64.powi(-24) * y.abs() + 2f64.powi(-146) + lost)
+            (y, units * UNIT * y.abs() + 2f64.powi(-146) + lost)
         };
         let rows = x.par_chunks(2 * cols).flat_map_iter(|x| {
             let (gate, up) = x.split_at(cols);

@@ -1,9 +1,9 @@
 //! SwiGLU and block quantization of its unrounded result in one.
 
-use super::blocks::{AMAX, BLOCKS, Blocks, NVFP4, amax_input, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, amax_input, blocks_and_types, check, numbers, parameters, traffic};
 use super::judge::Judge;
 use super::swiglu::{Activated, LIMIT_RANGE, WHY};
-use super::{Case, Data, Inputs, Op, Parameters, Problem, Scalar};
+use super::{Case, Data, Op, Parameters, Problem, Scalar};
 
 pub struct SwiGluQuantize;
 
@@ -17,32 +17,17 @@ impl Op for SwiGluQuantize {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for blocks in BLOCKS {
-            for dtype in ["bf16", "f32"] {
-                let case = |inputs, what, rows, cols, timed| Case {
-                    name: format!("{}.{dtype}.{what}.{rows}x{cols}", blocks.key),
-                    keys: vec![
-                        ("format", blocks.key.into()),
-                        ("dtype", dtype.into()),
-                        ("edges", "all".into()),
-                    ],
-                    dims: vec![("T", rows), ("C", cols), ("W", blocks.width as i64)],
-                    inputs,
-                    timed,
-                };
-                cases.push(case(Inputs::Random, "random", 37, 3072, false));
-                cases.push(case(Inputs::Random, "random", 7, 328, false));
-                cases.push(case(Inputs::Edges, "edges", 208, 512, false));
-                cases.push(case(Inputs::Site("layers.*.moe.gate_up"), "model", 61 * 64, 48, false));
-                if dtype == "bf16" && ["fp8_b128_f32", "fp8_b128", "mxfp8", NVFP4].contains(&blocks.key) {
-                    for rows in [1, 128, 8192] {
-                        cases.push(case(Inputs::Random, "timed", rows, 3072, true));
-                    }
-                }
-            }
-        }
-        cases
+        blocks_and_types(|blocks, dtype| {
+            blocks
+                .rows(dtype, "all", &[("W", blocks.width as i64)])
+                .random(&[(37, 3072), (7, 328)])
+                .edges("edges", &[(208, 512)])
+                .site("model", "layers.*.moe.gate_up", (61 * 64, 48))
+                .when(dtype == "bf16" && blocks.timed_fused(), |rows| {
+                    rows.timed("timed", &[(1, 3072), (128, 3072), (8192, 3072)])
+                })
+                .done()
+        })
     }
 
     fn parameters(&self) -> Option<Parameters> {
@@ -56,7 +41,7 @@ impl Op for SwiGluQuantize {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols) = (case.dim("T"), case.dim("C"));
-        let blocks = Blocks::of(case)?;
+        let blocks = Blocks::for_case(case)?;
         let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
         let Activated { want, error, limit } = Activated::new(&x, case);
         let mut buffers = vec![input, amax_input()];

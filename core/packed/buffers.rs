@@ -42,7 +42,7 @@ struct Share<'a> {
 }
 
 impl<'a> Share<'a> {
-    fn of(&self, expert: usize) -> &'a [u8] {
+    fn of_expert(&self, expert: usize) -> &'a [u8] {
         let at = if self.shared { 0 } else { expert * self.len };
         &self.bytes[at..][..self.len]
     }
@@ -262,7 +262,7 @@ impl<'a> Opened<'a> {
         let Stack { rows, cols, .. } = self.stack;
         let mut parts = self.format.parts(rows, cols);
         for part in &mut parts {
-            let share = |share: Option<Share>| share.map(|share| share.of(expert).to_vec()).unwrap_or_default();
+            let share = |share: Option<Share>| share.map(|share| share.of_expert(expert).to_vec()).unwrap_or_default();
             part.bytes = match (part.name, &self.scales) {
                 ("data", _) => self.stack.share(self.data, expert).to_vec(),
                 ("scale", Some(scales)) => scales.matrix(&self.stack, expert),

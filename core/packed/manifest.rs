@@ -44,7 +44,7 @@ impl Entry {
 }
 
 impl Manifest {
-    /// Of the file's metadata; empty if it has none of ours.
+    /// What the file's metadata says; empty if it has no key of ulplab.
     pub fn read(file: &TensorFile) -> Result<Self> {
         let Some(text) = file.metadata().get(KEY) else {
             return Ok(Self::default());

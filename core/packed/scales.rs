@@ -49,7 +49,7 @@ impl<'a> Buffers<'a> {
         Ok(tensor)
     }
 
-    /// The scales by their shape, one for each group of each matrix; none where the format has none.
+    /// The scales by their shape, one for each group of each matrix; none if the format has no scales.
     pub(super) fn scales(
         &self,
         format: &Format,

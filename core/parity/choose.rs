@@ -10,7 +10,7 @@ const SAME: f64 = 0.004;
 const OTHERS: usize = 2;
 
 /// An explanation held against a sample of what differs and of what does not.
-pub struct Tried {
+pub struct Hypothesis {
     pub cause: Cause,
     pub detail: String,
     /// Whether it predicts what is stored, of everything that differs.
@@ -20,7 +20,7 @@ pub struct Tried {
 }
 
 /// An explanation that was chosen.
-pub struct Chosen {
+pub struct Explanation {
     pub cause: Cause,
     pub detail: String,
     /// Explanations of other words that hold as well.
@@ -33,7 +33,7 @@ pub struct Chosen {
 
 /// The explanations of what differs, at most two, and what they leave open. Explanations that hold equally are named
 /// together, the one first in the list first.
-pub fn choose(tried: &[Tried], differing: usize) -> (Vec<Chosen>, Vec<usize>) {
+pub fn choose(tried: &[Hypothesis], differing: usize) -> (Vec<Explanation>, Vec<usize>) {
     let all: Vec<usize> = (0..differing).collect();
     let Some(first) = best(tried, &all, ENOUGH) else {
         // Two faults at once: only if together they explain what one alone does not.
@@ -56,15 +56,15 @@ pub fn choose(tried: &[Tried], differing: usize) -> (Vec<Chosen>, Vec<usize>) {
     (chosen, left)
 }
 
-fn rest(of: &[usize], chosen: &Chosen) -> Vec<usize> {
+fn rest(of: &[usize], chosen: &Explanation) -> Vec<usize> {
     of.iter()
         .copied()
         .filter(|index| !chosen.explained.contains(index))
         .collect()
 }
 
-fn best(tried: &[Tried], open: &[usize], enough: f64) -> Option<Chosen> {
-    let share = |tried: &Tried| {
+fn best(tried: &[Hypothesis], open: &[usize], enough: f64) -> Option<Explanation> {
+    let share = |tried: &Hypothesis| {
         let explained = open.iter().filter(|index| tried.explains[**index]).count();
         explained as f64 / open.len().max(1) as f64
     };
@@ -76,7 +76,7 @@ fn best(tried: &[Tried], open: &[usize], enough: f64) -> Option<Chosen> {
         })
         .collect();
     let top = worth.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let equal: Vec<&Tried> = worth
+    let equal: Vec<&Hypothesis> = worth
         .iter()
         .zip(tried)
         .filter(|(worth, _)| worth.is_finite() && **worth >= top - SAME)
@@ -85,7 +85,7 @@ fn best(tried: &[Tried], open: &[usize], enough: f64) -> Option<Chosen> {
     let first = *equal.first()?;
     let others = equal.iter().skip(1).filter(|other| other.cause != first.cause);
     let explained = open.iter().copied().filter(|index| first.explains[*index]);
-    Some(Chosen {
+    Some(Explanation {
         cause: first.cause,
         detail: first.detail.clone(),
         others: others.map(|other| other.detail.clone()).take(OTHERS).collect(),

@@ -146,7 +146,7 @@ impl Maker {
         matches!(self.format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.select != Select::One)
     }
 
-    /// The bits of the scale of a group; none where the input says too little.
+    /// The bits of the scale of a group; `None` if the input says too little.
     pub fn scale(&self, problem: &Problem, group: usize) -> Option<u32> {
         self.format.scaling?;
         if self.input.is_none() && !self.selects() {
@@ -185,13 +185,13 @@ impl Maker {
     fn changed(&self, problem: &Problem, mut at: impl Iterator<Item = usize>) -> Option<Vec<f32>> {
         let (rows, cols) = (problem.grid.rows, problem.grid.cols);
         match self.input.map(|input| &input.change) {
-            None => Some(at.map(|at| problem.source.at(at)).collect()),
-            Some(Change::Value(change)) => Some(at.map(|at| change(problem.source.at(at))).collect()),
+            None => Some(at.map(|at| problem.source.value(at)).collect()),
+            Some(Change::Value(change)) => Some(at.map(|at| change(problem.source.value(at))).collect()),
             Some(Change::Place(from)) => {
                 let mut values = Vec::new();
                 at.try_for_each(|at| {
                     let (r, c) = from((at / cols, at % cols), rows, cols)?;
-                    values.push(problem.source.at(r * cols + c));
+                    values.push(problem.source.value(r * cols + c));
                     Some(())
                 })?;
                 Some(values)

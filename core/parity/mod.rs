@@ -7,6 +7,7 @@
 //! causes that predict the same are named together, and what nothing predicts is called unknown.
 
 pub mod bytes;
+mod cause;
 mod choose;
 mod codes;
 pub mod copies;
@@ -23,108 +24,24 @@ mod search;
 mod storage;
 mod verify;
 
-use std::fmt;
 use std::sync::atomic::AtomicUsize;
 
+pub use cause::Cause;
 use levels::Level;
 use maker::Maker;
 use problem::Problem;
 pub use problem::Source;
 pub use rules::Candidate;
-use search::{Fit, Storage, Way};
+use search::{MakerFit, Storage, StorageForm};
 use verify::{Tally, View};
 
 use crate::formats::{Encoded, Format, Global, Half, Scale};
 use crate::layouts::Layout;
 use crate::packed::reads_as;
 
-/// Why bytes differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
-    /// The largest magnitude is one of other elements than the block's.
-    Amax,
-    /// The scale is rounded or bounded otherwise.
-    ScaleRounding,
-    /// A value just between two codes became the other one.
-    TieRule,
-    /// What is too large wraps around, becomes NaN, or stops elsewhere.
-    Saturation,
-    /// 4-bit codes in another order within their bytes or words.
-    NibbleOrder,
-    /// Scales in the order of a blocked layout, or not in it.
-    Swizzle,
-    /// Rows and columns exchanged, or rows another number of elements apart, or bytes of words swapped.
-    Layout,
-    /// The f32 above the block scales means something else.
-    GlobalScale,
-    /// The quotient before the cast is computed or rounded otherwise.
-    Division,
-    /// Rounded to another format first.
-    DoubleRounding,
-    /// Rounded at random.
-    Stochastic,
-    /// Codes are those of values that are a constant factor off, or not scaled.
-    Scaling,
-    /// Codes or scales are written in another number format.
-    Encoding,
-    /// Signs are lost or inverted.
-    Sign,
-    /// Zeros have another sign.
-    ZeroSign,
-    /// Subnormal numbers became zero.
-    Subnormals,
-    /// Other values were quantized than the source.
-    Input,
-    /// What is stored belongs to another block or row.
-    Stale,
-    /// What is stored was never written.
-    Missing,
-    /// So few that any cause would explain them.
-    Isolated,
-    /// Differences without a place in common, between others like them that are right.
-    Scattered,
-    /// None of these.
-    Unknown,
-}
-
-impl Cause {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Amax => "amax",
-            Self::ScaleRounding => "scale rounding",
-            Self::TieRule => "tie rule",
-            Self::Saturation => "saturation",
-            Self::NibbleOrder => "nibble order",
-            Self::Swizzle => "swizzle",
-            Self::Layout => "layout",
-            Self::GlobalScale => "global-scale convention",
-            Self::Division => "division",
-            Self::DoubleRounding => "double rounding",
-            Self::Stochastic => "stochastic rounding",
-            Self::Scaling => "scaling",
-            Self::Encoding => "encoding",
-            Self::Sign => "sign",
-            Self::ZeroSign => "sign of zero",
-            Self::Subnormals => "subnormal numbers",
-            Self::Input => "input",
-            Self::Stale => "another block's data",
-            Self::Missing => "missing data",
-            Self::Isolated => "isolated",
-            Self::Scattered => "scattered",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 /// Bytes of a quantized tensor as they lie in its buffers.
 #[derive(Clone, Debug, Default)]
-pub struct Stored<'a> {
+pub struct StoredBytes<'a> {
     /// As many as the codes take.
     pub data: &'a [u8],
     /// At least as many as the scales take.
@@ -241,7 +158,7 @@ pub enum Rules {
 
 /// What a diagnosis is told besides the format.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct DiagnosisOptions {
     pub rules: Rules,
     /// The type that the scales have in the file, where the rules compute them as f32.
     pub narrow: Option<Half>,
@@ -252,9 +169,9 @@ pub struct Asked {
 ///
 /// # Panics
 /// When the format does not take `cols`, or the buffers are too small.
-pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named: bool) -> Diagnosis {
+pub fn diagnose(x: &[f32], cols: usize, stored: &StoredBytes, format: &Format, named: bool) -> Diagnosis {
     let rules = if named { Rules::Own } else { Rules::Any };
-    let asked = Asked { rules, narrow: None };
+    let asked = DiagnosisOptions { rules, narrow: None };
     diagnose_from(Source::slice(x), cols, stored, format, asked, &AtomicUsize::new(0))
 }
 
@@ -262,25 +179,25 @@ pub fn diagnose(x: &[f32], cols: usize, stored: &Stored, format: &Format, named:
 pub fn diagnose_from(
     source: Source,
     cols: usize,
-    stored: &Stored,
+    stored: &StoredBytes,
     format: &Format,
-    asked: Asked,
+    asked: DiagnosisOptions,
     done: &AtomicUsize,
 ) -> Diagnosis {
     let problem = Problem::new(source, cols, stored, format);
     let storage = Storage::new(&problem);
     let formats = problem.format.by_rules();
     let named = asked.rules == Rules::Own;
-    let view = |scales: Way, under_stored| View {
+    let view = |scales: StorageForm, under_stored| View {
         storage: &storage,
         scales,
-        codes: Way::default(),
+        codes: StorageForm::default(),
         under_stored,
     };
     // Scales as the rules compute them, and rounded to the type that the file has for them.
     let narrow = asked.narrow.and_then(|half| Some((half, storage.narrowed(half)?)));
     let held = |formats: &[Format]| {
-        let mut all = rules::candidates(&problem, &view(Way::default(), false), formats, done);
+        let mut all = rules::candidates(&problem, &view(StorageForm::default(), false), formats, done);
         if let Some((half, scales)) = narrow.filter(|_| !all.iter().any(Candidate::exact)) {
             let rounded = rules::candidates(&problem, &view(scales, true), formats, done);
             all.extend(rounded.into_iter().map(|candidate| Candidate {
@@ -321,7 +238,7 @@ pub fn diagnose_from(
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
     let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
         Some(candidate) => {
-            let mut fit = Fit::declared(&problem, &candidate.format);
+            let mut fit = MakerFit::declared(&problem, &candidate.format);
             if let Some((_, scales)) = narrow.filter(|_| candidate.narrow.is_some()) {
                 fit.scales = scales;
             }
@@ -348,9 +265,9 @@ fn explain(
     problem: &Problem,
     storage: &Storage,
     formats: &[Format],
-    fit: &Fit,
+    fit: &MakerFit,
     (mut exact, tolerated): (Vec<Candidate>, Vec<Candidate>),
-    (named, narrow): (bool, Option<(Half, Way)>),
+    (named, narrow): (bool, Option<(Half, StorageForm)>),
     done: &AtomicUsize,
 ) -> Diagnosis {
     let mut view = View {
@@ -485,7 +402,7 @@ impl Diagnosis {
 }
 
 /// The bytes of a tensor that was encoded, for tests and for tensors in memory.
-impl<'a> From<&'a Encoded> for Stored<'a> {
+impl<'a> From<&'a Encoded> for StoredBytes<'a> {
     fn from(encoded: &'a Encoded) -> Self {
         let globals = encoded.part("global").as_chunks().0.iter();
         Self {

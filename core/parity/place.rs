@@ -134,7 +134,7 @@ impl Place {
         self.rows.contains(r) && self.cols.contains(c)
     }
 
-    /// In words that follow "in"; none where it is everywhere.
+    /// In words that follow "in"; `None` if it is everywhere.
     pub fn text(&self, row: &str, column: &str) -> Option<String> {
         let rows = self.rows.text(self.size.0, row).filter(|_| self.size.0 > 1);
         let cols = self.cols.text(self.size.1, column).filter(|_| self.size.1 > 1);

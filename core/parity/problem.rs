@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::Stored;
+use super::StoredBytes;
 use crate::formats::{Format, Group};
 use crate::packed::Grid;
 use crate::tensorfile::Tensor;
@@ -60,7 +60,7 @@ impl<'a> Source<'a> {
     }
 
     /// One value.
-    pub fn at(&self, at: usize) -> f32 {
+    pub fn value(&self, at: usize) -> f32 {
         match (self.values, self.rotation) {
             (Values::Slice(x), None) => x[at],
             _ => self.read(at, 1)[0],
@@ -103,7 +103,7 @@ pub struct Problem<'a> {
     /// Without rotation, which the source does.
     pub format: Format,
     pub grid: Grid,
-    pub stored: &'a Stored<'a>,
+    pub stored: &'a StoredBytes<'a>,
     /// The largest magnitude of every group; NaN beats all.
     pub amax: Vec<f32>,
 }
@@ -115,7 +115,7 @@ pub struct Sample {
 }
 
 impl<'a> Problem<'a> {
-    pub fn new(source: Source<'a>, cols: usize, stored: &'a Stored<'a>, format: &Format) -> Self {
+    pub fn new(source: Source<'a>, cols: usize, stored: &'a StoredBytes<'a>, format: &Format) -> Self {
         let source = source.rotated(format);
         let format = Format {
             rotation: None,

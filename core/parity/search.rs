@@ -34,18 +34,18 @@ pub struct Storage {
 
 /// One way to store codes or scales; of recodes none is the declared encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct StorageForm {
     pub order: usize,
     pub recode: Option<usize>,
 }
 
 /// A maker, and the storage under which its bytes come nearest to those found.
 #[derive(Clone)]
-pub struct Fit {
+pub struct MakerFit {
     pub maker: Maker,
     pub level: Level,
-    pub scales: Way,
-    pub codes: Way,
+    pub scales: StorageForm,
+    pub codes: StorageForm,
     /// Whether the codes are those of the stored scales, where these are not the maker's.
     pub follows: bool,
     /// The shares of scales and of codes that are explained.
@@ -70,20 +70,20 @@ impl Storage {
         }
     }
 
-    /// Scales in the declared order, rounded to that type; none where they are not computed as f32.
-    pub fn narrowed(&self, half: Half) -> Option<Way> {
+    /// Scales in the declared order, rounded to that type; `None` if they are not computed as f32.
+    pub fn narrowed(&self, half: Half) -> Option<StorageForm> {
         let name = match half {
             Half::Bf16 => "rounded to bf16",
             Half::F16 => "rounded to f16",
         };
         let recode = self.scale_recodes.iter().position(|recode| recode.name == name)?;
-        Some(Way {
+        Some(StorageForm {
             order: 0,
             recode: Some(recode),
         })
     }
 
-    fn steps(&self, orders: &Orders, way: Way) -> f64 {
+    fn steps(&self, orders: &Orders, way: StorageForm) -> f64 {
         f64::from(orders.0[way.order].steps) + if way.recode.is_some() { 1.5 } else { 0.0 }
     }
 
@@ -99,12 +99,12 @@ impl Storage {
         problem.code_at((self.code_orders.0[order].at)(at / cols, at % cols))
     }
 
-    fn scale_share(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>], way: Way) -> f64 {
+    fn scale_share(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>], way: StorageForm) -> f64 {
         let recode = way.recode.map(|recode| &self.scale_recodes[recode]);
         let (mut right, mut all) = (0, 0);
         for (group, made) in groups.iter().zip(made) {
             let stored = self.scale(problem, way.order, *group);
-            // Of large groups scales are not computed from changed input.
+            // The scales of large groups are not computed from changed input.
             all += usize::from(made.is_some() || !problem.large());
             let Some(made) = *made else { continue };
             right += usize::from(stored.is_some_and(|stored| match recode {
@@ -115,7 +115,7 @@ impl Storage {
         if all == 0 { 1.0 } else { right as f64 / all as f64 }
     }
 
-    fn code_share(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>], way: Way) -> f64 {
+    fn code_share(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>], way: StorageForm) -> f64 {
         let recode = way.recode.map(|recode| &self.code_recodes[recode]);
         let (mut right, mut all) = (0, 0);
         for (cell, made) in cells.iter().zip(made) {
@@ -130,15 +130,15 @@ impl Storage {
     }
 
     /// The best way to store codes that were made, and the share it explains.
-    fn best_codes(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>]) -> (Way, f64) {
-        let share = |way: &Way, part: usize| {
+    fn best_codes(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>]) -> (StorageForm, f64) {
+        let share = |way: &StorageForm, part: usize| {
             self.code_share(problem, &cells[..cells.len() / part], &made[..cells.len() / part], *way)
         };
         self.best(&self.code_orders, self.code_recodes.len(), (0.6, 0.9, 0.4), share)
     }
 
-    fn best_scales(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>]) -> (Way, f64) {
-        let share = |way: &Way, part: usize| {
+    fn best_scales(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>]) -> (StorageForm, f64) {
+        let share = |way: &StorageForm, part: usize| {
             self.scale_share(
                 problem,
                 &groups[..groups.len() / part],
@@ -157,29 +157,29 @@ impl Storage {
         orders: &Orders,
         recodes: usize,
         least: (f64, f64, f64),
-        share: impl Fn(&Way, usize) -> f64,
-    ) -> (Way, f64) {
-        let mut best = (Way::default(), share(&Way::default(), 1));
-        let mut consider = |way: Way| {
+        share: impl Fn(&StorageForm, usize) -> f64,
+    ) -> (StorageForm, f64) {
+        let mut best = (StorageForm::default(), share(&StorageForm::default(), 1));
+        let mut consider = |way: StorageForm| {
             let found = share(&way, 1);
             if found < if way.recode.is_some() { least.1 } else { least.0 } {
                 return best.1;
             }
-            let worth = |(way, share): (Way, f64)| share - STEP * self.steps(orders, way);
+            let worth = |(way, share): (StorageForm, f64)| share - STEP * self.steps(orders, way);
             if worth((way, found)) > worth(best) {
                 best = (way, found);
             }
             best.1
         };
-        let mut reached = consider(Way::default());
+        let mut reached = consider(StorageForm::default());
         if reached >= SETTLED {
             return best;
         }
         for order in 1..orders.0.len() {
-            reached = consider(Way { order, recode: None });
+            reached = consider(StorageForm { order, recode: None });
         }
         for recode in 0..recodes {
-            reached = consider(Way {
+            reached = consider(StorageForm {
                 order: 0,
                 recode: Some(recode),
             });
@@ -187,7 +187,7 @@ impl Storage {
         if reached < least.2 {
             for order in 1..orders.0.len() {
                 for recode in 0..recodes {
-                    let way = Way {
+                    let way = StorageForm {
                         order,
                         recode: Some(recode),
                     };
@@ -207,7 +207,7 @@ impl Made {
         let codes = |cell: &Cell| {
             let scale = match maker.format.scaling {
                 None => 0,
-                // Of a large group the scale is taken as it is stored.
+                // The scale of a large group is taken as it is stored.
                 Some(_) => maker
                     .scale(problem, cell.group)
                     .or_else(|| problem.scale_at(cell.group))?,
@@ -219,14 +219,14 @@ impl Made {
     }
 }
 
-impl Fit {
+impl MakerFit {
     /// Everything as declared.
     pub fn declared(problem: &Problem, format: &Format) -> Self {
         Self {
             maker: super::as_stored(problem, format),
             level: Level::AsStored,
-            scales: Way::default(),
-            codes: Way::default(),
+            scales: StorageForm::default(),
+            codes: StorageForm::default(),
             follows: false,
             scale_share: 1.0,
             code_share: 1.0,
@@ -240,7 +240,7 @@ impl Fit {
         storage: &Storage,
         (maker, level): &(Maker, Level),
         sample: &Sample,
-        ways: (Way, Way),
+        ways: (StorageForm, StorageForm),
     ) -> Self {
         let made = Made::new(problem, maker, sample);
         let mut fit = Self {
@@ -267,7 +267,7 @@ impl Fit {
                 flat = is_flat(problem, &under);
             }
         }
-        // Of a maker that makes the same of everything, agreement says nothing.
+        // Agreement says nothing if a maker makes the same of everything.
         fit.score = fit.worth(storage) - if flat { 1.0 } else { 0.0 };
         fit
     }
@@ -292,7 +292,13 @@ impl Fit {
         for order in orders {
             let made = under(problem, storage, &maker.0, &sample.cells, order);
             let codes = storage.best_codes(problem, &sample.cells, &made).0;
-            let fit = Self::at(problem, storage, maker, sample, (Way { order, recode: None }, codes));
+            let fit = Self::at(
+                problem,
+                storage,
+                maker,
+                sample,
+                (StorageForm { order, recode: None }, codes),
+            );
             if fit.score > best.score {
                 best = fit;
             }
@@ -327,7 +333,7 @@ impl Fit {
 }
 
 /// The best fit of all rules, and of what may have been done to their input.
-pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
+pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> MakerFit {
     let (few, many) = (problem.sample(FEW), problem.sample(MANY));
     let by_rule = |format: &Format| {
         let maker = |globals| Maker {
@@ -343,7 +349,7 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
             .collect::<Vec<_>>()
     };
     let mut makers: Vec<(Maker, Level)> = formats.iter().flat_map(by_rule).collect();
-    let declared = (Way::default(), Way::default());
+    let declared = (StorageForm::default(), StorageForm::default());
     // Codes that are all alike fit any maker that makes such: the scales alone say which rule it was.
     let stored = |cell: &Cell| {
         (cell.at..cell.at + cell.len)
@@ -356,8 +362,8 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
     ) {
         let fits = makers
             .iter()
-            .map(|maker| Fit::at(problem, storage, maker, &many, declared));
-        let better = |best: Fit, fit: Fit| if fit.scale_share > best.scale_share { fit } else { best };
+            .map(|maker| MakerFit::at(problem, storage, maker, &many, declared));
+        let better = |best: MakerFit, fit: MakerFit| if fit.scale_share > best.scale_share { fit } else { best };
         return fits.reduce(better).expect("there is a rule");
     }
     let mut best = closest(problem, storage, &makers, declared, (&few, &many));
@@ -367,7 +373,9 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Fit {
     // In which order the bytes are is seen best with the rules that come nearest, or if none does with the first.
     let mut some: Vec<(Maker, Level)> = vec![(best.maker.clone(), best.level)];
     some.extend(by_rule(&formats[0]));
-    let anywhere = some.iter().map(|maker| Fit::anywhere(problem, storage, maker, &few));
+    let anywhere = some
+        .iter()
+        .map(|maker| MakerFit::anywhere(problem, storage, maker, &few));
     let anywhere = anywhere.reduce(better).expect("there is a rule");
     let ways = (anywhere.scales, anywhere.codes);
     if ways != declared {
@@ -451,7 +459,7 @@ fn is_flat(problem: &Problem, codes: &[Option<Vec<u16>>]) -> bool {
     most * 10 >= codes.len() * 9
 }
 
-fn better(best: Fit, fit: Fit) -> Fit {
+fn better(best: MakerFit, fit: MakerFit) -> MakerFit {
     if fit.score > best.score + 1e-9 { fit } else { best }
 }
 
@@ -460,12 +468,12 @@ fn closest(
     problem: &Problem,
     storage: &Storage,
     makers: &[(Maker, Level)],
-    ways: (Way, Way),
+    ways: (StorageForm, StorageForm),
     (few, many): (&Sample, &Sample),
-) -> Fit {
+) -> MakerFit {
     let mut tried: Vec<(f64, &(Maker, Level))> = makers
         .iter()
-        .map(|maker| (Fit::at(problem, storage, maker, few, ways).score, maker))
+        .map(|maker| (MakerFit::at(problem, storage, maker, few, ways).score, maker))
         .collect();
     tried.sort_by(|a, b| b.0.total_cmp(&a.0));
     let floor = tried[0].0 - 0.1;
@@ -473,6 +481,6 @@ fn closest(
         .into_iter()
         .take_while(|(score, _)| *score >= floor)
         .take(BEST * 3);
-    let again = near.map(|(_, maker)| Fit::at(problem, storage, maker, many, ways));
+    let again = near.map(|(_, maker)| MakerFit::at(problem, storage, maker, many, ways));
     again.reduce(better).expect("some rule was tried")
 }

@@ -3,13 +3,13 @@
 use super::levels::Level;
 use super::problem::Problem;
 use super::recode::factor_name;
-use super::search::{Fit, Way};
+use super::search::{MakerFit, StorageForm};
 use super::verify::View;
 use super::{Cause, Finding};
 use crate::formats::{Format, Global, Scale};
 
 /// The findings that the fit itself is.
-pub fn findings(problem: &Problem, view: &View, fit: &Fit) -> Vec<Finding> {
+pub fn findings(problem: &Problem, view: &View, fit: &MakerFit) -> Vec<Finding> {
     let finding = |cause, detail: String, count, of, unit| Finding {
         cause,
         detail,
@@ -37,7 +37,7 @@ pub fn findings(problem: &Problem, view: &View, fit: &Fit) -> Vec<Finding> {
         let detail = format!("codes are {}, with scales for it", fit.maker.format.element.name);
         findings.push(finding(Cause::Encoding, detail, elements, elements, "codes"));
     }
-    let codes = |way: Way| {
+    let codes = |way: StorageForm| {
         (0..elements).filter(move |at| storage.code(problem, way.order, *at) != storage.code(problem, 0, *at))
     };
     if fit.codes.order != 0 {
@@ -134,7 +134,7 @@ pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Fin
 }
 
 /// What the stored global scale is.
-fn level(problem: &Problem, fit: &Fit) -> String {
+fn level(problem: &Problem, fit: &MakerFit) -> String {
     let stored = problem.stored.global.first().copied().unwrap_or(f32::NAN);
     if !(stored.is_finite() && stored > 0.0) {
         return format!("stored is {stored:e}, expected a positive number");

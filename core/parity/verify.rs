@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::maker::{Input, Maker};
 use super::place::Hits;
 use super::problem::Problem;
-use super::search::{Storage, Way};
+use super::search::{Storage, StorageForm};
 use crate::formats::{Format, GlobalScale, Repr, Single};
 use crate::packed::codes;
 
@@ -30,8 +30,8 @@ pub struct Tally {
 /// How the bytes are read.
 pub struct View<'a> {
     pub storage: &'a Storage,
-    pub scales: Way,
-    pub codes: Way,
+    pub scales: StorageForm,
+    pub codes: StorageForm,
     /// Codes are held against those of the stored scales, not of the maker's.
     pub under_stored: bool,
 }
@@ -55,7 +55,7 @@ impl Tally {
 
 impl View<'_> {
     fn is_plain(&self) -> bool {
-        self.codes == Way::default()
+        self.codes == StorageForm::default()
     }
 
     /// The stored scale of a group.
@@ -106,7 +106,7 @@ impl View<'_> {
         // In order, so that lists of groups and elements are in order too.
         let merge = |a: Vec<Tally>, b: Vec<Tally>| a.into_iter().zip(b).map(|(a, b)| a.merge(b)).collect();
         let tallies: Vec<Tally> = strips.map(strip).reduce(none, merge);
-        // Of groups that span strips.
+        // These groups span strips.
         let blocks = |tally: Tally| Tally {
             wrong_blocks: tally.wrong_blocks.min(problem.grid.len()),
             ..tally

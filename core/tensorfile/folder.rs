@@ -29,14 +29,14 @@ pub struct Index {
 
 /// The index as it is stored; other keys (`metadata`) do not matter here.
 #[derive(Deserialize)]
-struct Stored {
+struct IndexFile {
     weight_map: BTreeMap<String, String>,
 }
 
 impl Shards {
     /// `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` of the
     /// folder.
-    pub fn of(folder: &Path) -> Result<Self> {
+    pub fn in_folder(folder: &Path) -> Result<Self> {
         let path = folder.join(INDEX);
         let index = match !folder.join(SINGLE).is_file() && path.is_file() {
             true => Some(Index::read(path)?),
@@ -61,7 +61,7 @@ impl Index {
     /// Reads the index; its files must be there and inside its folder.
     fn read(path: PathBuf) -> Result<Self> {
         let text = input::text(&path)?;
-        let Stored { weight_map: files } =
+        let IndexFile { weight_map: files } =
             serde_json::from_str(&text).map_err(|error| Error::data(&path, error.to_string()))?;
         let mut problems = Problems::default();
         for name in files.values().collect::<BTreeSet<_>>() {

@@ -119,7 +119,7 @@ impl TensorFile {
     }
 
     fn folder(path: &Path) -> Result<Self> {
-        let Shards { files, index } = Shards::of(path)?;
+        let Shards { files, index } = Shards::in_folder(path)?;
         let mut all = Self {
             path: path.into(),
             files: Vec::new(),

@@ -48,7 +48,7 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>)
         ));
     }
     let width = dtype.bitsize() / 8;
-    // Of no elements the other sizes may be absurd.
+    // If there are no elements, the other sizes may be absurd.
     let fortran = fortran && size > 0;
     let mut range = bytes.len() - size..bytes.len();
     let mut rewritten = None;

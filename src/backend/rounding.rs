@@ -14,7 +14,7 @@ use reference::{Numerics, Operations, Plain, Role, Site, SiteInfo, SiteKind, Ten
 use super::recipe::{self, Reader, Segment};
 use crate::experiment::Mistake;
 use ulplab_core::error::Error;
-use ulplab_core::formats::{Codec, RECORDS, Record, codec, hadamard};
+use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
 use ulplab_core::ops::call::StandIn;
 use ulplab_core::pattern::{matches, matches_nothing};
 
@@ -34,7 +34,7 @@ struct Round {
     at: String,
     codec: Arc<dyn Codec>,
     /// A record has a place for every channel: it is encoded whole, whatever is used of it.
-    record: Option<&'static Record>,
+    record: Option<&'static KvRecord>,
     segment: Option<Segment>,
     role: Option<Role>,
     layers: Option<Vec<usize>>,

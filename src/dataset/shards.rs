@@ -21,7 +21,7 @@ impl Tensors {
     /// Opens `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` of
     /// the folder.
     pub fn open(folder: &Path) -> Result<Self> {
-        let Shards { files, index } = Shards::of(folder)?;
+        let Shards { files, index } = Shards::in_folder(folder)?;
         let mapped = |path: PathBuf| {
             let map = manifest::map(&path)?;
             Ok((path, Box::new(map) as _))

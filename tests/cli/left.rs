@@ -52,9 +52,9 @@ def leave(inputs, outputs):
         cols = wanted["shape"][1]
         rows = [values[at : at + cols] for at in range(0, count, cols)]
         values = [x for row in rows for x in row[2:] + row[:2]]
-    if how == "eighth":
+    if how == "seventh":
         cols = wanted["shape"][1]
-        values = [-x if at % cols % 8 == 0 else x for at, x in enumerate(values)]
+        values = [-x if at % cols % 7 == 0 else x for at, x in enumerate(values)]
     if how == "huge":
         values = [1e38] * count
     dtype, kind = ("F64", "d") if how == "dtype" else (wanted["dtype"], kind)
@@ -317,7 +317,7 @@ fn a_gate_binds_an_output() {
 fn relations_of_wrong_elements_are_named() {
     for (how, words) in [
         ("negative", &["every one, with the sign flipped"][..]),
-        ("eighth", &["every 8th column, from 0 on", "with the sign flipped"]),
+        ("seventh", &["every 7th column, from 0 on", "with the sign flipped"]),
         ("exchanged", &["rows 1 to 2", "rows 1 and 2 are exchanged"]),
         (
             "moved",

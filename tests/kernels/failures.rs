@@ -12,7 +12,7 @@ use super::{bf16_bytes, f32_bytes, problems};
 
 /// The failure that a judgement finds in an output.
 fn failure(judge: &Judge, got: Vec<u8>) -> Failure {
-    failed(judge.of(&Outputs(vec![(judge.output, got)])))
+    failed(judge.measure(&Outputs(vec![(judge.output, got)])))
 }
 
 fn failed(measured: Vec<Measured>) -> Failure {
@@ -264,7 +264,7 @@ fn codes_that_no_number_has_are_named() {
     let want = x.iter().map(|x| f64::from(*x)).collect();
     let judge = Judge::admissible((format, 32, 1.0), 32, want, |_, _| 1e-6, "f32 arithmetic");
     let (mut data, mut scale) = (encoded.part("data").to_vec(), encoded.part("scale").to_vec());
-    let right = judge.of(&Outputs(vec![("data", data.clone()), ("scale", scale.clone())]));
+    let right = judge.measure(&Outputs(vec![("data", data.clone()), ("scale", scale.clone())]));
     assert!(
         right
             .iter()
@@ -272,7 +272,7 @@ fn codes_that_no_number_has_are_named() {
     );
     data[37] ^= 0x80;
     scale[0] += 1;
-    let found = judge.of(&Outputs(vec![("data", data), ("scale", scale)]));
+    let found = judge.measure(&Outputs(vec![("data", data), ("scale", scale)]));
     let said: Vec<&Failure> = found
         .iter()
         .filter_map(|measured| measured.failure.as_deref())

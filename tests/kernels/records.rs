@@ -1,4 +1,4 @@
-use ulplab::formats::{Codec, Encoded, PAGE, Part, RECORDS, Record, codec};
+use ulplab::formats::{Codec, Encoded, KvRecord, PAGE, Part, RECORDS, codec};
 use ulplab::ops::{Case, Problem};
 
 use super::{accepts_only, problems, stored, values, violations};
@@ -25,7 +25,7 @@ fn slots(case: &Case, problem: &Problem) -> Vec<i64> {
     }
 }
 
-fn record(case: &Case) -> (&'static Record, std::sync::Arc<dyn Codec>) {
+fn record(case: &Case) -> (&'static KvRecord, std::sync::Arc<dyn Codec>) {
     let name = case.key("record");
     (
         RECORDS.iter().find(|record| record.name == name).unwrap(),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ulplab::formats;
 use ulplab::formats::{GlobalScale, codec};
 use ulplab::packed::codes;
-use ulplab::parity::{Cause, Stored, diagnose};
+use ulplab::parity::{Cause, StoredBytes, diagnose};
 
 use super::faults::{Kernel, data, normal, plant};
 use super::oracle::Random;
@@ -167,7 +167,7 @@ fn garbage_is_not_explained() {
                     .iter_mut()
                     .for_each(|byte| *byte = (random.uniform() * 128.0) as u8);
             }
-            let diagnosis = diagnose(&x, cols, &Stored::from(&encoded), &format, random.uniform() < 0.5);
+            let diagnosis = diagnose(&x, cols, &StoredBytes::from(&encoded), &format, random.uniform() < 0.5);
             assert!(
                 !diagnosis.explained(),
                 "{} [{rows}, {cols}]: {}",

@@ -3,7 +3,7 @@
 use ulplab::formats::{E4M3, Encoded, Format, GlobalScale, codec};
 use ulplab::layouts::Layout;
 use ulplab::packed::Grid;
-use ulplab::parity::{Cause, Diagnosis, Stored, diagnose};
+use ulplab::parity::{Cause, Diagnosis, StoredBytes, diagnose};
 
 use super::oracle::Random;
 
@@ -119,9 +119,9 @@ impl Kernel {
     }
 
     pub fn diagnose(&self, named: bool) -> Diagnosis {
-        let stored = Stored {
+        let stored = StoredBytes {
             layout: self.layout,
-            ..Stored::from(&self.encoded)
+            ..StoredBytes::from(&self.encoded)
         };
         diagnose(&self.x, COLS, &stored, &self.format, named)
     }

@@ -1,7 +1,7 @@
 //! Buffers of real libraries: every one gets the name of its library's rule, and nothing to complain of.
 
 use ulplab::formats::{Format, codec};
-use ulplab::parity::{Diagnosis, Stored, diagnose};
+use ulplab::parity::{Diagnosis, StoredBytes, diagnose};
 
 use super::oracle::Fixture;
 
@@ -51,7 +51,7 @@ impl<'a> Buffers<'a> {
             let repeat = scale.len() / (down * across * size);
             scale = scale.chunks(across * size).step_by(repeat).flatten().copied().collect();
         }
-        let stored = Stored {
+        let stored = StoredBytes {
             data: self.file.bytes(data),
             scale: &scale,
             global: if global.is_empty() {

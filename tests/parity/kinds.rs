@@ -4,7 +4,7 @@
 
 use ulplab::formats::{Encoded, Format, GlobalScale as Under, codec};
 use ulplab::packed::Grid;
-use ulplab::parity::{Cause, Diagnosis, Stored, diagnose};
+use ulplab::parity::{Cause, Diagnosis, StoredBytes, diagnose};
 
 use super::faults::normal;
 use super::held_out::HELD_OUT;
@@ -158,7 +158,7 @@ impl Tensor {
         diagnose(
             &self.x,
             self.grid.cols,
-            &Stored::from(&self.encoded),
+            &StoredBytes::from(&self.encoded),
             &self.format,
             true,
         )

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::{MAX_DIM, Place, Record, Segment};
+use super::{KvRecord, MAX_DIM, Place, Segment};
 use crate::formats::codec::{Codec, Encoded, Part, rows};
 use crate::formats::codes;
 use crate::formats::element::BF16;
@@ -13,7 +13,7 @@ use crate::formats::scale::Target;
 
 /// A record in pages of some size.
 pub(in crate::formats) struct RecordCodec {
-    pub record: &'static Record,
+    pub record: &'static KvRecord,
     pub page: usize,
 }
 
@@ -31,7 +31,7 @@ impl Codec for RecordCodec {
     }
 
     fn check(&self, cols: usize) -> Result<(), String> {
-        let Record { name, dim, .. } = self.record;
+        let KvRecord { name, dim, .. } = self.record;
         if cols == *dim {
             Ok(())
         } else {
@@ -63,7 +63,7 @@ impl Codec for RecordCodec {
     }
 
     fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
-        let Record { name, dim, .. } = self.record;
+        let KvRecord { name, dim, .. } = self.record;
         let bytes = encoded.part("pages");
         let stride = self.record.page_stride(self.page);
         assert_eq!(out.len(), encoded.rows * dim, "elements of '{name}'");
@@ -111,7 +111,7 @@ impl pulp::WithSimd for Decode<'_> {
     }
 }
 
-impl Record {
+impl KvRecord {
     /// Stores whole tokens from slot 0 of page 0 on, each rounded to bf16 first: KV vectors are bf16 tensors in
     /// DeepSeek's inference code, and the kernels that write these records read bf16.
     #[inline(always)]
@@ -197,7 +197,7 @@ impl Record {
     }
 
     fn range(&self, place: Place, slot: usize, page: usize) -> Range<usize> {
-        let start = self.at(place, slot, page);
+        let start = self.offset(place, slot, page);
         start..start + place.bytes
     }
 }

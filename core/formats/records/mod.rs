@@ -41,7 +41,7 @@ pub struct Segment {
 /// A page of `P` tokens holds one region after the other; a region holds `P` rows, one per token. The page is padded
 /// with zeros to a multiple of `align` bytes. Numbers of several bytes are little-endian.
 #[derive(Debug)]
-pub struct Record {
+pub struct KvRecord {
     pub name: &'static str,
     pub doc: &'static str,
     /// Whose layout it is.
@@ -58,14 +58,14 @@ pub struct Record {
     pub align: usize,
 }
 
-impl Record {
+impl KvRecord {
     /// Bytes from one page to the next.
     pub const fn page_stride(&self, page: usize) -> usize {
         (self.bytes * page).next_multiple_of(self.align)
     }
 
     /// Offset, in its page, of a place of the token in the given slot.
-    pub const fn at(&self, place: Place, slot: usize, page: usize) -> usize {
+    pub const fn offset(&self, place: Place, slot: usize, page: usize) -> usize {
         let mut start = 0;
         let mut region = 0;
         while region < place.region {
@@ -131,7 +131,7 @@ impl Record {
         if place.offset + place.bytes > self.regions[place.region] {
             return false;
         }
-        let start = self.at(place, 0, 1);
+        let start = self.offset(place, 0, 1);
         let mut i = 0;
         while i < place.bytes {
             if used[start + i] {

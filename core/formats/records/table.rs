@@ -1,6 +1,6 @@
 //! The records, one constant each.
 
-use super::{Place, Record, Segment};
+use super::{KvRecord, Place, Segment};
 use crate::formats::element::{BF16, E2M1, E4M3, Element};
 use crate::formats::f32_scale::{ACT_QUANT_F32, VLLM_MLA};
 use crate::formats::nvfp4::{FLASHINFER, V41};
@@ -8,7 +8,7 @@ use crate::formats::power::{ACT_QUANT, FLASHMLA_V41, FP4_ACT_QUANT, NEAREST};
 use crate::formats::scale::Scale;
 
 /// All records.
-pub const RECORDS: &[&Record] = &[
+pub const RECORDS: &[&KvRecord] = &[
     &V4_FP8,
     &V4_NVFP4,
     &V4_MXFP4,
@@ -39,7 +39,7 @@ const fn rope(codes: Place) -> Segment {
     plain("rope", (448, 512), &BF16, codes)
 }
 
-const V4_FP8: Record = Record {
+const V4_FP8: KvRecord = KvRecord {
     name: "v4_fp8",
     doc: "DeepSeek-V4 FP8 KV (fp8_ds_mla): 448 e4m3 in blocks of 64 with power-of-two scales, rope in bf16",
     source: "FlashMLA \"MODEL1\", vLLM, SGLang",
@@ -60,7 +60,7 @@ const V4_FP8: Record = Record {
     align: 576,
 };
 
-const V4_NVFP4: Record = Record {
+const V4_NVFP4: KvRecord = KvRecord {
     name: "v4_nvfp4",
     doc: "DeepSeek-V4 NVFP4 KV: 448 e2m1 in blocks of 16 with e4m3 scales and no global scale, rope in bf16",
     source: "FlashInfer nvfp4_quantize_pack_sparse_mla_cache",
@@ -81,7 +81,7 @@ const V4_NVFP4: Record = Record {
     align: 1,
 };
 
-const V4_MXFP4: Record = Record {
+const V4_MXFP4: KvRecord = KvRecord {
     name: "v4_mxfp4",
     doc: "DeepSeek-V4 MXFP4 KV: 448 e2m1 in blocks of 32 with e8m0 scales (nearest power), rope in bf16",
     source: "SGLang mxfp4_k_cache",
@@ -102,7 +102,7 @@ const V4_MXFP4: Record = Record {
     align: 1,
 };
 
-const V41_MXFP8: Record = Record {
+const V41_MXFP8: KvRecord = KvRecord {
     name: "v41_mxfp8",
     doc: "DeepSeek-V4.1 MXFP8 KV: 512 e4m3, rope included, in blocks of 32 with e8m0 scales of at least 2^-13",
     source: "FlashMLA \"V41\", vLLM, SGLang",
@@ -120,7 +120,7 @@ const V41_MXFP8: Record = Record {
     align: 512,
 };
 
-const V41_FP4: Record = Record {
+const V41_FP4: KvRecord = KvRecord {
     name: "v41_fp4",
     doc: "DeepSeek-V4.1 FP4 KV: 512 e2m1, rope included, in blocks of 16 with e4m3 scales of at least 2^-9",
     source: "FlashMLA \"V41_FP4\", SGLang",
@@ -138,7 +138,7 @@ const V41_FP4: Record = Record {
     align: 256,
 };
 
-const V32_FP8: Record = Record {
+const V32_FP8: KvRecord = KvRecord {
     name: "v32_fp8",
     doc: "DeepSeek-V3.2 FP8 KV: e4m3 in 4 tiles of 128 with f32 scales, rope in bf16. It has room for 512 channels \
           without position; DeepSeek-V4's 448 are zero-padded",
@@ -160,7 +160,7 @@ const V32_FP8: Record = Record {
     align: 1,
 };
 
-const V4_BF16: Record = Record {
+const V4_BF16: KvRecord = KvRecord {
     name: "v4_bf16",
     doc: "DeepSeek-V4 KV unquantized: 512 bf16",
     source: "DeepSeek's inference code",
@@ -172,7 +172,7 @@ const V4_BF16: Record = Record {
     align: 1,
 };
 
-const INDEX_FP8: Record = Record {
+const INDEX_FP8: KvRecord = KvRecord {
     name: "index_fp8",
     doc: "indexer key in FP8: 128 e4m3 with one f32 scale, a power of two",
     source: "vLLM indexer_k_quant_and_cache with ue8m0 scales, DeepGEMM fp8_paged_mqa_logits",
@@ -190,7 +190,7 @@ const INDEX_FP8: Record = Record {
     align: 1,
 };
 
-const INDEX_MXFP4: Record = Record {
+const INDEX_MXFP4: KvRecord = KvRecord {
     name: "index_mxfp4",
     doc: "indexer key in MXFP4: 128 e2m1 in blocks of 32 with e8m0 scales",
     source: "DeepSeek fp4_act_quant, vLLM use_fp4_indexer_cache",

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decided {
     pub open: bool,
-    /// Of no meaning where the gate is shut.
+    /// Has no meaning if the gate is shut.
     pub bank: u8,
     /// By how much the gate's logit is away from its threshold, and the largest logit of a bank from the next.
     pub margins: [f64; 2],
@@ -68,9 +68,7 @@ impl Decisions {
 
     /// The median of the overturned margins; 0 of none.
     pub(in crate::metrics) fn median(&self) -> f64 {
-        let mut sorted = self.overturned.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+        crate::metrics::upper_median(self.overturned.clone()).unwrap_or(0.0)
     }
 
     pub(in crate::metrics) fn largest(&self) -> f64 {

@@ -3,10 +3,7 @@
 use rayon::prelude::*;
 
 use super::Step;
-use crate::ops::judge::bf16_error;
-
-/// Half an ulp of f32, relative.
-const UNIT: f64 = 1.0 / (1 << 24) as f64;
+use crate::ops::judge::{UNIT, bf16_error};
 
 /// What products and exponentials below the normal numbers are off by, for each unit of what they multiply.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
@@ -17,7 +14,7 @@ const LOST: f64 = 1.0 / (1u128 << 126) as f64;
 /// What errors come of.
 pub(super) struct Bounds {
     step: Step,
-    /// Of every value head of every token, its decays α and their relative errors: one of each, or K.
+    /// The decays α of every value head of every token, with their relative errors: one of each, or K.
     decays: Vec<[f64; 2]>,
     /// k normalised, `[B, H, K]`.
     k: Vec<f64>,
@@ -71,7 +68,8 @@ impl Bounds {
         })
     }
 
-    /// Of number `at` of the pool, which should be `want`; below 0 if no token has it, since then its bits must stay.
+    /// The bound of number `at` of the pool, which should be `want`. It is below 0 if no token has the number, since then its
+    /// bits must stay.
     pub fn state(&self, at: usize, want: f64) -> f64 {
         let step = &self.step;
         let Some((head, [key, value])) = step.place(at) else {
@@ -89,7 +87,7 @@ impl Bounds {
         if step.size == 4 { error } else { bf16_error(want, error) }
     }
 
-    /// Of number `at` of o, which should be `want`.
+    /// The bound of number `at` of o, which should be `want`.
     pub fn o(&self, at: usize, want: f64) -> f64 {
         if self.o[at] < 0.0 {
             0.0
@@ -111,7 +109,7 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Of every value channel, the error of k dᵀ for each unit of k, and that of o.
+    /// For every value channel, the error of k dᵀ for each unit of k, and the error of o.
     fn errors(&self, state: &[u8], size: usize) -> Vec<[f64; 2]> {
         let (keys, values) = (self.k.len(), self.v.len());
         // A sum of K products in any order is off by K units of what their magnitudes add up to; a norm is a sum of squares

@@ -14,7 +14,8 @@ use safetensors::Dtype;
 
 use bounds::Bounds;
 
-use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
+use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
+use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
@@ -78,42 +79,38 @@ const WHY_O: &str = "f32 arithmetic: q times the errors of the state, and a sum 
                      without a state read 0";
 
 fn cases(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<Case> {
-    let case = |name: &str, [b, h, g, k, v]: [i64; 5], form: &str, inputs, timed: bool| Case {
-        name: format!("{kind}.{layout}.{state}.{name}"),
-        keys: vec![
-            ("kind", kind.into()),
-            ("layout", layout.into()),
-            ("state", state.into()),
-            ("form", form.into()),
-        ],
-        dims: vec![
-            ("B", b),
-            ("H", h),
-            ("G", g),
-            ("K", k),
-            ("V", v),
-            ("slots", if timed { b } else { b + 2 }),
-            ("vk", i64::from(layout == "vk")),
-            ("size", if state == "f32" { 4 } else { 2 }),
-        ],
-        inputs,
-        timed,
+    // `spare` are slots of the pool that no token has.
+    let grid = |form, spare| {
+        let dims = move |[b, h, g, k, v]: [i64; 5]| {
+            vec![
+                ("B", b),
+                ("H", h),
+                ("G", g),
+                ("K", k),
+                ("V", v),
+                ("slots", b + spare),
+                ("vk", i64::from(layout == "vk")),
+                ("size", element_bytes(state)),
+            ]
+        };
+        let keys = [("kind", kind), ("layout", layout), ("state", state), ("form", form)];
+        Grid::new(format!("{kind}.{layout}.{state}"), &keys, dims)
     };
     let form = if kind == "kda" { "bounded" } else { "softplus" };
-    let mut cases = vec![
-        case("b1", [1, 64, 1, 128, 128], form, Inputs::Random, true),
-        case("b32", [32, 64, 1, 128, 128], form, Inputs::Random, true),
-        case("b256", [256, 64, 1, 128, 128], form, Inputs::Random, true),
-        case("grouped", [3, 2, 3, 128, 128], form, Inputs::Random, false),
-        case("edges", [11, 2, 2, 128, 128], form, Inputs::Edges, false),
-        case("wide", [2, 3, 2, 64, 128], form, Inputs::Random, false),
-        case("tall", [2, 3, 2, 128, 64], form, Inputs::Random, false),
-        case("odd", [3, 1, 2, 37, 131], form, Inputs::Random, false),
+    let cases = [
+        grid(form, 0)
+            .timed("b1", [1, 64, 1, 128, 128])
+            .timed("b32", [32, 64, 1, 128, 128])
+            .timed("b256", [256, 64, 1, 128, 128]),
+        grid(form, 2)
+            .random("grouped", [3, 2, 3, 128, 128])
+            .edges("edges", [11, 2, 2, 128, 128])
+            .random("wide", [2, 3, 2, 64, 128])
+            .random("tall", [2, 3, 2, 128, 64])
+            .random("odd", [3, 1, 2, 37, 131]),
+        grid("softplus", 2).when(kind == "kda", |grid| grid.edges("softplus", [5, 2, 2, 128, 128])),
     ];
-    if kind == "kda" {
-        cases.push(case("softplus", [5, 2, 2, 128, 128], "softplus", Inputs::Edges, false));
-    }
-    cases
+    cases.into_iter().flat_map(Grid::done).collect()
 }
 
 #[derive(Clone, Copy)]
@@ -235,18 +232,16 @@ impl Step {
     pub fn buffers(&self) -> Vec<Buffer> {
         let Sizes { heads, key, value, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
-        let bf16 = |name, shape: &[usize], x: &[f32]| Buffer::input(name, Dtype::BF16, shape, bf16_bytes(x));
-        let f32s = |name, x: &[f32]| Buffer::input(name, Dtype::F32, &[x.len()], f32_bytes(x));
         let gates = [tokens, values, key];
         let indices = self.indices.iter().flat_map(|index| (*index as i32).to_le_bytes());
         vec![
-            bf16("q", &[tokens, heads, key], &self.q),
-            bf16("k", &[tokens, heads, key], &self.k),
-            bf16("v", &[tokens, values, value], &self.v),
-            bf16("gate", &gates[..if self.sizes.gates == 1 { 2 } else { 3 }], &self.gate),
-            bf16("beta", &[tokens, values], &self.beta),
-            f32s("a_log", &self.a_log),
-            f32s("dt_bias", &self.dt_bias),
+            Buffer::bf16("q", &[tokens, heads, key], &self.q),
+            Buffer::bf16("k", &[tokens, heads, key], &self.k),
+            Buffer::bf16("v", &[tokens, values, value], &self.v),
+            Buffer::bf16("gate", &gates[..if self.sizes.gates == 1 { 2 } else { 3 }], &self.gate),
+            Buffer::bf16("beta", &[tokens, values], &self.beta),
+            Buffer::f32("a_log", &[self.a_log.len()], &self.a_log),
+            Buffer::f32("dt_bias", &[self.dt_bias.len()], &self.dt_bias),
             Buffer::input("indices", Dtype::I32, &[tokens], indices.collect()),
             Buffer::output("o", Dtype::BF16, &[tokens, values, value]),
         ]
@@ -275,9 +270,8 @@ impl Step {
     fn prepared(&self) -> Result<[Tensor<f64>; 4], String> {
         let Sizes { heads, key, gates, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
-        let f64s = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
         let [q, k] = [&self.q, &self.k].map(|x| {
-            let mut x = Tensor::new([tokens, heads, key], f64s(x));
+            let mut x = Tensor::new([tokens, heads, key], widened(x));
             linear::l2_normalize(&mut x, linear::L2_EPS);
             x
         });
@@ -286,8 +280,8 @@ impl Step {
         } else {
             vec![tokens, values, key]
         };
-        let x = &Tensor::new(shape, f64s(&self.gate));
-        let (a_log, dt_bias) = (&f64s(&self.a_log)[..], Some(&f64s(&self.dt_bias)[..]));
+        let x = &Tensor::new(shape, widened(&self.gate));
+        let (a_log, dt_bias) = (&widened(&self.a_log)[..], Some(&widened(&self.dt_bias)[..]));
         let gate = match self.bound {
             0.0 => linear::Gate::Softplus { x, a_log, dt_bias },
             bound => linear::Gate::LowerBound {
@@ -297,7 +291,7 @@ impl Step {
                 bound,
             },
         };
-        let beta = linear::beta(&Tensor::new([tokens, values], f64s(&self.beta)), false);
+        let beta = linear::beta(&Tensor::new([tokens, values], widened(&self.beta)), false);
         Ok([q, k, gate.log_decay()?, beta])
     }
 
@@ -305,7 +299,7 @@ impl Step {
     pub fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [q, k, g, beta] = self.prepared()?;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
-        let v = self.v.iter().map(|x| f64::from(*x)).collect();
+        let v = widened(&self.v);
         let inputs = linear::Inputs {
             cu_seqlens: &(0..=tokens).collect::<Vec<usize>>(),
             q: &q,

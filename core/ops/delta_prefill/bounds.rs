@@ -2,9 +2,7 @@
 
 use super::Prefill;
 use crate::ops::Case;
-
-/// Half an ulp of f32, relative.
-const UNIT: f64 = 1.0 / (1 << 24) as f64;
+use crate::ops::judge::UNIT;
 
 /// Bounds of every element of o, and of the columns `[N, HV, V]` of the final states.
 ///

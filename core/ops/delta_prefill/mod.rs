@@ -12,7 +12,8 @@ use reference::Tensor;
 use reference::ops::linear_attention as linear;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::data::{round_to_bf16, widened};
+use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
@@ -90,54 +91,52 @@ pub(super) const WHY_BAR: &str = "products in bf16: what published kernels keep 
                                   head, 1e-2; rounding as such comes to 4e-3 to 5e-3";
 
 fn cases(gate: &'static str) -> Vec<Case> {
-    let case = |name: &str, dtype: &str, [t, h, hv, k, v]: [i64; 5], [input, out]: [i64; 2], inputs, timed| {
-        let varied = t == LENGTHS.iter().sum::<usize>() as i64;
-        let chunks: usize = match varied {
-            true => LENGTHS.iter().map(|length| length.div_ceil(64)).sum(),
-            false => (t as usize).div_ceil(64),
-        };
-        Case {
-            name: format!("{gate}.{dtype}.{name}"),
-            keys: vec![("gate", gate.into()), ("dtype", dtype.into())],
-            dims: vec![
+    // T, H, HV, K, V; whether the initial and the final states are in [V, K].
+    let grid = |dtype| {
+        let dims = move |([t, h, hv, k, v], [input, out]): ([i64; 5], [i64; 2])| {
+            let varied = t == LENGTHS.iter().sum::<usize>() as i64;
+            let chunks: usize = match varied {
+                true => LENGTHS.iter().map(|length| length.div_ceil(64)).sum(),
+                false => (t as usize).div_ceil(64),
+            };
+            vec![
                 ("T", t),
                 ("N", if varied { LENGTHS.len() as i64 } else { 1 }),
-                // Of 64 tokens, each of one sequence.
+                // A chunk has 64 tokens of one sequence.
                 ("chunks", chunks as i64),
                 ("H", h),
                 ("HV", hv),
                 ("K", k),
                 ("V", v),
                 ("G", if gate == "kda" { k } else { 1 }),
-                ("size", if dtype == "bf16" { 2 } else { 4 }),
+                ("size", element_bytes(dtype)),
                 ("index", if input == out { 4 } else { 8 }),
                 ("in_vk", input),
                 ("out_vk", out),
-            ],
-            inputs,
-            timed,
-        }
+            ]
+        };
+        Grid::new(format!("{gate}.{dtype}"), &[("gate", gate), ("dtype", dtype)], dims)
     };
     let all = LENGTHS.iter().sum::<usize>() as i64;
     let (large, small) = ([8192, 64, 64, 128, 128], [64, 64, 64, 128, 128]);
     let (lengths, grouped) = ([all, 2, 2, 128, 128], [all, 2, 6, 24, 40]);
-    use Inputs::{Edges, Random};
-    vec![
-        case("t8192.kv", "bf16", large, [0, 0], Random, true),
-        case("t8192.kv_to_vk", "bf16", large, [0, 1], Random, true),
-        case("t64.kv", "bf16", small, [0, 0], Random, true),
-        case("t64.kv_to_vk", "bf16", small, [0, 1], Random, true),
-        case("lengths.kv", "bf16", lengths, [0, 0], Random, false),
-        case("lengths.kv_to_vk", "bf16", lengths, [0, 1], Random, false),
-        case("lengths.vk_to_kv", "bf16", lengths, [1, 0], Random, false),
-        case("edges", "bf16", lengths, [1, 1], Edges, false),
-        case("t1", "bf16", [1, 2, 2, 128, 128], [0, 1], Random, false),
-        case("t777", "bf16", [777, 1, 1, 128, 128], [1, 1], Random, false),
-        case("grouped", "bf16", grouped, [0, 1], Random, false),
-        case("grouped", "f32", grouped, [0, 1], Random, false),
-        case("lengths", "f32", lengths, [1, 0], Random, false),
-        case("edges", "f32", lengths, [0, 0], Edges, false),
-    ]
+    let bf16 = grid("bf16")
+        .timed("t8192.kv", (large, [0, 0]))
+        .timed("t8192.kv_to_vk", (large, [0, 1]))
+        .timed("t64.kv", (small, [0, 0]))
+        .timed("t64.kv_to_vk", (small, [0, 1]))
+        .random("lengths.kv", (lengths, [0, 0]))
+        .random("lengths.kv_to_vk", (lengths, [0, 1]))
+        .random("lengths.vk_to_kv", (lengths, [1, 0]))
+        .edges("edges", (lengths, [1, 1]))
+        .random("t1", ([1, 2, 2, 128, 128], [0, 1]))
+        .random("t777", ([777, 1, 1, 128, 128], [1, 1]))
+        .random("grouped", (grouped, [0, 1]));
+    let f32 = grid("f32")
+        .random("grouped", (grouped, [0, 1]))
+        .random("lengths", (lengths, [1, 0]))
+        .edges("edges", (lengths, [0, 0]));
+    [bf16.done(), f32.done()].concat()
 }
 
 /// Type of q, k, v and o.
@@ -251,10 +250,9 @@ impl Prefill {
 
     pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
         let values = |name, x: &Tensor<f32>| match case.key("dtype") {
-            "bf16" => Buffer::input(name, Dtype::BF16, &x.shape, bf16_bytes(&x.data)),
-            _ => Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data)),
+            "bf16" => Buffer::bf16(name, &x.shape, &x.data),
+            _ => Buffer::f32(name, &x.shape, &x.data),
         };
-        let f32s = |name, x: &Tensor<f32>| Buffer::input(name, Dtype::F32, &x.shape, f32_bytes(&x.data));
         let (index, starts): (_, Vec<u8>) = match case.dim("index") {
             4 => (
                 Dtype::I32,
@@ -269,9 +267,9 @@ impl Prefill {
             values("q", &self.q),
             values("k", &self.k),
             values("v", &self.v),
-            f32s("g", &self.g),
-            f32s("beta", &self.beta),
-            f32s("initial", &self.initial),
+            Buffer::f32("g", &self.g.shape, &self.g.data),
+            Buffer::f32("beta", &self.beta.shape, &self.beta.data),
+            Buffer::f32("initial", &self.initial.shape, &self.initial.data),
             Buffer::input("starts", index, &[self.starts.len()], starts),
             Buffer::output("o", dtype(case), &self.v.shape),
             Buffer::output("final", Dtype::F32, &self.state_shape(case, "out_vk")),
@@ -319,5 +317,5 @@ impl Prefill {
 }
 
 fn wide(x: &Tensor<f32>) -> Tensor<f64> {
-    Tensor::new(x.shape.clone(), x.data.par_iter().map(|x| f64::from(*x)).collect())
+    Tensor::new(x.shape.clone(), widened(&x.data))
 }

@@ -9,7 +9,7 @@
 
 use rayon::prelude::*;
 
-use super::failure::{Elements, Said};
+use super::failure::{Elements, WorstElement};
 use super::values;
 use super::values::POISON_BYTE;
 use super::{Bound, Judge, Measured, Rule};
@@ -17,7 +17,7 @@ use crate::formats::Single;
 use crate::metrics::VIOLATIONS;
 
 /// What was stored, and of which numbers.
-struct Stored<'a> {
+struct StoredBlocks<'a> {
     single: Single,
     /// Elements of a block.
     width: usize,
@@ -30,7 +30,7 @@ struct Stored<'a> {
 
 /// How wrong a code or scale is: not, the neighbour of an admissible one, or by more.
 #[derive(Clone, Copy, PartialEq)]
-enum Wrong {
+enum Deviation {
     Not,
     Next,
     More,
@@ -40,7 +40,7 @@ enum Wrong {
 struct Codes<'a> {
     output: &'static str,
     shape: [usize; 2],
-    wrong: Vec<Wrong>,
+    wrong: Vec<Deviation>,
     /// Code, and whether it is what was there before.
     found: &'a (dyn Fn(usize) -> (u32, bool) + Sync),
     /// The admissible ones, first and last, and what they are of.
@@ -60,7 +60,7 @@ impl Judge {
         else {
             unreachable!("asked of this rule only");
         };
-        let stored = Stored {
+        let stored = StoredBlocks {
             single: Single::new(format, *above).expect("a format with scales"),
             width: *width,
             cols: self.cols(),
@@ -75,7 +75,10 @@ impl Judge {
         assert_eq!(data.len() * 8, want.len() * bits, "bytes of codes");
         assert_eq!(scale.len(), shape[0] * across * size, "bytes of scales");
 
-        let (mut codes, mut scales) = (vec![Wrong::Not; want.len()], vec![Wrong::Not; shape[0] * across]);
+        let (mut codes, mut scales) = (
+            vec![Deviation::Not; want.len()],
+            vec![Deviation::Not; shape[0] * across],
+        );
         let rows = codes.par_chunks_mut(stored.cols).zip(scales.par_chunks_mut(across));
         rows.enumerate().for_each(|(row, (codes, scales))| {
             let blocks = codes.chunks_mut(*width).zip(scales);
@@ -131,7 +134,7 @@ impl Judge {
             ..Self::finite(codes.output, self.dtype, &codes.shape, self.why.clone())
         };
         let right = judge.measured(&VIOLATIONS, 0.0);
-        let bad = |at: usize| wrong[at] != Wrong::Not;
+        let bad = |at: usize| wrong[at] != Deviation::Not;
         let Some(first) = (0..wrong.len()).find(|at| bad(*at)) else {
             return right;
         };
@@ -141,7 +144,7 @@ impl Judge {
             bad: &bad,
             kinds: &|at| {
                 let (code, poison) = found(at);
-                values::code_kinds(poison, code == 0, wrong[at] == Wrong::Next)
+                values::code_kinds(poison, code == 0, wrong[at] == Deviation::Next)
             },
         };
         let ([low, high], of) = (codes.wanted)(first);
@@ -150,7 +153,7 @@ impl Judge {
             true => format!("{low:#x}"),
             false => format!("{low:#x} to {high:#x}"),
         };
-        let said = Said {
+        let said = WorstElement {
             at: first,
             want: low.into(),
             got: got.into(),
@@ -161,7 +164,7 @@ impl Judge {
     }
 }
 
-impl Stored<'_> {
+impl StoredBlocks<'_> {
     /// The least and the greatest f32 that the bound leaves open.
     fn interval(&self, at: usize) -> [f32; 2] {
         let (want, bound) = (self.want[at], (self.bound)(at, self.want[at]));
@@ -210,7 +213,7 @@ impl Stored<'_> {
         self.interval(at).map(|x| self.single.code(x, factor))
     }
 
-    fn judge(&self, block: usize, codes: &mut [Wrong], scale: &mut Wrong) {
+    fn judge(&self, block: usize, codes: &mut [Deviation], scale: &mut Deviation) {
         let [least, most] = self.magnitudes(block);
         let stored = self.scale_at(block);
         *scale = wrong(stored.into(), [least, most].map(|amax| self.single.scale(amax).into()));
@@ -223,11 +226,11 @@ impl Stored<'_> {
     }
 }
 
-fn wrong(found: i64, [low, high]: [i64; 2]) -> Wrong {
+fn wrong(found: i64, [low, high]: [i64; 2]) -> Deviation {
     match (low - found).max(found - high) {
-        ..=0 => Wrong::Not,
-        1 => Wrong::Next,
-        _ => Wrong::More,
+        ..=0 => Deviation::Not,
+        1 => Deviation::Next,
+        _ => Deviation::More,
     }
 }
 
@@ -262,7 +265,7 @@ mod tests {
         let want: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
         let stored = ["data", "scale"].map(|part| (part, encoded.part(part).to_vec()));
         let format = *codec.format().unwrap();
-        Judge::admissible((format, width, above), 32, want, move |_, _| bound, "").of(&Outputs(stored.into()))
+        Judge::admissible((format, width, above), 32, want, move |_, _| bound, "").measure(&Outputs(stored.into()))
     }
 
     /// Inadmissible codes and scales of the bytes of `x + error`, judged by `x` and a bound.

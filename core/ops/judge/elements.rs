@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::failure::{Elements, Said};
+use super::failure::{Elements, WorstElement};
 use super::values;
 use super::values::number;
 use super::{Bound, Judge, Measured};
@@ -37,7 +37,7 @@ impl Judge {
                     | values::neighbours(dtype, values::bits(dtype, want, at), values::bits(dtype, got, at))
             },
         };
-        let said = Said {
+        let said = WorstElement {
             at: first,
             want: number(dtype, want, first),
             got: number(dtype, got, first),
@@ -134,7 +134,7 @@ impl Judge {
                 bad: &|at| ratio(at) > 1.0,
                 kinds: &|at| values::kinds(dtype, [want[at], number(dtype, got, at)], got, at),
             };
-            let said = Said {
+            let said = WorstElement {
                 at,
                 want: want[at],
                 got: number(dtype, got, at),
@@ -213,7 +213,7 @@ impl Judge {
             kinds: &|at| values::kinds(dtype, [1.0, number(dtype, got, at)], got, at),
         };
         let value = number(dtype, got, first);
-        let said = Said {
+        let said = WorstElement {
             at: first,
             want: f64::NAN,
             got: value,

@@ -15,7 +15,7 @@ pub(super) struct Elements<'a> {
 }
 
 /// The worst of them, and what is said of it behind its name.
-pub(super) struct Said {
+pub(super) struct WorstElement {
     pub at: usize,
     pub want: f64,
     pub got: f64,
@@ -25,7 +25,7 @@ pub(super) struct Said {
 
 impl Elements<'_> {
     /// The measurement, with what is wrong.
-    pub fn failed(&self, measured: Measured, said: Said) -> Measured {
+    pub fn failed(&self, measured: Measured, said: WorstElement) -> Measured {
         let judge = self.judge;
         let worst = Worst {
             index: judge.index(said.at),

@@ -28,7 +28,7 @@ pub struct Judge {
     /// The output, or a part of it: site of the records.
     pub output: &'static str,
     pub dtype: Dtype,
-    /// Of the elements.
+    /// The shape of the elements.
     pub shape: Vec<usize>,
     /// Where its rows lie in the output, if it is some of them.
     pub rows: Option<Vec<usize>>,
@@ -99,7 +99,7 @@ pub struct Measured {
 
 /// What all judgements say of outputs.
 pub fn judge(judges: &[Judge], outputs: &Outputs) -> Vec<Measured> {
-    judges.iter().flat_map(|judge| judge.of(outputs)).collect()
+    judges.iter().flat_map(|judge| judge.measure(outputs)).collect()
 }
 
 impl Judge {
@@ -229,7 +229,7 @@ impl Judge {
     ///
     /// # Panics
     /// When an output is not there, or has another size.
-    pub fn of(&self, outputs: &Outputs) -> Vec<Measured> {
+    pub fn measure(&self, outputs: &Outputs) -> Vec<Measured> {
         match &self.rule {
             Rule::Equal { want, any_nan } => vec![self.equal_of(want, any_nan, outputs.get(self.output))],
             Rule::Within { want, bound, metrics } => {
@@ -252,7 +252,7 @@ impl Judge {
             Rule::Finite => vec![self.finite_of(outputs.get(self.output))],
             Rule::Parts(parts) => parts(outputs)
                 .iter()
-                .flat_map(|part| part.judge.of(&part.outputs))
+                .flat_map(|part| part.judge.measure(&part.outputs))
                 .collect(),
         }
     }
@@ -321,6 +321,9 @@ impl Judge {
         index
     }
 }
+
+/// Half an ulp of f32, relative: 2^-24.
+pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
 /// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most
 /// 2^-8 of the number, or half the least.

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 /// Where wrong elements lie, and what is so of all of them.
-pub(super) struct Found {
+pub(super) struct Pattern {
     /// E.g. `all in columns 512 to 1023`.
     pub place: String,
     /// Those of [`KINDS`](super::values::KINDS) that are of every one of them.
@@ -17,7 +17,7 @@ const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
 #[derive(Clone)]
 struct Spread {
     hit: Vec<Vec<bool>>,
-    /// Of each row, of the last dimension, that has any: whether it has more than one.
+    /// Whether every row of the last dimension that has a wrong element has one only.
     single: bool,
     rows: usize,
     count: usize,
@@ -26,15 +26,16 @@ struct Spread {
     kinds: u16,
 }
 
-/// Of the elements of a shape that `bad` says are wrong. Where rows are a choice of the output's, they are not named.
+/// Finds the pattern of the wrong elements of a shape, which are those that `bad` names. Rows have no names if they are
+/// `chosen` rows of the output.
 pub(super) fn find(
     shape: &[usize],
     chosen: bool,
     bad: &(dyn Fn(usize) -> bool + Sync),
     kinds: &(dyn Fn(usize) -> u16 + Sync),
-) -> Found {
+) -> Pattern {
     let spread = spread(shape, bad, kinds);
-    Found {
+    Pattern {
         place: place(shape, chosen, &spread),
         kinds: spread.kinds,
     }
@@ -199,7 +200,7 @@ impl Dimension {
     }
 }
 
-/// Which of a dimension are hit; none where all are, or where there is no more to say than how many.
+/// Which indices of a dimension are hit; `None` if all are, or if only their number can be given.
 fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
     let (size, some) = (hit.len(), count(hit));
     let first = hit.iter().position(|hit| *hit)?;
@@ -218,7 +219,13 @@ fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
     }
     let one = dimension.one();
     let period = [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-    let periods = period.into_iter().filter(|period| 2 * period <= size);
+    // Others, such as a number of heads, must be seen three times at least: two may lie anywhere.
+    let begins: Vec<usize> = (0..size)
+        .filter(|at| hit[*at] && (*at == 0 || !hit[at - 1]))
+        .take(3)
+        .collect();
+    let other = (begins.len() == 3).then(|| begins[1] - begins[0]);
+    let periods = period.into_iter().chain(other).filter(|period| 2 * period <= size);
     let found = periods.filter_map(|period| residues(hit, period).map(|residues| (period, residues)));
     let mut found = found.map(|(period, (low, high))| match low == high {
         true => format!("every {} {one}, from {low} on", ordinal(period)),
@@ -240,7 +247,13 @@ fn ordinal(n: usize) -> String {
     match n {
         2 => "second".into(),
         3 => "third".into(),
-        n => format!("{n}th"),
+        n if matches!(n % 100, 11..=13) => format!("{n}th"),
+        n => match n % 10 {
+            1 => format!("{n}st"),
+            2 => format!("{n}nd"),
+            3 => format!("{n}rd"),
+            _ => format!("{n}th"),
+        },
     }
 }
 
@@ -248,6 +261,6 @@ fn ordinal(n: usize) -> String {
 fn tail(first: usize, size: usize) -> Option<String> {
     let tile = TILES
         .into_iter()
-        .find(|tile| size % tile != 0 && first == size / tile * tile && first > 0)?;
+        .find(|tile| !size.is_multiple_of(*tile) && first == size / tile * tile && first > 0)?;
     Some(format!(", the tail beyond a multiple of {tile}"))
 }

@@ -57,7 +57,7 @@ impl Judge {
         })
     }
 
-    /// How far off each element may be, as f64; `None` where bits are compared, or where that depends on what is found.
+    /// How far off each element may be, as f64; `None` if bits are compared, or if the bound depends on what is found.
     pub fn bound(&self) -> Option<Tensor<'_>> {
         if matches!(self.rule, Rule::Equal { .. }) {
             return None;
@@ -70,14 +70,36 @@ impl Judge {
         })
     }
 
-    /// What makes it right, in words.
+    /// The kind of judgement, as a name.
+    pub fn kind(&self) -> &'static str {
+        match &self.rule {
+            Rule::Equal { .. } => "equal bits",
+            Rule::Within { .. } => "element bound",
+            Rule::Rms { .. } => "root mean square",
+            Rule::Admissible { .. } => "admissible codes",
+            Rule::Finite => "finite",
+            Rule::Parts(_) => "parts",
+        }
+    }
+
+    /// The judgement in one line: the output, what is required of it, and the reason for the bound.
+    pub fn describe(&self) -> String {
+        let output = match &self.rule {
+            Rule::Admissible { .. } => "data and scale",
+            _ => self.output,
+        };
+        format!("{output}: {}; {}", self.how(), self.why)
+    }
+
+    /// What is required of the output, in words.
     pub fn how(&self) -> String {
         match &self.rule {
             Rule::Equal { any_nan, .. } if any_nan.is_empty() => "bits must be equal".into(),
             Rule::Equal { .. } => "bits must be equal; a NaN stands for any other".into(),
             Rule::Within { .. } => "each element must be within its bound".into(),
             Rule::Rms { bar, .. } => format!(
-                "of each group of rows, the error in root mean square must be at most {bar} times what is wanted"
+                "the root-mean-square error of each group of rows must be at most {bar} times the root mean square of what \
+                 is wanted"
             ),
             Rule::Admissible { format, .. } => {
                 format!("codes and scales of {format} must be such as numbers within their bounds can have")

@@ -79,7 +79,7 @@ const NEXT_CODE: u16 = 512;
 /// What outputs hold before the first run of a kernel.
 pub const POISON_BYTE: u8 = 0xa5;
 
-/// Of an element of which this is wanted and found.
+/// The kinds of an element for which `want` is wanted and `got` is found.
 pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u16 {
     let size = dtype.bitsize() / 8;
     let poison = bytes[at * size..][..size].iter().all(|byte| *byte == POISON_BYTE);
@@ -100,7 +100,7 @@ pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u1
         .fold(of_codes, |kinds, (_, kind)| kinds | kind)
 }
 
-/// Of a code that is what was there before, 0, or the neighbour of one that is right.
+/// The kinds of a wrong code: it holds what was there before, it is 0, or it is the neighbour of a right one.
 pub fn code_kinds(poison: bool, zero: bool, next: bool) -> u16 {
     u16::from(poison) * POISON + u16::from(zero) * GOT_ZERO + u16::from(next) * NEXT_CODE
 }

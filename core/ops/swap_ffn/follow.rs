@@ -20,10 +20,11 @@ use reference::{Choice, Numerics, Plain, Site, Tensor};
 
 use super::Token;
 use crate::ops::data::round_to_bf16;
+use crate::ops::judge::UNIT;
 
-/// Half an ulp of f32, relative; that of bf16, and of E4M3, and half of E4M3's least number under a scale.
-pub(super) const UNIT: f64 = 1.0 / (1 << 24) as f64;
+/// Half an ulp of bf16, relative.
 pub(super) const BF16: f64 = 1.0 / 256.0;
+/// Half an ulp of E4M3, relative, and half of its least number under a scale.
 const E4M3: [f64; 2] = [1.0 / 16.0, 1.0 / 1024.0];
 
 /// Deviations that logits may be off.
@@ -97,7 +98,7 @@ impl Follower {
     pub fn new(token: Token) -> Self {
         let all = token.config.core_count;
         let cores = match token.events * token.config.k_ffn > 4 && all > FEW {
-            // Of all kinds of places in tiles.
+            // These are of all kinds of places in tiles.
             true => (0..FEW).map(|i| i * 37 % all).collect(),
             false => (0..all).collect(),
         };

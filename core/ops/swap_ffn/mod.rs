@@ -20,6 +20,7 @@ use safetensors::Dtype;
 
 use super::blocks::traffic;
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::grid::Grid;
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 use crate::formats::element;
@@ -30,7 +31,7 @@ const ROUTER: usize = 64;
 const POOLED: usize = 8;
 const REDUCED: usize = 224;
 
-pub use resident::{Left, Part, Resident};
+pub use resident::{Part, Resident, TokenOutputs};
 
 pub struct SwapFfn;
 
@@ -98,46 +99,36 @@ fn dims(
 }
 
 fn cases() -> Vec<Case> {
-    let case = |weights: &str, rule: &str, name: &str, sizes: [i64; 4], done: [i64; 5], inputs, timed| {
+    let grid = |weights: &'static str, rule: &'static str| {
         let number = RULES.iter().position(|(name, _)| *name == rule).expect("a rule");
-        Case {
-            name: format!("{weights}.{rule}.{name}"),
-            keys: vec![("W", weights.into()), ("L", rule.into())],
-            dims: dims(sizes, done, number, weights == "e4m3"),
-            inputs,
-            timed,
-        }
+        let dims = move |(sizes, done)| dims(sizes, done, number, weights == "e4m3");
+        Grid::new(format!("{weights}.{rule}"), &[("W", weights), ("L", rule)], dims)
     };
-    use Inputs::{Edges, Random};
     let full = |batch| [batch, 512, 1024, 4096];
-    let (small, ragged) = ([2, 24, 64, 96], [1, 37, 72, 100]);
-    let mut cases = Vec::new();
+    let (small, ragged, long) = ([2, 24, 64, 96], [1, 37, 72, 100], [1, 48, 1024, 4096]);
+    // Events, steps of the FFN, begin, end, residual.
+    let (token, maps, event) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0]);
+    let mut grids = Vec::new();
     for weights in ["bf16", "e4m3"] {
-        let here = |rule, name, sizes, done, inputs, timed| case(weights, rule, name, sizes, done, inputs, timed);
-        cases.push(here("transpose", "token.b1", full(1), [8, 2, 1, 1, 0], Random, true));
-        cases.push(here("transpose", "token.b4", full(4), [8, 2, 1, 1, 0], Random, true));
-        for (rule, _) in RULES {
-            if weights == "bf16" || rule == "transpose" {
-                cases.push(here(rule, "maps", full(4), [1, 0, 0, 0, 0], Edges, false));
-            }
-            cases.push(here(rule, "small", small, [8, 2, 1, 1, 0], Random, false));
-        }
-        cases.push(here("transpose", "ties", full(1), [1, 0, 0, 0, 0], Edges, false));
-        cases.push(here("transpose", "event", full(1), [1, 2, 0, 0, 0], Random, false));
-        cases.push(here("transpose", "event.b4", full(4), [1, 2, 0, 0, 0], Random, false));
-        cases.push(here("transpose", "events", full(1), [2, 2, 0, 0, 0], Random, false));
-        cases.push(here(
-            "transpose",
-            "long",
-            [1, 48, 1024, 4096],
-            [8, 2, 1, 1, 0],
-            Random,
-            false,
-        ));
-        cases.push(here("transpose", "residual", full(1), [1, 2, 0, 0, 1], Random, false));
-        cases.push(here("move", "ragged", ragged, [2, 1, 0, 1, 1], Random, false));
+        let whole = grid(weights, "transpose").timed("token.b1", (full(1), token));
+        grids.push(whole.timed("token.b4", (full(4), token)));
+        grids.extend(RULES.map(|(rule, _)| {
+            let each = weights == "bf16" || rule == "transpose";
+            let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
+            grid.random("small", (small, token))
+        }));
+        grids.push(
+            grid(weights, "transpose")
+                .edges("ties", (full(1), maps))
+                .random("event", (full(1), event))
+                .random("event.b4", (full(4), event))
+                .random("events", (full(1), [2, 2, 0, 0, 0]))
+                .random("long", (long, token))
+                .random("residual", (full(1), [1, 2, 0, 0, 1])),
+        );
+        grids.push(grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1])));
     }
-    cases
+    grids.into_iter().flat_map(Grid::done).collect()
 }
 
 /// A matrix as it is stored: its numbers, and where they are E4M3, codes and scales of its rows.
@@ -172,13 +163,10 @@ impl Weight {
     fn buffers(&self, name: &'static str, scale: &'static str) -> [Buffer; 2] {
         let shape = &self.values.shape;
         let values = match self.codes.is_empty() {
-            true => Buffer::input(name, Dtype::BF16, shape, bf16_bytes(&self.values.data)),
+            true => Buffer::bf16(name, shape, &self.values.data),
             false => Buffer::input(name, Dtype::U8, shape, self.codes.clone()),
         };
-        [
-            values,
-            Buffer::input(scale, Dtype::F32, &shape[..1], f32_bytes(&self.scales)),
-        ]
+        [values, Buffer::f32(scale, &shape[..1], &self.scales)]
     }
 }
 
@@ -363,9 +351,6 @@ impl Token {
     }
 
     fn buffers(&self) -> Vec<Buffer> {
-        let floats = |name, shape: &[usize], values: &[f32]| Buffer::input(name, Dtype::F32, shape, f32_bytes(values));
-        let f32s = |name, x: &Tensor<f32>| floats(name, &x.shape, &x.data);
-        let bf16s = |name, x: &Tensor<f32>| Buffer::input(name, Dtype::BF16, &x.shape, bf16_bytes(&x.data));
         let in_place = |name, dtype, x: &Tensor<f32>, bytes| Buffer::in_place(name, dtype, &x.shape, bytes);
         let Router::Folded { weight, .. } = self.router() else {
             unreachable!("it was folded");
@@ -375,19 +360,23 @@ impl Token {
             .flat_map(|m| (0..BANKS).map(move |bank| banks[bank * ROUTER + m]))
             .collect();
         let mut buffers = vec![
-            bf16s("x_in", &self.x_in),
-            f32s("film_scale", &self.film.scale),
-            f32s("film_shift", &self.film.shift),
-            f32s("film_alpha", &self.film.alpha),
-            f32s("router", &weight.weight),
-            floats("router_bias", &[1 + BANKS], &self.bias),
-            bf16s("router_w", &self.router_w),
-            floats("router_g", &[self.router_g.len()], &self.router_g),
-            floats("router_swap", &[ROUTER], swap),
-            floats("bank_w", &[ROUTER, BANKS], &banks),
-            floats("ffn_g", &[self.ffn_g.len()], &self.ffn_g),
-            bf16s("basis", &self.collapse.basis),
-            bf16s("decoder", &self.collapse.decoder.weight),
+            Buffer::bf16("x_in", &self.x_in.shape, &self.x_in.data),
+            Buffer::f32("film_scale", &self.film.scale.shape, &self.film.scale.data),
+            Buffer::f32("film_shift", &self.film.shift.shape, &self.film.shift.data),
+            Buffer::f32("film_alpha", &self.film.alpha.shape, &self.film.alpha.data),
+            Buffer::f32("router", &weight.weight.shape, &weight.weight.data),
+            Buffer::f32("router_bias", &[1 + BANKS], &self.bias),
+            Buffer::bf16("router_w", &self.router_w.shape, &self.router_w.data),
+            Buffer::f32("router_g", &[self.router_g.len()], &self.router_g),
+            Buffer::f32("router_swap", &[ROUTER], swap),
+            Buffer::f32("bank_w", &[ROUTER, BANKS], &banks),
+            Buffer::f32("ffn_g", &[self.ffn_g.len()], &self.ffn_g),
+            Buffer::bf16("basis", &self.collapse.basis.shape, &self.collapse.basis.data),
+            Buffer::bf16(
+                "decoder",
+                &self.collapse.decoder.weight.shape,
+                &self.collapse.decoder.weight.data,
+            ),
             in_place("x", Dtype::F32, &self.x, f32_bytes(&self.x.data)),
             in_place("ram", Dtype::BF16, &self.ram, bf16_bytes(&self.ram.data)),
             Buffer::in_place("map", Dtype::U8, &[self.rows()], self.map.clone()),

@@ -5,10 +5,10 @@ use reference::paths::swap_ffn::{BANKS, Collapse, State, decode};
 use reference::{Numerics, Site, Tensor};
 use safetensors::Dtype;
 
-use super::follow::{BF16, Follower, UNIT};
+use super::follow::{BF16, Follower};
 use crate::ops::Outputs;
-use crate::ops::data::{bf16_bytes, f32_bytes, floats, round_to_bf16};
-use crate::ops::judge::{Judge, Part};
+use crate::ops::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
+use crate::ops::judge::{Judge, Part, UNIT};
 
 /// Deviations that numbers and rows may be off.
 const NUMBERS: f64 = 8.0;
@@ -225,7 +225,7 @@ fn same(
 /// added, relative.
 fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64], also: f64) -> Judge {
     let width = want.cols();
-    let values: Vec<f64> = want.data.iter().map(|x| f64::from(*x)).collect();
+    let values = widened(&want.data);
     let rows = values.par_chunks(width).zip(got.par_chunks(width)).enumerate();
     let ratios: Vec<f64> = rows
         .map(|(row, (want, got))| {

@@ -4,9 +4,8 @@ use reference::Tensor;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
 
 use super::{EPS, POOLED, REDUCED, ROUTER, RULES, Token, Weight, dims};
-use crate::ops::Outputs;
 use crate::ops::call::{Call, Runner};
-use crate::ops::data::floats;
+use crate::ops::data::f32_values;
 
 /// A model with its weights as kernels read them.
 pub struct Resident(Token);
@@ -24,11 +23,11 @@ pub enum Part {
 
 /// What it leaves, besides the state.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Left {
-    /// Of every event and row: whether the gate is open, and the bank.
+pub struct TokenOutputs {
+    /// Whether the gate is open, and the bank, for every event and row.
     pub decisions: Vec<Vec<(bool, u8)>>,
     pub x: Tensor<f32>,
-    /// Of no meaning but of a token.
+    /// Has a meaning only after [`Part::Token`].
     pub delta: Vec<f32>,
 }
 
@@ -93,18 +92,18 @@ impl Resident {
         part: Part,
         from: &Tensor<f32>,
         state: &mut State<f32>,
-    ) -> Result<Left, String> {
+    ) -> Result<TokenOutputs, String> {
         let outputs = runner.run(self.call(part, from, state))?;
         let token = &self.0;
         let rows = token.map.len();
-        state.ram.data = f32s(&outputs, "ram", 2);
+        state.ram.data = f32_values(outputs.get("ram"), 2);
         state.map = outputs.get("map").to_vec();
         let events = outputs.get("decisions").chunks_exact(rows);
         let decisions = events.map(|codes| codes.iter().map(|code| (code >> 2 & 1 == 1, code & 3)).collect());
-        Ok(Left {
+        Ok(TokenOutputs {
             decisions: decisions.collect(),
-            x: Tensor::new(token.x.shape.clone(), f32s(&outputs, "x", 4)),
-            delta: f32s(&outputs, "delta", 4),
+            x: Tensor::new(token.x.shape.clone(), f32_values(outputs.get("x"), 4)),
+            delta: f32_values(outputs.get("delta"), 4),
         })
     }
 
@@ -150,8 +149,4 @@ impl Resident {
         let keys = [("W", weights), ("L", RULES[number].0)];
         Call::new("swap_ffn", &keys, &dims, token.buffers(), &[("eps", EPS)])
     }
-}
-
-fn f32s(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
-    floats(outputs.get(name), size).into_iter().map(|x| x as f32).collect()
 }

@@ -5,7 +5,7 @@ mod casts;
 mod others;
 mod scattered;
 
-use super::choose::{Tried, choose};
+use super::choose::{Hypothesis, choose};
 use super::maker::Maker;
 use super::place::Place;
 use super::problem::{Cell, Problem, spread};
@@ -20,7 +20,7 @@ const RIGHT: usize = 128;
 const ELEMENTS: usize = 1 << 12;
 
 /// A cell whose codes are looked at.
-struct Seen {
+struct SampledCell {
     cell: Cell,
     /// The input of the maker.
     x: Vec<f32>,
@@ -40,11 +40,11 @@ struct Codes<'a> {
     maker: &'a Maker,
     view: &'a View<'a>,
     repr: Repr,
-    seen: Vec<Seen>,
+    seen: Vec<SampledCell>,
     /// Elements that differ and that do not, as cell and index in it.
     wrong: Vec<(usize, usize)>,
     right: Vec<(usize, usize)>,
-    tried: Vec<Tried>,
+    tried: Vec<Hypothesis>,
 }
 
 /// The findings on codes.
@@ -143,7 +143,7 @@ impl<'a> Codes<'a> {
         codes
     }
 
-    fn see(&self, cell: Cell) -> Option<Seen> {
+    fn see(&self, cell: Cell) -> Option<SampledCell> {
         let Self {
             problem, maker, view, ..
         } = *self;
@@ -163,7 +163,7 @@ impl<'a> Codes<'a> {
         let y = maker.quotients(problem, &cell, &x, scale);
         let want = y.iter().map(|y| self.repr.encode(*y)).collect();
         let stored = (cell.at..cell.at + cell.len).map(|at| view.code(problem, at)).collect();
-        Some(Seen {
+        Some(SampledCell {
             cell,
             x,
             y,
@@ -174,7 +174,12 @@ impl<'a> Codes<'a> {
         })
     }
 
-    fn hold(&mut self, cause: Cause, detail: impl Into<String>, predict: impl Fn(&Self, &Seen) -> Option<Vec<u16>>) {
+    fn hold(
+        &mut self,
+        cause: Cause,
+        detail: impl Into<String>,
+        predict: impl Fn(&Self, &SampledCell) -> Option<Vec<u16>>,
+    ) {
         let predicted: Vec<Option<Vec<u16>>> = self.seen.iter().map(|seen| predict(self, seen)).collect();
         let is = |&(cell, i): &(usize, usize)| {
             let code = predicted[cell].as_ref().map(|codes| self.view.code_as_stored(codes[i]));
@@ -187,7 +192,7 @@ impl<'a> Codes<'a> {
         let alarm = |at: &&(usize, usize)| matches!(is(at), (Some(_), false));
         let alarms = self.right.iter().filter(alarm).count() as f64 / self.right.len().max(1) as f64;
         let detail = detail.into();
-        self.tried.push(Tried {
+        self.tried.push(Hypothesis {
             cause,
             detail,
             explains,
@@ -316,12 +321,12 @@ impl<'a> Codes<'a> {
     /// Whether the elements of every block are in one other order.
     fn lanes(&self) -> Option<String> {
         let width = self.problem.grid.tile.1.min(128);
-        let cells: Vec<&Seen> = self.seen.iter().filter(|seen| seen.want.len() == width).collect();
+        let cells: Vec<&SampledCell> = self.seen.iter().filter(|seen| seen.want.len() == width).collect();
         if cells.len() < 16 {
             return None;
         }
         let same = |i: usize, j: usize| {
-            let alike = |seen: &&&Seen| seen.stored[i] == Some(self.view.code_as_stored(seen.want[j]));
+            let alike = |seen: &&&SampledCell| seen.stored[i] == Some(self.view.code_as_stored(seen.want[j]));
             cells.iter().filter(alike).count()
         };
         let from: Option<Vec<usize>> = (0..width)

@@ -1,7 +1,7 @@
 //! Codes that differ too seldom, or too far from each other, to name a cause; and rows that are at each other's places.
 
 use super::Codes;
-use crate::parity::choose::Chosen;
+use crate::parity::choose::Explanation;
 use crate::parity::place::Place;
 use crate::parity::scales::isolated;
 use crate::parity::verify::Tally;
@@ -49,7 +49,7 @@ impl Codes<'_> {
 
     /// Whether an explanation is one of what differs only: by it most of what is right would differ too, and what differs
     /// is no more often beside its like than by chance.
-    pub(super) fn is_scattered(&self, chosen: &Chosen, tally: &Tally, place: &Place) -> bool {
+    pub(super) fn is_scattered(&self, chosen: &Explanation, tally: &Tally, place: &Place) -> bool {
         let grid = self.problem.grid;
         let share = chosen.explained.len() as f64 / self.wrong.len().max(1) as f64;
         let right = place.len().saturating_sub(tally.wrong_codes) as f64;

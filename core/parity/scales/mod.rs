@@ -3,7 +3,7 @@
 
 mod amaxes;
 
-use super::choose::{Tried, choose};
+use super::choose::{Hypothesis, choose};
 use super::levels::amax_of;
 use super::maker::Maker;
 use super::place::{Hits, Place};
@@ -12,6 +12,7 @@ use super::verify::{Tally, View};
 use super::{Cause, Example, Finding};
 use crate::error::counted;
 use crate::formats::Scale;
+use crate::metrics::upper_median;
 
 /// Blocks that are looked at, of the wrong and of the right ones.
 const WRONG: usize = 512;
@@ -52,7 +53,7 @@ struct Scales<'a> {
     right: Vec<Block>,
     /// Whether the codes of wrong blocks were made with the stored scales.
     follow: bool,
-    tried: Vec<Tried>,
+    tried: Vec<Hypothesis>,
 }
 
 /// The findings on scales. `follow`: codes are those of the stored scales, wrong as these are.
@@ -170,7 +171,7 @@ impl<'a> Scales<'a> {
         let alarm = |block: &&Block| predict(self, block).is_some_and(|scale| scale != block.want);
         let alarms = self.right.iter().filter(alarm).count() as f64 / self.right.len().max(1) as f64;
         let detail = detail.into();
-        self.tried.push(Tried {
+        self.tried.push(Hypothesis {
             cause,
             detail,
             explains,
@@ -291,9 +292,7 @@ impl<'a> Scales<'a> {
             let (stored, want) = (self.problem.value(block.stored), self.problem.value(block.want));
             Some(f64::from(stored) / f64::from(want)).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
         };
-        let mut ratios: Vec<f64> = self.wrong.iter().filter_map(ratio).collect();
-        ratios.sort_by(f64::total_cmp);
-        if let Some(&middle) = ratios.get(ratios.len() / 2) {
+        if let Some(middle) = upper_median(self.wrong.iter().filter_map(ratio).collect()) {
             let steps = if self.problem.scale_bytes() == 4 { 0..1 } else { -24..25 };
             let mut factors: Vec<f64> = steps
                 .map(|step| middle * f64::from(step).mul_add(1.0 / 48.0, 0.0).exp2())

@@ -12,7 +12,7 @@ use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::formats::{Encoded, Half, Scale};
 use ulplab_core::packed::{Opened, Packed, check_layout, matrix_name, parts};
 use ulplab_core::parity::copies::Copies;
-use ulplab_core::parity::{Asked, Rules, Source, Stored, bytes, diagnose_from, output};
+use ulplab_core::parity::{DiagnosisOptions, Rules, Source, StoredBytes, bytes, diagnose_from, output};
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
 /// Diagnosis of quantized tensors.
@@ -145,7 +145,7 @@ fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
 }
 
 /// What is known of a tensor besides its format.
-fn asked(args: &ParityArgs, packed: &Packed) -> Asked {
+fn asked(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
     let rules = match (args.naming.naming().names_rule(), &packed.said) {
         (true, _) => Rules::Own,
         (false, Some(_)) => Rules::ReadAlike,
@@ -159,13 +159,13 @@ fn asked(args: &ParityArgs, packed: &Packed) -> Asked {
         Some(Dtype::F16) => Some(Half::F16),
         _ => None,
     };
-    Asked { rules, narrow }
+    DiagnosisOptions { rules, narrow }
 }
 
 /// The bytes of a matrix, the scales in whatever order.
-fn stored<'a>(encoded: &'a Encoded, packed: &Packed) -> Stored<'a> {
+fn stored<'a>(encoded: &'a Encoded, packed: &Packed) -> StoredBytes<'a> {
     let globals = encoded.part("global").as_chunks().0.iter();
-    Stored {
+    StoredBytes {
         data: encoded.part("data"),
         scale: encoded.part("scale"),
         global: globals.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
