@@ -66,10 +66,9 @@ impl Rounding {
         config: &dyn Config,
     ) -> Result<Self, Mistake> {
         let places = places(config);
-        let resolved = rounds
-            .iter()
-            .enumerate()
-            .map(|(at, round)| Round::resolve(round, config.layers(), &places).map_err(|mistake| mistake.within("round", at)));
+        let resolved = rounds.iter().enumerate().map(|(at, round)| {
+            Round::resolve(round, config.layers(), &places).map_err(|mistake| mistake.within("round", at))
+        });
         let rounds = resolved.collect::<Result<Vec<_>, _>>()?;
         let rotates = |site: &str| {
             let mut here = places.iter().filter(|place| place.info.name == site);
@@ -371,9 +370,7 @@ impl Round {
         }
         let whole = self.codec.check(place.cols);
         match self.segment {
-            Some(segment) if whole.is_err() => self
-                .codec
-                .check(segment.range(place.cols, place.turned).len()),
+            Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
             _ => whole,
         }
     }

@@ -25,7 +25,10 @@ impl Checkpoint {
         let file = folder.join("config.json");
         let config = config(&input::text(&file)?).map_err(|message| Error::config(&file, message))?;
         let Some(vocabulary) = config.vocabulary() else {
-            return Err(Error::config(&file, "the model takes vectors, expected one that takes token ids"));
+            return Err(Error::config(
+                &file,
+                "the model takes vectors, expected one that takes token ids",
+            ));
         };
         let tensors = Tensors::open(folder)?;
         let unused = tensors.check(&config.tensors())?;

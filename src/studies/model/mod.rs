@@ -238,7 +238,11 @@ pub fn sites_at(
         .collect();
     found.dedup();
     if found.is_empty() {
-        return Err(matches_nothing("site", at, places.iter().map(|(_, place)| place.as_str())));
+        return Err(matches_nothing(
+            "site",
+            at,
+            places.iter().map(|(_, place)| place.as_str()),
+        ));
     }
     Ok(found)
 }

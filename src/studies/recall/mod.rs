@@ -5,9 +5,9 @@ mod show;
 
 use std::collections::HashMap;
 
+use reference::SiteInfo;
 use reference::paths::Config;
 use reference::sites::Decision;
-use reference::SiteInfo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -191,7 +191,8 @@ impl Study for RecallStudy {
         for (at, source) in self.sources.iter().enumerate() {
             if let Scores::Site(site) = &source.from {
                 let wrong = |message| Mistake::at("from", format!("source '{}': {message}", source.name));
-                sites_at(site, |info| selection(info).is_some(), config).map_err(|why| wrong(why).within("source", at))?;
+                sites_at(site, |info| selection(info).is_some(), config)
+                    .map_err(|why| wrong(why).within("source", at))?;
             }
         }
         let mut sites = config.path().sites().iter();

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 
-use reference::paths::{self, Weights};
 use reference::paths::swap_ffn::{BANKS, Config, Initial, LaneRule, Model, State};
+use reference::paths::{self, Weights};
 use reference::{Numerics, Real, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

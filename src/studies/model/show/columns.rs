@@ -54,7 +54,9 @@ pub fn stored(index: &Index) -> Vec<&'static str> {
 fn recall(index: &Index, phase: Phase) -> impl Iterator<Item = Quantity<'static>> {
     let sites = index.path.map_or(&[][..], Path::sites).iter();
     let selects = |site: &&SiteInfo| matches!(site.decision(), Some(Decision::TopK { .. }));
-    sites.filter(selects).map(move |site| Quantity::new(phase, site.name, "recall"))
+    sites
+        .filter(selects)
+        .map(move |site| Quantity::new(phase, site.name, "recall"))
 }
 
 /// Selections from caches, first where they matter, else where they were measured.
