@@ -39,7 +39,7 @@ mod swap_ffn;
 
 use std::path::Path;
 
-use reference::paths::deepseek_v4::Model;
+use reference::paths::Model;
 use safetensors::Dtype;
 use ulplab::backend::cuda::plan::Work;
 use ulplab::backend::cuda::{Plan, Source};
@@ -56,9 +56,9 @@ fn datasets() -> Manifest {
 }
 
 /// The model of 61 layers.
-fn mini() -> Model<f32> {
+fn mini() -> Box<dyn Model<f32>> {
     let mut checkpoint = Checkpoint::open(&datasets().checkpoint("dsv4-mini").unwrap()).unwrap();
-    Model::load(checkpoint.config.clone(), &mut checkpoint).unwrap()
+    checkpoint.load().unwrap()
 }
 
 /// Every case with inputs that need no model and are not timed, and its problem.
@@ -201,7 +201,7 @@ fn cases_and_headers_fit() {
         .map(u32::from)
         .collect();
     let text = Text {
-        model: &model,
+        model: &*model,
         ids: &ids,
     };
     let found = |pattern: &str| sites(text, pattern);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use reference::paths::PATHS;
 use ulplab::experiment::file::ExperimentFile;
 use ulplab::studies;
 
@@ -313,6 +314,44 @@ fn files_are_read_in_one_place() {
         "files that users name are read by input::{open, bytes, text}",
         findings.collect(),
     );
+}
+
+/// What stands between quotes in a line of a source file that is no comment. A quote in a quote is left out of account.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    let code = if line.trim_start().starts_with("//") { "" } else { line };
+    code.split('"').skip(1).step_by(2)
+}
+
+/// The program asks the tables of paths. Names without a dot (`output`, `x`) are words of other things too.
+#[test]
+fn the_program_names_no_path_and_no_site() {
+    let names = PATHS.iter().flat_map(|path| path.sites()).map(|site| site.name);
+    let names: BTreeSet<&str> = names.filter(|name| name.contains('.')).collect();
+    // Of `attention.kv.window` also `attention.kv.`, which names several; `attention.` is enough to mean all.
+    let stems: BTreeSet<&str> = names.iter().map(|name| &name[..=name.rfind('.').unwrap()]).collect();
+    let sites: Vec<&str> = names.into_iter().chain(stems).collect();
+    let paths: Vec<String> = PATHS.iter().map(|path| format!("paths::{}", path.name())).collect();
+    let typed = Path::new("src/studies/swap_ffn");
+    let named = |file: &Path, line: &str| {
+        let site = quoted(line).any(|text| {
+            sites
+                .iter()
+                .any(|site| text.starts_with(*site) || text.contains(&format!(".{site}")))
+        });
+        let comment = line.trim_start().starts_with("//");
+        let path = !comment && !file.starts_with(typed) && paths.iter().any(|path| line.contains(path));
+        site || path || !comment && line.contains("deepseek_v4")
+    };
+    let findings = with_extension(&["rs"])
+        .into_iter()
+        .filter(|file| file.starts_with("src"));
+    let findings = findings.flat_map(|file| {
+        let text = read(&file);
+        let lines = text.lines().enumerate().filter(|(_, line)| named(&file, line));
+        let lines = lines.map(|(at, line)| format!("{}:{}: {}", file.display(), at + 1, line.trim()));
+        lines.collect::<Vec<_>>()
+    });
+    none("names a path or a site of one", findings.collect());
 }
 
 /// Command lines a document shows, each without what follows a comment, a pipe or a redirection: lines of code blocks

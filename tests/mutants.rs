@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use reference::paths::deepseek_v4::Model;
+use reference::paths::{Input, Model};
 use reference::{Choice, Numerics, Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
 use ulplab::dataset::{Checkpoint, Manifest};
@@ -40,7 +40,7 @@ impl Numerics<f32> for Cache<'_> {
 }
 
 struct Setting {
-    model: Model<f32>,
+    model: Box<dyn Model<f32>>,
     ids: Vec<u32>,
     want: Trace<f32>,
     rules: Vec<Rule>,
@@ -52,14 +52,15 @@ fn setting() -> &'static Setting {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let datasets = Manifest::load(&root.join("datasets")).unwrap();
         let mut checkpoint = Checkpoint::open(&datasets.checkpoint("dsv4-mini").unwrap()).unwrap();
-        let model: Model<f32> = Model::load(checkpoint.config.clone(), &mut checkpoint).unwrap();
+        let model = checkpoint.load().unwrap();
         let file = root.join("experiments/smoke.toml");
         let asked = studies::parse(&ExperimentFile::read(&file, &[]).unwrap()).unwrap();
         let window = &asked.study.reading().windows[0];
         let text = datasets.text(&window.text, window.offset, 136).unwrap();
         let ids: Vec<u32> = text.into_iter().map(u32::from).collect();
-        let mut recorder = Recorder::default();
-        let logits = model.run(&mut model.state(), &ids, &mut recorder).unwrap();
+        let mut recorder = Recorder::new(model.config().path());
+        let mut state = model.state(Vec::new()).unwrap();
+        let logits = model.run(&mut *state, Input::Ids(&ids), &mut recorder).unwrap();
         Setting {
             want: recorder.finish(logits),
             model,
@@ -82,10 +83,9 @@ fn verdicts(record: &str, damage: fn(&mut [u8])) -> Vec<Verdict> {
             damage,
             probe,
         };
-        let logits = setting
-            .model
-            .run(&mut setting.model.state(), &setting.ids, &mut cache)
-            .unwrap();
+        let mut state = setting.model.state(Vec::new()).unwrap();
+        let ids = Input::Ids(&setting.ids);
+        let logits = setting.model.run(&mut *state, ids, &mut cache).unwrap();
         records.extend(cache.probe.finish(&logits, &setting.ids));
     }
     let binds = |rule: &&Rule| {
@@ -214,9 +214,10 @@ fn a_nan_in_the_cache_is_counted() {
     }
     let who = Record::blank("x/cumulative/test", "x", Phase::Cumulative, "test");
     let mut poison = Poison(Probe::new(&exact, &setting.want, Phase::Cumulative, who));
+    let mut state = setting.model.state(Vec::new()).unwrap();
     let logits = setting
         .model
-        .run(&mut setting.model.state(), &setting.ids, &mut poison)
+        .run(&mut *state, Input::Ids(&setting.ids), &mut poison)
         .unwrap();
     let records = poison.0.finish(&logits, &setting.ids);
     let find = |layer, site: &str, metric: &str| {

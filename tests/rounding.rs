@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use reference::paths::deepseek_v4::Config;
+use reference::paths;
 use reference::{Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
 use ulplab::experiment::Mistake;
@@ -14,10 +14,10 @@ const NOPE: usize = 448;
 
 fn resolve(rounds: &str, noise: bool) -> Result<Rounding, Mistake> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets/dsv4-mini/config.json");
-    let config: Config = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let config = paths::read(&std::fs::read_to_string(file).unwrap()).unwrap();
     let text = format!("name = \"test\"\ndoc = \"\"\nnoise = {noise}\nround = [{rounds}]");
     let recipe: Recipe = toml::from_str(&text).unwrap();
-    recipe.resolve(&config, 7)
+    recipe.resolve(&*config, 7)
 }
 
 fn rounding(rounds: &str) -> Rounding {
@@ -25,12 +25,8 @@ fn rounding(rounds: &str) -> Rounding {
 }
 
 fn site(layer: usize, role: Role, first_row: usize) -> Site {
-    Site {
-        layer: Some(layer),
-        name: "attention.kv.window",
-        role,
-        first_row,
-    }
+    let site = Site::new(Some(layer), "attention.kv.window");
+    site.read_as(role).from_row(first_row)
 }
 
 /// Rows of sizes that differ by row and channel.
@@ -141,5 +137,8 @@ fn a_rotation_of_one_side_is_refused() {
         .err()
         .unwrap()
         .message;
-    assert!(message.contains("both indexer.query and indexer.key"), "{message}");
+    assert!(
+        message.contains("both attention.indexer.query and attention.indexer.key"),
+        "{message}"
+    );
 }

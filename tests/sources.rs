@@ -245,7 +245,8 @@ fn recall_falls_in_proportion_to_noise() {
             ..Default::default()
         };
         let nothing = Rounding::none();
-        let records = of_vectors(&blank(), 1, &recipe, &nothing, &vectors);
+        let sites = ["attention.indexer.query", "attention.indexer.key"];
+        let records = of_vectors(&blank(), 1, &recipe, &nothing, sites, &vectors);
         let value = |metric: &str| records.iter().find(|record| record.metric == metric).unwrap().value;
         assert!(
             (value("score_error") - size).abs() <= 0.01 * size,

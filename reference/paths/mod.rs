@@ -33,7 +33,7 @@ pub use weights::{Invalid, LoadError, Source, TensorSpec, Weights};
 use serde::Deserialize;
 
 use crate::SiteInfo;
-use crate::sites::Flow;
+use crate::sites::{Dim, Flow};
 
 /// A kind of model that the crate computes.
 pub trait Path: Sync {
@@ -66,6 +66,12 @@ pub trait Path: Sync {
         output.unwrap_or_else(|| panic!("no site of '{}' is the output", self.name()))
     }
 
+    /// Says whether its models read the tokens of a sequence: the output then has a row for each of them. The others take
+    /// vectors.
+    fn reads_tokens(&self) -> bool {
+        self.output().dims.first() == Some(&Dim::Tokens)
+    }
+
     /// Gives the site of the residual stream that leaves a layer, where there is one; its error is the error by layer.
     fn stream(&self) -> Option<&'static SiteInfo> {
         self.sites().iter().find(|site| site.flow == Flow::Leaves)
@@ -74,6 +80,11 @@ pub trait Path: Sync {
 
 /// This is the list of all paths.
 pub const PATHS: &[&dyn Path] = &[&deepseek_v4::DeepSeekV4, &swap_ffn::SwapFfn];
+
+/// Gives the paths whose models read tokens.
+pub fn readers() -> Vec<&'static dyn Path> {
+    PATHS.iter().copied().filter(|path| path.reads_tokens()).collect()
+}
 
 /// Finds a path by its name.
 pub fn named(name: &str) -> Option<&'static dyn Path> {

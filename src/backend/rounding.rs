@@ -8,7 +8,8 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
-use reference::paths::deepseek_v4::{Config, Model, State};
+use reference::paths::{Config, Input, Model, State};
+use reference::sites::{Decision, Held, When};
 use reference::{Numerics, Operations, Plain, Role, Site, SiteInfo, SiteKind, Tensor};
 
 use super::recipe::{self, Reader, Segment};
@@ -24,7 +25,8 @@ pub struct Rounding {
     rounds: Vec<Round>,
     /// Replace rounding errors by noise of their energy, drawn from this seed.
     noise: Option<u64>,
-    rope_dims: usize,
+    /// How many of the last channels RoPE has turned, by site.
+    turned: Vec<(&'static str, usize)>,
     /// What stands in for operations.
     stand_in: Option<Arc<StandIn>>,
 }
@@ -47,7 +49,7 @@ impl Rounding {
         Self {
             rounds: Vec::new(),
             noise: None,
-            rope_dims: 0,
+            turned: Vec::new(),
             stand_in: None,
         }
     }
@@ -61,35 +63,30 @@ impl Rounding {
         rounds: &[recipe::Round],
         noise: Option<u64>,
         stand_in: Option<StandIn>,
-        config: &Config,
-        sites: &[SiteInfo],
+        config: &dyn Config,
     ) -> Result<Self, Mistake> {
-        let places = places(config, sites);
-        let resolved = rounds
-            .iter()
-            .enumerate()
-            .map(|(at, round)| Round::resolve(round, config, &places).map_err(|mistake| mistake.within("round", at)));
+        let places = places(config);
+        let resolved = rounds.iter().enumerate().map(|(at, round)| {
+            Round::resolve(round, config.layers(), &places).map_err(|mistake| mistake.within("round", at))
+        });
         let rounds = resolved.collect::<Result<Vec<_>, _>>()?;
-        let rotates = |name: &str| {
-            let site = format!("attention.indexer.{name}");
-            places
-                .iter()
-                .map(|place| {
-                    rounds
-                        .iter()
-                        .any(|r| r.hadamard && place.name == site && r.covers(place))
-                })
-                .collect()
+        let rotates = |site: &str| {
+            let mut here = places.iter().filter(|place| place.info.name == site);
+            here.any(|place| rounds.iter().any(|round| round.hadamard && round.covers(place)))
         };
-        let (query, key): (Vec<bool>, Vec<bool>) = (rotates("query"), rotates("key"));
-        if query.contains(&true) != key.contains(&true) {
-            let message = "a Hadamard rotation must be on both indexer.query and indexer.key, or their products change";
-            return Err(Mistake::at("round", message));
+        for (query, key) in multiplied(config) {
+            if rotates(query) != rotates(key) {
+                let message =
+                    format!("a Hadamard rotation must be on both {query} and {key}, or their products change");
+                return Err(Mistake::at("round", message));
+            }
         }
+        let turned = config.path().sites().iter();
+        let turned = turned.map(|site| (site.name, config.turned(site)));
         Ok(Self {
             rounds,
             noise,
-            rope_dims: config.qk_rope_head_dim,
+            turned: turned.filter(|(_, channels)| *channels > 0).collect(),
             stand_in: stand_in.map(Arc::new),
         })
     }
@@ -105,12 +102,12 @@ impl Rounding {
     /// Runs the model by the recipe's kernels, called at the sites of `numerics`; an error where one of them failed.
     pub fn run(
         &self,
-        model: &Model<f32>,
-        state: &mut State<f32>,
+        model: &dyn Model<f32>,
+        state: &mut dyn State<f32>,
         ids: &[u32],
         numerics: &mut dyn Numerics<f32>,
     ) -> crate::Result<Tensor<f32>> {
-        let logits = model.run(state, ids, numerics).map_err(Error::Reference)?;
+        let logits = model.run(state, Input::Ids(ids), numerics).map_err(Error::Reference)?;
         match self.stand_in.as_ref().and_then(|stand_in| stand_in.failure()) {
             Some(why) => Err(Error::Setup(why)),
             None => Ok(logits),
@@ -135,12 +132,18 @@ impl Rounding {
         let exact = self.noise.map(|seed| (seed, tensor.data.clone()));
         for round in self.at(site).filter(|round| round.reads(site.role)) {
             if !self.stored(round, tensor) {
-                round.apply(tensor, self.rope_dims);
+                round.apply(tensor, self.turned(site));
             }
         }
         if let Some((seed, exact)) = exact {
             self.replace_by_noise(seed, site, &exact, tensor);
         }
+    }
+
+    /// How many of the last channels of a row RoPE has turned at a site.
+    fn turned(&self, site: &Site) -> usize {
+        let here = self.turned.iter().find(|(name, _)| *name == site.name);
+        here.map_or(0, |(_, channels)| *channels)
     }
 
     /// Has kernels write a whole record and read it again, where that is asked for.
@@ -153,15 +156,15 @@ impl Rounding {
     /// Bytes the recipe stores one row of a site in; `None` where it is no storage format (one role only, noise, some channels
     /// only).
     pub fn bytes_per_row(&self, site: &Site, cols: usize) -> Option<f64> {
-        let mut nope = None;
-        let mut rope = None;
+        let (mut nope, mut rope) = (None, None);
+        let turned = self.turned(site);
         for round in self.at(site) {
             match round.segment {
                 _ if self.noise.is_some() || round.role.is_some() => return None,
                 None => return Some(round.codec.bytes_per_row(cols)),
                 Some(_) if round.record.is_some() => return None,
-                Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - self.rope_dims)),
-                Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(self.rope_dims)),
+                Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - turned)),
+                Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(turned)),
             }
         }
         match (nope, rope) {
@@ -172,37 +175,35 @@ impl Rounding {
         }
     }
 
-    /// Bytes of one cached vector, and bytes the growing caches of all layers take per token of context (the window cache
-    /// does not grow and is not counted). The vector is the KV vector, or the indexer's key where the recipe rounds no KV
-    /// vector; there is none unless all layers store it alike, and where the recipe rounds nothing.
-    pub fn cache_bytes(&self, config: &Config) -> (Option<f64>, Option<f64>) {
+    /// Bytes of one cached vector, and bytes the growing caches of all layers take per token of context (those that stop growing
+    /// are not counted). The vector is one that attention reads, or the key of an indexer where the recipe rounds no such vector;
+    /// there is none unless all layers store it alike, and where the recipe rounds nothing.
+    pub fn cache_bytes(&self, config: &dyn Config) -> (Option<f64>, Option<f64>) {
         if self.rounds.is_empty() {
             return (None, None);
         }
         let (mut vectors, mut keys, mut per_token) = (Vec::new(), Vec::new(), Some(0.0));
         let mut rounds_vectors = false;
-        for layer in 0..config.num_hidden_layers {
-            let rate = config.compress_rate(layer).unwrap_or(usize::MAX) as f64;
-            for name in [
-                "attention.kv.window",
-                "attention.kv.compressed",
-                "attention.indexer.key",
-            ] {
-                if !config.has_site(Some(layer), name) {
+        for layer in 0..config.layers() {
+            for info in config.path().sites() {
+                let stored = match info.cache.map(|cache| cache.held) {
+                    Some(Held::KeyValue | Held::Key | Held::Value) => &mut vectors,
+                    Some(Held::Index) => &mut keys,
+                    Some(Held::State) | None => continue,
+                };
+                if !config.passes(info, Some(layer)) {
                     continue;
                 }
-                let site = Site {
-                    layer: Some(layer),
-                    name,
-                    role: Role::Both,
-                    first_row: 0,
-                };
-                let bytes = self.bytes_per_row(&site, config.site_cols(name));
-                let kv = name.starts_with("attention.kv.");
-                rounds_vectors |= kv && self.at(&site).next().is_some();
-                if kv { &mut vectors } else { &mut keys }.push(bytes);
-                if name != "attention.kv.window" {
-                    per_token = per_token.zip(bytes).map(|(sum, bytes)| sum + bytes / rate);
+                let site = Site::new(Some(layer), info.name);
+                let cols = config.cols(info);
+                let bytes = self.bytes_per_row(&site, cols);
+                rounds_vectors |= reads_vectors(info) && self.at(&site).next().is_some();
+                stored.push(bytes);
+                if let Some(tokens) = config.tokens_per_row(info, layer) {
+                    let rows = config.cols_of_token(info) as f64 / cols as f64;
+                    per_token = per_token
+                        .zip(bytes)
+                        .map(|(sum, bytes)| sum + bytes * rows / tokens as f64);
                 }
             }
         }
@@ -227,7 +228,9 @@ impl Rounding {
     /// and row number, not on how the sequence was cut into calls.
     fn replace_by_noise(&self, seed: u64, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
         let cols = tensor.cols();
-        let nope = cols - self.rope_dims;
+        // The same channels at all sites: a draw is not to change with what a table says of one.
+        let turned = self.turned.iter().map(|(_, channels)| *channels).max().unwrap_or(0);
+        let nope = cols.saturating_sub(turned);
         let mut rng = ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{site}").as_bytes()).as_bytes());
         for (row, (exact, rounded)) in exact
             .chunks_exact(cols)
@@ -275,47 +278,53 @@ fn gaussian_of_same_energy(rng: &mut ChaCha8Rng, exact: &[f32], rounded: &mut [f
     }
 }
 
-/// One site in one layer, with its row length.
+/// One site in one layer, with its row length and how many of a row's last channels RoPE has turned.
 struct Place {
-    name: &'static str,
+    info: &'static SiteInfo,
     full: String,
     layer: Option<usize>,
     cols: usize,
+    turned: usize,
+    /// Whether the site's rows are cached, or multiplied with cached ones to select some.
+    meets_cache: bool,
 }
 
-fn places(config: &Config, sites: &[SiteInfo]) -> Vec<Place> {
-    let mut places = Vec::new();
-    for site in sites.iter().filter(|site| site.kind == SiteKind::Tensor) {
-        let layers: Vec<Option<usize>> = if site.in_layers() {
-            (0..config.num_hidden_layers).map(Some).collect()
-        } else {
-            vec![None]
-        };
-        for layer in layers.into_iter().filter(|&layer| config.has_site(layer, site.name)) {
-            let full = Site {
-                layer,
-                name: site.name,
-                role: Role::Both,
-                first_row: 0,
-            }
-            .to_string();
-            places.push(Place {
-                name: site.name,
-                full,
-                layer,
-                cols: config.site_cols(site.name),
-            });
-        }
-    }
-    places
+fn places(config: &dyn Config) -> Vec<Place> {
+    let tensor = |info: &SiteInfo| info.kind == SiteKind::Tensor && info.when == When::Run;
+    let places = config.places().into_iter().filter(|(info, _)| tensor(info));
+    let selecting: Vec<&str> = multiplied(config).map(|(query, _)| query).collect();
+    let place = |(info, layer): (&'static SiteInfo, _)| Place {
+        info,
+        full: Site::new(layer, info.name).to_string(),
+        layer,
+        cols: config.cols(info),
+        turned: config.turned(info),
+        meets_cache: info.cache.is_some() || selecting.contains(&info.name),
+    };
+    places.map(place).collect()
+}
+
+/// The sites of queries and keys whose products decide what is selected.
+fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let sites = config.path().sites().iter();
+    sites.filter_map(|site| match site.decision() {
+        Some(Decision::TopK { query, key, .. }) => Some((query, key)),
+        _ => None,
+    })
+}
+
+/// Whether attention reads what a site's cache holds.
+fn reads_vectors(info: &SiteInfo) -> bool {
+    let held = info.cache.map(|cache| cache.held);
+    matches!(held, Some(Held::KeyValue | Held::Key | Held::Value))
 }
 
 impl Round {
-    fn resolve(round: &recipe::Round, config: &Config, places: &[Place]) -> Result<Self, Mistake> {
+    fn resolve(round: &recipe::Round, count: usize, places: &[Place]) -> Result<Self, Mistake> {
         let layers = round
             .layers
             .as_ref()
-            .map(|text| parse_layers(text, config.num_hidden_layers).map_err(|message| Mistake::at("layers", message)))
+            .map(|text| parse_layers(text, count).map_err(|message| Mistake::at("layers", message)))
             .transpose()?;
         let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
         let resolved = Self {
@@ -339,18 +348,18 @@ impl Round {
         }
         for place in covered {
             resolved
-                .check(place, config)
+                .check(place)
                 .map_err(|message| Mistake::at("at", format!("'{}': {message}", place.full)))?;
         }
         Ok(resolved)
     }
 
-    fn check(&self, place: &Place, config: &Config) -> Result<(), String> {
-        let kv = place.name.starts_with("attention.kv.");
-        if self.role.is_some() && !kv {
+    fn check(&self, place: &Place) -> Result<(), String> {
+        let both = place.info.cache.is_some_and(|cache| cache.held == Held::KeyValue);
+        if self.role.is_some() && !both {
             return Err("only the KV vectors are read in two roles".into());
         }
-        if self.segment.is_some() && !kv && !place.name.starts_with("attention.indexer.") {
+        if self.segment.is_some() && !(place.meets_cache && place.info.turned.is_some()) {
             return Err("only KV vectors and indexer queries and keys have nope and rope segments".into());
         }
         if self.hadamard && (self.segment.is_some() || !place.cols.is_power_of_two()) {
@@ -361,9 +370,7 @@ impl Round {
         }
         let whole = self.codec.check(place.cols);
         match self.segment {
-            Some(segment) if whole.is_err() => self
-                .codec
-                .check(segment.range(place.cols, config.qk_rope_head_dim).len()),
+            Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
             _ => whole,
         }
     }
@@ -384,7 +391,7 @@ impl Round {
         self.role.is_none_or(|own| own == role)
     }
 
-    fn apply(&self, tensor: &mut Tensor<f32>, rope_dims: usize) {
+    fn apply(&self, tensor: &mut Tensor<f32>, turned: usize) {
         let cols = tensor.cols();
         if self.hadamard {
             hadamard(&mut tensor.data, cols).expect("checked when the recipe was resolved");
@@ -394,7 +401,7 @@ impl Round {
             return;
         };
         // A record is encoded whole and only the segment of it is used; a format is applied to the segment alone.
-        let segment = segment.range(cols, rope_dims);
+        let segment = segment.range(cols, turned);
         if self.record.is_some() {
             let mut whole = tensor.data.clone();
             self.codec.round(&mut whole, cols);
@@ -417,10 +424,10 @@ impl Round {
 
 impl Segment {
     /// The segment's channels of a row: RoPE is on the trailing ones.
-    fn range(self, cols: usize, rope_dims: usize) -> std::ops::Range<usize> {
+    fn range(self, cols: usize, turned: usize) -> std::ops::Range<usize> {
         match self {
-            Self::Nope => 0..cols - rope_dims,
-            Self::Rope => cols - rope_dims..cols,
+            Self::Nope => 0..cols - turned,
+            Self::Rope => cols - turned..cols,
         }
     }
 }

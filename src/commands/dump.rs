@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use reference::paths::deepseek_v4::Model;
-
 use crate::backend::program::{metadata, write_inputs};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::signal;
@@ -88,13 +86,13 @@ fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) 
     let study = &defined.study;
     let name = study.model.as_deref().unwrap_or(MODEL);
     let mut checkpoint = Checkpoint::open(&datasets.checkpoint(name)?)?;
-    let model = Model::load(checkpoint.config.clone(), &mut checkpoint)?;
+    let model = checkpoint.load()?;
     let window = study.windows.first();
     let (text, offset, tokens) = window.map_or(TEXT, |window| (&window.text, window.offset, study.tokens));
     let ids = datasets.text(text, offset, tokens)?;
     let ids: Vec<u32> = ids.into_iter().map(u32::from).collect();
     let text = Text {
-        model: &model,
+        model: &*model,
         ids: &ids,
     };
     let found = |pattern: &str| sites(text, pattern);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardUniform};
-use reference::paths::deepseek_v4::Model;
+use reference::paths::Model;
 
 use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
@@ -63,11 +63,10 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = datasets.checkpoint(&args.model)?;
     let mut checkpoint = Checkpoint::open(&folder)?;
-    let config = checkpoint.config.clone();
-    if config.vocab_size != 256 {
+    if checkpoint.vocabulary != 256 {
         let message = format!(
             "vocab_size is {}: only byte vocabularies (256) can be read and written as text",
-            config.vocab_size
+            checkpoint.vocabulary
         );
         return Err(Error::data(&folder, message));
     }
@@ -75,14 +74,14 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let mut roundings = vec![("reference".to_string(), Rounding::none())];
     for recipe in &recipes {
         let rounding = recipe
-            .resolve(&config, args.seed)
+            .resolve(&*checkpoint.config, args.seed)
             .map_err(|mistake| Error::Usage(format!("recipe '{}': {}", recipe.name, mistake.message)))?;
         roundings.push((recipe.name.clone(), rounding));
     }
-    let model = Model::load(config, &mut checkpoint)?;
+    let model = checkpoint.load()?;
     let mut want: Option<Vec<u8>> = None;
     for (name, rounding) in &roundings {
-        let text = generate(&model, rounding, args)?;
+        let text = generate(&*model, rounding, args)?;
         let mut out = crate::output::stdout();
         let written = write_text(
             &mut out,
@@ -156,13 +155,13 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
 }
 
 /// Feeds the prompt at once, then one token at a time.
-fn generate(model: &Model<f32>, rounding: &Rounding, args: &GenerateArgs) -> Result<Vec<u8>> {
+fn generate(model: &dyn Model<f32>, rounding: &Rounding, args: &GenerateArgs) -> Result<Vec<u8>> {
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
-    let mut state = model.state();
+    let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
     let mut fed: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
     let mut text = Vec::with_capacity(args.tokens);
     while text.len() < args.tokens {
-        let logits = rounding.run(model, &mut state, &fed, &mut { rounding })?;
+        let logits = rounding.run(model, &mut *state, &fed, &mut { rounding })?;
         let draw: f64 = StandardUniform.sample(&mut rng);
         let next = pick(logits.row(logits.rows() - 1), args.temperature, draw);
         text.push(next);

@@ -3,9 +3,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use reference::paths::deepseek_v4::SITES;
-use reference::paths::swap_ffn;
-use reference::{SiteInfo, SiteKind};
+use reference::SiteKind;
+use reference::paths::{self, PATHS};
 
 use crate::backend::cuda::{Device, Toolkit};
 use crate::commands::kernels;
@@ -72,9 +71,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .iter()
             .map(|metric| (metric.name.to_string(), metric.doc.to_string()))
             .collect(),
-        What::Sites => sites(["", "layers.*."], SITES)
-            .chain(sites(["swap_ffn: ", ""], swap_ffn::SITES))
-            .collect(),
+        What::Sites => PATHS.iter().flat_map(|path| sites(*path)).collect(),
         What::Datasets => Datasets::open(args.datasets.as_deref())?
             .datasets
             .into_iter()
@@ -204,17 +201,21 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }
 
-/// The sites of a path, with what stands before every name, and before those in layers besides.
-fn sites([path, layers]: [&'static str; 2], sites: &'static [SiteInfo]) -> impl Iterator<Item = (String, String)> {
-    sites.iter().map(move |site| {
-        let prefix = if site.in_layers() { layers } else { "" };
+/// The sites of a path: as experiments on models name them, or behind the name of a path that reads no tokens.
+fn sites(path: &'static dyn paths::Path) -> impl Iterator<Item = (String, String)> {
+    let (before, layers) = match path.reads_tokens() {
+        true => (String::new(), "layers.*."),
+        false => (format!("{}: ", path.name()), ""),
+    };
+    path.sites().iter().map(move |site| {
+        let layers = if site.in_layers() { layers } else { "" };
         let kind = match site.kind {
             SiteKind::Tensor => "",
             SiteKind::Choice(_) => " (a decision)",
             SiteKind::Watch => " (watched only)",
         };
         (
-            format!("{path}{prefix}{}", site.name),
+            format!("{before}{layers}{}", site.name),
             format!("{} {}{kind}", site.shape(), site.doc),
         )
     })

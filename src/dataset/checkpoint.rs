@@ -2,18 +2,18 @@
 
 use std::path::Path;
 
-use reference::paths::Weights;
-use reference::paths::deepseek_v4::Config;
-
-use serde_json::Value;
+use reference::Plain;
+use reference::paths::{self, Config, Model, Scalar, Weights};
 
 use super::Tensors;
 use crate::{Error, Result};
 use ulplab_core::input;
 
-/// A DeepSeek-V4 checkpoint as `transformers` names its tensors: `config.json`, and safetensors in one file or many.
+/// A checkpoint as `transformers` names its tensors: `config.json`, and safetensors in one file or many.
 pub struct Checkpoint {
-    pub config: Config,
+    pub config: Box<dyn Config>,
+    /// Token ids of the model are below this.
+    pub vocabulary: usize,
     /// Tensors of the files that the model does not use.
     pub unused: Vec<String>,
     tensors: Tensors,
@@ -23,43 +23,36 @@ impl Checkpoint {
     /// Reads the configuration and the headers of all files, and checks that every tensor the model needs is there.
     pub fn open(folder: &Path) -> Result<Self> {
         let file = folder.join("config.json");
-        let text = input::text(&file)?;
-        let wrong = |error: serde_json::Error| Error::config(&file, error.to_string());
-        supported(&serde_json::from_str(&text).map_err(wrong)?).map_err(|message| Error::config(&file, message))?;
-        let config: Config = serde_json::from_str(&text).map_err(wrong)?;
-        config.check().map_err(|message| Error::config(&file, message))?;
+        let config = config(&input::text(&file)?).map_err(|message| Error::config(&file, message))?;
+        let Some(vocabulary) = config.vocabulary() else {
+            return Err(Error::config(
+                &file,
+                "the model takes vectors, expected one that takes token ids",
+            ));
+        };
         let tensors = Tensors::open(folder)?;
         let unused = tensors.check(&config.tensors())?;
         Ok(Self {
             config,
+            vocabulary,
             unused,
             tensors,
         })
     }
+
+    /// Reads the weights.
+    pub fn load<T: Scalar>(&mut self) -> Result<Box<dyn Model<T>>> {
+        let config = self.config.clone();
+        paths::load(&*config, self, &mut Plain)
+    }
 }
 
-/// The models that ulplab has a reference of, by `model_type`.
-const MODEL_TYPES: [&str; 1] = ["deepseek_v4"];
-
-/// Refuses other models before their keys are found missing one by one.
-fn supported(config: &Value) -> Result<(), String> {
-    let known = MODEL_TYPES.map(|name| format!("'{name}'")).join(", ");
-    let Value::Object(keys) = config else {
-        return Err("expected an object, as `config.json` of a checkpoint holds".into());
-    };
-    let architecture = match keys.get("architectures").and_then(|names| names.get(0)?.as_str()) {
-        Some(name) => format!(" ({name})"),
-        None => String::new(),
-    };
-    match keys.get("model_type") {
-        Some(Value::String(found)) if MODEL_TYPES.contains(&found.as_str()) => Ok(()),
-        Some(Value::String(found)) => Err(format!(
-            "model_type is '{found}'{architecture}, which ulplab has no reference of; it has one of {known}. `ulplab \
-             quantize`, `inspect` and `compare` take the checkpoint's files all the same"
-        )),
-        Some(other) => Err(format!("model_type is {other}, expected one of {known}")),
-        None => Err(format!("model_type is missing, expected one of {known}")),
-    }
+/// Reads the configuration of a model that reads tokens. Others are refused before their keys are found missing one by one.
+fn config(text: &str) -> Result<Box<dyn Config>, String> {
+    let path = paths::find_in(&paths::readers(), text).map_err(|why| {
+        format!("{why}; `ulplab quantize`, `inspect` and `compare` take the files of any checkpoint all the same")
+    })?;
+    path.config(text)
 }
 
 impl Weights for Checkpoint {
@@ -69,8 +62,9 @@ impl Weights for Checkpoint {
         self.tensors.floats(name, shape)
     }
 
-    /// The only ids of this model are those of routed experts.
+    /// The only integers in checkpoints are numbers of routed experts.
     fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>> {
-        self.tensors.integers(name, shape, self.config.n_routed_experts)
+        let experts = self.config.size("n_routed_experts").unwrap_or(u32::MAX as usize);
+        self.tensors.integers(name, shape, experts)
     }
 }

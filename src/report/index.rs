@@ -1,6 +1,8 @@
 //! Looking up the summaries of a run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use reference::paths::{Path, readers};
 
 use crate::run::Run;
 use crate::run::summary::Summary;
@@ -26,7 +28,9 @@ pub type Layers<'a> = BTreeMap<Option<u32>, &'a Summary>;
 /// The summaries of a run by recipe and quantity.
 pub struct Index<'a> {
     summaries: HashMap<(&'a str, Quantity<'a>), Layers<'a>>,
-    /// The last layer that has an `output`.
+    /// The path of the model that was run, if sites of one were measured.
+    pub path: Option<&'static dyn Path>,
+    /// The last layer that the residual stream was measured after.
     pub last_layer: Option<u32>,
 }
 
@@ -40,10 +44,16 @@ impl<'a> Index<'a> {
                 .or_default()
                 .insert(summary.layer, summary);
         }
-        let outputs = run.summaries.iter().filter(|summary| summary.site == "output");
+        let path = path_of(run);
+        let stream = path.and_then(Path::stream);
+        let left = stream.into_iter().flat_map(|stream| {
+            let all = run.summaries.iter();
+            all.filter(|summary| summary.site == stream.name)
+        });
         Self {
             summaries,
-            last_layer: outputs.filter_map(|summary| summary.layer).max(),
+            path,
+            last_layer: left.filter_map(|summary| summary.layer).max(),
         }
     }
 
@@ -83,6 +93,13 @@ impl<'a> Index<'a> {
     pub fn has(&self, quantity: Quantity) -> bool {
         self.summaries.keys().any(|(_, other)| *other == quantity)
     }
+}
+
+/// The path that has all sites which were measured: a stored run does not say what its model is, but names what it measured.
+fn path_of(run: &Run) -> Option<&'static dyn Path> {
+    let sites: HashSet<&str> = run.summaries.iter().map(|summary| summary.site.as_str()).collect();
+    let has_all = |path: &&dyn Path| sites.iter().all(|site| path.site(site).is_some());
+    readers().into_iter().find(has_all)
 }
 
 /// The mean; NaN if any value is, none of none.

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use reference::paths::deepseek_v4::{Config, LayerType, SITES};
+use reference::Site;
+use reference::paths::Config;
+use reference::sites::{Decision, Flow};
 
-use super::model::probe::COMPARED;
 use super::study::Study;
 use crate::experiment::Mistake;
 use crate::run::plan::Plan;
 use ulplab_core::pattern::matches;
-use ulplab_core::record::place;
 
 /// More cells are a slip: planning them alone would take minutes and gigabytes.
 const MOST_CELLS: usize = 1 << 18;
@@ -79,14 +79,14 @@ impl Parts {
     }
 
     /// Adds a model's weights in f32, and tells their number.
-    pub fn weights(&mut self, config: &Config) -> f64 {
+    pub fn weights(&mut self, config: &dyn Config) -> f64 {
         let weights = config.tensors().iter().map(|spec| numbers(&spec.shape)).sum();
         self.add("for the weights", 4.0 * weights);
         weights
     }
 
     /// Adds what is kept of a window of text, and what its cells compare with it; tells the bytes of the first.
-    pub fn of_trace(&mut self, config: &Config, tokens: usize, at_once: f64) -> f64 {
+    pub fn of_trace(&mut self, config: &dyn Config, tokens: usize, at_once: f64) -> f64 {
         let trace = 4.0 * trace(config, tokens as f64);
         let what = format!("for what the reference computes of a window of {tokens} tokens");
         self.add(what, trace);
@@ -135,12 +135,12 @@ pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
 /// Refuses what does not fit into `limit` bytes, or exceeds what the model was made for.
 pub fn check_size(
     study: &dyn Study,
-    config: Option<&Config>,
+    config: Option<&dyn Config>,
     threads: usize,
     limit: Option<Bytes>,
 ) -> Result<(), Mistake> {
     let reading = study.reading();
-    let most = config.and_then(|config| config.max_position_embeddings);
+    let most = config.and_then(Config::most_tokens);
     if let Some(most) = most.filter(|most| !reading.windows.is_empty() && reading.tokens > *most) {
         let tokens = reading.tokens;
         let message = format!("tokens = {tokens}, but max_position_embeddings of the model is {most}");
@@ -168,7 +168,7 @@ pub fn check_size(
 }
 
 /// The experiment's own key, halved until it fits.
-fn smaller(study: &dyn Study, config: Option<&Config>, threads: usize, limit: Bytes) -> Option<String> {
+fn smaller(study: &dyn Study, config: Option<&dyn Config>, threads: usize, limit: Bytes) -> Option<String> {
     let mut next = study.halved();
     while let Some((study, key)) = next {
         if study.memory(config, threads).total() <= limit.0 {
@@ -200,32 +200,27 @@ fn numbers(shape: &[usize]) -> f64 {
     shape.iter().map(|size| *size as f64).product()
 }
 
-/// Numbers that are kept of a window for comparing: tensors at the compared sites, and the scores that indexers chose by.
-fn trace(config: &Config, tokens: f64) -> f64 {
-    let layers = 0..config.num_hidden_layers;
-    let of = |layer: usize| {
-        let sites = COMPARED.iter().filter(|site| config.has_site(Some(layer), site));
-        let tensors: f64 = sites.map(|site| config.token_cols(site) as f64).sum();
-        let rate = config.rate(LayerType::Sparse).unwrap_or(1).max(1) as f64;
-        let scores = match config.layer_types[layer] {
-            LayerType::Sparse => tokens / rate,
-            LayerType::Sliding | LayerType::Heavy => 0.0,
-        };
-        tokens * (tensors + scores)
-    };
-    layers.map(of).sum::<f64>() + tokens * config.vocab_size as f64
+/// Numbers that are kept of a window for comparing: tensors at the compared sites, the scores that entries were chosen by, and
+/// the output.
+fn trace(config: &dyn Config, tokens: f64) -> f64 {
+    let path = config.path();
+    let numbers = config.places().into_iter().map(|(site, layer)| match site.decision() {
+        Some(Decision::TopK { key, .. }) => {
+            let per_row = path.site(key).zip(layer);
+            let per_row = per_row.and_then(|(key, layer)| config.tokens_per_row(key, layer));
+            per_row.map_or(0.0, |per_row| tokens / per_row as f64)
+        }
+        _ if site.compared || site.flow == Flow::Output => config.cols_of_token(site) as f64,
+        _ => 0.0,
+    });
+    tokens * numbers.sum::<f64>()
 }
 
 /// Numbers of one token at the sites that a pattern names, in all layers.
-pub fn site_cols(config: &Config, at: &str) -> f64 {
-    let names = SITES.iter().map(|site| site.name);
-    let places = names.flat_map(|name| {
-        let layers = (0..config.num_hidden_layers).map(Some).chain([None]);
-        let here = layers.filter(move |layer| config.has_site(*layer, name));
-        here.map(move |layer| (name, place(layer.map(|layer| layer as u32), name)))
-    });
-    let named = places.filter(|(_, place)| matches(at, place));
-    named.map(|(name, _)| config.token_cols(name) as f64).sum()
+pub fn site_cols(config: &dyn Config, at: &str) -> f64 {
+    let places = config.places().into_iter();
+    let named = places.filter(|(site, layer)| matches(at, &Site::new(*layer, site.name).to_string()));
+    named.map(|(site, _)| config.cols_of_token(site) as f64).sum()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use reference::paths::deepseek_v4::{Config, Model};
+use reference::paths::{Config, Model};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -59,7 +59,7 @@ pub trait Study: Show + Send + Sync {
     }
 
     /// Estimates of what is in memory at once.
-    fn memory(&self, config: Option<&Config>, threads: usize) -> Parts;
+    fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts;
 
     /// The same question on half as much, and the key that says so, if that can be.
     fn halved(&self) -> Option<(Box<dyn Study>, String)>;
@@ -68,7 +68,7 @@ pub trait Study: Show + Send + Sync {
     ///
     /// # Errors
     /// The first mistake, and where it is.
-    fn ready<'a>(&'a self, seed: u64, config: Option<&Config>) -> Result<Runs<'a>, Mistake>;
+    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake>;
 
     /// Whether kernels stand in for operations of a model.
     fn stands_in(&self) -> bool {
@@ -109,7 +109,7 @@ pub trait Ready: Send + Sync {
 /// A window of text, and the model that reads it.
 #[derive(Clone, Copy)]
 pub struct Text<'a> {
-    pub model: &'a Model<f32>,
+    pub model: &'a dyn Model<f32>,
     pub ids: &'a [u32],
 }
 
@@ -120,7 +120,7 @@ pub struct Bench<'a> {
     /// What is read there; nothing if the window is drawn.
     pub text: Option<Text<'a>>,
     /// Loads the model's f64 twin, which only the reference's own check needs.
-    pub load_f64: &'a (dyn Fn() -> Result<Model<f64>> + Sync),
+    pub load_f64: &'a (dyn Fn() -> Result<Box<dyn Model<f64>>> + Sync),
     /// Once it is true, cells not yet begun are left out.
     pub stop: &'a AtomicBool,
     /// Called with each cell's records as it finishes, from any thread.

@@ -1,7 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use reference::paths::Weights;
-use reference::paths::deepseek_v4::Config;
+use reference::paths::{self, Weights};
 use safetensors::Dtype;
 use ulplab::dataset::Checkpoint;
 
@@ -97,7 +96,7 @@ fn small() -> (serde_json::Value, Vec<Written>) {
     json["num_hidden_layers"] = 2.into();
     json["layer_types"] = serde_json::json!(["heavily_compressed_attention", "compressed_sparse_attention"]);
     json["mlp_layer_types"] = serde_json::json!(["hash_moe", "moe"]);
-    let config: Config = serde_json::from_value(json.clone()).unwrap();
+    let config = paths::read(&json.to_string()).unwrap();
     let written = config.tensors().into_iter().map(|spec| {
         let elements = spec.shape.iter().product();
         match spec.integer {

@@ -53,6 +53,7 @@ impl paths::Config for Config {
         index_n_heads,
         index_topk,
         moe_intermediate_size,
+        n_routed_experts,
         num_attention_heads,
         num_experts_per_tok,
         qk_rope_head_dim,

@@ -1,8 +1,5 @@
 //! The named places of the path.
 
-use super::config::Config;
-use crate::SiteInfo;
-use crate::paths::Config as _;
 use crate::sites::Growth::{Entry, Window};
 use crate::sites::Held::{Index, KeyValue};
 use crate::sites::{Decision, Dim};
@@ -47,30 +44,4 @@ crate::sites! { pub SITES =
     MOE_OUTPUT: "moe.output" [T, hidden_size] "sum of the experts" .layered();
     OUTPUT: "output" [T, hc_mult, hidden_size] "residual streams that leave the layer" .layered().leaves().compared();
     LOGITS: "logits" [T, vocab_size] "logits" .output();
-}
-
-/// The site of that name.
-fn named(name: &str) -> &'static SiteInfo {
-    let site = SITES.iter().find(|site| site.name == name);
-    site.unwrap_or_else(|| panic!("'{name}' is no site of DeepSeek-V4"))
-}
-
-impl Config {
-    /// Whether a site is passed in a layer (`None`: outside the layers).
-    ///
-    /// # Panics
-    /// If there is no such site, here and in the next two.
-    pub fn has_site(&self, layer: Option<usize>, name: &str) -> bool {
-        self.passes(named(name), layer)
-    }
-
-    /// Channels of a row (the last dimension) at a site.
-    pub fn site_cols(&self, name: &str) -> usize {
-        self.cols(named(name))
-    }
-
-    /// Channels of all that belongs to one token at a site: its rows of all streams or heads together.
-    pub fn token_cols(&self, name: &str) -> usize {
-        self.cols_of_token(named(name))
-    }
 }

@@ -1,9 +1,6 @@
 //! The named places of the path. The "layer" of a site is the event. Parameters and what is made of them are passed when a
 //! model is loaded, the others for every token; sites of the FFN and `x` are passed in every FFN step.
 
-use super::config::Config;
-use crate::SiteInfo;
-use crate::paths::Config as _;
 use crate::sites::{Decision, Growth, Held};
 
 crate::sites! { pub SITES =
@@ -54,11 +51,4 @@ crate::sites! { pub SITES =
     POOLED: "collapse.pooled" [B, collapse_k * d_model] "sums of the cores, weighted by A";
     COLLAPSED: "collapse.z" [B, collapse_r] "what the decoder reads";
     DELTA: "delta" [B, d_model] "what is to be added to the token" .output();
-}
-
-impl Config {
-    /// Channels of a row at a site of the list.
-    pub fn site_cols(&self, site: &SiteInfo) -> usize {
-        self.cols(site)
-    }
 }

@@ -1,7 +1,8 @@
 //! The seam: which sites are called, in what order and with what, and that what is done there is obeyed.
 
 use reference::ops::attention::{KeyRows, attend};
-use reference::paths::deepseek_v4::{Config, LayerType, SITES};
+use reference::paths::deepseek_v4::{Config, DeepSeekV4, LayerType, SITES};
+use reference::paths::{Config as _, Path};
 use reference::sites::{Growth, Held};
 use reference::{Choice, Plain, Role, Site, SiteKind, Tensor};
 
@@ -16,7 +17,7 @@ fn promised(config: &Config, start: usize, tokens: usize, watch: &Watch<'_, f32>
     for layer in layers {
         for info in SITES.iter().filter(|info| info.in_layers() == layer.is_some()) {
             let asked = info.kind != SiteKind::Watch || watch.wants;
-            if !config.has_site(layer, info.name) || !asked {
+            if !config.passes(info, layer) || !asked {
                 continue;
             }
             // New entries of the caches, or one row for each token.
@@ -81,7 +82,7 @@ fn sites_are_called_as_listed() {
                     .find(|info| info.name == got.0.name)
                     .expect("a listed site");
                 if !matches!(info.kind, SiteKind::Choice(_)) {
-                    assert_eq!(got.1.last(), Some(&config.site_cols(got.0.name)), "{}", got.0);
+                    assert_eq!(got.1.last(), Some(&config.cols(info)), "{}", got.0);
                 }
             }
             assert_eq!(watch.calls.len(), want.len());
@@ -242,7 +243,7 @@ fn every_edit_reaches_the_logits() {
     for layer in (0..config.num_hidden_layers).map(Some).chain([None]) {
         let sites = SITES
             .iter()
-            .filter(|info| info.in_layers() == layer.is_some() && config.has_site(layer, info.name));
+            .filter(|info| info.in_layers() == layer.is_some() && config.passes(info, layer));
         for info in sites.filter(|info| !matches!(info.kind, SiteKind::Choice(_))) {
             let edit = |site: &Site, tensor: &mut Tensor<f32>| {
                 if site.layer == layer && site.name == info.name {
@@ -261,7 +262,8 @@ fn every_edit_reaches_the_logits() {
 #[test]
 fn sites_by_layer_type() {
     let config = &MINI.config;
-    let layers = |name: &str| (0..61).filter(|&layer| config.has_site(Some(layer), name)).count();
+    let passes = |name: &str, layer| config.passes(DeepSeekV4.site(name).expect("a listed site"), layer);
+    let layers = |name: &str| (0..61).filter(|&layer| passes(name, Some(layer))).count();
     assert_eq!(layers("attention.kv.window"), 61);
     assert_eq!(layers("attention.kv.compressed"), 61);
     assert_eq!(
@@ -270,5 +272,5 @@ fn sites_by_layer_type() {
     );
     assert_eq!(layers("moe.router"), 58);
     assert_eq!(layers("logits"), 0);
-    assert!(config.has_site(None, "logits") && !config.has_site(None, "input"));
+    assert!(passes("logits", None) && !passes("input", None));
 }

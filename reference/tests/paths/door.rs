@@ -18,6 +18,7 @@ fn every_path_loads_its_fixture_and_passes_what_it_lists() {
         let outputs = run(&*model, &mut checked);
         checked.finish();
         assert!(outputs == run(&*model, &mut Plain), "watching changes nothing");
+        assert_eq!(path.reads_tokens(), config.vocabulary().is_some());
         for output in outputs {
             assert_eq!(output.cols(), config.cols(path.output()));
             assert!(output.data.iter().all(|&x| Into::<f64>::into(x).is_finite()));

@@ -1,5 +1,6 @@
 //! The seam: which sites are called, in what order and with what, and that what is done there is obeyed.
 
+use reference::paths::Config as _;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, RouterForm, SITES};
 use reference::sites::When;
 use reference::{Choice, Numerics, Plain, Site, SiteInfo, SiteKind, Tensor};
@@ -95,7 +96,7 @@ fn sites_are_called_as_listed() {
         assert_eq!(loaded.calls.len(), want.len());
         for ((site, found), want) in loaded.calls.iter().zip(want) {
             assert_eq!((site.name, site.layer), (want.name, None));
-            assert_eq!(found.last(), Some(&config.site_cols(want)), "{site}");
+            assert_eq!(found.last(), Some(&config.cols(want)), "{site}");
             assert_eq!(Some(found), shape(&config, &want.shape(), 0).as_ref(), "{site}");
         }
         let mut state = state::<f32>(&config, 2);
@@ -108,7 +109,7 @@ fn sites_are_called_as_listed() {
             for (i, ((site, found), (wanted, info))) in watch.calls.iter().zip(&want).enumerate() {
                 assert_eq!(site, wanted, "call {i}");
                 if info.kind == SiteKind::Tensor {
-                    assert_eq!(found.last(), Some(&config.site_cols(info)), "{site}");
+                    assert_eq!(found.last(), Some(&config.cols(info)), "{site}");
                 }
                 if let Some(shape) = shape(&config, &info.shape(), 2) {
                     assert_eq!(*found, shape, "{site}");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use reference::Plain;
-use reference::paths::deepseek_v4::Model;
+use reference::paths::Input;
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -125,15 +125,15 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
 fn measure(args: &BenchArgs) -> Result<Figures> {
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let mut checkpoint = Checkpoint::open(&datasets.checkpoint(&args.model)?)?;
-    let vocabulary = checkpoint.config.vocab_size as u32;
-    let model = Model::<f32>::load(checkpoint.config.clone(), &mut checkpoint)?;
+    let vocabulary = checkpoint.vocabulary as u32;
+    let model = checkpoint.load::<f32>()?;
     let ids: Vec<u32> = (0..args.tokens as u32).map(|i| (i * 31 + 7) % vocabulary).collect();
     let mut forward = Vec::new();
     let mut decode = Vec::new();
     for _ in 0..args.repeats {
-        let mut state = model.state();
-        forward.push(seconds(|| model.run(&mut state, &ids, &mut Plain))?);
-        decode.push(seconds(|| model.run(&mut state, &ids[..1], &mut Plain))?);
+        let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
+        forward.push(seconds(|| model.run(&mut *state, Input::Ids(&ids), &mut Plain))?);
+        decode.push(seconds(|| model.run(&mut *state, Input::Ids(&ids[..1]), &mut Plain))?);
     }
     Ok(Figures {
         name: "ulplab reference (f32)".into(),

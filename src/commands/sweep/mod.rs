@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use reference::paths::deepseek_v4::{Config, Model};
+use reference::paths::{Config, Model, Scalar};
 
 use super::judge;
 use crate::backend::cuda::time::Stopwatch;
@@ -35,7 +35,7 @@ use ulplab_core::record::Record;
 /// Everything decided before the first cell runs.
 struct Prepared {
     asked: Asked,
-    config: Option<Config>,
+    config: Option<Box<dyn Config>>,
     /// Folder of the checkpoint, if there is a model.
     folder: Option<PathBuf>,
     /// Tokens of each window of text.
@@ -200,7 +200,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
     let config = checkpoint.map(|checkpoint| checkpoint.config);
     let limit = args.max_memory.or_else(available);
-    check_size(study, config.as_ref(), rayon::current_num_threads(), limit).map_err(wrong)?;
+    check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;
     let ids = reading.windows.iter().enumerate().map(|(at, window)| {
         let text = datasets.text(&window.text, window.offset, reading.tokens);
         let text = text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))?;
@@ -220,7 +220,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     }
     let peers = args.kernels.peers.as_deref().map(Peers::read).transpose()?;
     // Formats and sites are named by recipes, and gates by both.
-    let bytes = sizes(&asked, config.as_ref()).map_err(wrong)?;
+    let bytes = sizes(&asked, config.as_deref()).map_err(wrong)?;
     gated.map_err(|mistake| gates.error(&mistake))?;
     let cells = select(selectable, &args.only, &args.skip)?;
     let mut manifest = manifest(args, &asked, plan, &datasets, &sources, bytes, peers.as_ref())?;
@@ -245,7 +245,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
 }
 
 /// What reports say of recipes, with the sizes that they have in caches; finds what is wrong with recipes.
-fn sizes(asked: &Asked, config: Option<&Config>) -> Result<Vec<RecipeInfo>, Mistake> {
+fn sizes(asked: &Asked, config: Option<&dyn Config>) -> Result<Vec<RecipeInfo>, Mistake> {
     let study = &asked.study;
     let mut recipes = study.recipes();
     if let Runs::Windows(ready) = study.ready(asked.experiment.seed, config)? {
@@ -375,7 +375,7 @@ fn execute(
     let bar = progress(args, share.len(), pending.len());
     let Prepared { asked, config, ids, .. } = prepared;
     let (seed, plan) = (asked.experiment.seed, &prepared.manifest.plan);
-    let runs = asked.study.ready(seed, config.as_ref());
+    let runs = asked.study.ready(seed, config.as_deref());
     let runs = runs.map_err(|mistake| Error::Usage(mistake.message))?;
     let of_sites = match &runs {
         Runs::Kernels(study) => operations::reading_sites(study).map_err(|mistake| Error::Usage(mistake.message))?,
@@ -396,7 +396,7 @@ fn execute(
         bar.inc(1);
         Ok(())
     };
-    let text = |ids| model.as_ref().map(|model| Text { model, ids });
+    let text = |ids| model.as_deref().map(|model| Text { model, ids });
     let study = match &runs {
         Runs::Kernels(study) => study,
         Runs::Windows(ready) => {
@@ -459,9 +459,8 @@ fn execute(
     }
 }
 
-fn load<T: reference::Real>(folder: &Path) -> Result<Model<T>> {
-    let mut checkpoint = Checkpoint::open(folder)?;
-    Model::load(checkpoint.config.clone(), &mut checkpoint)
+fn load<T: Scalar>(folder: &Path) -> Result<Box<dyn Model<T>>> {
+    Checkpoint::open(folder)?.load()
 }
 
 fn progress(args: &SweepArgs, all: usize, pending: usize) -> ProgressBar {

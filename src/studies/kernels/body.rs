@@ -1,6 +1,6 @@
 //! What an experiment file says of kernels.
 
-use reference::paths::deepseek_v4::Config;
+use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -243,7 +243,7 @@ impl Study for KernelStudy {
         ))
     }
 
-    fn memory(&self, config: Option<&Config>, _threads: usize) -> Parts {
+    fn memory(&self, config: Option<&dyn Config>, _threads: usize) -> Parts {
         let mut parts = Parts::default();
         if let Some(config) = config.filter(|_| !self.windows.is_empty()) {
             parts.weights(config);
@@ -255,7 +255,7 @@ impl Study for KernelStudy {
         None
     }
 
-    fn ready<'a>(&'a self, _seed: u64, _config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, _seed: u64, _config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
         Ok(Runs::Kernels(self))
     }
 

@@ -7,9 +7,9 @@ mod show;
 
 use std::collections::HashMap;
 
-use reference::SiteKind;
-use reference::paths::deepseek_v4::{Config, SITES};
-use reference::{Site, SiteInfo};
+use reference::paths::{Config, readers};
+use reference::sites::When;
+use reference::{Site, SiteInfo, SiteKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -28,7 +28,7 @@ use ulplab_core::ops::call::Type;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 
-pub use run::{finite, run_candidate, run_reference, site};
+pub use run::{finite, run_candidate, run_reference};
 pub use samples::{Sample, recorded};
 
 /// A whole model: rounded at its sites, compared with itself.
@@ -76,9 +76,9 @@ impl Recipe {
     ///
     /// # Errors
     /// What is wrong, and where in the recipe.
-    pub fn resolve(&self, config: &Config, seed: u64) -> Result<Rounding, Mistake> {
+    pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
-        Rounding::resolve(&self.rounds, self.noise.then_some(seed), kernels, config, SITES)
+        Rounding::resolve(&self.rounds, self.noise.then_some(seed), kernels, config)
     }
 }
 
@@ -133,15 +133,22 @@ impl Study for ModelStudy {
         self.recipes.iter().map(info).collect()
     }
 
+    /// Those of every model that could be meant: gates are checked before the model is read.
     fn sites(&self) -> Vec<String> {
         let name = |site: &SiteInfo| match site.in_layers() {
             true => format!("layers.0.{}", site.name),
             false => site.name.to_string(),
         };
-        SITES.iter().map(name).collect()
+        let mut names: Vec<String> = Vec::new();
+        for site in readers().iter().flat_map(|path| path.sites()).map(name) {
+            if !names.contains(&site) {
+                names.push(site);
+            }
+        }
+        names
     }
 
-    fn memory(&self, config: Option<&Config>, threads: usize) -> Parts {
+    fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
         let mut parts = Parts::default();
         if let Some(config) = config {
             let at_once = threads.min(self.recipes.len().max(1)) as f64;
@@ -160,7 +167,7 @@ impl Study for ModelStudy {
         Some((Box::new(Self { tokens, ..self.clone() }), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
         let config = config.ok_or_else(|| Mistake::at("model", "model is missing"))?;
         let mut roundings = HashMap::from([(REFERENCE, Rounding::none())]);
         let mut bytes = HashMap::new();
@@ -200,7 +207,7 @@ impl Ready for ReadyModel<'_> {
             // A cell without records would have nothing that could fail.
             let rounding = rounding.ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))?;
             if cell.recipe == REFERENCE {
-                let exact = run_reference(&(bench.load_f64)()?, text.ids)?;
+                let exact = run_reference(&*(bench.load_f64)()?, text.ids)?;
                 return run_candidate(text, rounding, &exact, blank);
             }
             run_candidate(text, rounding, &want, blank)
@@ -219,27 +226,28 @@ impl Ready for ReadyModel<'_> {
 pub fn sites_at(
     at: &str,
     usable: impl Fn(&SiteInfo) -> bool,
-    config: &Config,
+    config: &dyn Config,
 ) -> Result<Vec<(&'static str, usize)>, String> {
-    let places = SITES.iter().filter(|info| usable(info)).flat_map(|info| {
-        let layers = (0..config.num_hidden_layers).map(Some).chain([None]);
-        let here = layers.filter(|layer| config.has_site(*layer, info.name));
-        here.map(|layer| run::site(layer, info.name))
-    });
-    let places: Vec<Site> = places.collect();
-    let matching = places.iter().filter(|place| matches(at, &place.to_string()));
+    let places = config.places().into_iter().filter(|(site, _)| usable(site));
+    let places: Vec<_> = places
+        .map(|(site, layer)| (site, Site::new(layer, site.name).to_string()))
+        .collect();
+    let matching = places.iter().filter(|(_, place)| matches(at, place));
     let mut found: Vec<_> = matching
-        .map(|place| (place.name, config.token_cols(place.name)))
+        .map(|(site, _)| (site.name, config.cols_of_token(site)))
         .collect();
     found.dedup();
     if found.is_empty() {
-        let names: Vec<String> = places.iter().map(Site::to_string).collect();
-        return Err(matches_nothing("site", at, names.iter().map(String::as_str)));
+        return Err(matches_nothing(
+            "site",
+            at,
+            places.iter().map(|(_, place)| place.as_str()),
+        ));
     }
     Ok(found)
 }
 
-/// Whether a tensor passes at a site.
+/// Whether a tensor passes at a site when the model reads.
 pub fn passes_tensor(site: &SiteInfo) -> bool {
-    site.kind == SiteKind::Tensor
+    site.kind == SiteKind::Tensor && site.when == When::Run
 }

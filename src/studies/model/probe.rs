@@ -2,84 +2,101 @@
 
 use std::collections::HashMap;
 
-use reference::{Choice, Numerics, Operations, Real, Role, Site, Tensor};
+use reference::paths::Path;
+use reference::sites::{Decision, Flow};
+use reference::{Choice, Numerics, Operations, Real, Role, Site, SiteInfo, Tensor};
 
-use super::site;
 use crate::backend::rounding::Rounding;
 use crate::studies::measure::records;
 use ulplab_core::metrics;
 use ulplab_core::metrics::{Evidence, Gain, Logits, Pair, Threshold};
 use ulplab_core::record::{Phase, Record};
 
-/// Tensor sites whose values are compared, besides the logits.
-pub const COMPARED: [&str; 4] = [
-    "attention.kv.window",
-    "attention.kv.compressed",
-    "attention.output",
-    "output",
-];
-const OUTPUT: &str = "output";
-pub const TOPK: &str = "attention.indexer.topk";
-const MASS: &str = "attention.indexer.mass";
-const ROUTER: &str = "moe.router";
-
 type Place = (Option<usize>, &'static str);
 
-/// A decision of the reference, with the mass of what was selected where it is known.
-pub struct Decided<'a, T> {
-    pub layer: usize,
+/// A selection of the reference, with the mass of what was selected where it is known.
+pub struct Selected<'a, T> {
+    pub layer: Option<usize>,
+    pub site: &'static str,
     pub choice: &'a Choice<T>,
     pub mass: Option<Vec<f32>>,
 }
 
 /// What the reference computed for one window: everything candidates are compared with.
 pub struct Trace<T> {
+    path: &'static dyn Path,
     tensors: HashMap<Place, Tensor<T>>,
     choices: HashMap<Place, Choice<T>>,
     pub logits: Tensor<T>,
 }
 
 impl<T: Real + Into<f64>> Trace<T> {
-    /// All decisions of that name, layer by layer.
-    pub fn decided(&self, name: &str) -> Vec<Decided<'_, T>> {
-        let named = self.choices.iter().filter(|((_, site), _)| *site == name);
-        let decided = |(&(layer, name), choice)| {
-            Some(Decided {
-                layer: layer?,
-                choice,
-                mass: self.mass((layer, name)),
-            })
-        };
-        let mut found: Vec<_> = named.filter_map(decided).collect();
-        found.sort_by_key(|decided| decided.layer);
+    /// What was selected from caches, layer by layer.
+    pub fn selected(&self) -> Vec<Selected<'_, T>> {
+        let selected = self.choices.iter().filter(|((_, site), _)| selects(self.path, site));
+        let selected = selected.map(|(&(layer, site), choice)| Selected {
+            layer,
+            site,
+            choice,
+            mass: self.mass((layer, site)),
+        });
+        let mut found: Vec<_> = selected.collect();
+        found.sort_by_key(|selected| (selected.layer, selected.site));
         found
     }
 
-    /// What the reference's attention gives to each entry its indexer selects.
-    fn mass(&self, (layer, name): Place) -> Option<Vec<f32>> {
-        let mass = self.tensors.get(&(layer, MASS)).filter(|_| name == TOPK)?;
+    /// How much attention each selected entry gets from the reference.
+    fn mass(&self, (layer, site): Place) -> Option<Vec<f32>> {
+        let mass = self.path.site(site).and_then(mass)?;
+        let mass = self.tensors.get(&(layer, mass))?;
         Some(mass.data.iter().map(|&m| Into::<f64>::into(m) as f32).collect())
     }
 }
 
+/// The site of the attention that selected entries get, of a decision that has one.
+fn mass(site: &SiteInfo) -> Option<&'static str> {
+    match site.decision() {
+        Some(Decision::TopK { mass, .. }) => mass,
+        _ => None,
+    }
+}
+
+/// Whether entries of a cache are selected at a site.
+fn selects(path: &dyn Path, site: &str) -> bool {
+    let decision = path.site(site).and_then(SiteInfo::decision);
+    matches!(decision, Some(Decision::TopK { .. }))
+}
+
+/// What a site is to the path as a whole.
+fn flow(path: &dyn Path, site: &Site) -> Flow {
+    path.site(site.name).map_or(Flow::Inside, |site| site.flow)
+}
+
 /// Records a [`Trace`] while the reference runs.
 pub struct Recorder<T> {
+    path: &'static dyn Path,
     tensors: HashMap<Place, Tensor<T>>,
     choices: HashMap<Place, Choice<T>>,
 }
 
-impl<T> Default for Recorder<T> {
-    fn default() -> Self {
+impl<T: Real> Recorder<T> {
+    /// Watches a model of that path.
+    pub fn new(path: &'static dyn Path) -> Self {
         Self {
+            path,
             tensors: HashMap::new(),
             choices: HashMap::new(),
         }
     }
-}
 
-impl<T: Real> Recorder<T> {
+    /// Whether the site says how much attention selected entries get.
+    fn is_mass(&self, site: &Site) -> bool {
+        self.path.sites().iter().any(|other| mass(other) == Some(site.name))
+    }
+
     pub fn finish(self, logits: Tensor<T>) -> Trace<T> {
         Trace {
+            path: self.path,
             tensors: self.tensors,
             choices: self.choices,
             logits,
@@ -89,7 +106,10 @@ impl<T: Real> Recorder<T> {
 
 impl<T: Real> Numerics<T> for Recorder<T> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<T>) {
-        if COMPARED.contains(&site.name) || site.name == MASS {
+        let known = self.path.site(site.name);
+        // What leaves a layer is what the next is fed in the local phase.
+        let kept = known.is_some_and(|known| known.compared || known.flow == Flow::Leaves);
+        if kept || self.is_mass(site) {
             self.tensors.insert((site.layer, site.name), tensor.clone());
         }
     }
@@ -99,7 +119,7 @@ impl<T: Real> Numerics<T> for Recorder<T> {
     }
 
     fn wants(&self, site: &Site) -> bool {
-        site.name == MASS
+        self.is_mass(site)
     }
 }
 
@@ -129,7 +149,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
 
     /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.
     pub fn finish(mut self, logits: &Tensor<f32>, ids: &[u32]) -> Vec<Record> {
-        let site = site(None, "logits");
+        let site = Site::new(None, self.want.path.output().name);
         self.push(&site, &with_ulps(&self.want.logits.data, &logits.data), &logits.shape);
         self.push(
             &site,
@@ -142,7 +162,8 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     /// Feeds a layer what the reference fed it: what left the layer before.
     fn force(&self, site: &Site, tensor: &mut Tensor<f32>) {
         let before = site.layer.and_then(|layer| layer.checked_sub(1));
-        if let Some(want) = before.and_then(|layer| self.want.tensors.get(&(Some(layer), "output"))) {
+        let left = before.zip(self.want.path.stream());
+        if let Some(want) = left.and_then(|(layer, left)| self.want.tensors.get(&(Some(layer), left.name))) {
             for (x, &want) in tensor.data.iter_mut().zip(&want.data) {
                 *x = Into::<f64>::into(want) as f32;
             }
@@ -155,12 +176,13 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
             return;
         };
         // What the lab computes on has ULPs to count; what a cache stores has its own, coarser ones.
-        let pair = match site.name {
-            OUTPUT => with_ulps(&want.data, &tensor.data),
-            _ => Pair::new(&want.data, &tensor.data),
+        let leaves = flow(self.want.path, site) == Flow::Leaves;
+        let pair = match leaves {
+            true => with_ulps(&want.data, &tensor.data),
+            false => Pair::new(&want.data, &tensor.data),
         };
         self.push(site, &pair, &tensor.shape);
-        if site.name == OUTPUT && self.phase == Phase::Cumulative {
+        if leaves && self.phase == Phase::Cumulative {
             let leaving = metrics::RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
             if let Some(entering) = self.entering.replace(leaving) {
                 self.push(
@@ -192,10 +214,11 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     }
 }
 
-/// What is measured of a selection: how it agrees with the reference's, and, of an indexer's or a drawn one, what agreement
-/// the error of its scores makes one expect. A router chooses among too few for that.
+/// What is measured of a decision: how it agrees with the reference's, and, of what `selects` entries, what agreement the error
+/// of its scores makes one expect. A router chooses among too few for that.
 pub fn decision<W: Real + Into<f64>>(
     blank: &Record,
+    selects: bool,
     want: &Choice<W>,
     got: &Choice<f32>,
     mass: Option<&[f32]>,
@@ -203,7 +226,7 @@ pub fn decision<W: Real + Into<f64>>(
     let (k, candidates) = (want.k, want.scores.cols());
     let choice = metrics::Choice::new(&want.indices, &got.indices, k, &want.scores.data, candidates, mass);
     let mut measured: Vec<Record> = records(blank, &choice, &[]).collect();
-    if blank.site != ROUTER {
+    if selects {
         let threshold = Threshold::new(&want.scores.data, &got.scores.data, candidates, k, &choice);
         measured.extend(records(blank, &threshold, &[]));
     }
@@ -212,7 +235,7 @@ pub fn decision<W: Real + Into<f64>>(
 
 impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
-        if self.phase == Phase::Local && site.name == "input" {
+        if self.phase == Phase::Local && flow(self.want.path, site) == Flow::Enters {
             self.force(site, tensor);
         }
         self.rounding.apply(site, tensor);
@@ -228,7 +251,9 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
         };
         let mass = self.want.mass((site.layer, site.name));
         let blank = self.at(site);
-        self.records.extend(decision(&blank, want, got, mass.as_deref()));
+        let selects = selects(self.want.path, site.name);
+        self.records
+            .extend(decision(&blank, selects, want, got, mass.as_deref()));
     }
 
     fn splits(&self, site: &Site) -> bool {

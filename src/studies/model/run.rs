@@ -1,7 +1,7 @@
 //! The model on a window: the reference, and candidates beside it.
 
-use reference::paths::deepseek_v4::Model;
-use reference::{Numerics, Real, Role, Site, Tensor};
+use reference::paths::{Input, Model, Scalar};
+use reference::{Numerics, Real, Tensor};
 
 use super::probe::{Probe, Recorder, Trace};
 use crate::backend::rounding::Rounding;
@@ -9,27 +9,18 @@ use crate::studies::study::Text;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::record::Record;
 
-/// A site that is read in every role, from the first row on.
-pub fn site(layer: Option<usize>, name: &'static str) -> Site {
-    Site {
-        layer,
-        name,
-        role: Role::Both,
-        first_row: 0,
-    }
+/// Runs the reference, and keeps what candidates are compared with.
+pub fn run_reference<T: Scalar>(model: &dyn Model<T>, ids: &[u32]) -> Result<Trace<T>> {
+    let mut recorder = Recorder::new(model.config().path());
+    let logits = from_start(model, ids, &mut recorder)?;
+    Ok(recorder.finish(logits))
 }
 
-/// Runs the reference, and keeps what candidates are compared with.
-pub fn run_reference<T: Real>(model: &Model<T>, ids: &[u32]) -> Result<Trace<T>>
-where
-    Recorder<T>: Numerics<T>,
-    T: reference::paths::deepseek_v4::Scalar,
-{
-    let mut recorder = Recorder::default();
-    let logits = model
-        .run(&mut model.state(), ids, &mut recorder)
-        .map_err(Error::Reference)?;
-    Ok(recorder.finish(logits))
+/// Has a model read tokens from the first on.
+pub fn from_start<T: Real>(model: &dyn Model<T>, ids: &[u32], numerics: &mut dyn Numerics<T>) -> Result<Tensor<T>> {
+    let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
+    let output = model.run(&mut *state, Input::Ids(ids), numerics);
+    output.map_err(Error::Reference)
 }
 
 /// Runs the model rounded, and compares it with what the reference computed.
@@ -40,7 +31,8 @@ pub fn run_candidate<W: Real + Into<f64>>(
     blank: Record,
 ) -> Result<Vec<Record>> {
     let mut probe = Probe::new(rounding, want, blank.phase, blank);
-    let logits = rounding.run(text.model, &mut text.model.state(), text.ids, &mut probe)?;
+    let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
+    let logits = rounding.run(text.model, &mut *state, text.ids, &mut probe)?;
     Ok(probe.finish(&logits, text.ids))
 }
 

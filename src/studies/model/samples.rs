@@ -2,8 +2,9 @@
 
 use reference::{Numerics, Site, Tensor};
 
+use super::run::from_start;
 use crate::studies::study::Text;
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::Result;
 use ulplab_core::pattern::matches;
 
 /// Numbers of one source.
@@ -21,9 +22,7 @@ pub fn recorded(sites: &[(&str, &str)], text: Text<'_>) -> Result<Vec<Sample>> {
         sites,
         samples: Vec::new(),
     };
-    text.model
-        .run(&mut text.model.state(), text.ids, &mut collector)
-        .map_err(Error::Reference)?;
+    from_start(text.model, text.ids, &mut collector)?;
     Ok(collector.samples)
 }
 

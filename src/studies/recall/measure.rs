@@ -2,14 +2,13 @@
 
 use reference::ops::linear::multiply;
 use reference::ops::top_k::top_k;
-use reference::{Choice, Tensor};
+use reference::{Choice, Site, Tensor};
 
 use super::{RecallStudy, Recipe, Scores};
 use crate::backend::rounding::Rounding;
 use crate::experiment::Source;
 use crate::studies::measure::with_means;
-use crate::studies::model::probe::{TOPK, Trace, decision};
-use crate::studies::model::site;
+use crate::studies::model::probe::{Trace, decision};
 use ulplab_core::pattern::matches;
 use ulplab_core::random::{gaussian, stream};
 use ulplab_core::record::{Record, place};
@@ -47,8 +46,16 @@ pub fn drawn(study: &RecallStudy, seed: u64, window: &str) -> Vec<Vectors> {
     sources.map(vectors).collect()
 }
 
-/// Measures one recipe on the drawn vectors of a window, which pass as the queries and keys of an indexer.
-pub fn of_vectors(blank: &Record, seed: u64, recipe: &Recipe, rounding: &Rounding, drawn: &[Vectors]) -> Vec<Record> {
+/// Measures one recipe on the drawn vectors of a window, which pass as what a model multiplies to select entries: at the sites
+/// of its queries and keys.
+pub fn of_vectors(
+    blank: &Record,
+    seed: u64,
+    recipe: &Recipe,
+    rounding: &Rounding,
+    sites: [&'static str; 2],
+    drawn: &[Vectors],
+) -> Vec<Record> {
     let one = |vectors: &Vectors| {
         let want = &vectors.want;
         let got = match recipe.score_noise {
@@ -56,8 +63,9 @@ pub fn of_vectors(blank: &Record, seed: u64, recipe: &Recipe, rounding: &Roundin
             None => {
                 let (mut query, mut key) = (vectors.query.clone(), vectors.key.clone());
                 // Vectors of no layer pass as those of the first.
-                rounding.apply(&site(Some(0), "attention.indexer.query"), &mut query);
-                rounding.apply(&site(Some(0), "attention.indexer.key"), &mut key);
+                let [of_query, of_key] = sites.map(|site| Site::new(Some(0), site));
+                rounding.apply(&of_query, &mut query);
+                rounding.apply(&of_key, &mut key);
                 select(scores(&query, &key), want.k)
             }
         };
@@ -65,26 +73,22 @@ pub fn of_vectors(blank: &Record, seed: u64, recipe: &Recipe, rounding: &Roundin
             site: vectors.source.clone(),
             ..blank.clone()
         };
-        decision(&blank, want, &got, None)
+        decision(&blank, true, want, &got, None)
     };
     drawn.iter().flat_map(one).collect()
 }
 
-/// Measures the selections of a model's indexers when there is noise on the reference's scores.
+/// Measures the selections of a model when there is noise on the reference's scores.
 pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<Record> {
-    let layers = want.decided(TOPK).into_iter().flat_map(|decided| {
+    let layers = want.selected().into_iter().flat_map(|selected| {
         let blank = Record {
-            layer: Some(decided.layer as u32),
-            site: TOPK.into(),
+            layer: selected.layer.map(|layer| layer as u32),
+            site: selected.site.into(),
             ..blank.clone()
         };
-        let got = noisy(
-            decided.choice,
-            size,
-            seed,
-            &format!("{}/{}", decided.layer, blank.window),
-        );
-        decision(&blank, decided.choice, &got, decided.mass.as_deref())
+        let layer = selected.layer.map_or(String::new(), |layer| layer.to_string());
+        let got = noisy(selected.choice, size, seed, &format!("{layer}/{}", blank.window));
+        decision(&blank, true, selected.choice, &got, selected.mass.as_deref())
     });
     layers.collect()
 }

@@ -5,7 +5,9 @@ mod show;
 
 use std::collections::HashMap;
 
-use reference::paths::deepseek_v4::Config;
+use reference::SiteInfo;
+use reference::paths::Config;
+use reference::sites::Decision;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -13,7 +15,6 @@ use serde_json::{Map, Value};
 pub use measure::{drawn, of_vectors};
 
 use super::limits::{Parts, halved_rows, halved_tokens};
-use super::model::probe::TOPK;
 use super::model::{finite, run_candidate, run_reference, sites_at};
 use super::sources::{check_draws, check_sources, check_text, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, Ready, Runs, Study, body_of};
@@ -155,7 +156,7 @@ impl Study for RecallStudy {
         site_names(&self.sources, Scores::is_site).collect()
     }
 
-    fn memory(&self, config: Option<&Config>, threads: usize) -> Parts {
+    fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
         let mut parts = Parts::default();
         let at_once = threads.min(self.recipes.len().max(1)) as f64;
         if let Some(config) = config.filter(|_| !self.windows.is_empty()) {
@@ -185,31 +186,32 @@ impl Study for RecallStudy {
         Some((Box::new(half), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
         let config = config.ok_or_else(|| Mistake::at("model", "model is missing"))?;
         for (at, source) in self.sources.iter().enumerate() {
             if let Scores::Site(site) = &source.from {
                 let wrong = |message| Mistake::at("from", format!("source '{}': {message}", source.name));
-                sites_at(site, |info| info.name == TOPK, config).map_err(|why| wrong(why).within("source", at))?;
+                sites_at(site, |info| selection(info).is_some(), config)
+                    .map_err(|why| wrong(why).within("source", at))?;
             }
         }
+        let mut sites = config.path().sites().iter();
+        let selection = sites.find_map(selection).ok_or_else(|| {
+            let message = "the model selects no entries of a cache, and a recall is about what is selected";
+            Mistake::at("model", message)
+        })?;
         let mut recipes = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let noise = recipe.noise.then_some(seed);
-            let rounding = Rounding::resolve(
-                &recipe.rounds,
-                noise,
-                None,
-                config,
-                reference::paths::deepseek_v4::SITES,
-            )
-            .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
+            let rounding = Rounding::resolve(&recipe.rounds, noise, None, config)
+                .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
             let bytes = rounding.cache_bytes(config);
             recipes.insert(recipe.name.as_str(), (recipe, rounding, bytes));
         }
         Ok(Runs::Windows(Box::new(ReadyRecall {
             study: self,
             seed,
+            selection,
             recipes,
         })))
     }
@@ -219,9 +221,19 @@ impl Study for RecallStudy {
     }
 }
 
+/// The sites of queries and keys of a selection, if one is made at a site.
+fn selection(site: &SiteInfo) -> Option<[&'static str; 2]> {
+    match site.decision() {
+        Some(Decision::TopK { query, key, .. }) => Some([query, key]),
+        _ => None,
+    }
+}
+
 struct ReadyRecall<'a> {
     study: &'a RecallStudy,
     seed: u64,
+    /// The sites of queries and keys.
+    selection: [&'static str; 2],
     /// With what [`Ready::bytes`] tells.
     recipes: HashMap<&'a str, (&'a Recipe, Rounding, (Option<f64>, Option<f64>))>,
 }
@@ -241,7 +253,14 @@ impl Ready for ReadyRecall<'_> {
             let drawn = measure::drawn(self.study, self.seed, bench.window);
             return bench.each(cells, |cell, blank| {
                 let (recipe, rounding) = self.recipe(cell)?;
-                Ok(measure::of_vectors(&blank, self.seed, recipe, rounding, &drawn))
+                Ok(measure::of_vectors(
+                    &blank,
+                    self.seed,
+                    recipe,
+                    rounding,
+                    self.selection,
+                    &drawn,
+                ))
             });
         };
         let want = run_reference(text.model, text.ids)?;

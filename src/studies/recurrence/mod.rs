@@ -9,7 +9,7 @@ mod walk;
 
 use std::collections::HashMap;
 
-use reference::paths::deepseek_v4::Config;
+use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -165,7 +165,7 @@ impl Study for RecurrenceStudy {
             .unwrap_or_else(|| matches_nothing("site", at, sites.iter().map(String::as_str))))
     }
 
-    fn memory(&self, _config: Option<&Config>, threads: usize) -> Parts {
+    fn memory(&self, _config: Option<&dyn Config>, threads: usize) -> Parts {
         let mut parts = Parts::default();
         let at_once = threads.min(self.recipes.len().max(1)) as f64;
         let [heads, steps] = self.shape.map(|size| size as f64);
@@ -193,7 +193,7 @@ impl Study for RecurrenceStudy {
         Some((Box::new(Self { shape, ..self.clone() }), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, _config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
         let mut methods = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let method = Method::resolve(recipe, &self.sources)

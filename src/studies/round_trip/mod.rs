@@ -8,7 +8,7 @@ pub mod theory;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use reference::paths::deepseek_v4::Config;
+use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -73,7 +73,7 @@ impl Body for RoundTripStudy {
 
 impl RoundTripStudy {
     /// Whether all sources can be stored in the format of a recipe.
-    fn check_fit(&self, recipe: &Recipe, codec: &dyn Codec, config: Option<&Config>) -> Result<(), Mistake> {
+    fn check_fit(&self, recipe: &Recipe, codec: &dyn Codec, config: Option<&dyn Config>) -> Result<(), Mistake> {
         for (at, source) in self.sources.iter().enumerate() {
             let name = &source.name;
             let wrong = |key: &str, message: String| Mistake::at(key, message).within("source", at);
@@ -147,7 +147,7 @@ impl Study for RoundTripStudy {
         site_names(&self.sources, Numbers::is_site).collect()
     }
 
-    fn memory(&self, config: Option<&Config>, threads: usize) -> Parts {
+    fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
         let mut parts = Parts::default();
         let at_once = threads.min(self.recipes.len().max(1)) as f64;
         let texts = config.filter(|_| !self.windows.is_empty());
@@ -179,7 +179,7 @@ impl Study for RoundTripStudy {
         Some((Box::new(half), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, config: Option<&Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
         let mut codecs = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let who = || format!("recipe '{}'", recipe.name);

@@ -89,8 +89,8 @@ fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize)
 
 /// One event from the state as f32 has it.
 fn known(model: &Model<f64>, x: &Tensor<f64>, state: &State<f64>, event: usize) -> Result<Known, String> {
-    let (x, state): (Tensor<f32>, State<f32>) = (cast(x), cast_state(state));
-    let mut after = cast(&x);
+    let (x, state): (Tensor<f32>, State<f32>) = (x.cast(), cast_state(state));
+    let mut after = x.cast();
     let decisions = model.event(&mut after, &mut cast_state(&state), event, &mut Plain)?;
     Ok(Known {
         state,
@@ -100,14 +100,9 @@ fn known(model: &Model<f64>, x: &Tensor<f64>, state: &State<f64>, event: usize) 
     })
 }
 
-fn cast<T: Real, U: Real>(x: &Tensor<T>) -> Tensor<U> {
-    let data = x.data.iter().map(|&x| U::from_f64(x.into()));
-    Tensor::new(x.shape.clone(), data.collect())
-}
-
 fn cast_state<T: Real, U: Real>(state: &State<T>) -> State<U> {
     State {
-        ram: cast(&state.ram),
+        ram: state.ram.cast(),
         map: state.map.clone(),
         tokens: state.tokens,
     }

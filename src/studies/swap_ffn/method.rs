@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use reference::paths::swap_ffn::{Config, DecisionRule, Decisions, Model, RouterForm, SITES, State};
+use reference::paths::Config as _;
+use reference::paths::swap_ffn::{Config, DecisionRule, Decisions, Model, RouterForm, SITES, State, sites};
 use reference::{Choice, Numerics, Site, SiteKind, Tensor};
 
 use super::candidate::Own;
@@ -148,7 +149,7 @@ impl Numerics<f32> for Forced<'_> {
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
-        let what = usize::from(site.name == "router.bank");
+        let what = usize::from(site.name == sites::BANK);
         self.own[what] = std::mem::replace(&mut choice.indices, self.given[what].clone());
     }
 }
@@ -163,7 +164,7 @@ fn resolve(round: &Round, sources: &[Source<Weights>]) -> Result<(String, Arc<dy
     }
     for source in sources {
         for site in tensors().filter(|site| matches(&round.at, site.name)) {
-            let fits = codec.check(source.from.sizes().config().site_cols(site));
+            let fits = codec.check(source.from.sizes().config().cols(site));
             fits.map_err(|message| at(format!("{message} ('{}' of source '{}')", site.name, source.name)))?;
         }
     }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 use reference::Real;
-use reference::paths::deepseek_v4;
+use reference::paths;
 use reference::paths::swap_ffn::{BANKS, Decisions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -239,7 +239,7 @@ impl Study for SwapFfnStudy {
         Err(beyond.unwrap_or_else(|| matches_nothing("site", at, sites.iter().map(String::as_str))))
     }
 
-    fn memory(&self, _config: Option<&deepseek_v4::Config>, threads: usize) -> Parts {
+    fn memory(&self, _config: Option<&dyn paths::Config>, threads: usize) -> Parts {
         let mut parts = Parts::default();
         let at_once = threads.min(self.recipes.len().max(1)) as f64;
         let [sequences, tokens] = self.shape.map(|size| size as f64);
@@ -255,7 +255,7 @@ impl Study for SwapFfnStudy {
         Some((Box::new(Self { shape, ..self.clone() }), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, _config: Option<&deepseek_v4::Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn paths::Config>) -> Result<Runs<'a>, Mistake> {
         let mut methods = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let method = Method::resolve(recipe, &self.sources)

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 
-use reference::paths::Weights;
 use reference::paths::swap_ffn::{BANKS, Config, Initial, LaneRule, Model, State};
+use reference::paths::{self, Weights};
 use reference::{Numerics, Real, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -171,8 +171,11 @@ impl<'a> Inputs<'a> {
 
     /// The state before the first token.
     pub fn state<T: Real>(&self) -> Result<State<T>, String> {
-        let shape = [self.sequences, self.config.core_count, BANKS, self.config.d_model];
-        State::new(&self.config, self.tensor("ram", &shape))
+        let start = paths::Config::start(&self.config, self.sequences);
+        let [ram] = &start[..] else {
+            return Err(format!("a state begins with {} tensors, expected one", start.len()));
+        };
+        State::new(&self.config, self.tensor(&ram.name, &ram.shape))
     }
 
     /// Tokens of all sequences at a time.

@@ -2,33 +2,69 @@
 
 use std::borrow::Cow;
 
+use reference::SiteInfo;
+use reference::paths::Path;
+use reference::sites::Decision;
+
 use crate::report::index::{self, Index, Quantity};
 use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Candidate;
+use ulplab_core::record::Phase;
 use ulplab_core::record::Phase::{Cumulative, Local};
 
+/// The stream that leaves a layer. A site that the path has not, here and in the next, has no name, and nothing was measured
+/// there.
+fn stream(index: &Index) -> &'static str {
+    let stream = index.path.and_then(Path::stream);
+    stream.map_or("", |site| site.name)
+}
+
+fn output(index: &Index) -> &'static str {
+    index.path.map_or("", |path| path.output().name)
+}
+
 /// Error of the residual streams where each layer is fed the reference's input.
-pub const LOCAL_ERROR: Quantity = Quantity::new(Local, "output", "relative_l2");
+pub fn local_error(index: &Index) -> Quantity<'static> {
+    Quantity::new(Local, stream(index), "relative_l2")
+}
+
 /// Error of the residual streams where the candidate runs free.
-pub const CUMULATIVE_ERROR: Quantity = Quantity::new(Cumulative, "output", "relative_l2");
-pub const CUMULATIVE_COSINE: Quantity = Quantity::new(Cumulative, "output", "cosine");
-pub const KL: Quantity = Quantity::new(Cumulative, "logits", "kl");
-const TOP1: Quantity = Quantity::new(Cumulative, "logits", "top1");
-const DELTA: Quantity = Quantity::new(Cumulative, "logits", "delta_nats");
-/// Selection by the indexer, first where it matters, else where it was measured.
-pub const RECALL: [Quantity; 2] = [
-    Quantity::new(Cumulative, "attention.indexer.topk", "recall"),
-    Quantity::new(Local, "attention.indexer.topk", "recall"),
-];
-const STORED: [Quantity; 2] = [
-    Quantity::new(Local, "attention.kv.window", "cosine"),
-    Quantity::new(Local, "attention.kv.compressed", "cosine"),
-];
-const NONFINITE: [Quantity; 2] = [
-    Quantity::new(Local, "output", "nonfinite"),
-    Quantity::new(Cumulative, "output", "nonfinite"),
-];
+pub fn cumulative_error(index: &Index) -> Quantity<'static> {
+    Quantity::new(Cumulative, stream(index), "relative_l2")
+}
+
+/// Error over that of the layer before.
+pub fn gain(index: &Index, phase: Phase) -> Quantity<'static> {
+    Quantity::new(phase, stream(index), "gain")
+}
+
+pub fn kl(index: &Index) -> Quantity<'static> {
+    Quantity::new(Cumulative, output(index), "kl")
+}
+
+/// The sites whose tensors are cached and compared.
+pub fn stored(index: &Index) -> Vec<&'static str> {
+    let sites = index.path.map_or(&[][..], Path::sites).iter();
+    let stored = sites.filter(|site| site.cache.is_some() && site.compared);
+    stored.map(|site| site.name).collect()
+}
+
+/// Selections from caches in one phase.
+fn recall(index: &Index, phase: Phase) -> impl Iterator<Item = Quantity<'static>> {
+    let sites = index.path.map_or(&[][..], Path::sites).iter();
+    let selects = |site: &&SiteInfo| matches!(site.decision(), Some(Decision::TopK { .. }));
+    sites
+        .filter(selects)
+        .map(move |site| Quantity::new(phase, site.name, "recall"))
+}
+
+/// Selections from caches, first where they matter, else where they were measured.
+pub fn measured_recall(index: &Index) -> Vec<Quantity<'static>> {
+    let of = |phase| recall(index, phase).filter(|quantity| index.has(*quantity)).collect();
+    let phases: [Vec<_>; 2] = [Cumulative, Local].map(of);
+    phases.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
+}
 
 /// All columns.
 pub fn columns() -> Vec<Column> {
@@ -37,9 +73,9 @@ pub fn columns() -> Vec<Column> {
 
 /// What rows are sorted by: the first of these that the run has, in words.
 pub fn order(index: &Index) -> &'static str {
-    if index.has(CUMULATIVE_ERROR) {
+    if index.has(cumulative_error(index)) {
         "by final error, least first"
-    } else if index.has(KL) {
+    } else if index.has(kl(index)) {
         "by KL divergence at the logits, least first"
     } else {
         "by local error, least first"
@@ -48,18 +84,18 @@ pub fn order(index: &Index) -> &'static str {
 
 /// The number that [`order`] speaks of.
 pub fn sort_key(index: &Index, recipe: &str) -> Option<f64> {
-    if index.has(CUMULATIVE_ERROR) {
-        Some(index.last(recipe, CUMULATIVE_ERROR)?.mean)
-    } else if index.has(KL) {
-        Some(index.whole(recipe, KL)?.mean)
+    if index.has(cumulative_error(index)) {
+        Some(index.last(recipe, cumulative_error(index))?.mean)
+    } else if index.has(kl(index)) {
+        Some(index.whole(recipe, kl(index))?.mean)
     } else {
-        local_error(index, recipe)
+        median_error(index, recipe)
     }
 }
 
 /// The median over the layers that a recipe changes: one that rounds a layer of many would else read 0. NaN counts.
-fn local_error(index: &Index, recipe: &str) -> Option<f64> {
-    let all = index.means(recipe, LOCAL_ERROR);
+fn median_error(index: &Index, recipe: &str) -> Option<f64> {
+    let all = index.means(recipe, local_error(index));
     let changed: Vec<f64> = all.iter().copied().filter(|error| *error != 0.0).collect();
     index::median(if changed.is_empty() { &all } else { &changed })
 }
@@ -97,7 +133,8 @@ const MODEL: &[Fixed] = &[
               does to the vector itself, before any layer uses it.",
         weight: 4,
         cell: |index, candidate| {
-            let cosines: Vec<f64> = STORED.iter().flat_map(|q| index.means(candidate.name, *q)).collect();
+            let cosine = |site| index.means(candidate.name, Quantity::new(Local, site, "cosine"));
+            let cosines: Vec<f64> = stored(index).into_iter().flat_map(cosine).collect();
             index::mean(&cosines).map(number::near_one)
         },
     },
@@ -107,33 +144,42 @@ const MODEL: &[Fixed] = &[
               ‖want‖, median over the layers that have an error: the error a layer makes by itself. Layers that a \
               recipe leaves exact are not counted.",
         weight: 6,
-        cell: |index, candidate| local_error(index, candidate.name).map(number::error),
+        cell: |index, candidate| median_error(index, candidate.name).map(number::error),
     },
     Fixed {
         title: ["final", "cosine"],
         doc: "Cosine of the residual streams after the last layer when the candidate runs free.",
         weight: 5,
-        cell: |index, candidate| Some(number::near_one(index.last(candidate.name, CUMULATIVE_COSINE)?.mean)),
+        cell: |index, candidate| {
+            let cosine = Quantity::new(Cumulative, stream(index), "cosine");
+            Some(number::near_one(index.last(candidate.name, cosine)?.mean))
+        },
     },
     Fixed {
         title: ["final", "error"],
         doc: "Relative L2 error of the residual streams after the last layer when the candidate runs free: local \
               errors added up, and damped or amplified by the layers behind them. Rows are sorted by it.",
         weight: 10,
-        cell: |index, candidate| Some(number::error(index.last(candidate.name, CUMULATIVE_ERROR)?.mean)),
+        cell: |index, candidate| {
+            let last = index.last(candidate.name, cumulative_error(index))?;
+            Some(number::error(last.mean))
+        },
     },
     Fixed {
         title: ["logits", "KL"],
         doc: "Kullback–Leibler divergence of the candidate's next-token distribution from the reference's, in nats, \
               mean over positions.",
         weight: 8,
-        cell: |index, candidate| Some(number::error(index.whole(candidate.name, KL)?.mean)),
+        cell: |index, candidate| Some(number::error(index.whole(candidate.name, kl(index))?.mean)),
     },
     Fixed {
         title: ["top-1", "same"],
         doc: "Share of positions where candidate and reference rank the same token first.",
         weight: 3,
-        cell: |index, candidate| Some(number::share(index.whole(candidate.name, TOP1)?.mean)),
+        cell: |index, candidate| {
+            let top1 = Quantity::new(Cumulative, output(index), "top1");
+            Some(number::share(index.whole(candidate.name, top1)?.mean))
+        },
     },
     Fixed {
         title: ["Δ nats/byte", "± 95 %"],
@@ -141,7 +187,8 @@ const MODEL: &[Fixed] = &[
               windows. An interval that spans 0 means this text cannot tell the two apart.",
         weight: 2,
         cell: |index, candidate| {
-            let delta = index.whole(candidate.name, DELTA)?;
+            let delta = Quantity::new(Cumulative, output(index), "delta_nats");
+            let delta = index.whole(candidate.name, delta)?;
             Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))
         },
     },
@@ -151,7 +198,11 @@ const MODEL: &[Fixed] = &[
               over layers.",
         weight: 1,
         cell: |index, candidate| {
-            let recalls = RECALL.map(|quantity| index.means(candidate.name, quantity));
+            let of = |phase| -> Vec<f64> {
+                let values = recall(index, phase).flat_map(|quantity| index.means(candidate.name, quantity));
+                values.collect()
+            };
+            let recalls = [Cumulative, Local].map(of);
             let recalls = recalls.iter().find(|values| !values.is_empty())?;
             Some(format!(
                 "{}/{}",
@@ -165,7 +216,9 @@ const MODEL: &[Fixed] = &[
         doc: "NaN and infinite elements of the layers' outputs, all layers together. Shown only if there are any.",
         weight: 11,
         cell: |index, candidate| {
-            let counts: f64 = NONFINITE.iter().flat_map(|q| index.means(candidate.name, *q)).sum();
+            let nonfinite = [Local, Cumulative].map(|phase| Quantity::new(phase, stream(index), "nonfinite"));
+            let counts = nonfinite.iter().flat_map(|q| index.means(candidate.name, *q));
+            let counts: f64 = counts.sum();
             (counts != 0.0).then(|| number::tenths(counts))
         },
     },

@@ -1,6 +1,6 @@
 //! Recipes beside the one they come from: noise controls and narrowed recipes.
 
-use super::columns::{CUMULATIVE_ERROR, KL};
+use super::columns::{cumulative_error, kl};
 use crate::report::Summarized;
 use crate::report::chart::{Dot, DotRow, Dots, GREY, Lines, Mark, SLOTS, Series};
 use crate::report::figures::{Figure, HALF, Size, THIRD, figure, final_value, of_group, series, unit};
@@ -51,7 +51,7 @@ pub fn noise(run: &Summarized) -> Vec<Figure> {
     let panels = families
         .iter()
         .filter_map(|family| panel(run, family, |_| Some("noise".into()), false));
-    dots(rows).into_iter().chain(panels).collect()
+    dots(run, rows).into_iter().chain(panels).collect()
 }
 
 /// A block of rows for each family, then one small chart by layer for each.
@@ -95,7 +95,7 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
         };
         panel(run, family, part, true)
     });
-    dots(rows).into_iter().chain(panels).collect()
+    dots(run, rows).into_iter().chain(panels).collect()
 }
 
 /// The whole recipe, or else the first member, and the family's slot.
@@ -105,10 +105,10 @@ fn first<'a>(family: &Family<'a>) -> Option<(&'a Candidate<'a>, usize)> {
 }
 
 /// Both final errors of the same rows.
-fn dots(rows: impl Fn(Quantity<'static>) -> Vec<DotRow>) -> [Figure; 2] {
+fn dots(run: &Summarized, rows: impl Fn(Quantity<'static>) -> Vec<DotRow>) -> [Figure; 2] {
     [
-        ("Residual streams after the last layer", CUMULATIVE_ERROR),
-        ("Logits", KL),
+        ("Residual streams after the last layer", cumulative_error(run.index)),
+        ("Logits", kl(run.index)),
     ]
     .map(|(title, quantity)| {
         let dots = Dots {
@@ -149,7 +149,8 @@ fn panel(
     colours: bool,
 ) -> Option<Figure> {
     let (first, slot) = first(family)?;
-    let whole = family.whole.and_then(|whole| series(run, whole, CUMULATIVE_ERROR));
+    let error = cumulative_error(run.index);
+    let whole = family.whole.and_then(|whole| series(run, whole, error));
     let whole = whole.map(|whole| Series { dashed: false, ..whole });
     let member = |(at, member): (usize, &&Candidate)| {
         Some(Series {
@@ -163,15 +164,15 @@ fn panel(
                 false => slot,
             },
             dashed: true,
-            ..series(run, member, CUMULATIVE_ERROR)?
+            ..series(run, member, error)?
         })
     };
     let members = family.members.iter().enumerate().filter_map(member);
     let lines = Lines {
         title: first.name.into(),
-        unit: unit(CUMULATIVE_ERROR),
+        unit: unit(error),
         log: true,
-        metric: CUMULATIVE_ERROR.metric.into(),
+        metric: error.metric.into(),
         series: whole.into_iter().chain(members).collect(),
         size: THIRD,
         ..Lines::default()

@@ -16,7 +16,7 @@ use crate::report::index::{Index, Quantity};
 use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::{Candidate, Gate, Group};
-use columns::{CUMULATIVE_ERROR, KL, LOCAL_ERROR, RECALL};
+use columns::{cumulative_error, gain, kl, local_error, measured_recall, stored};
 use ulplab_core::record::Phase::{Cumulative, Local};
 
 impl Show for ModelStudy {
@@ -88,8 +88,8 @@ fn of_model(run: &Summarized) -> Vec<Section> {
                     better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
                     marks pass all gates that bind them, crosses fail one, hollow marks are bound by none or not judged.",
             figures: [
-                ("Residual streams after the last layer", CUMULATIVE_ERROR),
-                ("Logits", KL),
+                ("Residual streams after the last layer", cumulative_error(run.index)),
+                ("Logits", kl(run.index)),
             ]
             .into_iter()
             .flat_map(|(title, quantity)| front(run, title, quantity))
@@ -117,7 +117,7 @@ fn of_model(run: &Summarized) -> Vec<Section> {
             title: "Stored vectors",
             intro: "What the format does to the KV vectors themselves, read back from the cache, before any layer \
                     uses them.",
-            figures: ["attention.kv.window", "attention.kv.compressed"]
+            figures: stored(run.index)
                 .into_iter()
                 .flat_map(|site| plain_lines(run, site, Quantity::new(Local, site, "relative_l2"), true, &[]))
                 .collect(),
@@ -203,15 +203,15 @@ fn front(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
 }
 
 fn error_by_layer(run: &Summarized) -> Vec<Figure> {
-    let both = [LOCAL_ERROR, CUMULATIVE_ERROR];
+    let both @ [local, cumulative] = [local_error(run.index), cumulative_error(run.index)];
     let names: Vec<&str> = of_group(run, Group::Plain).map(|candidate| candidate.name).collect();
     let gates = both.iter().filter_map(|quantity| gates::line(run, *quantity, &names));
     let values = names
         .iter()
         .flat_map(|name| both.map(|quantity| run.index.means(name, quantity)));
     let range: Vec<f64> = values.flatten().chain(gates.map(|gate| gate.bound.value)).collect();
-    let local = plain_lines(run, "Local: each layer by itself", LOCAL_ERROR, true, &range);
-    let cumulative = plain_lines(run, "Cumulative: running free", CUMULATIVE_ERROR, true, &range);
+    let local = plain_lines(run, "Local: each layer by itself", local, true, &range);
+    let cumulative = plain_lines(run, "Cumulative: running free", cumulative, true, &range);
     // Side by side: the same recipes at the left and at the right.
     let (mut local, mut cumulative) = (local.into_iter(), cumulative.into_iter());
     let mut figures = Vec::new();
@@ -226,8 +226,8 @@ fn error_by_layer(run: &Summarized) -> Vec<Figure> {
 /// Error of every recipe in every layer, fed the reference's input and running free.
 fn heat(run: &Summarized) -> Vec<Figure> {
     let maps = [
-        ("Local: each layer by itself", LOCAL_ERROR),
-        ("Cumulative: running free", CUMULATIVE_ERROR),
+        ("Local: each layer by itself", local_error(run.index)),
+        ("Cumulative: running free", cumulative_error(run.index)),
     ];
     let recipes: Vec<&Candidate> = run.candidates.iter().filter(|c| c.group != Group::Reference).collect();
     let range = recipes
@@ -256,8 +256,8 @@ fn heat(run: &Summarized) -> Vec<Figure> {
 }
 
 fn selection(run: &Summarized) -> Vec<Figure> {
-    let recall = RECALL.into_iter().find(|quantity| run.index.has(*quantity));
-    let gain = [Cumulative, Local].map(|phase| Quantity::new(phase, "output", "gain"));
+    let recall = measured_recall(run.index);
+    let gain = [Cumulative, Local].map(|phase| gain(run.index, phase));
     let gain = gain.into_iter().find(|quantity| run.index.has(*quantity));
     let recall = recall
         .into_iter()
