@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use reference::paths::deepseek_v4::Config;
+use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -98,7 +98,7 @@ impl Study for Harmonic {
         vec!["sum".into()]
     }
 
-    fn memory(&self, _config: Option<&Config>, _threads: usize) -> Parts {
+    fn memory(&self, _config: Option<&dyn Config>, _threads: usize) -> Parts {
         Parts::default()
     }
 
@@ -106,7 +106,7 @@ impl Study for Harmonic {
         None
     }
 
-    fn ready<'a>(&'a self, _seed: u64, _config: Option<&Config>) -> std::result::Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, _seed: u64, _config: Option<&dyn Config>) -> std::result::Result<Runs<'a>, Mistake> {
         Ok(Runs::Windows(Box::new(Sums(self))))
     }
 
