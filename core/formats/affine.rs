@@ -1,10 +1,10 @@
 //! Block formats with zero points at work: tensors to stored bytes and back.
 
 use super::block::{Format, Group};
+use super::cast::INFINITY_BITS;
 use super::codec::Encoded;
 use super::codes;
 use super::quantize::{PIECE, span};
-use super::scale::INFINITY_BITS;
 use super::zero_point::{Affine, Fitted};
 
 /// The values of a strip of tiles that their scales and zero points follow.

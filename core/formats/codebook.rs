@@ -2,7 +2,8 @@
 
 use std::sync::Mutex;
 
-use super::element::{Cast, Element, Repr};
+use super::cast::Cast;
+use super::element::{Element, Repr};
 
 /// Values in ascending order; a code is the place of its value.
 ///

@@ -2,9 +2,9 @@
 //!
 //! They run over long slices, whatever the size of a block, so that they vectorise.
 
-use super::element::{BF16_CAST, Cast, E2M1_CAST, E4M3_CAST, E5M2_CAST, Repr};
+use super::cast::{Cast, Operation};
+use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, Repr};
 use super::minifloat::Added;
-use super::scale::Operation;
 
 /// Bits of the largest magnitude; NaN beats infinity beats finite values.
 #[inline(always)]

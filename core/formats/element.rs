@@ -1,28 +1,9 @@
 //! Element formats: what one number is stored as.
 
+use super::cast::{Cast, Limits};
 use super::codebook::{Codebook, NF4_VALUES};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Policy};
 use super::power::PowerCast;
-
-/// What a scale rule must know of the elements.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// The largest finite value.
-    pub max: f32,
-    /// `fl32(1/max)`.
-    pub inverse: f32,
-    /// `⌊log2 max⌋`, the `emax` of OCP MX.
-    pub exponent: i32,
-    /// Bits after the leading one of the largest value.
-    pub mantissa_bits: u32,
-}
-
-/// Both directions between f32 and the codes of an element format, written without branches so that loops over them
-/// vectorise.
-pub(super) trait Cast: Copy {
-    fn encode(&self, x: f32) -> u32;
-    fn decode(&self, code: u32) -> f32;
-}
 
 /// How a number becomes a whole one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

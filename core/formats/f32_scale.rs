@@ -1,9 +1,8 @@
 //! Scales that are f32 numbers.
 
-use super::element::{Cast, Limits};
+use super::cast::{Cast, INFINITY_BITS, Limits, Operation};
 use super::half::Half;
 use super::power::{PowerCast, e8m0_value};
-use super::scale::{INFINITY_BITS, Operation};
 
 /// What is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

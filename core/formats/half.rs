@@ -2,7 +2,8 @@
 
 use safetensors::Dtype;
 
-use super::element::{BF16_CAST, Cast, F16_CAST};
+use super::cast::Cast;
+use super::element::{BF16_CAST, F16_CAST};
 use super::minifloat::Added;
 
 /// A float of 16 bits that scales are stored as.

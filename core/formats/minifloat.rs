@@ -1,6 +1,6 @@
 //! Small floating-point numbers as data, with one rounding routine for all of them.
 
-use super::element::Cast;
+use super::cast::Cast;
 
 /// A binary floating-point format of at most 16 bits with subnormals and, above the codes of finite values, optionally
 /// one infinity and then NaNs.

@@ -8,6 +8,7 @@
 
 mod affine;
 mod block;
+mod cast;
 mod codebook;
 mod codec;
 mod codes;

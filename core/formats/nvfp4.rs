@@ -5,10 +5,10 @@
 //! that values are multiplied by, `span/amax`, and `g` the one that codes are multiplied by; both are 1 where there is
 //! one level.
 
-use super::element::{Cast, UE4M3_CAST};
+use super::cast::{Cast, INFINITY_BITS, Operation};
+use super::element::UE4M3_CAST;
 use super::nvfp4_select;
 use super::nvfp4_select::Select;
-use super::scale::{INFINITY_BITS, Operation};
 
 /// Which f32 is stored above the block scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

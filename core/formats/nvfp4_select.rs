@@ -1,8 +1,8 @@
 //! NVFP4 rules that try several scales for a block and keep the one with the smallest error.
 
-use super::element::{Cast, E2M1_CAST, UE4M3_CAST};
+use super::cast::{Cast, INFINITY_BITS};
+use super::element::{E2M1_CAST, UE4M3_CAST};
 use super::nvfp4::{BlockScale, Level, Nvfp4Rule, rule};
-use super::scale::INFINITY_BITS;
 
 /// How one of several scales is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! E8M0: scales that are powers of two.
 
-use super::element::{Cast, Limits};
-use super::scale::INFINITY_BITS;
+use super::cast::{Cast, INFINITY_BITS, Limits};
 
 /// The cast of an f32 to the exponent byte `b` of `2^(b-127)`; 255 is NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

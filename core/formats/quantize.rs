@@ -6,11 +6,12 @@
 use safetensors::Dtype;
 
 use super::block::{Format, Group, Scaling};
+use super::cast::Operation;
 use super::codec::{Encoded, Part};
 use super::codes;
 use super::hadamard::{rotate, rotate_back};
 use super::nvfp4::{Level, Nvfp4Rule};
-use super::scale::{Operation, Scale, Target};
+use super::scale::{Scale, Target};
 
 /// Elements of a piece.
 pub(super) const PIECE: usize = 2048;

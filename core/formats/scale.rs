@@ -3,37 +3,13 @@
 //! A rule is a row of a table; what differs between libraries is data. Unless a rule says otherwise, a NaN or an infinity
 //! in a block makes its scale NaN and so the whole block: it must not vanish in a cast to an element that has no NaN.
 
-use super::element::{Cast, Element, Limits, UE4M3_CAST};
+use super::cast::{Cast, Limits, Operation};
+use super::element::{Element, UE4M3_CAST};
 use super::f32_scale::{F32_RULES, F32Rule, HALF_RULES};
 use super::half::Half;
 use super::nvfp4::{Level, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 use super::power::{POWER_RULES, PowerRule, e8m0_value};
 use super::zero_point::{AFFINE_RULES, Affine};
-
-/// Bits of the largest magnitude, as an unsigned integer: there NaN > infinity > finite, so that a maximum over it
-/// propagates NaN, which `f32::max` drops.
-pub(super) const INFINITY_BITS: u32 = 0x7f80_0000;
-
-/// What is done with the elements of a block and a factor of their own.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Operation {
-    /// `x / factor` instead of `x · factor`.
-    pub divide: bool,
-    /// Added last: −0 changes nothing, +0 clears the sign of a negative zero.
-    pub zero: f32,
-}
-
-impl Operation {
-    pub const TIMES: Self = Self {
-        divide: false,
-        zero: -0.0,
-    };
-
-    #[inline(always)]
-    pub fn apply(self, factor: f32, x: f32) -> f32 {
-        (if self.divide { x / factor } else { x * factor }) + self.zero
-    }
-}
 
 /// A stored scale: its format and the rule that picks it.
 #[derive(Clone, Copy, Debug, PartialEq)]

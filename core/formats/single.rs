@@ -1,10 +1,11 @@
 //! Block formats one scale and one element at a time, for judging codes that someone else has chosen.
 
 use super::block::{Format, Scaling};
+use super::cast::Operation;
 use super::codes;
 use super::element::Repr;
 use super::nvfp4::Level;
-use super::scale::{Operation, Scale, Target};
+use super::scale::{Scale, Target};
 
 /// A block format with one scale per block, under a given f32 where it has a level above.
 pub struct Single {

@@ -5,7 +5,8 @@
 //! of them are biased towards zero by less than one random step (2^-16 or 2^-8 of a code), as the dropped part is cut off
 //! to as many bits as there are random ones.
 
-use super::element::{Cast, Element, Repr};
+use super::cast::Cast;
+use super::element::{Element, Repr};
 use super::minifloat::FloatCast;
 
 /// Rounds with 32 random bits: up with the probability of the distance to the code below, to 2^-32 of it.

@@ -6,10 +6,11 @@
 
 use rayon::prelude::*;
 
+use super::cast::Cast;
 use super::codebook::Codebook;
 use super::codes;
 use super::convention::CONVENTIONS;
-use super::element::{Cast, ELEMENTS, Element, Integer, Repr, Whole};
+use super::element::{ELEMENTS, Element, Integer, Repr, Whole};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Ties, Zeros};
 use super::power::PowerCast;
 

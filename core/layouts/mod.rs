@@ -7,6 +7,7 @@
 //! make a tile, in an order of its rows; tiles follow along the rows of the matrix, then down. So there is one conversion.
 
 mod markdown;
+mod part;
 mod placement;
 mod table;
 mod words;

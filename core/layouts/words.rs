@@ -1,6 +1,6 @@
 //! Moves words between the rows of a matrix and tiles, 16 rows × 64 bytes at a time: as 16 × 16 words, transposed.
 
-use super::placement::Part;
+use super::part::Part;
 
 /// 16 lines of 16 words.
 #[repr(align(64))]

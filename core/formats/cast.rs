@@ -1,0 +1,46 @@
+//! What elements and scales share: the cast of a number, limits of an element, and the operation of a block.
+
+/// What a scale rule must know of the elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The largest finite value.
+    pub max: f32,
+    /// `fl32(1/max)`.
+    pub inverse: f32,
+    /// `⌊log2 max⌋`, the `emax` of OCP MX.
+    pub exponent: i32,
+    /// Bits after the leading one of the largest value.
+    pub mantissa_bits: u32,
+}
+
+/// Both directions between f32 and the codes of an element format, written without branches so that loops over them
+/// vectorise.
+pub(super) trait Cast: Copy {
+    fn encode(&self, x: f32) -> u32;
+    fn decode(&self, code: u32) -> f32;
+}
+
+/// Bits of the largest magnitude, as an unsigned integer: there NaN > infinity > finite, so that a maximum over it
+/// propagates NaN, which `f32::max` drops.
+pub(super) const INFINITY_BITS: u32 = 0x7f80_0000;
+
+/// What is done with the elements of a block and a factor of their own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operation {
+    /// `x / factor` instead of `x · factor`.
+    pub divide: bool,
+    /// Added last: −0 changes nothing, +0 clears the sign of a negative zero.
+    pub zero: f32,
+}
+
+impl Operation {
+    pub const TIMES: Self = Self {
+        divide: false,
+        zero: -0.0,
+    };
+
+    #[inline(always)]
+    pub fn apply(self, factor: f32, x: f32) -> f32 {
+        (if self.divide { x / factor } else { x * factor }) + self.zero
+    }
+}

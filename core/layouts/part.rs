@@ -1,0 +1,52 @@
+//! The parts of a matrix of scales that are laid out on their own.
+
+use std::ops::Range;
+
+use super::table::Tile;
+
+/// A rectangle of the matrix that is laid out on its own: a group or all of it.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub tile: Tile,
+    pub rows: Range<usize>,
+    /// Bytes of each row.
+    pub bytes: Range<usize>,
+    /// First byte in the buffer.
+    pub at: usize,
+}
+
+impl Part {
+    /// Rows of a tile.
+    pub fn height(&self) -> usize {
+        self.tile.height(self.rows.len())
+    }
+
+    /// Tiles side by side.
+    pub fn across(&self) -> usize {
+        self.bytes.len().div_ceil(4)
+    }
+
+    /// Bytes in the buffer.
+    pub fn len(&self) -> usize {
+        self.rows.len().next_multiple_of(self.height()) * self.across() * 4
+    }
+
+    /// `rows` rows from row `top` of the part on, or what there is of them.
+    pub fn strip(&self, top: usize, rows: usize) -> Self {
+        let len = self.rows.len();
+        let start = self.rows.start;
+        Self {
+            rows: start + top.min(len)..start + top.saturating_add(rows).min(len),
+            at: self.at + top.min(len) * self.across() * 4,
+            ..self.clone()
+        }
+    }
+
+    /// Byte in the buffer of byte `b` of row `r` of the matrix, which must be in the part.
+    pub fn offset(&self, r: usize, b: usize) -> usize {
+        let (r, b) = (r - self.rows.start, b - self.bytes.start);
+        let height = self.height();
+        let tile = r / height * self.across() + b / 4;
+        self.at + (tile * height + self.tile.word(r % height)) * 4 + b % 4
+    }
+}
