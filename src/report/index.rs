@@ -98,7 +98,7 @@ impl<'a> Index<'a> {
 /// The path that has all sites which were measured: a stored run does not say what its model is, but names what it measured.
 fn path_of(run: &Run) -> Option<&'static dyn Path> {
     let sites: HashSet<&str> = run.summaries.iter().map(|summary| summary.site.as_str()).collect();
-    let has_all = |path: &&dyn Path| sites.iter().all(|site| path.site(site).is_some());
+    let has_all = |path: &&dyn Path| !sites.is_empty() && sites.iter().all(|site| path.site(site).is_some());
     readers().into_iter().find(has_all)
 }
 

@@ -107,8 +107,13 @@ impl<T: Real> Recorder<T> {
 impl<T: Real> Numerics<T> for Recorder<T> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<T>) {
         let known = self.path.site(site.name);
-        // What leaves a layer is what the next is fed in the local phase.
-        let kept = known.is_some_and(|known| known.compared || known.flow == Flow::Leaves);
+        let kept = known.is_some_and(|known| match known.flow {
+            // The next layer is fed it in the local phase.
+            Flow::Leaves => true,
+            // The run gives it.
+            Flow::Output => false,
+            Flow::Inside | Flow::Enters => known.compared,
+        });
         if kept || self.is_mass(site) {
             self.tensors.insert((site.layer, site.name), tensor.clone());
         }
