@@ -83,7 +83,7 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "blocked_128x4_m_groups",
-        doc: "groups of rows, each blocked_128x4 from a multiple of 128 rows on; starts in padded rows",
+        doc: "groups of rows, each in blocked_128x4 and starting at a multiple of 128 rows; group offsets count padded rows",
         source: "torchao torch_to_blocked_2d_M_groups",
         scale: 1,
         tile: Tile::Rows128,
@@ -93,7 +93,7 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "blocked_128x4_k_groups",
-        doc: "groups of columns, each blocked_128x4 from a multiple of 4 columns on; starts in padded columns",
+        doc: "groups of columns, each in blocked_128x4 and starting at a multiple of 4 columns; group offsets count padded columns",
         source: "torchao torch_to_blocked_2d_K_groups",
         scale: 1,
         tile: Tile::Rows128,

@@ -99,20 +99,20 @@ pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> 
     })
 }
 
-/// Judge a stored run again, by its own gates or by those of an experiment file; or hold the kernels in the tree against
+/// Judge a stored run again, by its own gates or by those of an experiment file; or compare the kernels in the tree with
 /// what was verified on a GPU.
 #[derive(Debug, clap::Args)]
 pub struct GateArgs {
     /// Folder of the run [default: the newest below runs/].
     pub run: Option<PathBuf>,
-    /// Check that every kernel, its flags and its bounds are as they were when they were verified, by the results in DIR
+    /// Check that every kernel, its flags and its bounds are unchanged since they were verified. DIR has the attestations
     /// [default: experiments/results].
     #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["run", "rules", "json"])]
     pub attested: Option<Option<PathBuf>>,
-    /// Take the gates from this file in place of the run's own: an experiment, or [[gate]] alone.
+    /// Use the gates of this file instead of the run's own. The file is an experiment, or contains only [[gate]].
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Print verdicts as JSON Lines on stdout in place of the table.
+    /// Print verdicts as JSON Lines on stdout instead of the table.
     #[arg(long)]
     pub json: bool,
 }
@@ -146,7 +146,7 @@ fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
 
 /// Write the reports of a stored run again and print its table.
 ///
-/// Exit code: 0 if they were written, whatever they say; `ulplab gate` has the codes of the verdict.
+/// Exit code: 0 if the reports were written, whatever the verdict; use `ulplab gate` for the exit code of the verdict.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// Folder of the run [default: the newest below runs/].
@@ -154,7 +154,7 @@ pub struct ReportArgs {
     /// Fill a findings template with the run's numbers instead, and write the page to --output.
     #[arg(long, value_name = "FILE", requires = "output")]
     pub findings: Option<PathBuf>,
-    /// Where the findings page goes.
+    /// File to write the findings page to.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -193,7 +193,7 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates
     } else {
         let page = match gates {
             Gates::Own => folder.path.join("report.html").display().to_string(),
-            Gates::Given => "(report.html holds the verdicts of the run's own gates)".into(),
+            Gates::Given => "(report.html has the verdicts of the run's own gates)".into(),
         };
         let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
         // The text ends with the verdict and its counts.

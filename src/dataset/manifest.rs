@@ -79,7 +79,7 @@ pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[Pa
                 true => Ok(folder.to_path_buf()),
                 false => Err(Error::config(
                     folder,
-                    format!("{who} names this folder, but no {MANIFEST} is in it"),
+                    format!("no {MANIFEST} in this folder (given by {who})"),
                 )),
             };
         }
@@ -128,7 +128,7 @@ impl Manifest {
             Error::config(
                 file,
                 format!(
-                    "no data set '{name}'{hint} (there are: {}), and no file or folder of that path is a text or a checkpoint",
+                    "no data set '{name}'{hint} (known: {}), and no text file or checkpoint is at that path",
                     known.join(", ")
                 ),
             )

@@ -12,7 +12,7 @@ use crate::shipped;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 
-/// A file of gates alone.
+/// A file with only [[gate]].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rules {
@@ -174,6 +174,10 @@ impl ExperimentFile {
     pub fn gates(&self) -> Result<Vec<Rule>> {
         let gates = match self.keys()?.iter().any(|key| key == "name") {
             true => self.head()?.gates,
+            false if self.keys()?.iter().any(|key| key != "gate") => {
+                let message = "neither an experiment (it has no name) nor a file with only [[gate]]";
+                return Err(Error::config(&self.path, message));
+            }
             false => parse_toml::<Rules>(&self.path, &self.text)?.gates,
         };
         match gates.is_empty() {
@@ -203,11 +207,11 @@ fn no_experiment(name: &Path) -> String {
     let name = name.display().to_string();
     let near = did_you_mean(&name, names.iter().map(String::as_str));
     let all = if near.is_empty() && !names.is_empty() {
-        format!("; there are: {}", names.join(", "))
+        format!("; shipped: {}", names.join(", "))
     } else {
         String::new()
     };
-    format!("{name}: no such file, and no experiment of that name comes with ulplab{near}{all}")
+    format!("{name}: no such file, and no shipped experiment has that name{near}{all}")
 }
 
 /// What is wrong with a value of `--set`, with the value as it was typed.

@@ -59,7 +59,7 @@ pub const REPORTS: &[Report] = &[
     Report {
         name: "junit",
         file: "junit.xml",
-        doc: "one test case a verdict, for CI systems",
+        doc: "one test case per verdict, for CI systems",
         write: junit,
     },
     Report {
@@ -154,7 +154,7 @@ impl Summarized<'_> {
         // Candidates are sorted by error, and the first of equals is kept.
         let (bytes, name) = sized.min_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(format!(
-            "The smallest format that passes: {name}, {} bytes a vector",
+            "The smallest format that passes: {name}, {} bytes per vector",
             number::tenths(bytes)
         ))
     }

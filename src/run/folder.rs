@@ -71,7 +71,7 @@ impl Folder {
         if !file.is_file() {
             if let Some(name) = obstacle {
                 let name = name.display();
-                let message = format!("is not empty and holds no run: '{name}' is in it; give another --out");
+                let message = format!("not empty, but without a run: it contains '{name}'; give another --out");
                 return Err(Error::Usage(format!("{}: {message}", path.display())));
             }
             make_folders(path)?;
@@ -81,13 +81,13 @@ impl Folder {
             }
         }
         if !join {
-            let message = "is not empty; give another --out, or --resume to go on with the run in it";
+            let message = "not empty; give another --out, or --resume to continue the run in it";
             return Err(Error::Usage(format!("{}: {message}", path.display())));
         }
         let (folder, stored) = Self::open(path)?;
         if stored.fingerprint != manifest.fingerprint {
             let differences = stored.differences(manifest).join(", ");
-            let message = format!("holds a run of {differences}; it cannot be gone on with");
+            let message = format!("holds a run of {differences}; it cannot be continued");
             return Err(Error::Usage(format!("{}: {message}", path.display())));
         }
         // Whoever copied the run may have left empty folders behind.
@@ -99,6 +99,9 @@ impl Folder {
     /// Opens the folder of a run that was begun before. A manifest that is not as it was written is an error.
     pub fn open(path: &Path) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
+        if path.is_dir() && !file.exists() {
+            return Err(Error::Usage(format!("{}: not a run: it has no {RUN}", path.display())));
+        }
         let bytes = input::bytes(&file)?;
         let mut manifest = read_manifest(&bytes).map_err(|message| Error::data(&file, message))?;
         manifest.seconds = session::seconds(&path.join(SESSIONS));

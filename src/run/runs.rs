@@ -58,6 +58,6 @@ pub fn newest_of_all() -> Result<PathBuf> {
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
         newest = newest.max(Some((head.started_at, modified, path)));
     }
-    let nothing = || Error::Usage(format!("{HOME}: no run in it; name the folder of a run"));
+    let nothing = || Error::Usage(format!("{HOME}: contains no run; name the folder of a run"));
     newest.map(|(_, _, path)| path).ok_or_else(nothing)
 }

@@ -18,10 +18,10 @@ pub fn check(bytes: &[u8], close: &str) -> Result<(), String> {
     let sealed = bytes.strip_suffix(close.as_bytes());
     let split = sealed.and_then(|sealed| sealed.split_at_checked(sealed.len().checked_sub(DIGITS)?));
     let Some((text, digest)) = split else {
-        return Err("its end is not that of a whole file, which is its blake3".into());
+        return Err("damaged: its last line is not the blake3 of the file".into());
     };
     if blake3::hash(text).to_hex().as_bytes() != digest {
-        return Err("it is not as it was written: the blake3 at its end is not that of its bytes".into());
+        return Err("damaged: its content does not match the blake3 in its last line".into());
     }
     Ok(())
 }

@@ -143,7 +143,7 @@ pub fn check_size(
     let most = config.and_then(|config| config.max_position_embeddings);
     if let Some(most) = most.filter(|most| !reading.windows.is_empty() && reading.tokens > *most) {
         let tokens = reading.tokens;
-        let message = format!("tokens = {tokens}, but max_position_embeddings of the model is {most}");
+        let message = format!("tokens = {tokens}, but the model's max_position_embeddings is {most}");
         return Err(Mistake::at("tokens", message));
     }
     let Some(limit) = limit else { return Ok(()) };
@@ -155,9 +155,9 @@ pub fn check_size(
     let key = if reading.windows.is_empty() { "shape" } else { "tokens" };
     let largest = parts
         .largest()
-        .map(|(what, bytes)| format!("; {} of them {what}", Bytes(*bytes)));
+        .map(|(what, bytes)| format!(" ({} of it for {what})", Bytes(*bytes)));
     let message = format!(
-        "the run needs about {} of memory at once{}, and {limit} are allowed{}; --max-memory changes the limit",
+        "the run needs about {} of memory{}, but only {limit} is allowed{}; --max-memory sets the limit",
         Bytes(needed),
         largest.unwrap_or_default(),
         smaller(study, config, threads, limit)

@@ -57,7 +57,7 @@ why = "eight bits"
     assert_eq!(code(&output), 2);
     let error = stderr(&output);
     assert!(
-        error.contains("'my note.txt'") && error.contains("no file or folder of that path"),
+        error.contains("'my note.txt'") && error.contains("no text file or checkpoint is at that path"),
         "{error}"
     );
 }
@@ -79,7 +79,7 @@ fn shipped_experiments_and_kernels_are_found_from_anywhere() {
     assert_eq!(code(&output), 2);
     assert!(
         stderr(&output)
-            .contains("smokes: no such file, and no experiment of that name comes with ulplab; did you mean 'smoke'?"),
+            .contains("smokes: no such file, and no shipped experiment has that name; did you mean 'smoke'?"),
         "{}",
         stderr(&output)
     );

@@ -323,7 +323,7 @@ fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for rule in [
         "equal bytes",
-        "each element within a bound of its own",
+        "each element within its own bound",
         "rms: ",
         "codes and scales that",
         "custom: ",

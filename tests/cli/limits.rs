@@ -59,7 +59,7 @@ fn a_window_longer_than_the_model_was_made_for_is_refused() {
     let words = [
         "line 5",
         "tokens = 100000",
-        "max_position_embeddings of the model is 8192",
+        "the model's max_position_embeddings is 8192",
     ];
     refused(&text.replace("tokens = 136", "tokens = 100000"), &[], &words);
     // What the model takes may be more than the machine has.

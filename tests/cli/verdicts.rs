@@ -347,7 +347,7 @@ fn gate_and_report_take_the_newest_run() {
         let output = here(&[command]);
         assert_eq!(code(&output), 2);
         assert!(
-            stderr(&output).contains("runs: no run in it; name the folder of a run"),
+            stderr(&output).contains("runs: contains no run; name the folder of a run"),
             "{}",
             stderr(&output)
         );

@@ -185,11 +185,11 @@ fn the_root_is_searched_in_order() {
     );
     fails(
         find(Some(elsewhere), Some(&variable), &all),
-        &["--datasets names this folder"],
+        &["(given by --datasets)"],
     );
     fails(
         find(None, Some(elsewhere), &all),
-        &["ULPLAB_DATASETS names this folder"],
+        &["(given by ULPLAB_DATASETS)"],
     );
 }
 
@@ -216,6 +216,6 @@ fn a_path_of_ones_own_is_a_text() {
     fails(manifest.text(path, 8, 100), &["my notes.v2.txt", "8 + 100", "has 17"]);
     fails(
         manifest.text("folder/none.txt", 0, 1),
-        &["no data set 'folder/none.txt'", "no file or folder of that path"],
+        &["no data set 'folder/none.txt'", "no text file or checkpoint is at that path"],
     );
 }

@@ -49,7 +49,7 @@ fn of_many_that_come_at_once_one_begins_the_run() {
             assert!(
                 error
                     .to_string()
-                    .contains("is not empty; give another --out, or --resume"),
+                    .contains("not empty; give another --out, or --resume"),
                 "{error}"
             );
         }

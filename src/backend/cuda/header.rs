@@ -321,7 +321,7 @@ impl Source {
             let names = || self.header.variants.iter().map(|variant| variant.name.as_str());
             let near = did_you_mean(name, names());
             let all = names().collect::<Vec<_>>().join(", ");
-            Error::Usage(format!("{} has no variant '{name}'{near}: {all}", self.op))
+            Error::Usage(format!("{} has no variant '{name}'{near}; variants: {all}", self.op))
         })
     }
 

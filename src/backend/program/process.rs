@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,11 +124,20 @@ pub fn run_once(run: &[String], paths: [&Path; 2], limits: Limits) -> Result<Str
     let outcome = process.wait(&Deadline::new(limits));
     let wrong = match outcome {
         Ok(status) if status.success() => return Ok(process.stderr.shown()),
-        Ok(status) => format!("ended with {status}"),
+        Ok(status) => ending(status),
         Err(why) => why,
     };
     process.kill();
     Err(format!("{wrong}; {}", process.stderr.shown()))
+}
+
+/// `exited with status 2`, or `ended by signal 11`.
+fn ending(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => format!("ended with {status}"),
+    }
 }
 
 /// A program that stays alive: it answers on stdout what it is asked on stdin, a line of JSON each.
@@ -225,7 +234,7 @@ impl Server {
             stop: &never,
         };
         let wrong = match self.process.wait(&Deadline::new(grace)) {
-            Ok(status) => format!("ended with {status} without an answer, after {} answers", self.answered),
+            Ok(status) => format!("{} without an answer, after {} answers", ending(status), self.answered),
             Err(_) => "closed its stdout without an answer".into(),
         };
         self.gone(wrong, stray)
@@ -318,7 +327,7 @@ impl Tail {
         let lines: Vec<String> = text.lines().map(plain).collect();
         match lines[lines.len().saturating_sub(TAIL)..].join("\n  ") {
             none if none.is_empty() => "it wrote nothing to stderr".into(),
-            tail => format!("its stderr ends:\n  {tail}"),
+            tail => format!("the end of its stderr:\n  {tail}"),
         }
     }
 }

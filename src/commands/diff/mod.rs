@@ -28,13 +28,13 @@ use verdicts::{Loosened, Moved};
 
 /// Compare two runs: what became worse from BASE to NEW.
 ///
-/// The answer says what differs in the question (gates that were removed or relaxed first), which verdicts changed, and which
-/// numbers: for every recipe, phase, site and metric it shows the record that worsens most. Two gates always apply: a check that
-/// passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge the change only; to judge NEW
-/// itself, use `ulplab gate NEW`.
+/// The answer lists the differences in the question (gates that were removed or relaxed come first), the verdicts that
+/// changed, and, for every recipe, phase, site and metric, the record that worsens most. Two gates always apply: a check
+/// that passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge the change only; to
+/// judge NEW itself, use `ulplab gate NEW`.
 ///
-/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks what a gate is for; 103 a run is incomplete;
-/// 2 a run is damaged, or the input is bad.
+/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks something that a gate binds; 103 a run is
+/// incomplete; 2 a run is damaged, or the input is bad.
 #[derive(Debug, clap::Args)]
 pub struct DiffArgs {
     /// Folder of the run to compare with.
@@ -50,17 +50,17 @@ pub struct DiffArgs {
     /// for any characters. A number that becomes NaN fails every gate. A gate that matches nothing is an error.
     #[arg(long = "gate", value_name = "[PATTERN:]METRIC<=CHANGE")]
     pub gates: Vec<String>,
-    /// Read more gates from a TOML file of [[change]] with the keys metric, worsening (as "5%" or "1e-4") and why; the keys at,
-    /// phase and recipes restrict a gate.
+    /// Read more gates from a TOML file of [[change]] tables with the keys metric, worsening ("5%" or "1e-4") and why; the
+    /// keys at, phase and recipes restrict a gate.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Require every record to be bit-equal, except times and what is computed from them.
+    /// Require every record to be bit-equal, except times and numbers computed from times.
     #[arg(long)]
     pub identical: bool,
-    /// Show at most so many rows of each table of numbers.
+    /// Show at most N rows of each table of numbers.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
-    /// Print one JSON object in place of the text. NaN is null, infinities are strings.
+    /// Print one JSON object instead of the text. NaN is null, infinities are strings.
     #[arg(long)]
     pub json: bool,
     /// Also write the answer as Markdown, e.g. for a step summary.

@@ -11,18 +11,20 @@ use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
 use ulplab_core::ops::{Case, Problem};
 
-/// Time two kernels in turn on the GPU that is here: the ratio of the second's time to the first's, with an interval.
+/// Time two kernels in turn on this machine's GPU: the ratio of the second's time to the first's, with an interval.
 ///
-/// Each kernel is checked first and timed only if it is right, as one of many launches in a graph on the same memory; the two
-/// take turns at going first. The interval holds the median with a probability of 95 %, whatever the distribution of the times.
+/// Each kernel is checked first and timed only if it is right, as one of many launches in a graph on the same memory; the
+/// two take turns at being first. The interval contains the median with a probability of 95 %, for any distribution of the
+/// times.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
-    /// e.g. delta_prefill.chunks/gdn.bf16.t8192.kv
+    /// The first kernel and case, e.g. delta_prefill.chunks/gdn.bf16.t8192.kv
     #[arg(value_name = "OP.VARIANT/CASE")]
     first: String,
+    /// The second kernel and case.
     #[arg(value_name = "OP.VARIANT/CASE")]
     second: String,
-    /// Pairs of times: 30 or more.
+    /// Number of pairs, at least 30.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(30..))]
     pairs: u32,
     /// Exit with 100 unless the whole interval lies within this distance of 1, e.g. 0.01.

@@ -88,7 +88,7 @@ impl Listed {
         let mutants = header.map_or(&[][..], |header| &header.mutants);
         let mut listed = Self {
             op: name.into(),
-            doc: "no operation that ulplab has".into(),
+            doc: "not an operation of ulplab".into(),
             file: source.map(|source| source.path.display().to_string()),
             outputs: Vec::new(),
             variants: variants.iter().map(|one| named((&one.name, &one.doc))).collect(),
@@ -116,7 +116,7 @@ impl Listed {
         let several = |output: &str| kinds.iter().filter(|line| line.output == output).count() > 1;
         let row = |line: &&'_ JudgementLine| {
             let such_as = line.such_as.as_ref().filter(|_| several(&line.output));
-            let such_as = such_as.map(|case| format!(" (in cases such as {case})"));
+            let such_as = such_as.map(|case| format!(" (e.g. {case})"));
             line.short.clone() + &such_as.unwrap_or_default()
         };
         kinds.iter().map(|line| (&line.output[..], row(line))).collect()

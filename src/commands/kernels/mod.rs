@@ -15,7 +15,7 @@ use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::Options;
 use ulplab_core::error::{Exit, Result};
 
-/// Check GPU kernels, time them, compare them, take them apart, and attest that they were verified.
+/// Check GPU kernels, time them, compare them, trace their launches, and attest that they were verified.
 #[derive(Debug, clap::Args)]
 pub struct KernelsArgs {
     #[command(subcommand)]
@@ -52,11 +52,12 @@ const SHIPPED: &str = "kernels";
 /// What every subcommand that runs an experiment takes, besides what `ulplab sweep` does.
 #[derive(Debug, clap::Args)]
 struct Besides {
-    /// Keep the inputs, the outputs, the expected outputs and their tolerances of each cell that fails, as
-    /// DIR/<recipe>.<case>.safetensors of at most 64 MiB.
+    /// Keep the inputs, outputs, expected outputs and bounds of each cell that fails, as DIR/<recipe>.<case>.safetensors of
+    /// at most 64 MiB.
     #[arg(long, value_name = "DIR")]
     keep_failed: Option<PathBuf>,
-    /// Show times of other libraries on the same cases too, from a file of experiments/peers/kernels.py.
+    /// Also show the times of peers (third-party implementations) on the same cases, from a file written by
+    /// experiments/peers/kernels.py.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
 }
@@ -67,7 +68,7 @@ fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
         .required(false)
         .default_value(SHIPPED)
         .value_name("EXPERIMENT")
-        .help("The experiment: a file, or the name of one that comes with ulplab")
+        .help("The experiment: a file, or the name of a shipped experiment")
 }
 
 impl Besides {

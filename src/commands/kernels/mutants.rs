@@ -44,7 +44,7 @@ pub(super) fn run(args: &MutantsArgs) -> Result<Exit> {
         (None, None) => first.clone(),
         (Some(second), None) => {
             return Err(Error::Usage(format!(
-                "'{}' is no fault: expected OP.MUTANT before the experiment '{}'",
+                "'{}' is no mutant: expected OP.MUTANT before the experiment '{}'",
                 first.display(),
                 second.display()
             )));

@@ -21,21 +21,21 @@ use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 
 /// Quantize the floating-point tensors of a file.
 ///
-/// Reads .safetensors, .npy and folders of shards, writes .safetensors: the codes of a tensor `w` as `w.data`, the scales
-/// as `w.scale` and the global scale as `w.global`; the metadata say the format, so that `ulplab dequantize` needs no flags.
-/// The last dimension is K, the one before it rows; each matrix of a tensor of three or more dimensions (the experts of a
-/// layer) is quantized on its own, and a vector is one row. f64 is rounded to f32 first.
+/// Reads .safetensors, .npy and folders of shards, writes .safetensors: the codes of a tensor `w` as `w.data`, the scales as
+/// `w.scale` and the global scale as `w.global`; the metadata name the format, so that `ulplab dequantize` needs no flags.
+/// The last dimension is K, the dimension before it is the rows. Each matrix of a tensor with three or more dimensions (such
+/// as the experts of a layer) is quantized separately, and a vector is one row. f64 is rounded to f32 first.
 ///
-/// Copied unchanged are tensors that are not f64, f32, f16 or bf16, are empty, or are a single number. Tensors that --only
-/// and --skip leave out are copied as well. NaN and infinities are counted, and the metadata say how many there were.
+/// A tensor is copied unchanged if it is not f64, f32, f16 or bf16, if it is empty or a single number, or if --only or
+/// --skip leaves it out. NaN and infinities are counted; the metadata hold the counts.
 #[derive(Clone, Debug, clap::Args)]
 pub struct QuantizeArgs {
     /// File of tensors, or folder of shards.
     pub input: PathBuf,
-    /// Format: a name of `ulplab list formats` or a format string, see docs/formats.md.
+    /// Format: a name from `ulplab list formats`, or a format string (docs/formats.md).
     #[arg(long, value_name = "FORMAT")]
     pub format: String,
-    /// Rule that picks the scales, of the format's table in docs/formats.md, e.g. te or transformer_engine.
+    /// Rule that picks the scales, from the format's table in docs/formats.md, e.g. te or transformer_engine.
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
     /// Quantize only tensors that match; `*` stands for any characters but a dot, `**` for any characters; repeatable.
@@ -44,7 +44,7 @@ pub struct QuantizeArgs {
     /// Leave out tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
-    /// Largest magnitude for the global scale, as calibration gives it [default: each tensor's own].
+    /// Calibrated largest magnitude for the global scale [default: each tensor's own].
     #[arg(long, value_name = "VALUE")]
     pub amax: Option<f32>,
     /// Layout of the scales, e.g. blocked_128x4 [default: row-major].
@@ -53,7 +53,7 @@ pub struct QuantizeArgs {
     /// Also quantize a matrix that becomes entirely NaN because one NaN or infinity spoils its shared scale.
     #[arg(long)]
     pub allow_nonfinite: bool,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(long)]
     pub no_progress: bool,
     /// File to write.
@@ -120,7 +120,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         jobs.push(job);
     }
     if !refused.is_empty() {
-        return Err(refusal(&args.input, &refused, "--skip leaves tensors out"));
+        return Err(refusal(&args.input, &refused, "use --skip to leave tensors out"));
     }
     for (why, names) in &unfits {
         errln!("{}: copied, {why}", first_of(names));
@@ -134,7 +134,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     if !vectors.is_empty() && vectors.len() < jobs.len() {
         let which = first_of(&vectors);
         errln!(
-            "{which}: one dimension, as biases and norms have, and quantized all the same; --skip leaves tensors out"
+            "{which}: quantized although it has one dimension, like biases and norms; use --skip to leave tensors out"
         );
     }
     if jobs.is_empty() {
@@ -308,7 +308,7 @@ impl Plan {
             job.lost += lost;
             Nonfinite::add(&mut job.nonfinite, Some(nonfinite));
         }
-        let hint = "--skip leaves tensors out, --allow-nonfinite quantizes them all the same";
+        let hint = "use --skip to leave tensors out, or --allow-nonfinite to quantize them anyway";
         match refused.is_empty() {
             true => Ok(()),
             false => Err(refusal(&args.input, &refused, hint)),

@@ -73,7 +73,7 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     }
     let near = did_you_mean(name, names.iter().map(String::as_str));
     Err(Error::Usage(format!(
-        "there is no fault '{name}'{near}; `ulplab kernels list` has them"
+        "no mutant '{name}'{near}; `ulplab kernels list` lists all"
     )))
 }
 

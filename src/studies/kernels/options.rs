@@ -25,6 +25,7 @@ pub struct Options {
 /// Where kernels are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnDevice {
+    /// Run on the GPU.
     #[default]
     Cuda,
     /// Compile only; run nothing.

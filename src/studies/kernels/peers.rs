@@ -42,7 +42,7 @@ struct Raw {
 impl Peers {
     pub fn read(file: &Path) -> Result<Self> {
         let text = input::text(file)?;
-        let raw: Raw = serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?;
+        let raw: Raw = serde_json::from_str(&text).map_err(|error| Error::data(file, format!("not a file of peers: {error}")))?;
         let cases = OPS.iter().flat_map(|op| {
             let cases = op.cases().into_iter();
             cases.map(|case| format!("{}/{}", op.name(), case.name))

@@ -45,7 +45,7 @@ pub fn given<'a>(study: &'a KernelStudy, name: &str, file: Option<&Path>) -> Res
             (Some(op), _) => format!("{why}; '{name}' is a kernel of the operation '{op}'"),
             (None, Some(file)) => format!("{why}, neither shipped nor in {}", file.display()),
             (None, None) => format!(
-                "{why}; `ulplab kernels list` names those that are shipped, and one of your own is found with --experiment FILE"
+                "{why}; `ulplab kernels list` lists the shipped operations; give --experiment FILE for your own"
             ),
         })
     })

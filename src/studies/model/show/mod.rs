@@ -86,7 +86,7 @@ fn of_model(run: &Summarized) -> Vec<Section> {
             title: "What a byte buys",
             intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
                     better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
-                    marks pass all gates that bind them, crosses fail one, hollow marks are bound by none or not judged.",
+                    marks pass all gates that bind them, crosses fail a gate, hollow marks are not judged or not bound by any gate.",
             figures: [
                 ("Residual streams after the last layer", CUMULATIVE_ERROR),
                 ("Logits", KL),
