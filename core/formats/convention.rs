@@ -89,7 +89,7 @@ pub const CONVENTIONS: &[Convention] = &[
     Convention {
         name: "ml_dtypes",
         doc: "ml_dtypes 0.6: E4M3 and E5M2 overflow to NaN or infinity and keep the sign of NaN; FP6 and FP4 turn NaN into a \
-              zero of the opposite sign; e8m0 rounds to nearest, 0 and negative numbers are NaN",
+              zero of the opposite sign; e8m0 rounds to nearest and turns 0 and negative numbers into NaN",
         casts: &[
             float("e4m3", Policy::special(NanCode::Signed(0x7f))),
             float("e5m2", Policy::special(NanCode::Signed(0x7e))),

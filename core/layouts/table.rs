@@ -123,8 +123,8 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "mn_major_ue8m0x4",
-        doc: "four E8M0 scales of a row in a u32, the first in the low byte; these column by column, a column padded to \
-              16 bytes: DeepGEMM on sm_100",
+        doc: "four E8M0 scales of a row packed into a u32, the first in the low byte; the u32 are stored column by column, \
+              each column padded to 16 bytes: DeepGEMM on sm_100",
         source: "DeepGEMM get_mn_major_tma_aligned_packed_ue8m0_tensor",
         scale: 1,
         tile: Tile::All,

@@ -1,6 +1,6 @@
 use super::{Better, Eval, Metric, Show};
 
-/// number of NaN and infinite elements in both tensors. The one metric that such elements do not make NaN.
+/// Number of NaN and infinite elements in both tensors. The one metric that such elements do not make NaN.
 pub const NONFINITE: Metric = Metric {
     name: "nonfinite",
     doc: "number of NaN and infinite elements in both tensors",

@@ -1,4 +1,4 @@
-//! `ulplab dump`: inputs of a case, the expected outputs and their tolerances, as files for a debugger.
+//! `ulplab dump`: inputs of a case, the expected outputs and their bounds, as files for a debugger.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ pub struct DumpArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// What cases that read a model read, as `experiments/kernels.toml` says it.
+/// The model and text of cases that read a model, as in `experiments/kernels.toml`.
 const MODEL: &str = "dsv4-mini";
 const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 
@@ -63,7 +63,7 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
             ),
         })
     })?;
-    // A reference that is run meanwhile is ended with this program.
+    // A running reference program is ended together with this one.
     let problem = signal::while_running(|| problem(&defined, &op, &case, args))?;
     std::fs::create_dir_all(&args.folder).map_err(Error::io(&args.folder, "create"))?;
     let file = |name: &str| args.folder.join(format!("{name}.safetensors"));

@@ -1,4 +1,4 @@
-//! `ulplab generate`: text from a model, by the reference or by a recipe. People believe what they can read.
+//! `ulplab generate`: text from a model, by the reference or by a recipe.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -130,9 +130,7 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
             })?;
             recipes.push(serde_json::from_value((*recipe).clone()).map_err(|why| {
                 let file = args.experiment.display();
-                Error::Usage(format!(
-                    "{file}: recipe '{name}' is not a recipe of a model: {why}"
-                ))
+                Error::Usage(format!("{file}: recipe '{name}' is not a recipe of a model: {why}"))
             })?);
         }
     }

@@ -1,4 +1,4 @@
-//! `ulplab list` and `ulplab doctor`: what there is, and whether it works here.
+//! `ulplab list` and `ulplab doctor`: known names, and the state of this machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Names and questions of the experiments that come with ulplab.
+/// Names and questions of the shipped experiments.
 fn experiments() -> Result<Vec<(String, String)>> {
     const ANY: &str = "experiments/smoke.toml";
     let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("{ANY} not found")))?;
@@ -205,7 +205,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }
 
-/// The sites of a path, with what stands before every name, and before those in layers besides.
+/// The sites of a path, with the prefix of all names, and the further prefix of names in layers.
 fn sites([path, layers]: [&'static str; 2], sites: &'static [SiteInfo]) -> impl Iterator<Item = (String, String)> {
     sites.iter().map(move |site| {
         let prefix = if site.in_layers() { layers } else { "" };

@@ -24,7 +24,7 @@ use ulplab_core::metrics::{Bound, METRICS};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Record;
 
-/// Finds what is wrong with gates before anything is run.
+/// Checks gates before anything is run.
 pub fn check(rules: &[Rule], study: &dyn Study, plan: &Plan) -> Result<(), Mistake> {
     let mut rules = rules.iter().enumerate();
     rules.try_for_each(|(at, rule)| check_rule(rule, study, plan).map_err(|mistake| mistake.within("gate", at)))
@@ -63,7 +63,7 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
     if rule.at.contains("**") {
         return Ok(());
     }
-    // One layer stands for all.
+    // One layer represents all.
     let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
     let at = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
     study
@@ -84,7 +84,7 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
     derive(folder, manifest, records)
 }
 
-/// What follows from the records of all cells.
+/// Derives everything from the records of all cells.
 pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> Result<Run> {
     manifest.complete = true;
     let summaries = summarize(&records);
@@ -134,7 +134,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     Ok(run.outcome().exit())
 }
 
-/// The folder that is named, or that of the newest run, which is said.
+/// The named folder, or else the newest run's, whose path is printed.
 fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
     if let Some(run) = run {
         return Ok(run.clone());
@@ -174,7 +174,7 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Whose verdicts are shown. The report in the folder has those of the run's own gates.
+/// Whose gates the shown verdicts come from. The report in the folder uses the run's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gates {
     Own,

@@ -2,7 +2,7 @@
 
 use ulplab_core::packed::Naming;
 
-/// Options that say how to find quantized tensors in a file, and what they are.
+/// Options that define how to find quantized tensors in a file, and their format.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NamingArgs {
     /// Format: a name from `ulplab list formats`, or a format string [default: from the file's metadata, or else from names,
@@ -29,7 +29,7 @@ pub struct NamingArgs {
 }
 
 impl NamingArgs {
-    /// What they say.
+    /// The options as a [`Naming`].
     pub fn naming(&self) -> Naming {
         let Self {
             format,

@@ -38,14 +38,14 @@ pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
         }
         cell.push(record);
     }
-    let mut rows: Vec<Row> = order.iter().filter_map(|cell| Row::of(&cells[cell])).collect();
+    let mut rows: Vec<Row> = order.iter().filter_map(|cell| Row::new(&cells[cell])).collect();
     rows.sort_by_key(|row| row.right);
     rows
 }
 
 impl<'a> Row<'a> {
     /// None if nothing was judged.
-    fn of(records: &[&'a Record]) -> Option<Self> {
+    fn new(records: &[&'a Record]) -> Option<Self> {
         let of = |metric: &'static str| records.iter().filter(move |record| record.metric == metric);
         let larger = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
         let largest = |metric| of(metric).map(|record| record.value).reduce(larger);
@@ -82,7 +82,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The cases of a kernel as a table for a terminal, without what is wrong.
+/// The cases of a kernel as a table for a terminal, without failures.
 pub fn table(rows: &[Row], kernel: &str) -> Vec<String> {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING);

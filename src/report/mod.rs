@@ -53,7 +53,7 @@ pub const REPORTS: &[Report] = &[
     Report {
         name: "markdown",
         file: "report.md",
-        doc: "verdicts and overview, below the 1 MiB that GitHub allows a step summary",
+        doc: "verdicts and overview, within GitHub's limit of 1 MiB for a step summary",
         write: markdown,
     },
     Report {
@@ -110,7 +110,7 @@ pub fn tally(run: &Run, show: &dyn Show) -> Tally {
     with(run, show, |run| run.tally.clone())
 }
 
-/// A run and what all reports derive from it.
+/// A run, and the values that all reports derive from it.
 pub struct Summarized<'a> {
     pub run: &'a Run,
     pub show: &'a dyn Show,
@@ -179,7 +179,7 @@ impl Summarized<'_> {
         listed.collect()
     }
 
-    /// What was not judged, a line for each reason: recipes and reason.
+    /// Recipes that were not judged, one line per reason.
     fn unjudged(&self) -> Vec<(String, &str)> {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
         for check in self
@@ -204,7 +204,7 @@ impl Summarized<'_> {
             .collect()
     }
 
-    /// What was measured on, in a line.
+    /// The machine of the measurements, in a line.
     fn setting(&self) -> String {
         let (experiment, reading) = (&self.run.manifest.experiment, self.show.reading());
         let mut parts: Vec<String> = self.show.drawn().into_iter().collect();
@@ -220,7 +220,7 @@ impl Summarized<'_> {
         parts.join(" · ")
     }
 
-    /// What it takes to make the numbers again.
+    /// The command that reproduces the numbers.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.run.manifest;
         let experiment = &manifest.experiment;

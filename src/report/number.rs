@@ -1,4 +1,4 @@
-//! Numbers as people read them: few digits, but never so few that they lie.
+//! Numbers for people: few digits, but enough to be correct.
 
 use ulplab_core::metrics::Show;
 
@@ -64,7 +64,7 @@ fn half_width(mean: f64, low: f64, high: f64) -> f64 {
     if below.is_nan() || above <= below { below } else { above }
 }
 
-/// Decibels, of which a tenth is a difference of one per cent in the error; and exponents.
+/// Decibels (a tenth is a difference of about one per cent in the error) and exponents.
 pub fn decibels(x: f64) -> String {
     if x.is_finite() {
         format!("{x:.2}")

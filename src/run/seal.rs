@@ -1,16 +1,16 @@
-//! Text that ends with its own digest, so that whoever reads it notices a change of any byte.
+//! Text that ends with its own digest, so that any changed byte is noticed.
 
 /// Hexadecimal digits of a blake3.
 const DIGITS: usize = 64;
 
-/// Puts the blake3 of all of `text` behind it, and `close` behind that.
+/// Appends the blake3 of `text`, then `close`.
 pub fn seal(text: &mut Vec<u8>, close: &str) {
     let digest = blake3::hash(text).to_hex();
     text.extend_from_slice(digest.as_bytes());
     text.extend_from_slice(close.as_bytes());
 }
 
-/// Whether bytes are what [`seal`] left, none changed, missing or added; the error says what is amiss.
+/// Checks that bytes are as [`seal`] wrote them, with none changed, missing or added.
 pub fn check(bytes: &[u8], close: &str) -> Result<(), String> {
     if bytes.is_empty() {
         return Err("it is empty".into());

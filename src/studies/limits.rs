@@ -61,19 +61,19 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// What a run holds in memory at once, part by part; the largest says what to make smaller. The estimates are to be above what
-/// is taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048, where the
+/// The memory of a run, part by part; the largest part shows what to make smaller. The estimates are to be above what is
+/// taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048, where the
 /// process took 731 and 2,317 MB at most.
 #[derive(Default)]
 pub struct Parts(Vec<(String, f64)>);
 
 impl Parts {
-    /// Adds so many bytes for what `what` says.
+    /// Adds this many bytes for `what`.
     pub fn add(&mut self, what: impl Into<String>, bytes: f64) {
         self.0.push((what.into(), bytes));
     }
 
-    /// Adds so many bytes for something of a source.
+    /// Adds this many bytes for a part of a source.
     pub fn of_source(&mut self, source: &str, what: &str, bytes: f64) {
         self.add(format!("for {what} of source '{source}'"), bytes);
     }
@@ -85,7 +85,8 @@ impl Parts {
         weights
     }
 
-    /// Adds what is kept of a window of text, and what its cells compare with it; tells the bytes of the first.
+    /// Adds the stored results of a window of text, and the results that its cells compare with them; returns the bytes of
+    /// the former.
     pub fn of_trace(&mut self, config: &Config, tokens: usize, at_once: f64) -> f64 {
         let trace = 4.0 * trace(config, tokens as f64);
         let what = format!("for what the reference computes of a window of {tokens} tokens");
@@ -132,7 +133,7 @@ pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     Err(Mistake::at(key, message))
 }
 
-/// Refuses what does not fit into `limit` bytes, or exceeds what the model was made for.
+/// Refuses a run that does not fit into `limit` bytes, or that exceeds the model's context.
 pub fn check_size(
     study: &dyn Study,
     config: Option<&Config>,
@@ -179,7 +180,7 @@ fn smaller(study: &dyn Study, config: Option<&Config>, threads: usize, limit: By
     None
 }
 
-/// Bytes that may be taken: what is free on the machine and in the process's control group. `None` if the system does not say.
+/// Free bytes of the machine and of the process's control group. `None` if they are unknown.
 pub fn available() -> Option<Bytes> {
     let read = |file: &str| std::fs::read_to_string(file).ok();
     let number = |file: &str| read(file)?.trim().parse::<f64>().ok();

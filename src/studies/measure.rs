@@ -3,7 +3,7 @@
 use ulplab_core::metrics::{self, Evidence, Metric};
 use ulplab_core::record::{Record, Worst};
 
-/// A record of every metric that is defined on the evidence, each `blank` but for what is measured; `shape` is that of the
+/// A record of every metric that is defined on the evidence, each `blank` except for the measurement; `shape` is that of the
 /// tensor with the worst element.
 pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[usize]) -> impl Iterator<Item = Record> {
     let evidence = evidence.into();

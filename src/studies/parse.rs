@@ -15,7 +15,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Finds what the file names by patterns.
+    /// Resolves the patterns of the file.
     ///
     /// # Errors
     /// A pattern that means nothing.

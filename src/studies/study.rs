@@ -1,4 +1,4 @@
-//! What a kind of question is to the rest of the program.
+//! The interface of a kind of experiment to the rest of the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +23,7 @@ use ulplab_core::record::Record;
 /// An experiment of one kind, as its file says it: a source gives windows, something exact is computed once for a window, each
 /// recipe computes it in its own way, and records tell how far apart they are. What reports show of them is its [`Show`].
 pub trait Study: Show + Send + Sync {
-    /// Finds what the file names by patterns; by default it names nothing so.
+    /// Resolves the patterns of the file; by default it has none.
     ///
     /// # Errors
     /// A pattern that means nothing.
@@ -31,13 +31,13 @@ pub trait Study: Show + Send + Sync {
         Ok(())
     }
 
-    /// Finds what is wrong before any data is read.
+    /// Checks the study before any data is read.
     ///
     /// # Errors
     /// The first mistake, and where it is.
     fn check(&self) -> Result<(), Mistake>;
 
-    /// Windows, phases, and what is run in them.
+    /// Windows, phases, and the recipes that run in them.
     fn plan(&self) -> Plan;
 
     /// Names and documents of the recipes, in the experiment's order.
@@ -49,7 +49,7 @@ pub trait Study: Show + Send + Sync {
     /// Whether a gate may look at `at`, a pattern with layer 0 for all layers.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in it.
     fn check_site(&self, at: &str) -> Result<(), String> {
         let sites = self.sites();
         match sites.iter().any(|site| matches(at, site)) {
@@ -58,7 +58,7 @@ pub trait Study: Show + Send + Sync {
         }
     }
 
-    /// Estimates of what is in memory at once.
+    /// Estimates of the memory in use at once.
     fn memory(&self, config: Option<&Config>, threads: usize) -> Parts;
 
     /// The same question on half as much, and the key that says so, if that can be.
@@ -75,7 +75,7 @@ pub trait Study: Show + Send + Sync {
         false
     }
 
-    /// The study itself, if it is that of kernels.
+    /// The study itself, if it is the one of kernels.
     fn kernels(&self) -> Option<&KernelStudy> {
         None
     }
@@ -117,11 +117,11 @@ pub struct Text<'a> {
 pub struct Bench<'a> {
     /// The window's name.
     pub window: &'a str,
-    /// What is read there; nothing if the window is drawn.
+    /// The data to read there; none if the window is drawn.
     pub text: Option<Text<'a>>,
     /// Loads the model's f64 twin, which only the reference's own check needs.
     pub load_f64: &'a (dyn Fn() -> Result<Model<f64>> + Sync),
-    /// Once it is true, cells not yet begun are left out.
+    /// Once it is true, no further cell is started.
     pub stop: &'a AtomicBool,
     /// Called with each cell's records as it finishes, from any thread.
     pub done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
@@ -155,7 +155,7 @@ pub trait Body: Study + Clone + Serialize + DeserializeOwned + JsonSchema + 'sta
 pub struct Kind {
     pub name: &'static str,
     pub doc: &'static str,
-    /// Reads the keys of a file besides those of its head.
+    /// Reads the keys of a file except those of its head.
     pub parse: fn(&ExperimentFile) -> Result<Box<dyn Study>>,
     /// Reads the keys of a stored run.
     pub read: fn(&Map<String, Value>) -> Result<Box<dyn Study>, serde_json::Error>,

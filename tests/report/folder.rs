@@ -227,9 +227,15 @@ fn damaged_and_foreign_cells_are_refused_by_name() {
         (text(&lines[..1]), "its last line is not the blake3"),
         (text(&lines[..2]), "its last line is not the blake3"),
         (text(&lines[1..]), "its content does not match the blake3"),
-        (text(&[lines[0], lines[0], lines[1], lines[2]]), "its content does not match the blake3"),
+        (
+            text(&[lines[0], lines[0], lines[1], lines[2]]),
+            "its content does not match the blake3",
+        ),
         (whole.repeat(2), "its content does not match the blake3"),
-        (text(&[lines[1], lines[0], lines[2]]), "its content does not match the blake3"),
+        (
+            text(&[lines[1], lines[0], lines[2]]),
+            "its content does not match the blake3",
+        ),
         (whole.replace("31.5", "91.5"), "its content does not match the blake3"),
         (relabelled, "its content does not match the blake3"),
         (

@@ -47,9 +47,7 @@ fn of_many_that_come_at_once_one_begins_the_run() {
         assert_eq!(joined.len(), if join { 8 } else { 1 });
         for error in refused.into_iter().filter_map(Result::err) {
             assert!(
-                error
-                    .to_string()
-                    .contains("not empty; give another --out, or --resume"),
+                error.to_string().contains("not empty; give another --out, or --resume"),
                 "{error}"
             );
         }

@@ -1,4 +1,4 @@
-//! Where the kernels are that come with ulplab.
+//! Places of the shipped kernels.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::shipped;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::Op;
 
-/// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
+/// A file in every folder of ulplab's kernels; the user's project may have a folder `kernels/`, too.
 const MARK: &str = "kernels/common.cuh";
 
 /// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`shipped::places`].

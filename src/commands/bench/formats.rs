@@ -41,7 +41,7 @@ pub struct FormatsArgs {
 /// One conversion, timed. The peer script prints a list of them too.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
-    /// Who was timed.
+    /// Name of the program.
     pub name: String,
     /// The format, in ulplab's words.
     pub format: String,

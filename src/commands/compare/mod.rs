@@ -45,10 +45,10 @@ pub struct CompareArgs {
     pub metrics: Vec<String>,
     /// Require a bound of a metric, e.g. 'cosine>=0.999' or 'logits*:diff<=1e-3'; repeatable.
     ///
-    /// A pattern before the colon selects tensors: `*` stands for any characters but a dot, `**` for any characters; a gate
-    /// without a pattern binds all tensors. For each tensor and metric, the first gate with a matching pattern applies, so
-    /// write exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A gate that applies
-    /// to no tensor is an error.
+    /// A pattern before the colon selects tensors: `*` matches any characters but a dot, `**` any characters; a gate without
+    /// a pattern binds all tensors. For each tensor and metric, the first gate with a matching pattern applies, so write
+    /// exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A gate that applies to no
+    /// tensor is an error.
     #[arg(long = "gate", value_name = "[PATTERN:]METRIC>=BOUND")]
     pub gates: Vec<String>,
     /// Compare only tensors that match; repeatable.
@@ -120,7 +120,7 @@ fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
         .collect())
 }
 
-/// A metric that two tensors suffice for.
+/// A metric of two tensors.
 fn pair_metric(name: &str) -> Result<&'static Metric> {
     let metric = Metric::find(name.trim())?;
     match metric.eval {
@@ -191,7 +191,7 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
     Ok(pairing)
 }
 
-/// What helps where numbers were to be compared with codes and scales.
+/// A hint if numbers were to be compared with codes and scales.
 fn unlike(want: &TensorFile, got: &TensorFile) -> String {
     let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
     match is_quantized(got) && !is_quantized(want) {

@@ -37,7 +37,7 @@ pub struct ParityArgs {
 }
 
 impl ParityArgs {
-    /// A flag that was given and means nothing without --parity.
+    /// A given flag that has no meaning without --parity.
     pub fn flag(&self) -> Option<&'static str> {
         let naming = &self.naming;
         let given = [
@@ -56,7 +56,7 @@ impl ParityArgs {
     }
 }
 
-/// Diagnoses what `compare` is asked to, and prints to `out`.
+/// Diagnoses the tensors of `compare`, and prints to `out`.
 pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     let CompareArgs {
         want, got, only, skip, ..
@@ -82,7 +82,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
         }
         pairs.push((packed, tensor));
     }
-    // Who names one tensor of a file means no other.
+    // An explicitly named tensor excludes all others.
     let copies = match args.naming.data.is_some() || args.tensor.is_some() {
         true => Copies::default(),
         false => {
@@ -123,7 +123,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
             let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
             progress.apart(|| {
                 output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
-                // Before the bar is there again.
+                // Before the progress bar is drawn again.
                 out.flush().map_err(Error::io("standard output", "write"))
             })?;
         }
@@ -144,12 +144,12 @@ fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
     packed.buffers.open_in_any_order(&packed.format, &packed.shape)
 }
 
-/// What is known of a tensor besides its format.
+/// Information on a tensor in addition to its format.
 fn asked(args: &ParityArgs, packed: &Packed) -> Asked {
     let rules = match (args.naming.naming().names_rule(), &packed.said) {
         (true, _) => Rules::Own,
         (false, Some(_)) => Rules::ReadAlike,
-        // Nothing says what a global scale means; other scales are read in one way only.
+        // The meaning of a global scale is unknown; other scales have only one meaning.
         (false, None) if packed.format.global.is_some() => Rules::Any,
         (false, None) => Rules::ReadAlike,
     };

@@ -11,7 +11,7 @@ use ulplab_core::record::place;
 const CHANGES: [&str; 9] = [
     "recipe", "phase", "where", "window", "metric", "BASE", "NEW", "worse by", "in %",
 ];
-/// Columns of [`CHANGES`] that say least: the change itself is told by the per cent, the window and the phase by the JSON.
+/// Columns of [`CHANGES`] that say least: the per cent shows the change, and the JSON has the window and the phase.
 const LEAST: [usize; 3] = [7, 1, 3];
 const DASH: &str = "—";
 
@@ -35,7 +35,7 @@ impl Block {
         }
     }
 
-    /// Columns that go if the width is small, the first of them first: those that can be told from the others.
+    /// Columns to drop if the width is small, in this order: those that follow from the others.
     fn least(&self) -> &'static [usize] {
         match self.heads == CHANGES {
             true => &LEAST,

@@ -1,4 +1,5 @@
-//! `ulplab inspect FILE`: what is in the codes and scales of quantized tensors, or would be.
+//! `ulplab inspect FILE`: statistics of the codes and scales of quantized tensors, or of tensors that it quantizes in
+//! memory.
 
 mod output;
 mod stats;
@@ -65,16 +66,16 @@ struct Subject<'a> {
     bytes: Bytes<'a>,
 }
 
-/// What its codes and scales come from.
+/// Origin of codes and scales.
 enum Bytes<'a> {
-    /// A file has them, and maybe what they were made of.
+    /// From a file, with the source if it is known.
     Stored(Box<Opened<'a>>, Option<Tensor<'a>>),
-    /// They would be made of this.
+    /// To be made from this tensor.
     Source(Tensor<'a>),
 }
 
-/// What there is to be said of a tensor.
-pub(crate) struct Shown {
+/// Name, format, shape and statistics of a tensor.
+pub(crate) struct Inspection {
     pub name: String,
     pub format: Format,
     pub shape: Vec<usize>,
@@ -110,14 +111,14 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         Ok(())
     })?;
     drop(progress);
-    // What has no matrices has no codes: it is shown as one that is empty.
-    let shown = subjects.iter().zip(all).map(|(subject, stats)| Shown {
+    // A tensor without matrices has no codes and is shown as empty.
+    let shown = subjects.iter().zip(all).map(|(subject, stats)| Inspection {
         name: subject.name.clone(),
         format: subject.format,
         shape: subject.shape.clone(),
         stats: stats.unwrap_or_else(|| Stats::empty(&subject.format)),
     });
-    let shown: Vec<Shown> = shown.collect();
+    let shown: Vec<Inspection> = shown.collect();
     let text = match (args.json, shown.as_slice()) {
         (true, all) => all.iter().map(output::record).collect(),
         (false, [one]) => output::page(one),

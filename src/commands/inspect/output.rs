@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::Shown;
+use super::Inspection;
 use super::stats::{Histogram, Stats};
 use ulplab_core::metrics::{Metric, measure_all, unravel};
 use ulplab_core::packed::{Grid, leading};
@@ -14,8 +14,8 @@ use ulplab_core::record::to_json;
 const BAR: f64 = 40.0;
 
 /// All there is to say of a tensor.
-pub fn page(shown: &Shown) -> String {
-    let Shown {
+pub fn page(shown: &Inspection) -> String {
+    let Inspection {
         name,
         format,
         shape,
@@ -130,8 +130,8 @@ fn label(value: f32, binades: bool) -> String {
 }
 
 /// A line of JSON.
-pub fn record(shown: &Shown) -> String {
-    let Shown {
+pub fn record(shown: &Inspection) -> String {
+    let Inspection {
         name,
         format,
         shape,

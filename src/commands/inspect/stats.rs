@@ -1,4 +1,4 @@
-//! What is to be told of one quantized tensor.
+//! Statistics of one quantized tensor.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Stats {
     pub grid: Grid,
     pub elements: u64,
     pub blocks: u64,
-    /// Of codes, scales and global scales.
+    /// Bytes of codes, scales and global scales.
     pub bytes: u64,
     /// By magnitude; elements of 8 bits or more by the power of two below it.
     pub codes: Histogram,
@@ -36,7 +36,7 @@ pub struct Stats {
     pub against: Option<Against>,
 }
 
-/// What is known only beside the source.
+/// Statistics that need the source.
 #[derive(Debug)]
 pub struct Against {
     /// Elements that are not zero, rotated where the format rotates, and whose codes are.
@@ -56,7 +56,7 @@ pub struct Worst {
     /// Which matrix of the tensor it is in.
     pub expert: usize,
     pub group: usize,
-    /// In dB; infinite where nothing is lost.
+    /// In dB; infinite if the round trip is exact.
     pub sqnr: f64,
     pub amax: f32,
     pub scale: f32,

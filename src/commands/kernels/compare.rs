@@ -35,9 +35,9 @@ pub struct CompareArgs {
     json: bool,
 }
 
-/// What was measured.
+/// Result of a comparison.
 #[derive(Debug, Serialize)]
-struct Measured {
+struct Comparison {
     device: String,
     names: [String; 2],
     /// Microseconds of a run: medians.
@@ -69,7 +69,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     let pairs = (0..args.pairs)
         .map(|pair| take(&replays, pair % 2 == 1))
         .collect::<Result<Vec<_>>>()?;
-    let measured = Measured::of(device.describe(), names, &pairs);
+    let measured = Comparison::new(device.describe(), names, &pairs);
     match args.json {
         true => json::print(&measured)?,
         false => out!("{}", measured.text()),
@@ -123,8 +123,8 @@ impl Kernel {
     }
 }
 
-impl Measured {
-    fn of(device: String, names: [&String; 2], pairs: &[[f64; 2]]) -> Self {
+impl Comparison {
+    fn new(device: String, names: [&String; 2], pairs: &[[f64; 2]]) -> Self {
         let sorted = |of: &dyn Fn(&[f64; 2]) -> f64| {
             let mut values: Vec<f64> = pairs.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
@@ -189,7 +189,7 @@ mod tests {
         let pairs: Vec<[f64; 2]> = (0..30)
             .map(|at| [1.0, 1.02].map(|us| us * (1.0 + f64::from(at) / 60.0)))
             .collect();
-        let measured = Measured::of(String::new(), [&"a".to_string(), &"b".to_string()], &pairs);
+        let measured = Comparison::new(String::new(), [&"a".to_string(), &"b".to_string()], &pairs);
         assert!((measured.ratio - 1.02).abs() < 1e-12);
         assert!(measured.interval[1] - measured.interval[0] < 1e-12);
     }

@@ -1,4 +1,4 @@
-//! `ulplab kernels`: all that is done with GPU kernels, one file for each subcommand.
+//! `ulplab kernels`: all commands on GPU kernels, one file per subcommand.
 
 mod attest;
 mod check;
@@ -22,7 +22,7 @@ pub struct KernelsArgs {
     pub what: What,
 }
 
-/// What is done with kernels.
+/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum What {
     List(list::ListArgs),
@@ -46,12 +46,12 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
     }
 }
 
-/// The experiment that comes with ulplab, of all its kernels.
+/// The shipped experiment with all kernels.
 const SHIPPED: &str = "kernels";
 
-/// What every subcommand that runs an experiment takes, besides what `ulplab sweep` does.
+/// Options of every subcommand that runs an experiment, in addition to those of `ulplab sweep`.
 #[derive(Debug, clap::Args)]
-struct Besides {
+struct KernelArgs {
     /// Keep the inputs, outputs, expected outputs and bounds of each cell that fails, as DIR/<recipe>.<case>.safetensors of
     /// at most 64 MiB.
     #[arg(long, value_name = "DIR")]
@@ -62,7 +62,7 @@ struct Besides {
     peers: Option<PathBuf>,
 }
 
-/// Makes the experiment optional, of a command that takes what `ulplab sweep` does.
+/// Makes the experiment optional in a command with the options of `ulplab sweep`.
 fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
     experiment
         .required(false)
@@ -71,7 +71,7 @@ fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
         .help("The experiment: a file, or the name of a shipped experiment")
 }
 
-impl Besides {
+impl KernelArgs {
     /// A run of an experiment of kernels, and of no other.
     fn sweep(&self, args: &SweepArgs, kernels: Options) -> Result<Exit> {
         crate::commands::sweep::run(&SweepArgs {

@@ -45,7 +45,7 @@ pub struct DequantizeArgs {
     pub output: PathBuf,
 }
 
-/// What decoded tensors are written as.
+/// The type of written tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Out {
     F32,
@@ -85,7 +85,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
         shape: job.packed.shape.clone(),
     });
     let slots = decoded.chain(copied.iter().map(slot)).collect();
-    // What is copied is still what the file says it is.
+    // The manifest still describes the copied tensors.
     let mut manifest = Manifest::read(&file)?;
     for job in &jobs {
         manifest.tensors.remove(&job.packed.name);
@@ -126,7 +126,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
 }
 
 impl Job<'_> {
-    /// The bytes of a matrix, and what in it is not finite.
+    /// The bytes of a matrix, and its NaN and infinities.
     fn decode(&self, expert: usize) -> (Vec<u8>, Option<Nonfinite>) {
         let size = self.opened.stack.matrix();
         let mut values = vec![0.0; size];
@@ -157,7 +157,7 @@ fn out_dtype(packed: &Packed, out: Out) -> Result<Dtype, String> {
     }
 }
 
-/// The bytes of values that the type has.
+/// The bytes of values in a type.
 fn bytes_of(values: &[f32], dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F64 => values.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect(),

@@ -38,7 +38,7 @@ pub struct QuantizeArgs {
     /// Rule that picks the scales, from the format's table in docs/formats.md, e.g. te or transformer_engine.
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
-    /// Quantize only tensors that match; `*` stands for any characters but a dot, `**` for any characters; repeatable.
+    /// Quantize only tensors that match; `*` matches any characters but a dot, `**` any characters; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
     /// Leave out tensors that match; repeatable.
@@ -73,7 +73,7 @@ struct Job<'a> {
     tensor: Tensor<'a>,
     stack: Stack,
     nonfinite: Option<Nonfinite>,
-    /// Elements that come back as NaN or infinite.
+    /// Elements that decode to NaN or infinity.
     lost: u64,
 }
 
@@ -236,7 +236,7 @@ impl Plan {
         Ok(Self { format, global, layout })
     }
 
-    /// The tensors that one becomes.
+    /// The tensors that a quantized tensor is stored in.
     fn slots(&self, Job { tensor, stack, .. }: &Job) -> Result<Vec<Slot>, String> {
         let Stack { rows, cols, .. } = *stack;
         self.format.check(cols)?;
@@ -255,7 +255,7 @@ impl Plan {
         Ok(slots)
     }
 
-    /// Where the bytes of a part go; none if they stay in row-major order.
+    /// The placement of a part's bytes; none for row-major order.
     fn placement(&self, part: &str, rows: usize, cols: usize) -> Result<Option<Placement>, String> {
         match (self.layout, self.format.scaling, part) {
             (Some(layout), Some(Scaling { group, .. }), "scale") => {
@@ -276,8 +276,8 @@ impl Plan {
         }
     }
 
-    /// Counts what is not finite, and what becomes of it; a matrix that it would make wholly NaN is an error unless the
-    /// flags allow it.
+    /// Counts NaN and infinities, before and after. It is an error if they would make a whole matrix NaN, unless the flags
+    /// allow it.
     fn count_nonfinite(
         &self,
         jobs: &mut [Job],
@@ -315,7 +315,7 @@ impl Plan {
         }
     }
 
-    /// What is not finite in a matrix, and how many of its elements come back so; none where all is finite.
+    /// The NaN and infinities of a matrix, and how many of its elements decode to them; none if all elements are finite.
     fn nonfinite(&self, job: &Job, expert: usize) -> Option<(Nonfinite, u64)> {
         let mut values = job.values(expert);
         let nonfinite = Nonfinite::count(&values, expert * job.stack.matrix(), job.tensor.shape)?;
@@ -325,7 +325,7 @@ impl Plan {
         Some((nonfinite, lost as u64))
     }
 
-    /// What is stored of a matrix: names of parts, and bytes.
+    /// The stored parts of a matrix: names and bytes.
     fn encode(&self, job: &Job, expert: usize) -> Vec<(&'static str, Vec<u8>)> {
         let Encoded { rows, cols, parts } = self.format.encode(&job.values(expert), job.stack.cols, self.global);
         let parts = parts.into_iter().map(|part| {
@@ -354,7 +354,7 @@ fn is_vector(tensor: &Tensor) -> bool {
     tensor.shape.len() == 1
 }
 
-/// All tensors that do not fit, a line each up to a screen's worth, and what helps.
+/// All refused tensors, one line each up to a screenful, and a hint.
 fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
     const SHOWN: usize = 20;
     let mut lines = refused[..refused.len().min(SHOWN)].to_vec();
@@ -364,7 +364,7 @@ fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
     Error::data(file, format!("{}; {hint}", lines.join("\n  ")))
 }
 
-/// Why a tensor is not one to quantize.
+/// Why a tensor cannot be quantized.
 fn unfit(tensor: &Tensor) -> Option<String> {
     if !tensor.is_floating() {
         Some(format!("{} is not f64, f32, f16 or bf16", tensor.dtype))
@@ -385,7 +385,7 @@ fn slot(tensor: &Tensor) -> Slot {
     }
 }
 
-/// Both commands write safetensors only, and never over what they read.
+/// Both commands write safetensors only, and never over their input.
 fn check_output(path: &Path, input: &TensorFile) -> Result<()> {
     let wrong = |what: &str| Err(Error::Usage(format!("{}: {what}", path.display())));
     let extension = path

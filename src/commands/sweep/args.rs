@@ -53,13 +53,13 @@ pub struct SweepArgs {
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
-    /// What `ulplab kernels` asks for.
+    /// Options of `ulplab kernels`.
     #[arg(skip)]
     pub kernels: Options,
 }
 
 impl SweepArgs {
-    /// What the run's folder keeps of them, and whether the experiment is one of kernels.
+    /// The part of the arguments that the run's folder stores, and whether the experiment is one of kernels.
     pub fn invocation(&self, kernels: bool) -> Invocation {
         Invocation {
             experiment: self.experiment.clone(),

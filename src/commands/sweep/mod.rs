@@ -244,7 +244,7 @@ fn prepare(args: &SweepArgs) -> Result<Prepared> {
     })
 }
 
-/// What reports say of recipes, with the sizes that they have in caches; finds what is wrong with recipes.
+/// What reports say about recipes, with their sizes in caches; checks the recipes.
 fn sizes(asked: &Asked, config: Option<&Config>) -> Result<Vec<RecipeInfo>, Mistake> {
     let study = &asked.study;
     let mut recipes = study.recipes();
@@ -273,7 +273,7 @@ fn manifest(
     for name in reading.model.into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
-    // A run of kernels is gone on with only if they and what judges them are as they were.
+    // A run of kernels is continued only if the kernels and their judgement are unchanged.
     let mut standing_in = Vec::new();
     if asked.study.stands_in() {
         standing_in = KernelFile::read_all(&kernels::folder()?)?;

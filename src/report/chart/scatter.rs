@@ -1,4 +1,4 @@
-//! Cost against error, with the front of what nothing beats in both.
+//! Cost against error, with the Pareto front.
 
 use super::scale::Scale;
 use super::{Area, Bound, Coloured, GREY, Mark, line, marker, open, short, text, unit, width};

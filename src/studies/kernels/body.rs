@@ -84,11 +84,11 @@ pub struct Command {
     /// Seconds that it may take for one run of a case, before it is killed.
     #[serde(default = "timeout")]
     pub timeout: f64,
-    /// Patterns of the cases to try it on, in the place of the experiment's.
+    /// Patterns of the cases to try it on, in place of the experiment's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
-    /// Patterns of files that it is made of besides those that `run` names, from the folder of the experiment file: a run is
-    /// gone on with only if they are as they were.
+    /// Patterns of further files that it depends on, besides those that `run` names, relative to the folder of the
+    /// experiment file: a run is continued only if they are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<String>,
     /// Why two runs may differ.
@@ -108,8 +108,7 @@ impl Command {
 }
 
 impl KernelStudy {
-    /// Puts what the patterns mean, and the programs, in the place of recipes, and the cases of their operations in that of
-    /// windows.
+    /// Fills in the recipes from the patterns and the programs, and the windows from the cases of their operations.
     fn fill(&mut self, sources: &[KernelFile]) -> Result<(), Mistake> {
         operations::check_definitions(self)?;
         let variants = sources.iter().flat_map(|source| {

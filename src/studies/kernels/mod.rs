@@ -24,7 +24,7 @@ use crate::backend::cuda::{Device, Mutant, Session, Source as KernelFile, Varian
 use crate::run::Hindrance;
 use crate::run::ceilings::Ceilings;
 use crate::run::plan::Cell;
-use capsules::{Capsules, Left};
+use capsules::{Capsules, CellResult};
 use operations::Operation;
 pub use options::{OnDevice, Options};
 use peers::Peers;
@@ -124,7 +124,7 @@ impl Cells<'_> {
     pub fn keep_failed(&self, cell: &Cell, case: &Case, problem: &Problem, checked: &Checked) -> Result<()> {
         match self.keep {
             Some(capsules) if failures(&checked.measured).next().is_some() => {
-                capsules.keep(cell, case, problem, &Left::Outputs(checked))
+                capsules.keep(cell, case, problem, &CellResult::Outputs(checked))
             }
             _ => Ok(()),
         }
@@ -140,7 +140,7 @@ impl Cells<'_> {
         file: Option<&[u8]>,
     ) -> Result<()> {
         self.keep.map_or(Ok(()), |capsules| {
-            capsules.keep(cell, case, problem, &Left::Nothing { why, file })
+            capsules.keep(cell, case, problem, &CellResult::Nothing { why, file })
         })
     }
 }
@@ -225,7 +225,7 @@ impl Variants<'_> {
         Ok(records(cell, case, measured))
     }
 
-    /// What times say, and the shares that they are of what is possible.
+    /// Times, and their shares of the possible speed.
     fn figures(&self, times: &Times, problem: &Problem, products: Factor) -> Vec<Measured> {
         let rotated = times.rotated.map(|rotated| rotated.median);
         let share = |us: f64| {

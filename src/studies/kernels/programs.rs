@@ -103,7 +103,7 @@ fn cell_of(
 ) -> Result<Vec<Record>> {
     let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
         Ok(ran) => ran,
-        // Ctrl-C ends the program too: that says nothing of it.
+        // Ctrl-C also ends the program: that is not its failure.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(Failed { why, left }) => {
             errln!("{}: {why}", cell.id);

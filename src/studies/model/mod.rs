@@ -55,7 +55,7 @@ pub struct ModelStudy {
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// What it stands for, in a line.
+    /// Its description, in one line.
     pub doc: String,
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default)]
@@ -75,7 +75,7 @@ impl Recipe {
     /// The recipe made ready to run.
     ///
     /// # Errors
-    /// What is wrong, and where in the recipe.
+    /// The mistake, and its place in the recipe.
     pub fn resolve(&self, config: &Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
         Rounding::resolve(&self.rounds, self.noise.then_some(seed), kernels, config, SITES)

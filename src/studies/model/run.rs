@@ -32,7 +32,7 @@ where
     Ok(recorder.finish(logits))
 }
 
-/// Runs the model rounded, and compares it with what the reference computed.
+/// Runs the model with roundings, and compares it with the reference.
 pub fn run_candidate<W: Real + Into<f64>>(
     text: Text<'_>,
     rounding: &Rounding,

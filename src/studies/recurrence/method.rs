@@ -1,4 +1,4 @@
-//! A recipe of a recurrence: the form it is computed in, and what is rounded there.
+//! A recipe of a recurrence: its form, and its roundings.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Method {
     /// Finds form and formats, and that they fit every source.
     ///
     /// # Errors
-    /// What is wrong, and where in the recipe.
+    /// The mistake, and its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>]) -> Result<Self, Mistake> {
         let form = recipe.form.clone();
         let wrong = |message: String| Err(Mistake::at("form", message));
@@ -80,7 +80,7 @@ impl Method {
         })
     }
 
-    /// Takes the state over the steps of a piece, the first of which is `first`; gives the output. `random` is the stream
+    /// Advances the state over the steps of a piece that starts at step `first`; returns the output. `random` is the stream
     /// that stochastic rounding draws from.
     pub fn run(
         &self,

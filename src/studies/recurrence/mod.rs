@@ -54,12 +54,12 @@ pub struct RecurrenceStudy {
     pub recipes: Vec<Recipe>,
 }
 
-/// A form to compute it in, and what is rounded there.
+/// A form of the recurrence, and its roundings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// What it stands for, in a line.
+    /// Its description, in one line.
     pub doc: String,
     pub form: Form,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]

@@ -85,13 +85,13 @@ fn walk<T: Real>(
     Ok(Trajectory { points })
 }
 
-/// Of `[steps, …]` the last [`CHECKPOINT`] steps.
+/// The last [`CHECKPOINT`] steps of `[steps, …]`.
 fn last_rows<T: Real>(output: &Tensor<T>) -> Vec<T> {
     let step = output.data.len() / output.shape[0];
     output.data[output.data.len() - CHECKPOINT * step..].to_vec()
 }
 
-/// Of `[heads, steps]` the last [`CHECKPOINT`] steps.
+/// The last [`CHECKPOINT`] steps of `[heads, steps]`.
 fn last_columns<T: Real>(output: &Tensor<T>) -> Vec<T> {
     let steps = output.cols();
     let rows = output.data.chunks_exact(steps);

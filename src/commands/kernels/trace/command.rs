@@ -132,7 +132,8 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
                 .map(|case| Ok((taken(&case)?, case)))
                 .collect::<Result<Vec<_>>>()?;
             let found = timed.into_iter().find(|(taken, _)| taken.iter().all(|taken| *taken));
-            let why = || Error::Usage("no timed case is accepted by all of these variants; name a case with --case".into());
+            let why =
+                || Error::Usage("no timed case is accepted by all of these variants; name a case with --case".into());
             found.ok_or_else(why)?.1
         }
     };

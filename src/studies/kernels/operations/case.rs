@@ -52,7 +52,7 @@ impl std::fmt::Display for Setting {
 }
 
 impl OwnCase {
-    /// The case that it describes, or what is wrong with it.
+    /// The case that it describes, or its mistake.
     pub fn resolve(&self, operation: &Operation) -> Result<Case, String> {
         if self.name.is_empty() {
             return Err("its name is empty".into());

@@ -156,7 +156,7 @@ fn whole_bytes(x: i128, dtype: Dtype) -> Vec<u8> {
 }
 
 fn real_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
-    // What is drawn is drawn in f32, but for f64: nothing is asked of how it is rounded to the type.
+    // Draws are in f32, except for f64; their rounding to the type is arbitrary.
     let narrow = x as f32;
     match dtype {
         Dtype::F64 => x.to_le_bytes().into(),

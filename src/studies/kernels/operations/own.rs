@@ -1,4 +1,4 @@
-//! An operation of the user's: what it reads and writes, and the program that says what is right.
+//! An operation of the user's: its inputs and outputs, and the program that computes the expected values.
 
 use std::collections::{BTreeMap, HashSet};
 
