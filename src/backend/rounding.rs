@@ -143,7 +143,7 @@ impl Rounding {
         }
     }
 
-    /// Has kernels write a whole record and read it again, where that is asked for.
+    /// Lets kernels write a whole record and read it again, if the recipe names them.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
         let record = round.record.filter(|_| round.segment.is_none() && !round.hadamard);
         let kernels = self.stand_in.as_ref().zip(record);

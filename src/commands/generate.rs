@@ -98,7 +98,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// One text; with several, each under its name and with the place where it leaves the reference's.
+/// One text; with several, each has a heading with its name and the first difference from the reference's.
 fn write_text(
     out: &mut impl Write,
     name: &str,

@@ -181,8 +181,8 @@ enum Gates {
     Given,
 }
 
-/// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has a
-/// line of its own where it does not fit, so that it can be copied whole.
+/// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has
+/// its own line if it does not fit, so that it can be copied whole.
 fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
     let mut out = output::stdout();
     let written = if json {

@@ -37,7 +37,7 @@ pub struct Dataset {
     pub licence: String,
     /// Where it comes from.
     pub source: String,
-    /// Texts only: whether the checkpoints listed beside it were trained on it.
+    /// Texts only: whether the listed checkpoints were trained on it.
     pub in_training: Option<bool>,
     #[serde(rename = "file")]
     pub files: Vec<DataFile>,

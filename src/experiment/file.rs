@@ -172,13 +172,16 @@ impl ExperimentFile {
 
     /// The gates of an experiment, or of a file with only `[[gate]]`.
     pub fn gates(&self) -> Result<Vec<Rule>> {
-        let gates = match self.keys()?.iter().any(|key| key == "name") {
-            true => self.head()?.gates,
-            false if self.keys()?.iter().any(|key| key != "gate") => {
-                let message = "neither an experiment (it has no name) nor a file with only [[gate]]";
+        let keys = self.keys()?;
+        let lacks = |key: &str| !keys.iter().any(|other| other == key);
+        let gates = match (lacks("name"), lacks("question")) {
+            (false, false) => self.head()?.gates,
+            (true, true) => parse_toml::<Rules>(&self.path, &self.text)?.gates,
+            (lacks_name, _) => {
+                let key = if lacks_name { "name" } else { "question" };
+                let message = format!("neither an experiment (missing field `{key}`) nor a file with only [[gate]]");
                 return Err(Error::config(&self.path, message));
             }
-            false => parse_toml::<Rules>(&self.path, &self.text)?.gates,
         };
         match gates.is_empty() {
             true => Err(Error::config(&self.path, "the file has no [[gate]]")),

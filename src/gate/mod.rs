@@ -118,8 +118,8 @@ pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>
     bindings.iter().map(|binding| binding.judge(summaries)).collect()
 }
 
-/// Site of the records of faults other than wrong outputs: that it did not run, wrote where it must not, or left something
-/// else when it was run again.
+/// Site of the records of faults other than wrong outputs: it did not run, wrote where it must not, or left something else
+/// when it was run again.
 pub const CHECKS: [&str; 5] = ["program", "launch", "inputs", "guards", "rerun"];
 
 /// Whether a rule binds what went wrong in a check, whatever its `at` says: outputs that pass say nothing of a kernel that

@@ -16,7 +16,7 @@ pub struct Row<'a> {
     pub kernel: &'a str,
     pub case: &'a str,
     pub right: bool,
-    /// Elements or bytes that are wrong, in the output where they are most; NaN if it could not be run.
+    /// Number of wrong elements or bytes, in the output with the most; NaN if it could not be run.
     wrong: f64,
     /// Largest error over its bound.
     ratio: Option<f64>,

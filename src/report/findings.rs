@@ -3,9 +3,9 @@
 //! A template is Markdown with fields in double braces; each is filled from the run:
 //!
 //! * `{{ value RECIPE QUANTITY }}`: one number; `{{ interval RECIPE QUANTITY }}`: with its 95 % interval over windows.
-//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing, but filling fails if it is not so. Prose that draws a
-//!   conclusion stands beside the `holds` it rests on, and cannot outlive its numbers.
-//! * `{{ run }}`: what was run, on what.
+//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing, but filling fails if it is not so. A
+//!   conclusion is written next to the `holds` that it rests on.
+//! * `{{ run }}`: the run and its machine.
 //! * a table, one row a recipe and one column a line:
 //!   ```text
 //!   {{ table RECIPE …

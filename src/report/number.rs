@@ -20,7 +20,7 @@ pub fn near_one(x: f64) -> String {
     }
 }
 
-/// A share of decisions that came out the same: three or four decimals, and `>0.9999` where that would read 1.
+/// A share of equal decisions: three or four decimals, and `>0.9999` if that would read 1.
 pub fn share(x: f64) -> String {
     match 1.0 - x {
         short if short > 0.0 && short < 1e-4 => ">0.9999".into(),

@@ -133,7 +133,7 @@ pub struct Check<'a> {
     pub verdict: &'a Verdict,
     /// Rule without its bound, e.g. `cosine at layers.*.output, cumulative`.
     pub rule: String,
-    /// Over windows, and over layers where there are any.
+    /// Over windows, and over layers if there are any.
     pub statistic: String,
     /// How many windows an interval is over; empty for other statistics.
     pub over: String,

@@ -133,8 +133,8 @@ impl Folder {
         write_atomic(&file, |out| out.write_all(&text))
     }
 
-    /// Whether a cell is finished: its file is there and is what was written for it. A file that is not is reported, and
-    /// the cell is to be run again.
+    /// Whether a cell is finished: its file exists and is undamaged. A damaged file is reported, and the cell is to be run
+    /// again.
     pub fn finished(&self, id: &str) -> Result<bool> {
         if !self.has(id) {
             return Ok(false);
@@ -208,7 +208,7 @@ fn make_folders(path: &Path) -> Result<()> {
     folders.iter().try_for_each(make)
 }
 
-/// The first name in a folder besides `run.json` that is not what a process leaves which is killed before it wrote that:
+/// The first name in a folder that is neither `run.json` nor left by a process that was killed before it wrote `run.json`:
 /// temporary files, and empty folders of ours.
 fn obstacle(path: &Path) -> Result<Option<OsString>> {
     let ours = |name: &OsStr| {

@@ -125,7 +125,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// In what another run differs from this one, with both values where they are short; empty for the same run.
+    /// Differences of another run from this one, with both values if they are short; empty for the same run.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let seedless = |manifest: &Self| {
             let mut experiment = manifest.experiment.clone();

@@ -61,9 +61,9 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The memory of a run, part by part; the largest part shows what to make smaller. The estimates are to be above what is
-/// taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048, where the
-/// process took 731 and 2,317 MB at most.
+/// The memory of a run, part by part; the largest part shows what to make smaller. The estimates are meant to be above the
+/// memory that is taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048,
+/// where the process took 731 and 2,317 MB at most.
 #[derive(Default)]
 pub struct Parts(Vec<(String, f64)>);
 
@@ -156,7 +156,7 @@ pub fn check_size(
     let key = if reading.windows.is_empty() { "shape" } else { "tokens" };
     let largest = parts
         .largest()
-        .map(|(what, bytes)| format!(" ({} of it for {what})", Bytes(*bytes)));
+        .map(|(what, bytes)| format!(" ({} of it {what})", Bytes(*bytes)));
     let message = format!(
         "the run needs about {} of memory{}, but only {limit} is allowed{}; --max-memory sets the limit",
         Bytes(needed),

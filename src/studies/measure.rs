@@ -20,7 +20,7 @@ pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[u
     })
 }
 
-/// The worst element, kept beside the metric that says how bad it is.
+/// The worst element, stored with the metric of its error.
 fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
     let Evidence::Pair(pair) = evidence else { return None };
     pair.worst

@@ -17,8 +17,7 @@ pub struct Asked {
 impl Asked {
     /// Resolves the patterns of the file.
     ///
-    /// # Errors
-    /// A pattern that means nothing.
+    /// # Errors A pattern without a match.
     pub fn resolve(&mut self) -> Result<(), Mistake> {
         self.study.resolve()?;
         self.experiment.body = self.study.body();

@@ -25,16 +25,14 @@ use ulplab_core::record::Record;
 pub trait Study: Show + Send + Sync {
     /// Resolves the patterns of the file; by default it has none.
     ///
-    /// # Errors
-    /// A pattern that means nothing.
+    /// # Errors A pattern without a match.
     fn resolve(&mut self) -> Result<(), Mistake> {
         Ok(())
     }
 
     /// Checks the study before any data is read.
     ///
-    /// # Errors
-    /// The first mistake, and where it is.
+    /// # Errors The first mistake, with its place.
     fn check(&self) -> Result<(), Mistake>;
 
     /// Windows, phases, and the recipes that run in them.
@@ -66,8 +64,7 @@ pub trait Study: Show + Send + Sync {
 
     /// Finds formats, sites and kernels of all recipes, and that they fit together.
     ///
-    /// # Errors
-    /// The first mistake, and where it is.
+    /// # Errors The first mistake, with its place.
     fn ready<'a>(&'a self, seed: u64, config: Option<&Config>) -> Result<Runs<'a>, Mistake>;
 
     /// Whether kernels stand in for operations of a model.
@@ -100,7 +97,7 @@ pub trait Ready: Send + Sync {
     /// Those of the reference, of what stands in for it, and of [`Bench::each`].
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()>;
 
-    /// Bytes that a recipe stores one KV vector in, and those that caches grow by with each token, where it says so.
+    /// Bytes per stored KV vector of a recipe, and bytes per token of its caches, if it defines them.
     fn bytes(&self, _recipe: &str) -> (Option<f64>, Option<f64>) {
         (None, None)
     }

@@ -8,6 +8,15 @@ fn elsewhere(folder: &Path, args: &[&str]) -> Output {
 }
 
 #[test]
+fn generate_finds_a_shipped_experiment_outside_the_checkout() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["generate", "--prompt", "To be", "--tokens", "2", "--recipe", "v4_fp8"];
+    let output = elsewhere(folder.path(), &args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("--- v4_fp8: "), "{}", stdout(&output));
+}
+
+#[test]
 fn a_text_is_named_by_its_path_and_runs_outside_the_checkout() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("my notes.txt");

@@ -324,7 +324,7 @@ fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
     for rule in [
         "equal bytes",
         "each element within its own bound",
-        "rms: ",
+        "root-mean-square error of each group",
         "codes and scales that",
         "custom: ",
     ] {

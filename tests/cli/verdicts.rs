@@ -223,6 +223,10 @@ fn gates_of_another_file_judge_a_run() {
     };
     refused("", "gate");
     refused("gate = []", "has no [[gate]]");
+    refused(
+        &format!("name = \"rules\"\n{COSINE}"),
+        "neither an experiment (missing field `question`) nor a file with only [[gate]]",
+    );
     refused(&format!("tolerance = 3\n{COSINE}"), "tolerance");
     refused(&COSINE.replace("require", "requires"), "requires");
     refused(&COSINE.replace("[\"*\"]", "[]"), "recipes = [] binds no recipe");

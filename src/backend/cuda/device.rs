@@ -1,4 +1,4 @@
-//! A GPU: opened without a panic where there is none, its memory and its stream.
+//! A GPU, its memory and its stream. Opening it is an error, not a panic, if there is none.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

@@ -43,7 +43,7 @@ pub struct Variant {
     pub arch: Option<String>,
     #[serde(default)]
     pub scratch: Vec<Scratch>,
-    /// Why two runs may differ.
+    /// Why outputs of two runs may differ.
     pub nondeterministic: Option<String>,
     /// What its products of matrices multiply: the rate they are shares of.
     #[serde(default)]
@@ -53,7 +53,7 @@ pub struct Variant {
     pub prepare: Vec<Launch>,
     #[serde(rename = "launch")]
     pub launches: Vec<Launch>,
-    /// In which order, and how often, where that is not each once (`sequence.rs`).
+    /// Order and repetitions of the launches, unless each runs once (`sequence.rs`).
     pub sequence: Option<String>,
 }
 
@@ -330,7 +330,7 @@ impl Source {
     }
 }
 
-/// A variant that lacks what each must have, with its line.
+/// A variant without a required key, with its line.
 fn missing(comment: &str, header: &toml::Table) -> Option<String> {
     let variants = header.get("variant")?.as_array()?;
     let heads = comment

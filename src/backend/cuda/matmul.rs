@@ -245,7 +245,7 @@ impl Drop for Matmul<'_> {
 
 /// Whether cuBLASLt is there: on the loader's path, or in a toolkit, from where it is loaded.
 fn present() -> bool {
-    // SAFETY: NVIDIA's library touches nothing of ours when it is loaded.
+    // SAFETY: NVIDIA's library does not touch our memory when it is loaded.
     if let Some(library) = toolkit::library("libcublasLt.so")
         && let Ok(loaded) = unsafe { toolkit::load(&library) }
     {

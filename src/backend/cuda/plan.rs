@@ -11,7 +11,7 @@ use super::sequence::{Turn, unroll};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::ops::Case;
 
-/// Multiprocessors of an H100 and an H200, which launches are planned for where there is no GPU.
+/// Multiprocessors of an H100 and an H200, for which launches are planned without a GPU.
 pub const SMS: i64 = 132;
 
 /// The launches and products to put into the stream.

@@ -287,7 +287,7 @@ struct Graph {
 
 impl Graph {
     fn launch(&self, device: &Device) -> Result<()> {
-        // SAFETY: the graph is instantiated; what it works on outlives it.
+        // SAFETY: the graph is instantiated; its memory outlives it.
         cuda("cuGraphLaunch", unsafe {
             result::graph::launch(self.exec, device.stream)
         })

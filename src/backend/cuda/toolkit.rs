@@ -63,7 +63,7 @@ impl Toolkit {
         Err(Error::Setup(tried.join("; ")))
     }
 
-    /// None where there is no compiler or no headers.
+    /// None without a compiler or headers.
     fn open_at(folder: &Path) -> std::result::Result<Option<Self>, String> {
         let library = |stem: &str| library_in(folder, stem);
         let Some(nvrtc) = library("libnvrtc.so") else {
@@ -245,7 +245,7 @@ fn places() -> Vec<PathBuf> {
         .map(PathBuf::from)
         .collect();
     places.push("/usr/local/cuda".into());
-    // Where pip puts nvidia-cuda-nvrtc: in a virtual environment, or beside the system's Python.
+    // The folders in which pip installs nvidia-cuda-nvrtc: in a virtual environment, or with the system's Python.
     let mut prefixes: Vec<PathBuf> = std::env::var_os("VIRTUAL_ENV").into_iter().map(PathBuf::from).collect();
     prefixes.extend([".venv", "/usr/local", "/usr"].map(PathBuf::from));
     for prefix in prefixes {

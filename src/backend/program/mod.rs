@@ -1,4 +1,4 @@
-//! A program in any language as a variant of an operation: it reads a problem from one file and writes what it computes to
+//! A program in any language as a variant of an operation: it reads a problem from one file and writes its outputs to
 //! another.
 
 mod process;

@@ -14,7 +14,7 @@ use crate::run::Manifest;
 const NAMES: usize = 5;
 /// A value longer than this is cut.
 const VALUE: usize = 80;
-/// Stands where a run has nothing.
+/// Placeholder for a missing value of a run.
 const NOTHING: &str = "none";
 /// Stands for a value of NEW that differs in more than can be written out.
 const CHANGED: &str = "its definition changed";

@@ -11,7 +11,7 @@ use crate::run::plan::REFERENCE;
 use crate::run::verdict::{Status, Verdict};
 use ulplab_core::metrics::Bound;
 
-/// A verdict whose status is another than it was; `None` where a run has no such verdict.
+/// A verdict with a changed status; `None` if a run has no such verdict.
 #[derive(Debug, Serialize)]
 pub struct ChangedVerdict {
     pub recipe: String,
@@ -19,7 +19,7 @@ pub struct ChangedVerdict {
     pub gate: String,
     pub base: Option<Status>,
     pub new: Option<Status>,
-    /// What NEW says of it, or why it says nothing.
+    /// The message in NEW, or why there is none.
     pub message: String,
 }
 

@@ -93,7 +93,7 @@ pub(super) fn percent(count: u64, of: u64) -> f64 {
     100.0 * count as f64 / of.max(1) as f64
 }
 
-/// Metrics of a tensor beside its source.
+/// Metrics of a tensor against its source.
 pub(super) fn metrics(stats: &Stats) -> impl Iterator<Item = (&'static Metric, f64)> {
     let pair = stats.against.as_ref().map(|against| &against.pair);
     let all = pair.into_iter().flat_map(measure_all);

@@ -6,7 +6,7 @@ use ulplab_core::formats::{Encoded, Format};
 use ulplab_core::metrics::Pair;
 use ulplab_core::packed::{Grid, codes};
 
-/// Counts by the bits of what they are counted for: positive f32 sort by their bits, zero first, NaN last.
+/// Counts by the bits of a value: positive f32 sort by their bits, zero first, NaN last.
 pub type Histogram = BTreeMap<u32, u64>;
 
 /// Counts over the codes and scales of a tensor.
@@ -50,7 +50,7 @@ pub struct Against {
     pub worst: Vec<Worst>,
 }
 
-/// One block beside its source.
+/// One block and its source.
 #[derive(Clone, Copy, Debug)]
 pub struct Worst {
     /// Which matrix of the tensor it is in.
@@ -85,8 +85,8 @@ impl Stats {
         }
     }
 
-    /// Statistics of the stored bytes of matrix number `expert`, beside its `source` if that is known; at most `blocks` of
-    /// the worst blocks are kept.
+    /// Statistics of the stored bytes of matrix number `expert`, compared with its `source` if that is known; at most
+    /// `blocks` of the worst blocks are kept.
     pub fn new(format: &Format, encoded: &Encoded, source: Option<&[f32]>, blocks: usize, expert: usize) -> Self {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let grid = Grid::new(format, rows, cols);

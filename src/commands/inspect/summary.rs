@@ -106,7 +106,7 @@ fn line(shown: &Inspection, width: usize) -> String {
     text
 }
 
-/// In dB; NaN where an element is not finite, and where it is not known.
+/// In dB; NaN if an element is not finite, or if it is unknown.
 fn sqnr(shown: &Inspection) -> f64 {
     let mut all = metrics(&shown.stats);
     all.find(|(metric, _)| metric.name == "sqnr")

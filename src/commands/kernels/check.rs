@@ -1,4 +1,4 @@
-//! `ulplab kernels check`: every variant on every case, judged, and timed where that says something.
+//! `ulplab kernels check`: every variant on every case, judged; timed cases are also timed.
 
 use super::{KernelArgs, experiment_or_shipped};
 use crate::commands::sweep::SweepArgs;

@@ -81,13 +81,13 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     })
 }
 
-/// A kernel in a graph.
+/// A graph of many runs of a kernel.
 fn replay<'a>(running: &'a Running) -> Result<Replay<'a>> {
     let replay = running.replay()?;
     replay.ok_or_else(|| Error::Setup("these launches cannot be captured as a graph".into()))
 }
 
-/// One time of each, the second first if `turned`.
+/// One time of each; the second kernel runs first if `turned`.
 fn take(replays: &[Replay; 2], turned: bool) -> Result<[f64; 2]> {
     let mut us = [0.0; 2];
     for at in if turned { [1, 0] } else { [0, 1] } {
@@ -157,7 +157,7 @@ impl Comparison {
     }
 }
 
-/// How many of `n` sorted values lie outside, at each end, of an interval that holds the median of what they are drawn from
+/// How many of `n` sorted values lie outside, at each end, of an interval that contains the median of their distribution
 /// with a probability of at least 95 %: the binomial distribution of ½ has 2.5 % below, at most.
 fn outside(n: usize) -> usize {
     let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));

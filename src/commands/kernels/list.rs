@@ -104,7 +104,7 @@ impl Listed {
         Ok(listed)
     }
 
-    /// Outputs and how they are judged; where that is not the same in all cases, one that is judged so.
+    /// Outputs and how they are judged; with an example case if that differs between cases.
     fn judged(&self) -> Vec<(&str, String)> {
         let mut kinds: Vec<&JudgementLine> = Vec::new();
         for line in &self.outputs {

@@ -231,7 +231,7 @@ impl Lines {
         }
     }
 
-    /// Names at the ends of the lines, moved apart where they would touch.
+    /// Names at the ends of the lines, moved apart if they would touch.
     fn labels(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
         let drawable = |value: f64| value.is_finite() && (!self.log || value > 0.0);
         let end = |series: &Series| series.points.iter().rev().find(|point| drawable(point.1)).copied();

@@ -42,7 +42,7 @@ struct Area {
     bottom: f64,
 }
 
-/// Opens an SVG of that size; `label` is what a screen reader says.
+/// Opens an SVG of that size; `label` is the text for screen readers.
 fn open(width: f64, height: f64, label: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">",

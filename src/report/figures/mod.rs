@@ -1,4 +1,4 @@
-//! Which charts a run deserves, and what to say beside them.
+//! The charts of a run, and their texts.
 
 mod curves;
 mod fold;

@@ -22,7 +22,7 @@ const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MOST_SHARED: u32 = 227 * 1024;
 
-/// What is to be compiled.
+/// The kernels to compile.
 pub struct Compile<'a> {
     pub sources: &'a [Source],
     /// The cells that are selected: files, variants and cases without one are left out.
@@ -39,7 +39,7 @@ type Findings = BTreeMap<String, BTreeSet<String>>;
 
 impl Compile<'_> {
     /// Compiles the selected kernels, prints the resources of each, and reports the mistakes of headers; then compares the
-    /// files with their attestations. Mistakes of a header end in [`Exit::Usage`].
+    /// files with their attestations. A mistake of a header gives [`Exit::Usage`].
     pub fn run(&self, why: &Error) -> Result<Exit> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
@@ -284,7 +284,7 @@ impl Launches<'_> {
         steps.flat_map(of_step).collect()
     }
 
-    /// Bytes of an argument; nothing if it names nothing.
+    /// Bytes of an argument; none if its name is unknown.
     fn bytes(&self, name: &str) -> Option<u32> {
         let buffer = self.problem.buffers.iter().any(|buffer| buffer.name == name);
         let scratch = self.plan.scratch.iter().any(|(scratch, ..)| scratch == name);

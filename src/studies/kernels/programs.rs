@@ -62,7 +62,7 @@ fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return runs(program.as_ref());
     }
-    // Without $PATH, where a program is looked for is the system's matter.
+    // Without $PATH, the system decides where to look for a program.
     let Some(folders) = std::env::var_os("PATH") else {
         return true;
     };

@@ -59,7 +59,7 @@ impl Elements {
         let right = |at: &usize| near(got[*at], want[*at], bounds[*at]) || want[*at].is_nan() && got[*at].is_nan();
         let wrong: Vec<usize> = (0..len).filter(|at| !right(at)).collect();
         let cols = judge.shape.last().copied().unwrap_or(1).max(1);
-        // Where bits are compared, -0 and payloads of NaN are no numbers that differ: nothing is said of these.
+        // If bits are compared, differences in -0 or in payloads of NaN are no relation between numbers, and are skipped.
         (wrong.len() as f64 == count).then_some(Self {
             rows: if judge.shape.len() == 2 { len / cols } else { 1 },
             cols,
@@ -96,7 +96,7 @@ impl Elements {
         all && telling >= TELLING.min(self.wrong.len()) && self.is_varied()
     }
 
-    /// Whether wrong elements are not all one number, which could come from anywhere; one alone says nothing of it.
+    /// Whether the wrong elements have different values. A single repeated value could have any cause.
     fn is_varied(&self) -> bool {
         let first = self.wrong.first().map(|at| self.got[*at].abs());
         self.wrong.len() == 1 || self.wrong.iter().any(|at| Some(self.got[*at].abs()) != first)

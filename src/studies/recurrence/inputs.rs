@@ -54,7 +54,7 @@ impl Piece<f32> {
     }
 }
 
-/// What a source gives in a window, from the first step on.
+/// The numbers of a source in a window, from the first step on.
 pub struct Inputs<'a> {
     origin: &'a Operation,
     heads: usize,

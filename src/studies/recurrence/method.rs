@@ -26,14 +26,14 @@ pub struct Method {
     prefill: Option<&'static Prefill>,
 }
 
-/// What is rounded, and how.
+/// The roundings.
 struct Rounded {
     at: String,
     codec: Arc<dyn Codec>,
     direction: Direction,
 }
 
-/// What the state is called, stored between steps or carried between chunks.
+/// Names of the state that is stored between steps, or carried between chunks.
 const STATE: &str = "state";
 const PARAMETERS: [&str; 3] = ["a", "b", "c"];
 
@@ -255,7 +255,8 @@ impl Policy<f32> for Rounds<'_> {
     }
 }
 
-/// What a form can round of a source, and the channels of a row there (1 where they vary); none if the form is not for it.
+/// The values of a source that a form can round, and the channels of a row there (1 if they vary); none if the form does not
+/// apply.
 fn places(form: &Form, origin: &Operation) -> Option<Vec<(String, usize)>> {
     let state = |cols| (STATE.to_string(), cols);
     let parameters = |states| PARAMETERS.map(|name| (name.to_string(), states)).to_vec();

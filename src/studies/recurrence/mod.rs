@@ -35,7 +35,7 @@ pub const PIECE: usize = 4096;
 /// More are a slip.
 const MOST_HEADS: usize = 1024;
 
-/// What is compared, as it is named behind the source.
+/// The compared quantities, by their names after the source's.
 const COMPARED: [&str; 2] = ["output", "state"];
 
 /// Operations with a state that is carried from step to step, with inputs from each source.
@@ -76,7 +76,7 @@ pub enum Form {
     OnePass,
     /// State-space model: step by step, b folded into c.
     Folded,
-    /// In chunks of so many steps.
+    /// In chunks of this many steps.
     Chunked(usize),
     /// Linear attention: as the prefill kernel of that name, with all it rounds.
     Prefill(String),

@@ -24,7 +24,7 @@ struct Point<T> {
     values: [Vec<T>; 2],
 }
 
-/// What every source gives in a window, by the definition in f64.
+/// The results of every source in a window, by the definition in f64.
 pub fn exact(study: &RecurrenceStudy, seed: u64, window: &str) -> Result<Vec<Trajectory<f64>>> {
     let sources = study.sources.par_iter();
     let walk = |source| {

@@ -37,7 +37,7 @@ pub use method::{Event, Kernels, Method};
 use sizes::Inputs;
 pub use sizes::Sizes;
 
-/// What is compared at a checkpoint in one phase or the other, as it is named behind the source.
+/// The quantities compared at a checkpoint in a phase, by their names after the source's.
 const LOCAL: [&str; 3] = ["decisions", "next", "x"];
 const CUMULATIVE: [&str; 4] = ["decisions", "lanes", "ram", "delta"];
 /// Decisions of the first token, event by event, which stand for layers.

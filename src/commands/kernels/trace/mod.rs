@@ -141,7 +141,7 @@ impl Trace {
         self.launches.iter().map(Launch::us_of_all).sum()
     }
 
-    /// The time of a run that its share of the limit is of: out of the cache, where that could be measured.
+    /// The time of a run for its share of the limit: with cold caches, if that was measured.
     pub fn whole(&self) -> Option<f64> {
         let us = self.us?;
         Some(us.rotated.or(us.graph).unwrap_or(us.hot))

@@ -51,7 +51,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// What is wrong with them for a type, where that is known.
+    /// Checks them for a type, if it is known.
     pub fn check(&self, dtype: Option<Dtype>) -> Result<(), String> {
         match *self {
             Self::Uniform([from, to]) if !(from < to && (to - from).is_finite()) => Err(format!(

@@ -84,7 +84,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// What a case of the experiment may say of it.
+    /// The parameters that a case of the experiment may set.
     fn parameters(&self) -> Option<Parameters> {
         match self.is {
             Kind::Shipped(op) => op.parameters(),
@@ -92,7 +92,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// What is wrong with a case of the experiment besides what its parameters say.
+    /// Checks a case of the experiment, except for its parameters.
     fn check(&self, case: &Case) -> Result<(), String> {
         match self.is {
             Kind::Shipped(op) => op.check(case),
@@ -173,8 +173,8 @@ pub fn cases_of(study: &KernelStudy, recipe: &str) -> Result<Vec<Case>, Mistake>
     Ok(cases)
 }
 
-/// Names of these cases, without a look at what the cases are: a stored run needs no files to say them. None of a recipe of no
-/// known operation.
+/// Names of these cases, without reading the cases: a stored run needs no files for them. None of a recipe of no known
+/// operation.
 pub fn names_of(study: &KernelStudy, recipe: &str) -> HashSet<String> {
     let Ok(operation) = operation_of(study, recipe) else {
         return HashSet::new();

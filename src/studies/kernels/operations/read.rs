@@ -14,7 +14,7 @@ pub struct Definitions {
     pub study: KernelStudy,
 }
 
-/// What the experiment of a file defines, checked, or nothing without a file.
+/// The checked definitions of an experiment file; empty without a file.
 pub fn read(file: Option<&Path>) -> Result<Definitions> {
     let Some(file) = file else {
         return Ok(Definitions::default());
