@@ -59,7 +59,7 @@ enum Command {
     Schema(integrate::SchemaArgs),
 }
 
-/// Commands as people type them, by the command whose help shows them.
+/// Example command lines, by the command whose help shows them.
 const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "sweep",
@@ -178,7 +178,7 @@ pub fn command() -> clap::Command {
     })
 }
 
-/// A command with this text behind the help of the subcommand that the words of a path lead to.
+/// The command with `after` appended to the help of the subcommand at `path`.
 fn within(command: clap::Command, path: &str, after: &str) -> clap::Command {
     let after = after.to_string();
     match path.split_once(' ') {
@@ -187,7 +187,7 @@ fn within(command: clap::Command, path: &str, after: &str) -> clap::Command {
     }
 }
 
-/// Runs the program and tells its exit code.
+/// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
     let matches = match command().try_get_matches() {
         Ok(matches) => matches,
@@ -209,7 +209,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(guarded(|| run(cli)) as u8)
 }
 
-/// Runs a command to its exit code: an error is printed, and so is what makes a panic, wherever it is, worth a report.
+/// Runs a command and returns its exit code. An error is printed; a panic is printed as a bug to report.
 pub fn guarded(command: impl FnOnce() -> Result<Exit>) -> Exit {
     std::panic::set_hook(Box::new(|panic| errln!("{}", bug(panic))));
     let ended = std::panic::catch_unwind(AssertUnwindSafe(command));

@@ -1,4 +1,4 @@
-//! What is printed for programs to read.
+//! JSON output for programs.
 
 use serde::Serialize;
 

@@ -1,20 +1,21 @@
-//! What is printed: the one way to standard output and standard error.
+//! All printing to standard output and standard error.
 //!
-//! A reader that goes away (`ulplab list formats | head -1`) ends nothing: what is left to print is dropped, and the command goes
-//! on to its files and its exit code. Control characters from files, names and messages never reach a terminal.
+//! If the reader goes away (`ulplab list formats | head -1`), the command goes on: the rest of its output is dropped, its
+//! files are written, and its exit code is unchanged. Control characters from files, names and messages never reach a
+//! terminal.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ulplab_core::error::{Error, Result};
 
-/// Width if nothing tells it.
+/// Width if it is unknown.
 const WIDTH: usize = 120;
 /// The only escape sequences that pass, and only in colour.
 const COLOURS: [&[u8]; 4] = [b"\x1b[31m", b"\x1b[32m", b"\x1b[33m", b"\x1b[0m"];
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
-/// Set if something could not be printed for another reason than that nobody reads it.
+/// Set if printing failed for any reason other than a closed pipe.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Prints to standard output, as `print!` does.
@@ -39,7 +40,7 @@ pub fn print(text: std::fmt::Arguments) {
     }
 }
 
-/// What [`errln!`] calls. There is nobody to tell of an error here.
+/// What [`errln!`] calls. An error here is ignored.
 pub fn print_error(text: std::fmt::Arguments) {
     let _ = writeln!(Clean::new(io::stderr().lock(), false), "{text}");
 }
@@ -70,8 +71,8 @@ pub fn width() -> usize {
     width_of(comfy_table::Table::new().width(), columns.as_deref())
 }
 
-/// Characters in a line that nothing must cut: without a terminal or `$COLUMNS` there is no limit, so that a pipe or
-/// a file gets every column.
+/// Width of lines that must not be cut: without a terminal or `$COLUMNS` there is no limit, so that a pipe or a file gets
+/// every column.
 pub fn table_width() -> usize {
     let told = std::env::var("COLUMNS").is_ok_and(|columns| columns.parse::<u16>().is_ok_and(|width| width > 0));
     match io::stdout().is_terminal() || told {
@@ -80,7 +81,7 @@ pub fn table_width() -> usize {
     }
 }
 
-/// The terminal's width, else that of `$COLUMNS`, else 120. Some terminals say that they have no columns at all.
+/// The terminal's width, else `$COLUMNS`, else 120. Some terminals report 0 columns.
 pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
     let columns = columns.and_then(|columns| columns.parse().ok());
     terminal
@@ -99,7 +100,7 @@ pub fn clean(text: &str) -> String {
     String::from_utf8_lossy(&clean.inner).into_owned()
 }
 
-/// A writer that replaces control characters but line ends and tabs, and takes no offence if nobody reads.
+/// A writer that replaces control characters except line ends and tabs, and ignores a closed pipe.
 pub struct Clean<W> {
     inner: W,
     colour: bool,

@@ -35,7 +35,7 @@ impl Progress {
         self.bar.suspend(print)
     }
 
-    /// Goes on by so many elements of the tensor of that name.
+    /// Advances by this many elements of the named tensor.
     pub fn advance(&mut self, elements: usize, name: &str) {
         self.show(self.bar.position() + elements as u64, name);
     }

@@ -7,7 +7,7 @@ use ulplab_core::error::{Error, Exit, Result};
 /// Whether cells are running that should be finished first.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Set by a signal while cells run: they are finished, and no new one is begun.
+/// Set by a signal while cells run: these are finished, and no new cell is started.
 pub static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Takes the signals from here on. While no cells run, and at the second signal, the process ends at once: files are

@@ -1,4 +1,4 @@
-//! What a recipe says to round, as experiment files say it.
+//! The roundings of a recipe, in the form of experiment files.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
-    /// Site pattern; `*` stands for one name between dots or a part of it, `**` for any number of them.
+    /// Site pattern; `*` matches one name between dots or a part of it, `**` any number of names.
     pub at: String,
     /// A KV record (`v4_fp8`), a named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
     pub format: String,

@@ -1,7 +1,7 @@
 //! A recipe on the CPU: the reference's path, rounded at the recipe's sites.
 //!
-//! A site is rounded by encoding the tensor to the format's bytes and decoding them again, so that what is measured is
-//! what a cache of that format would hold.
+//! A site is rounded by encoding the tensor to the format's bytes and decoding them again, so that measurements apply to the
+//! bytes that a cache of that format would hold.
 
 use std::sync::Arc;
 
@@ -55,10 +55,10 @@ impl Rounding {
     }
 
     /// Finds the formats and sites of a recipe, and that they fit. `noise` is the seed of the noise that replaces rounding
-    /// errors, if any does; `stand_in` computes operations in the place of the reference.
+    /// errors, if any does; `stand_in` computes operations in place of the reference.
     ///
     /// # Errors
-    /// What is wrong, and where in the recipe.
+    /// The mistake, and its place in the recipe.
     pub fn resolve(
         rounds: &[recipe::Round],
         noise: Option<u64>,
@@ -124,7 +124,7 @@ impl Rounding {
         self.at(site).any(|round| round.reads(site.role))
     }
 
-    /// Rounds what the recipe rounds at this site.
+    /// Applies the recipe's roundings at this site.
     pub fn apply(&self, site: &Site, tensor: &mut Tensor<f32>) {
         if tensor.data.is_empty() || !self.touches(site) {
             return;
@@ -168,7 +168,7 @@ impl Rounding {
             }
         }
         match (nope, rope) {
-            // A row that nothing rounds is as the reference has it.
+            // A row without rounding equals the reference's.
             (None, None) => Some((cols * size_of::<f32>()) as f64),
             // No cache stores half of a vector in f32, so a size of that would only mislead.
             (nope, rope) => Some(nope? + rope?),
@@ -223,9 +223,9 @@ impl Rounding {
             .filter(move |round| round.covers_layer(site.layer) && matches(&round.at, &place))
     }
 
-    /// Puts Gaussian noise in the place of the rounding error. Its energy is that of the error row by row, and apart for
-    /// the channels with and without position, so that only the error's structure is lost. The draw depends on seed, site
-    /// and row number, not on how the sequence was cut into calls.
+    /// Replaces the rounding error by Gaussian noise. Its energy is that of the error row by row, and apart for the channels
+    /// with and without position, so that only the error's structure is lost. The draw depends on seed, site and row number,
+    /// not on how the sequence was cut into calls.
     fn replace_by_noise(&self, seed: u64, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
         let cols = tensor.cols();
         // The same channels at all sites: a draw is not to change with what a table says of one.

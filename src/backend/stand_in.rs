@@ -7,7 +7,7 @@ use crate::experiment::Mistake;
 use ulplab_core::error::did_you_mean;
 use ulplab_core::ops::call::{CALLED, StandIn, Type};
 
-/// Starts the kernels that a recipe names; nothing if it names none.
+/// Starts the kernels that a recipe names; none if it names none.
 ///
 /// # Errors
 /// The kernel that is not there, at its place in the recipe's `kernels`.

@@ -1,4 +1,4 @@
-//! `ulplab dump`: inputs of a case, the expected outputs and their tolerances, as files for a debugger.
+//! `ulplab dump`: inputs of a case, the expected outputs and their bounds, as files for a debugger.
 
 use std::path::{Path, PathBuf};
 
@@ -14,24 +14,25 @@ use ulplab_core::ops::judge::Tensor;
 use ulplab_core::ops::{Case, Data, Problem};
 use ulplab_core::tensorfile::{Slot, write_safetensors};
 
-/// Write the inputs of a case as programs read them, the expected outputs and the tolerance of each element.
+/// Write the inputs of a case in the form that programs read, the expected outputs, and the bound of each element.
 ///
-/// DIR/inputs.safetensors has the inputs. DIR/want.safetensors has an array for each output: as stored if bits are compared, else
-/// in f64. DIR/bound.safetensors has the largest allowed error of each element of the outputs whose bits are not compared.
+/// DIR/inputs.safetensors has the inputs. DIR/want.safetensors has an array for each output: in the output's own type if
+/// bits are compared, else in f64. DIR/bound.safetensors has the largest allowed error of each element of the outputs whose
+/// bits are not compared.
 #[derive(Debug, clap::Args)]
 pub struct DumpArgs {
-    /// The operation, as `ulplab kernels list` names them; or one of the experiment's.
+    /// The operation: a name from `ulplab kernels list`, or an operation of the experiment.
     #[arg(value_name = "OP")]
     pub op: String,
-    /// The case, as `ulplab describe OP` names them. A case that reads a model reads that of the experiment, or the one that
-    /// comes with ulplab.
+    /// The case: a name from `ulplab describe OP`. A case that reads a model reads the experiment's model, or else the
+    /// shipped one.
     #[arg(value_name = "CASE")]
     pub case: String,
-    /// Folder for the files; made if it is not there.
+    /// Folder for the files; created if missing.
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// The experiment file whose operations (`[[op]]`) and cases (`[[case]]`) there are besides. The reference of an operation
-    /// of yours is run: use only files that you trust.
+    /// An experiment file with further operations (`[[op]]`) and cases (`[[case]]`). The reference program of your own
+    /// operation is run: use only files that you trust.
     #[arg(long, value_name = "FILE")]
     pub experiment: Option<PathBuf>,
     /// Seed of the random draws [default: the experiment's, or 0].
@@ -42,7 +43,7 @@ pub struct DumpArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// What cases that read a model read, as `experiments/kernels.toml` says it.
+/// The model and text of cases that read a model, as in `experiments/kernels.toml`.
 const MODEL: &str = "dsv4-mini";
 const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 
@@ -54,10 +55,13 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
     let case = op.case(&args.case).map_err(|why| {
         Error::Usage(match file {
             Some(_) => why,
-            None => format!("{why}; one of your own is found with --experiment FILE"),
+            None => format!(
+                "{why}; `ulplab describe {}` lists its cases; give --experiment FILE for your own",
+                op.name()
+            ),
         })
     })?;
-    // A reference that is run meanwhile is ended with this program.
+    // A running reference program is ended together with this one.
     let problem = signal::while_running(|| problem(&defined, &op, &case, args))?;
     std::fs::create_dir_all(&args.folder).map_err(Error::io(&args.folder, "create"))?;
     let file = |name: &str| args.folder.join(format!("{name}.safetensors"));

@@ -1,4 +1,4 @@
-//! `ulplab generate`: text from a model, by the reference or by a recipe. People believe what they can read.
+//! `ulplab generate`: text from a model, by the reference or by a recipe.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,28 +16,28 @@ use crate::studies;
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 
-/// Generate text with the reference, and with recipes beside it.
+/// Generate text with the reference, and with recipes for comparison.
 #[derive(Debug, clap::Args)]
 pub struct GenerateArgs {
-    /// Text to go on from.
+    /// Text to continue.
     #[arg(long)]
     pub prompt: String,
     /// Tokens to generate.
     #[arg(long, default_value_t = 200)]
     pub tokens: usize,
-    /// Checkpoint: a name of datasets/manifest.toml, or a folder.
+    /// Checkpoint: a name from datasets/manifest.toml, or a folder.
     #[arg(long, default_value = "dsv4-mini")]
     pub model: String,
     /// Recipe of the experiment file to generate with; may be given several times.
     #[arg(long, value_name = "NAME")]
     pub recipe: Vec<String>,
-    /// Experiment file the recipes are taken from.
-    #[arg(long, value_name = "FILE", default_value = "experiments/kv_cache.toml")]
+    /// Experiment with the recipes: a file, or the name of a shipped experiment.
+    #[arg(long, value_name = "FILE", default_value = "kv_cache")]
     pub experiment: PathBuf,
-    /// A recipe given here: round the sites that match by a format, e.g. 'layers.*.attention.kv.*=nvfp4'.
+    /// A recipe on the command line: round the matching sites to a format, e.g. 'layers.*.attention.kv.*=nvfp4'.
     #[arg(long, value_name = "SITE=FORMAT")]
     pub round: Vec<String>,
-    /// 0 takes the likeliest byte each time; above it, bytes are drawn.
+    /// 0 always takes the most probable byte; above 0, bytes are drawn.
     #[arg(long, default_value_t = 0.0)]
     pub temperature: f64,
     /// Seed of the draw.
@@ -57,7 +57,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     }
     if args.prompt.is_empty() {
         return Err(Error::Usage(
-            "--prompt is empty: the model needs at least one byte to go on from".into(),
+            "--prompt is empty: the model needs at least one byte to continue".into(),
         ));
     }
     let datasets = Datasets::open(args.datasets.as_deref())?;
@@ -97,7 +97,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// One text; with several, each under its name and with the place where it leaves the reference's.
+/// One text; with several, each has a heading with its name and the first difference from the reference's.
 fn write_text(
     out: &mut impl Write,
     name: &str,
@@ -129,9 +129,7 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
             })?;
             recipes.push(serde_json::from_value((*recipe).clone()).map_err(|why| {
                 let file = args.experiment.display();
-                Error::Usage(format!(
-                    "{file}: recipe '{name}' is not one that a model can be run by: {why}"
-                ))
+                Error::Usage(format!("{file}: recipe '{name}' is not a recipe of a model: {why}"))
             })?);
         }
     }

@@ -26,7 +26,7 @@ pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> Result
 /// Write a man page for each command: ulplab.1, ulplab-sweep.1 and so on.
 #[derive(Debug, clap::Args)]
 pub struct ManArgs {
-    /// Folder the pages go to; it is made if it is missing.
+    /// Folder for the pages; created if missing.
     pub folder: PathBuf,
 }
 
@@ -49,7 +49,7 @@ pub fn man(args: &ManArgs, command: clap::Command) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Print the JSON Schema of experiment files, by which editors complete and check them.
+/// Print the JSON Schema of experiment files; editors use it to complete and check them.
 #[derive(Debug, clap::Args)]
 pub struct SchemaArgs {}
 

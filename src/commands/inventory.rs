@@ -1,4 +1,4 @@
-//! `ulplab list` and `ulplab doctor`: what there is, and whether it works here.
+//! `ulplab list` and `ulplab doctor`: known names, and the state of this machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::dataset::Manifest as Datasets;
 use crate::experiment::file::ExperimentFile;
 use crate::report::REPORTS;
 use crate::shipped;
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::formats::{
     AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
     RECORDS,
@@ -20,7 +20,7 @@ use ulplab_core::formats::{
 use ulplab_core::layouts::LAYOUTS;
 use ulplab_core::metrics::METRICS;
 
-/// Print the names ulplab knows, one per line with what they are.
+/// List the names that ulplab knows, one per line, each with a description.
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
     pub what: What,
@@ -33,23 +33,23 @@ pub struct ListArgs {
 pub enum What {
     /// Number formats and KV records.
     Formats,
-    /// What one number is stored as, and libraries' casts to it.
+    /// Types of a single number, and the libraries' casts to them.
     Elements,
-    /// How scales are picked, by kind of scale.
+    /// Rules that pick scales, by type of scale.
     Rules,
     /// Orders of scales in memory.
     Layouts,
-    /// What is measured.
+    /// Metrics.
     Metrics,
-    /// Where a path can be rounded or watched.
+    /// Named tensors of the model paths that can be rounded or recorded.
     Sites,
     /// Checkpoints and texts.
     Datasets,
     /// Operations and their GPU kernels, as `ulplab kernels list` shows them.
     Kernels,
-    /// Experiments that come with ulplab; `ulplab sweep NAME` runs one.
+    /// Shipped experiments; `ulplab sweep NAME` runs one.
     Experiments,
-    /// Files a run's reports are written to.
+    /// Report files of a run.
     Reports,
 }
 
@@ -92,10 +92,10 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Names and questions of the experiments that come with ulplab.
+/// Names and questions of the shipped experiments.
 fn experiments() -> Result<Vec<(String, String)>> {
     const ANY: &str = "experiments/smoke.toml";
-    let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("no {ANY} is found")))?;
+    let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("{ANY} not found")))?;
     let folder = any.parent().unwrap_or(Path::new("."));
     let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "list"))?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -118,7 +118,7 @@ fn elements() -> Vec<(String, String)> {
         let casts = casts.map(|cast| (format!("{}({})", element.name, cast.name), cast.doc.to_string()));
         std::iter::once(own).chain(casts)
     });
-    let table = "table of 4, 8, 16 or 256 ascending values of your own";
+    let table = "your own table of 4, 8, 16 or 256 ascending values";
     elements.chain([("lut(…)".to_string(), table.to_string())]).collect()
 }
 
@@ -141,7 +141,7 @@ fn rules() -> Vec<(String, String)> {
     powers.chain(floats).chain(single).chain(double).collect()
 }
 
-/// Check what a run needs: datasets whole, a folder to write in; say what the machine has.
+/// Check what a run needs (complete data sets, a writable folder), and report what the machine has.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
@@ -169,11 +169,11 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
             for name in datasets.datasets.keys() {
                 let verified = datasets
                     .verify(name)
-                    .map(|files| format!("{} files as in the manifest", files.len()));
-                check(&format!("dataset {name}"), verified);
+                    .map(|files| format!("{} as in the manifest", counted(files.len(), "file")));
+                check(&format!("data set {name}"), verified);
             }
         }
-        Err(error) => check("datasets", Err(error)),
+        Err(error) => check("data sets", Err(error)),
     }
     let probe = PathBuf::from("runs").join(".doctor");
     let writable = std::fs::create_dir_all(&probe).and_then(|()| std::fs::remove_dir(&probe));
@@ -186,6 +186,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     // Neither is needed for anything but kernels.
     let optional = |what: &str, outcome: Result<String>| match outcome {
         Ok(found) => outln!("ok    {what}: {found}"),
+        Err(Error::Setup(why)) => outln!("none  {what}: {why}"),
         Err(error) => outln!("none  {what}: {error}"),
     };
     let compiler = |toolkit: Toolkit| {

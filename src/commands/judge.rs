@@ -24,7 +24,7 @@ use ulplab_core::metrics::{Bound, METRICS};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Record;
 
-/// Finds what is wrong with gates before anything is run.
+/// Checks gates before anything is run.
 pub fn check(rules: &[Rule], study: &dyn Study, plan: &Plan) -> Result<(), Mistake> {
     let mut rules = rules.iter().enumerate();
     rules.try_for_each(|(at, rule)| check_rule(rule, study, plan).map_err(|mistake| mistake.within("gate", at)))
@@ -63,7 +63,7 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
     if rule.at.contains("**") {
         return Ok(());
     }
-    // One layer stands for all.
+    // One layer represents all.
     let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
     let at = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
     study
@@ -84,7 +84,7 @@ pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
     derive(folder, manifest, records)
 }
 
-/// What follows from the records of all cells.
+/// Derives everything from the records of all cells.
 pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> Result<Run> {
     manifest.complete = true;
     let summaries = summarize(&records);
@@ -99,20 +99,20 @@ pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> 
     })
 }
 
-/// Judge a stored run again, by its own gates or by those of an experiment file; or hold the kernels in the tree against
+/// Judge a stored run again, by its own gates or by those of an experiment file; or compare the kernels in the tree with
 /// what was verified on a GPU.
 #[derive(Debug, clap::Args)]
 pub struct GateArgs {
     /// Folder of the run [default: the newest below runs/].
     pub run: Option<PathBuf>,
-    /// Check that every kernel, its flags and its bounds are as they were when they were verified, by the results in DIR
+    /// Check that every kernel, its flags and its bounds are unchanged since they were verified. DIR has the attestations
     /// [default: experiments/results].
     #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["run", "rules", "json"])]
     pub attested: Option<Option<PathBuf>>,
-    /// Take the gates from this file in place of the run's own: an experiment, or [[gate]] alone.
+    /// Use the gates of this file instead of the run's own. The file is an experiment, or contains only [[gate]].
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Print verdicts as JSON Lines on stdout in place of the table.
+    /// Print verdicts as JSON Lines on stdout instead of the table.
     #[arg(long)]
     pub json: bool,
 }
@@ -134,7 +134,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     Ok(run.outcome().exit())
 }
 
-/// The folder that is named, or that of the newest run, which is said.
+/// The named folder, or else the newest run's, whose path is printed.
 fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
     if let Some(run) = run {
         return Ok(run.clone());
@@ -146,7 +146,7 @@ fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
 
 /// Write the reports of a stored run again and print its table.
 ///
-/// Exit code: 0 if they were written, whatever they say; `ulplab gate` has the codes of the verdict.
+/// Exit code: 0 if the reports were written, whatever the verdict; use `ulplab gate` for the exit code of the verdict.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// Folder of the run [default: the newest below runs/].
@@ -154,7 +154,7 @@ pub struct ReportArgs {
     /// Fill a findings template with the run's numbers instead, and write the page to --output.
     #[arg(long, value_name = "FILE", requires = "output")]
     pub findings: Option<PathBuf>,
-    /// Where the findings page goes.
+    /// File to write the findings page to.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -174,15 +174,15 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Whose verdicts are shown. The report in the folder has those of the run's own gates.
+/// Whose gates the shown verdicts come from. The report in the folder uses the run's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gates {
     Own,
     Given,
 }
 
-/// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has a
-/// line of its own where it does not fit, so that it can be copied whole.
+/// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has
+/// its own line if it does not fit, so that it can be copied whole.
 fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
     let mut out = output::stdout();
     let written = if json {
@@ -193,7 +193,7 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates
     } else {
         let page = match gates {
             Gates::Own => folder.path.join("report.html").display().to_string(),
-            Gates::Given => "(report.html holds the verdicts of the run's own gates)".into(),
+            Gates::Given => "(report.html has the verdicts of the run's own gates)".into(),
         };
         let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
         // The text ends with the verdict and its counts.

@@ -2,19 +2,19 @@
 
 use ulplab_core::packed::Naming;
 
-/// Options that say how to find quantized tensors in a file, and what they are.
+/// Options that define how to find quantized tensors in a file, and their format.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NamingArgs {
-    /// Format: a name of `ulplab list formats` or a format string [default: what the file says, or what names, types and
-    /// shapes say by the conventions of docs/quantized-files.md].
+    /// Format: a name from `ulplab list formats`, or a format string [default: from the file's metadata, or else from names,
+    /// types and shapes by the conventions of docs/quantized-files.md].
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
-    /// Rule that picks the scales, of the format's table in docs/formats.md, e.g. te or transformer_engine [default: the
-    /// first; where names tell what an NVFP4 global scale means, modelopt of `w_scale_2`, vllm of `w_global_scale`, torchao
-    /// of `w.per_tensor_scale`].
+    /// Rule that picks the scales, from the format's table in docs/formats.md, e.g. te or transformer_engine [default: the
+    /// first rule of the table; if a name defines the meaning of an NVFP4 global scale: modelopt for `w_scale_2`, vllm for
+    /// `w_global_scale`, torchao for `w.per_tensor_scale`].
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
-    /// Name of the tensor of codes, where it is not recognised by its ending.
+    /// Name of the tensor of codes; needed only if its suffix is not recognised.
     #[arg(long, value_name = "NAME")]
     pub data: Option<String>,
     /// Name of the tensor of scales.
@@ -23,13 +23,13 @@ pub struct NamingArgs {
     /// Name of the tensor of global scales.
     #[arg(long, value_name = "NAME", requires = "data")]
     pub global: Option<String>,
-    /// Layout of the scales, e.g. blocked_128x4 [default: row-major, or what the file says].
+    /// Layout of the scales, e.g. blocked_128x4 [default: from the file's metadata, or else row-major].
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Option<String>,
 }
 
 impl NamingArgs {
-    /// What they say.
+    /// The options as a [`Naming`].
     pub fn naming(&self) -> Naming {
         let Self {
             format,

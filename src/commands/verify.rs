@@ -5,18 +5,19 @@ use std::time::Instant;
 use ulplab_core::error::{Exit, Result};
 use ulplab_core::formats;
 
-/// Check what ulplab computes here against its definition, number by number.
+/// Check ulplab's own casts against their definitions, number by number.
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
     pub what: What,
-    /// Every one of the 2^32 f32 values, not only the bf16 and f16 ones and those near a threshold: minutes on two cores.
+    /// Check all 2^32 f32 values, not only the bf16 and f16 values and the values near a threshold. Takes minutes on two
+    /// cores.
     #[arg(long)]
     pub exhaustive: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum What {
-    /// Casts to every element format, by every library's convention.
+    /// Casts to every element format, by the conventions of every library.
     Formats,
 }
 

@@ -17,7 +17,7 @@ const CONFIG: &str = "config.json";
 /// Environment variable that tells the folder of the data sets.
 const VARIABLE: &str = "ULPLAB_DATASETS";
 
-/// What a data set holds.
+/// Content of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -32,12 +32,12 @@ pub enum Kind {
 #[serde(deny_unknown_fields)]
 pub struct Dataset {
     pub kind: Kind,
-    /// What it is, in a line or two.
+    /// Its description, in a line or two.
     pub about: String,
     pub licence: String,
     /// Where it comes from.
     pub source: String,
-    /// Texts only: whether the checkpoints listed beside it were trained on it.
+    /// Texts only: whether the listed checkpoints were trained on it.
     pub in_training: Option<bool>,
     #[serde(rename = "file")]
     pub files: Vec<DataFile>,
@@ -71,7 +71,7 @@ pub fn find_root(flag: Option<&Path>) -> Result<PathBuf> {
     find_root_from(flag, variable.as_deref(), &shipped::places())
 }
 
-/// [`find_root`] with all it looks at passed in.
+/// [`find_root`] with all inputs as arguments.
 pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[PathBuf]) -> Result<PathBuf> {
     for (folder, who) in [(flag, "--datasets"), (variable, VARIABLE)] {
         if let Some(folder) = folder {
@@ -79,7 +79,7 @@ pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[Pa
                 true => Ok(folder.to_path_buf()),
                 false => Err(Error::config(
                     folder,
-                    format!("{who} names this folder, but no {MANIFEST} is in it"),
+                    format!("no {MANIFEST} in this folder (given by {who})"),
                 )),
             };
         }
@@ -128,7 +128,7 @@ impl Manifest {
             Error::config(
                 file,
                 format!(
-                    "no data set '{name}'{hint} (there are: {}), and no file or folder of that path is a text or a checkpoint",
+                    "no data set '{name}'{hint} (known: {}), and no text file or checkpoint is at that path",
                     known.join(", ")
                 ),
             )
@@ -266,7 +266,7 @@ impl Dataset {
     }
 }
 
-/// Path and blake3 of the files of a checkpoint's folder that decide what it computes.
+/// Path and blake3 of the files of a checkpoint that determine its results.
 fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
     let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
     let mut files: Vec<PathBuf> = entries

@@ -52,7 +52,7 @@ impl Tensors {
         Ok(unused.into_iter().map(str::to_string).collect())
     }
 
-    /// A name near that of a missing tensor.
+    /// A name similar to a missing tensor's.
     fn hint(&self, name: &str, names: &BTreeSet<&str>) -> String {
         match self.read.shape(name) {
             Some(_) => String::new(),
@@ -72,7 +72,7 @@ impl Tensors {
         read.map_err(|error| self.unread(&error))
     }
 
-    /// What is wrong with a tensor as a whole is told of the folder, what is wrong with its elements of their file.
+    /// A mistake in a tensor as a whole is reported for the folder, a mistake in its elements for their file.
     fn unread(&self, error: &ReadError) -> Error {
         match error {
             ReadError::NotFinite { path, .. } | ReadError::Integer { path, .. } => Error::data(path, said(error)),

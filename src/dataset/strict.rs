@@ -21,7 +21,7 @@ pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
     })
 }
 
-/// What the parser says, with the nearest valid name where a name is unknown.
+/// The parser's message, with the nearest valid name if a name is unknown.
 pub fn explain(error: &toml::de::Error) -> String {
     let message = error.message().trim_end();
     message.to_string() + &suggestion(message)

@@ -12,7 +12,7 @@ use crate::shipped;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 
-/// A file of gates alone.
+/// A file with only [[gate]].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rules {
@@ -20,7 +20,7 @@ struct Rules {
     gates: Vec<Rule>,
 }
 
-/// The text of an experiment, with the keys that the command line gives in the place of the file's.
+/// The text of an experiment, and the overrides from the command line.
 pub struct ExperimentFile {
     pub path: PathBuf,
     text: String,
@@ -29,8 +29,8 @@ pub struct ExperimentFile {
 }
 
 impl ExperimentFile {
-    /// Reads the file; a bare name such as `kv_cache` means the experiment of that name that comes with ulplab, unless there
-    /// is a file called so.
+    /// Reads the file; a bare name such as `kv_cache` means the shipped experiment of that name, unless a file has that
+    /// name.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self> {
         let bare = path.components().count() == 1 && path.extension().is_none() && !path.is_file();
         let known = bare.then(|| shipped::find(&format!("experiments/{}.toml", path.display())));
@@ -54,7 +54,7 @@ impl ExperimentFile {
         Ok(file)
     }
 
-    /// What every experiment has.
+    /// The keys that every experiment has.
     pub fn head(&self) -> Result<Head> {
         self.part(|key| Head::KEYS.contains(&key))
     }
@@ -142,7 +142,7 @@ impl ExperimentFile {
         let (first, rest) = path.split_first()?;
         let Step::Key(first) = first else { return None };
         let (key, mut value) = root.iter().find(|(key, _)| key.get_ref() == first)?;
-        // A mistake in a whole value is told at its key.
+        // A mistake in a whole value is reported at its key.
         let mut place = key.span().start;
         for step in rest {
             let next = match (step, value.get_ref()) {
@@ -170,11 +170,18 @@ impl ExperimentFile {
         }
     }
 
-    /// The gates of an experiment, or of a file that has `[[gate]]` and nothing else.
+    /// The gates of an experiment, or of a file with only `[[gate]]`.
     pub fn gates(&self) -> Result<Vec<Rule>> {
-        let gates = match self.keys()?.iter().any(|key| key == "name") {
-            true => self.head()?.gates,
-            false => parse_toml::<Rules>(&self.path, &self.text)?.gates,
+        let keys = self.keys()?;
+        let lacks = |key: &str| !keys.iter().any(|other| other == key);
+        let gates = match (lacks("name"), lacks("question")) {
+            (false, false) => self.head()?.gates,
+            (true, true) => parse_toml::<Rules>(&self.path, &self.text)?.gates,
+            (lacks_name, _) => {
+                let key = if lacks_name { "name" } else { "question" };
+                let message = format!("neither an experiment (missing field `{key}`) nor a file with only [[gate]]");
+                return Err(Error::config(&self.path, message));
+            }
         };
         match gates.is_empty() {
             true => Err(Error::config(&self.path, "the file has no [[gate]]")),
@@ -188,7 +195,7 @@ fn root_of(item: &str) -> &str {
     item.split(['=', '.']).next().unwrap_or_default()
 }
 
-/// What is said of a bare name that no experiment has.
+/// The message for a bare name that no experiment has.
 fn no_experiment(name: &Path) -> String {
     let folder = shipped::find("experiments").and_then(|folder| folder.read_dir().ok());
     let files = folder
@@ -203,14 +210,14 @@ fn no_experiment(name: &Path) -> String {
     let name = name.display().to_string();
     let near = did_you_mean(&name, names.iter().map(String::as_str));
     let all = if near.is_empty() && !names.is_empty() {
-        format!("; there are: {}", names.join(", "))
+        format!("; shipped: {}", names.join(", "))
     } else {
         String::new()
     };
-    format!("{name}: no such file, and no experiment of that name comes with ulplab{near}{all}")
+    format!("{name}: no such file, and no shipped experiment has that name{near}{all}")
 }
 
-/// What is wrong with a value of `--set`, with the value as it was typed.
+/// The mistake in a value of `--set`, with the value as typed.
 fn expected(item: &str, error: &toml::de::Error) -> String {
     let message = explain(error);
     let whole = ["usize", "u64", "u32", "an integer"]

@@ -1,4 +1,4 @@
-//! What is wrong with an experiment file, and where.
+//! Mistakes in an experiment file, with their places.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub enum Step {
     Index(usize),
 }
 
-/// What is wrong, and at which value: the eighth recipe's mistake leads to the eighth recipe.
+/// A mistake, and the path of the wrong value, such as the eighth recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// From the root of the file; a step that the file lacks is a key that is missing.

@@ -1,4 +1,4 @@
-//! An experiment as data: what every kind of question has, and the rest as its study reads it (`studies`).
+//! An experiment as data: the common keys, and the rest for its study (`studies`).
 
 pub mod file;
 mod mistake;
@@ -23,7 +23,7 @@ pub struct Experiment {
     pub body: Map<String, Value>,
 }
 
-/// As a file has it: what is short first, gates last.
+/// In the order of a file: short values first, gates last.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Head {
@@ -46,7 +46,7 @@ impl Serialize for Experiment {
     }
 }
 
-/// What every experiment has, whatever its kind.
+/// The keys of every kind of experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Head {
     /// Also the name of the run's folder.
@@ -90,7 +90,7 @@ impl std::ops::Deref for Experiment {
     }
 }
 
-/// What a gate demands.
+/// A gate's demand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -105,8 +105,8 @@ pub struct Rule {
     pub require: String,
     /// Patterns of the recipes it binds.
     pub recipes: Vec<String>,
-    /// The rule holds only if the measurement can fail: it demands that what is known to be bad is seen to be bad. A recipe
-    /// that passes it passes nothing.
+    /// The rule is a control: it requires that a recipe that is known to be bad measures as bad, so that the measurement can
+    /// fail. A recipe that passes it does not count as passing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub control: bool,
     /// Why this bound.

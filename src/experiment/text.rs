@@ -19,7 +19,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// `alice@4096`. A path is named by its file without the extension; what is no letter, digit, `_` or `-` becomes `_`.
+    /// `alice@4096`. A path is named by its file without the extension; every character other than letters, digits, `_` and
+    /// `-` becomes `_`.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.text).file_stem().unwrap_or_default().to_string_lossy();
         let plain = |c: char| {
@@ -44,7 +45,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Finds what is wrong with the windows themselves.
+    /// Checks the windows themselves.
     pub fn check(&self) -> Result<(), Mistake> {
         if self.windows.is_empty() && self.tokens > 0 {
             let message = "tokens is the length of windows of text, and no [[window]] is given";

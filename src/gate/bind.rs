@@ -1,4 +1,4 @@
-//! Which recipes each rule binds, and what it means if nothing was measured there.
+//! The recipes that each rule binds, and the consequence if nothing was measured there.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
                 "nothing was measured there in {run} of {} cells, and the others were not selected",
                 run + left_out
             )),
-            None => Unmeasured::Mistake,
+            None => Unmeasured::NoSuchPlace,
         };
         Binding {
             rule,

@@ -13,8 +13,8 @@ pub fn check(metric: &Metric, bound: Bound) -> Result<(), String> {
     Err(format!("of {}, {better} is better: demand {sign}", metric.name))
 }
 
-/// [`check`], and that the statistic is not the best of the windows, which says nothing of the others. A control, which demands
-/// that what is bad is seen to be bad, may point either way.
+/// [`check`], and an error if the statistic is the best window, which says nothing about the others. A control may point
+/// either way: it requires that a bad result is recognised as bad.
 pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
     if rule.control {
         return Ok(());

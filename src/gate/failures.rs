@@ -1,4 +1,4 @@
-//! What makes a rule fail: the measurements that it does not admit, worst first.
+//! Failures of a rule: the measurements that violate it, worst first.
 
 use std::str::FromStr;
 
@@ -12,14 +12,14 @@ use ulplab_core::record::{Failure, Record, place};
 const CELLS: usize = 5;
 const OF_CELL: usize = 3;
 
-/// Says of every rule that does not hold which measurements it does not admit.
+/// Lists the measurements that violate each failed rule.
 pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
     for verdict in verdicts {
         if let Ok(bound) = Bound::from_str(&verdict.rule.require)
             && verdict.fails()
         {
             verdict.failures = failures(verdict, bound, records);
-            // That nothing ran comes before the numbers, of which there is none.
+            // If nothing ran there are no numbers, and the message begins with the reason.
             let first = verdict.failures.worst.first().filter(|failed| failed.value.is_nan());
             if let Some(why) = first.and_then(not_run) {
                 verdict.message = format!("{why}: {}", verdict.message);
@@ -87,7 +87,7 @@ fn failed(record: &Record, require: &str, records: &[Record]) -> Failed {
     }
 }
 
-/// What is said of a metric, with the element that is furthest off, where that was measured.
+/// A sentence on a metric, with the worst element, if that was measured.
 fn of_metric(record: &Record, require: &str, records: &[Record]) -> Failure {
     let same = |other: &&Record| {
         other.cell == record.cell

@@ -1,4 +1,4 @@
-//! Rules, and what they say of a run.
+//! Rules, and their verdicts on a run.
 
 mod bind;
 pub mod direction;
@@ -28,11 +28,11 @@ pub struct Binding<'a> {
     pub unmeasured: Unmeasured,
 }
 
-/// What it means if a rule finds nothing measured where it looks.
+/// The consequence if nothing was measured at a rule's place.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unmeasured {
-    /// The rule looks at the wrong place.
-    Mistake,
+    /// The rule names a place that is never measured.
+    NoSuchPlace,
     /// The rule is not judged, for this reason.
     NotJudged(String),
     /// The recipe cannot run on this device, for this reason.
@@ -40,14 +40,14 @@ pub enum Unmeasured {
 }
 
 impl<'a> Binding<'a> {
-    /// Of a run with nothing left out.
+    /// The gate in a run with all cells.
     pub fn whole(rule: &'a Rule, recipe: &'a str) -> Self {
         Self {
             rule,
             recipe,
             planned: 0,
             left_out: 0,
-            unmeasured: Unmeasured::Mistake,
+            unmeasured: Unmeasured::NoSuchPlace,
         }
     }
 
@@ -65,13 +65,13 @@ impl<'a> Binding<'a> {
         let (thin, firm): (Vec<&Summary>, Vec<&Summary>) =
             here.partition(|s| rule.statistic.is_interval() && s.windows < LEAST_WINDOWS && !s.mean.is_nan());
         let worst = firm.into_iter().reduce(|a, b| {
-            if bound.worse(rule.statistic.of(b), rule.statistic.of(a)) {
+            if bound.worse(rule.statistic.value(b), rule.statistic.value(a)) {
                 b
             } else {
                 a
             }
         });
-        if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.of(worst))) {
+        if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {
             return Ok(self.verdict(Status::Fail, Some(worst), measured(rule, worst)));
         }
         if let Some(first) = thin.first() {
@@ -89,7 +89,7 @@ impl<'a> Binding<'a> {
             (Some(worst), _) => Ok(self.verdict(Status::Pass, Some(worst), measured(rule, worst))),
             (None, Unmeasured::NotJudged(why)) => Ok(self.verdict(Status::NotJudged, None, why.clone())),
             (None, Unmeasured::NotForDevice(why)) => Ok(self.verdict(Status::NotForDevice, None, why.clone())),
-            (None, Unmeasured::Mistake) => Err(format!(
+            (None, Unmeasured::NoSuchPlace) => Err(format!(
                 "gate on {} at '{}' ({}): nothing was measured there for '{}'",
                 rule.metric, rule.at, rule.phase, self.recipe
             )),
@@ -101,7 +101,7 @@ impl<'a> Binding<'a> {
             rule: self.rule.clone(),
             recipe: self.recipe.to_string(),
             status,
-            value: worst.map_or(f64::NAN, |worst| self.rule.statistic.of(worst)),
+            value: worst.map_or(f64::NAN, |worst| self.rule.statistic.value(worst)),
             site: worst.map(|worst| worst.site.clone()),
             layer: worst.and_then(|worst| worst.layer),
             window: None,
@@ -118,8 +118,8 @@ pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>
     bindings.iter().map(|binding| binding.judge(summaries)).collect()
 }
 
-/// Where it is recorded what a kernel or program does wrong besides its outputs: that it did not run, wrote where it must
-/// not, or left something else when it was run again.
+/// Site of the records of faults other than wrong outputs: it did not run, wrote where it must not, or left something else
+/// when it was run again.
 pub const CHECKS: [&str; 5] = ["program", "launch", "inputs", "guards", "rerun"];
 
 /// Whether a rule binds what went wrong in a check, whatever its `at` says: outputs that pass say nothing of a kernel that
@@ -144,7 +144,7 @@ pub fn locate(verdict: &mut Verdict, records: &[Record]) {
     verdict.window = found.map(|record| record.window.clone());
 }
 
-/// What was measured where, against which bound.
+/// The measurement, its place, and the bound.
 fn measured(rule: &Rule, worst: &Summary) -> String {
     let over = match rule.statistic.is_interval() {
         true => format!(" over {} windows", worst.windows),
@@ -156,13 +156,13 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
         worst.metric,
         place(worst.layer, &worst.site),
         rule.phase,
-        rule.statistic.of(worst),
+        rule.statistic.value(worst),
         rule.require,
     )
 }
 
 impl Statistic {
-    pub fn of(self, summary: &Summary) -> f64 {
+    pub fn value(self, summary: &Summary) -> f64 {
         match self {
             Self::Mean => summary.mean,
             Self::Min => summary.min,

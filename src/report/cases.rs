@@ -16,7 +16,7 @@ pub struct Row<'a> {
     pub kernel: &'a str,
     pub case: &'a str,
     pub right: bool,
-    /// Elements or bytes that are wrong, in the output where they are most; NaN if it could not be run.
+    /// Number of wrong elements or bytes, in the output with the most; NaN if it could not be run.
     wrong: f64,
     /// Largest error over its bound.
     ratio: Option<f64>,
@@ -38,14 +38,14 @@ pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
         }
         cell.push(record);
     }
-    let mut rows: Vec<Row> = order.iter().filter_map(|cell| Row::of(&cells[cell])).collect();
+    let mut rows: Vec<Row> = order.iter().filter_map(|cell| Row::new(&cells[cell])).collect();
     rows.sort_by_key(|row| row.right);
     rows
 }
 
 impl<'a> Row<'a> {
     /// None if nothing was judged.
-    fn of(records: &[&'a Record]) -> Option<Self> {
+    fn new(records: &[&'a Record]) -> Option<Self> {
         let of = |metric: &'static str| records.iter().filter(move |record| record.metric == metric);
         let larger = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
         let largest = |metric| of(metric).map(|record| record.value).reduce(larger);
@@ -82,7 +82,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The cases of a kernel as a table for a terminal, without what is wrong.
+/// The cases of a kernel as a table for a terminal, without failures.
 pub fn table(rows: &[Row], kernel: &str) -> Vec<String> {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING);

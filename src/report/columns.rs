@@ -44,7 +44,7 @@ fn folded<S: AsRef<str>>(heads: &[&str], row: &[S], width: usize) -> Vec<String>
     lines.collect()
 }
 
-/// Words in lines of at most `width` characters that begin with so many spaces. A word that fits no line has one of its own.
+/// Words in lines of at most `width` characters, indented by `indent` spaces. A word that is too long has its own line.
 pub fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! What makes a check fail, in lines.
+//! The failures of a check, in lines.
 
 use crate::run::verdict::Failures;
 
@@ -27,7 +27,7 @@ pub fn lines(failures: &Failures) -> Vec<Line<'_>> {
     lines.collect()
 }
 
-/// How many cells fail besides; empty if none does.
+/// Number of further failing cells; empty if there are none.
 pub fn more(failures: &Failures) -> String {
     match failures.more() {
         0 => String::new(),

@@ -1,11 +1,11 @@
-//! Findings pages: prose of ours with a run's own numbers in it.
+//! Findings pages: prose with the numbers of a run.
 //!
-//! A template is Markdown with fields in double braces, each of which asks the run for something:
+//! A template is Markdown with fields in double braces; each is filled from the run:
 //!
 //! * `{{ value RECIPE QUANTITY }}`: one number; `{{ interval RECIPE QUANTITY }}`: with its 95 % interval over windows.
-//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing, but filling fails if it is not so. Prose that draws a
-//!   conclusion stands beside the `holds` it rests on, and cannot outlive its numbers.
-//! * `{{ run }}`: what was run, on what.
+//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing, but filling fails if it is not so. A
+//!   conclusion is written next to the `holds` that it rests on.
+//! * `{{ run }}`: the run and its machine.
 //! * a table, one row a recipe and one column a line:
 //!   ```text
 //!   {{ table RECIPE …
@@ -25,7 +25,7 @@ use ulplab_core::error::did_you_mean;
 use ulplab_core::metrics::{Bound, Metric};
 use ulplab_core::record::Phase;
 
-/// Fills a template. The error names the template's line and what is wrong there.
+/// Fills a template. The error names the template's line and the mistake.
 pub fn fill(run: &Summarized, template: &str) -> Result<String, String> {
     let mut page = String::new();
     let mut rest = template;
@@ -133,7 +133,7 @@ fn provenance(run: &Summarized) -> String {
     parts.join(", ")
 }
 
-/// What a field asks for.
+/// The content of a field.
 struct Query<'a> {
     recipe: &'a str,
     quantity: Quantity<'a>,

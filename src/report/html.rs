@@ -31,7 +31,7 @@ struct Page<'a> {
     /// Checks by rule.
     passed: Vec<Vec<&'a Check<'a>>>,
     unselected: Option<String>,
-    /// What the overview is sorted by.
+    /// The overview's sort order, in words.
     order: &'static str,
     places: Vec<Place<'a>>,
     columns: &'a [Column],

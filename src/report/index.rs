@@ -22,7 +22,7 @@ impl<'a> Quantity<'a> {
     }
 }
 
-/// Values by layer, in order of layers; what is outside the layers comes first.
+/// Values by layer, in order of layers; sites outside the layers come first.
 pub type Layers<'a> = BTreeMap<Option<u32>, &'a Summary>;
 
 /// The summaries of a run by recipe and quantity.

@@ -6,12 +6,12 @@ use crate::run::verdict::Status;
 
 /// GitHub drops a step summary above this whole, so the report must stay below.
 pub const LIMIT: usize = 1 << 20;
-/// Kept free for the line that says what was left out, and the heads of tables.
+/// Bytes reserved for the heads of tables and the line on omitted rows.
 const RESERVE: usize = 4 << 10;
 /// A text longer than this is cut.
 const CELL: usize = 1000;
 
-/// Verdict, checks, overview and what it takes to run again, below [`LIMIT`] bytes: rows that do not fit are counted.
+/// Verdict, checks, overview and the command to run again, below [`LIMIT`] bytes: rows that do not fit are counted.
 pub(super) fn markdown(run: &Summarized) -> String {
     let experiment = &run.run.manifest.experiment;
     let mut text = format!(
@@ -74,7 +74,7 @@ fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
     table(text, title, &titles, rows, limit);
 }
 
-/// What makes checks fail.
+/// Failures of checks.
 fn wrong(text: &mut String, checks: &[&Check], limit: usize) {
     let mut rows = Vec::new();
     for check in checks {
@@ -114,7 +114,7 @@ fn overview(text: &mut String, run: &Summarized, limit: usize) {
     }
 }
 
-/// Appends a table, as far as `text` stays below `limit` bytes.
+/// Appends the rows of a table until `text` would exceed `limit` bytes.
 pub fn table(
     text: &mut String,
     title: &str,

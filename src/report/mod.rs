@@ -53,13 +53,13 @@ pub const REPORTS: &[Report] = &[
     Report {
         name: "markdown",
         file: "report.md",
-        doc: "verdicts and overview, below the 1 MiB that GitHub allows a step summary",
+        doc: "verdicts and overview, within GitHub's limit of 1 MiB for a step summary",
         write: markdown,
     },
     Report {
         name: "junit",
         file: "junit.xml",
-        doc: "one test case a verdict, for CI systems",
+        doc: "one test case per verdict, for CI systems",
         write: junit,
     },
     Report {
@@ -110,7 +110,7 @@ pub fn tally(run: &Run, show: &dyn Show) -> Tally {
     with(run, show, |run| run.tally.clone())
 }
 
-/// A run and what all reports derive from it.
+/// A run, and the values that all reports derive from it.
 pub struct Summarized<'a> {
     pub run: &'a Run,
     pub show: &'a dyn Show,
@@ -154,7 +154,7 @@ impl Summarized<'_> {
         // Candidates are sorted by error, and the first of equals is kept.
         let (bytes, name) = sized.min_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(format!(
-            "The smallest format that passes: {name}, {} bytes a vector",
+            "The smallest format that passes: {name}, {} bytes per vector",
             number::tenths(bytes)
         ))
     }
@@ -179,7 +179,7 @@ impl Summarized<'_> {
         listed.collect()
     }
 
-    /// What was not judged, a line for each reason: recipes and reason.
+    /// Recipes that were not judged, one line per reason.
     fn unjudged(&self) -> Vec<(String, &str)> {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
         for check in self
@@ -204,7 +204,7 @@ impl Summarized<'_> {
             .collect()
     }
 
-    /// What was measured on, in a line.
+    /// The machine of the measurements, in a line.
     fn setting(&self) -> String {
         let (experiment, reading) = (&self.run.manifest.experiment, self.show.reading());
         let mut parts: Vec<String> = self.show.drawn().into_iter().collect();
@@ -220,7 +220,7 @@ impl Summarized<'_> {
         parts.join(" · ")
     }
 
-    /// What it takes to make the numbers again.
+    /// The command that reproduces the numbers.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.run.manifest;
         let experiment = &manifest.experiment;

@@ -1,4 +1,4 @@
-//! Numbers as people read them: few digits, but never so few that they lie.
+//! Numbers for people: few digits, but enough to be correct.
 
 use ulplab_core::metrics::Show;
 
@@ -20,7 +20,7 @@ pub fn near_one(x: f64) -> String {
     }
 }
 
-/// A share of decisions that came out the same: three or four decimals, and `>0.9999` where that would read 1.
+/// A share of equal decisions: three or four decimals, and `>0.9999` if that would read 1.
 pub fn share(x: f64) -> String {
     match 1.0 - x {
         short if short > 0.0 && short < 1e-4 => ">0.9999".into(),
@@ -64,7 +64,7 @@ fn half_width(mean: f64, low: f64, high: f64) -> f64 {
     if below.is_nan() || above <= below { below } else { above }
 }
 
-/// Decibels, of which a tenth is a difference of one per cent in the error; and exponents.
+/// Decibels (a tenth is a difference of about one per cent in the error) and exponents.
 pub fn decibels(x: f64) -> String {
     if x.is_finite() {
         format!("{x:.2}")

@@ -9,9 +9,9 @@ use super::recipes::{Candidate, Gate, Group};
 pub struct Column {
     /// Heading, in two lines.
     pub title: [Cow<'static, str>; 2],
-    /// What the number means.
+    /// Description of the number.
     pub doc: Cow<'static, str>,
-    /// On a narrow terminal the column with the least goes first.
+    /// On a narrow terminal the column with the smallest weight is dropped first.
     pub weight: u8,
     pub cell: Cell,
 }
@@ -55,7 +55,7 @@ impl<'a> Overview<'a> {
 }
 
 impl Row<'_> {
-    /// What the gates say of the recipe, and which gates.
+    /// The recipe's verdict, and its gates.
     pub fn gate(&self) -> String {
         match (self.candidate.gate, self.candidate.group) {
             (Gate::Pass(rules), _) => format!("PASS {rules}"),

@@ -1,4 +1,4 @@
-//! The recipes of a run as reports see them: sorted, grouped, and with what the gates say.
+//! The recipes of a run for reports: sorted, grouped, and with their verdicts.
 
 use std::collections::HashSet;
 
@@ -19,20 +19,20 @@ pub enum Group {
     Plain,
     /// A format on some channels, one reader or some layers only.
     Narrowed,
-    /// Kernels in the place of the reference's operations, and no format.
+    /// Kernels in place of the reference's operations, and no format.
     Kernels,
     /// Gaussian noise of a format's energy.
     Noise,
 }
 
-/// What the gates say of one recipe.
+/// The verdict on one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate<'a> {
     /// All rules that bind it hold; controls are not counted.
     Pass(Rules<'a>),
     /// These rules fail.
     Fail(Rules<'a>),
-    /// None fails, and only so many of all are judged.
+    /// None fails, but only this many are judged.
     NotJudged { judged: usize, all: usize },
     /// Only controls bind it, and they hold: it is seen to be as bad as it is.
     Control,
@@ -89,8 +89,8 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
     candidates
 }
 
-/// Gives a colour to the recipes that matter most, as many as can be told apart: those that a gate judges first, then those
-/// that the fewest others beat in both size and error, then by error. Colours follow the experiment's order.
+/// Gives a colour to the recipes that matter most, as many as there are distinct colours: those that a gate judges first,
+/// then those that the fewest others beat in both size and error, then by error. Colours follow the experiment's order.
 fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
     let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
     let size = |candidate: &Candidate| candidate.bytes_per_vector.unwrap_or(0.0);

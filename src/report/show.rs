@@ -1,4 +1,4 @@
-//! What a study says to reports: the kit names no kind of question.
+//! The interface of a study to reports, which know no kind of experiment.
 
 use super::Summarized;
 use super::figures::Section;
@@ -14,7 +14,7 @@ pub trait Show {
         Reading::default()
     }
 
-    /// What is drawn, in words; by default nothing.
+    /// Description of the figures; empty by default.
     fn drawn(&self) -> Option<String> {
         None
     }
@@ -22,20 +22,21 @@ pub trait Show {
     /// Columns of the overview; one that has no number in any row is not shown.
     fn columns(&self) -> Vec<Column>;
 
-    /// Charts and tables under headings; what is empty is not shown.
+    /// Charts and tables under headings; empty ones are not shown.
     fn sections(&self, run: &Summarized) -> Vec<Section>;
 
-    /// What the rows of the overview are sorted by, in words.
+    /// The sort order of the overview's rows, in words.
     fn order(&self, _index: &Index) -> &'static str {
         "in the experiment's order"
     }
 
-    /// What a recipe is sorted by, least first; `None` if nothing says it. By default its place in the experiment, `at`.
+    /// The sort key of a recipe, smallest first; `None` if unknown. By default its place in the experiment, `at`.
     fn sort_key(&self, _index: &Index, _recipe: &str, at: usize) -> Option<f64> {
         Some(at as f64)
     }
 
-    /// What kind of candidate a recipe is, and which it is held against; `sized` says whether a recipe has a size in a cache.
+    /// What kind of candidate a recipe is, and which recipe it is compared with; `sized` says whether a recipe has a size in
+    /// a cache.
     fn group(&self, _recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
         (Group::Plain, None)
     }

@@ -18,8 +18,8 @@ const CASES: usize = 24;
 const NAME: usize = 24;
 const GAP: &str = "  ";
 
-/// One row a recipe, then the failed checks, then the verdict line. `width` is that of the terminal in characters:
-/// columns that do not fit are left out, those that say least first.
+/// One row a recipe, then the failed checks, then the verdict line. `width` is the terminal's, in characters: columns that
+/// do not fit are left out, those that say least first.
 pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     let paint = |text: &str, code: u8| {
         if colour {
@@ -102,7 +102,7 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What makes a check fail, in lines that fit.
+/// The failures of a check, in lines that fit.
 fn reasons(failures: &Failures, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in failures::text(failures).lines() {

@@ -1,4 +1,4 @@
-//! What the gates say of a run: counted once, for all reports.
+//! The verdicts of a run, counted once for all reports.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ pub struct Tally {
     pub complete: bool,
     /// Which cells were selected, in words; empty if all were.
     pub selection: String,
-    /// What makes the experiment another than its file's; empty if nothing does.
+    /// Differences of the experiment from its file; empty if there are none.
     pub changes: String,
 }
 
@@ -133,7 +133,7 @@ pub struct Check<'a> {
     pub verdict: &'a Verdict,
     /// Rule without its bound, e.g. `cosine at layers.*.output, cumulative`.
     pub rule: String,
-    /// Over windows, and over layers where there are any.
+    /// Over windows, and over layers if there are any.
     pub statistic: String,
     /// How many windows an interval is over; empty for other statistics.
     pub over: String,
@@ -161,7 +161,7 @@ impl Check<'_> {
         self.verdict.window.as_deref().unwrap_or("—")
     }
 
-    /// What is compared with the bound, and why with this one.
+    /// The quantity to compare with the bound, and the reason for the bound.
     pub fn reason(&self) -> String {
         let own = match self.reference.as_str() {
             "—" => String::new(),
@@ -170,18 +170,18 @@ impl Check<'_> {
         format!("{}{own}; {}", self.statistic, self.verdict.rule.why)
     }
 
-    /// What makes it fail.
+    /// The reason of its failure.
     pub fn wrong(&self) -> Vec<Line<'_>> {
         failures::lines(&self.verdict.failures)
     }
 
-    /// How many cells fail besides; empty if none does.
+    /// Number of further failing cells; empty if there are none.
     pub fn more(&self) -> String {
         failures::more(&self.verdict.failures)
     }
 }
 
-/// All verdicts, failures first and then what was not judged, else in the order they were judged.
+/// All verdicts: failures first, then those not judged, otherwise in the order of judging.
 pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     let mut verdicts: Vec<&Verdict> = run.verdicts.iter().collect();
     verdicts.sort_by_key(|verdict| match verdict.status {

@@ -1,4 +1,4 @@
-//! What a device can do at most, as it was measured in a run.
+//! The highest rates of a device, measured in a run.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 pub struct Ceilings {
     /// Read and written by a copy on the device, 10⁹ bytes a second.
     pub copy_gb_s: f64,
-    /// Of a large product of bf16 matrices, 10¹² operations a second; none where there is no cuBLASLt.
+    /// Rate of a large product of bf16 matrices, in 10¹² operations per second; none without cuBLASLt.
     pub matmul_tflop_s: Option<f64>,
-    /// Of one of E4M3 matrices; none, too, where the device has no such products.
+    /// The same for E4M3 matrices; also none if the device has no such products.
     #[serde(default)]
     pub e4m3_tflop_s: Option<f64>,
 }

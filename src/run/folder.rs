@@ -1,8 +1,8 @@
-//! A run's folder: `run.json`, one file per finished cell, and what is derived from them.
+//! A run's folder: `run.json`, one file per finished cell, and the files derived from them.
 //!
-//! `run.json` is written once, by the first process that comes, and never changed. A cell's file appears under its name
-//! only when it is whole. Both end with their own digest, and a cell says of which run it is: so a run that was killed can
-//! be resumed, processes may share it, and no cell counts that is not as it was written.
+//! `run.json` is written once, by the first process that comes, and never changed. A cell's file appears under its name only
+//! when it is whole. Both end with their own digest, and a cell names its run: so a run that was killed can be resumed,
+//! processes may share it, and damaged cells do not count.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,7 +21,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 use ulplab_core::record::Record;
 
-/// The file that says what is run.
+/// The file with the plan of the run.
 pub const RUN: &str = "run.json";
 const CELLS: &str = "cells";
 const SESSIONS: &str = "sessions";
@@ -55,23 +55,23 @@ struct End {
     /// Fingerprint of its run.
     run: String,
     records: usize,
-    /// Of all bytes before.
+    /// Digest of all bytes before it.
     blake3: String,
 }
 
 impl Folder {
-    /// Begins a run in a folder, or, if `join`, goes on with the same run where it is there already. Any number of
-    /// processes may come at once: one of them writes `run.json`. The manifest that counts is the one that comes back.
+    /// Begins a run in a folder, or, if `join`, continues the same run if the folder has it already. Any number of processes
+    /// may do so at once: one of them writes `run.json`. The returned manifest is the valid one.
     ///
-    /// What a process leaves that is killed before it wrote `run.json` is no obstacle; any other file in a folder without
-    /// a run is one.
+    /// Files of a process that was killed before it wrote `run.json` are no obstacle; any other file in a folder without a
+    /// run is one.
     pub fn enter(path: &Path, manifest: &Manifest, join: bool) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
         let obstacle = obstacle(path)?;
         if !file.is_file() {
             if let Some(name) = obstacle {
                 let name = name.display();
-                let message = format!("is not empty and holds no run: '{name}' is in it; give another --out");
+                let message = format!("not empty, but without a run: it contains '{name}'; give another --out");
                 return Err(Error::Usage(format!("{}: {message}", path.display())));
             }
             make_folders(path)?;
@@ -81,13 +81,13 @@ impl Folder {
             }
         }
         if !join {
-            let message = "is not empty; give another --out, or --resume to go on with the run in it";
+            let message = "not empty; give another --out, or --resume to continue the run in it";
             return Err(Error::Usage(format!("{}: {message}", path.display())));
         }
         let (folder, stored) = Self::open(path)?;
         if stored.fingerprint != manifest.fingerprint {
             let differences = stored.differences(manifest).join(", ");
-            let message = format!("holds a run of {differences}; it cannot be gone on with");
+            let message = format!("holds a run of {differences}; it cannot be continued");
             return Err(Error::Usage(format!("{}: {message}", path.display())));
         }
         // Whoever copied the run may have left empty folders behind.
@@ -96,9 +96,12 @@ impl Folder {
         Ok((folder, stored))
     }
 
-    /// Opens the folder of a run that was begun before. A manifest that is not as it was written is an error.
+    /// Opens the folder of an existing run. A damaged manifest is an error.
     pub fn open(path: &Path) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
+        if path.is_dir() && !file.exists() {
+            return Err(Error::Usage(format!("{}: not a run: it has no {RUN}", path.display())));
+        }
         let bytes = input::bytes(&file)?;
         let mut manifest = read_manifest(&bytes).map_err(|message| Error::data(&file, message))?;
         manifest.seconds = session::seconds(&path.join(SESSIONS));
@@ -130,8 +133,8 @@ impl Folder {
         write_atomic(&file, |out| out.write_all(&text))
     }
 
-    /// Whether a cell is finished: its file is there and is what was written for it. A file that is not is reported, and
-    /// the cell is to be run again.
+    /// Whether a cell is finished: its file exists and is undamaged. A damaged file is reported, and the cell is to be run
+    /// again.
     pub fn finished(&self, id: &str) -> Result<bool> {
         if !self.has(id) {
             return Ok(false);
@@ -205,7 +208,7 @@ fn make_folders(path: &Path) -> Result<()> {
     folders.iter().try_for_each(make)
 }
 
-/// The first name in a folder besides `run.json` that is not what a process leaves which is killed before it wrote that:
+/// The first name in a folder that is neither `run.json` nor left by a process that was killed before it wrote `run.json`:
 /// temporary files, and empty folders of ours.
 fn obstacle(path: &Path) -> Result<Option<OsString>> {
     let ours = |name: &OsStr| {
@@ -233,7 +236,7 @@ pub fn sealed(manifest: &Manifest) -> Vec<u8> {
     text
 }
 
-/// What is in `run.json`; the error says why its bytes are not what [`sealed`] makes of a run.
+/// The content of `run.json`; the error says why its bytes are not the output of [`sealed`].
 pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     #[derive(Deserialize)]
     struct Head {

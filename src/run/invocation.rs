@@ -1,10 +1,10 @@
-//! The command that asked for a run, as far as it decides what is measured and judged.
+//! The part of a run's command line that decides what is measured and judged.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Options of `ulplab sweep` or `ulplab kernels` as they were given.
+/// Options of `ulplab sweep` or `ulplab kernels`, as given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Invocation {

@@ -24,7 +24,7 @@ use summary::Summary;
 use ulplab_core::record::Record;
 use verdict::{Outcome, Verdict};
 
-/// What a run is of: enough to make every number of it again. Its file is written once and never changed.
+/// Identity of a run: enough to reproduce all its numbers. Its file is written once and never changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub schema: u32,
@@ -33,7 +33,7 @@ pub struct Manifest {
     /// Commit of the working tree, if it is one, with `+` behind it when there were uncommitted changes.
     pub commit: Option<String>,
     pub experiment: Experiment,
-    /// What the experiment runs, as its study says it.
+    /// The plan of the experiment, from its study.
     pub plan: Plan,
     /// The command that asked for it.
     pub invocation: Invocation,
@@ -42,7 +42,7 @@ pub struct Manifest {
     /// Name and blake3 of every data file read.
     pub data: Vec<(String, String)>,
     pub device: String,
-    /// Of the process that began the run.
+    /// Threads of the process that began the run.
     pub threads: usize,
     /// RFC 3339.
     pub started_at: String,
@@ -51,17 +51,17 @@ pub struct Manifest {
     pub seconds: f64,
     /// Ids of the cells that are measured, in the order of the plan.
     pub cells: Vec<String>,
-    /// Ids of the cells that the experiment plans and that are not measured, as they were not selected.
+    /// Ids of planned cells that were not selected, and so are not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
     /// Recipes that cannot run, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hindered: BTreeMap<String, Hindrance>,
     pub recipes: Vec<RecipeInfo>,
-    /// Of kernels: by `op/case`, whose time `us_peer` is.
+    /// For kernels: the peer whose time is `us_peer`, by `op/case`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, String>,
-    /// Of kernels: what their times are shares of.
+    /// For kernels: the measured ceilings that times are compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceilings: Option<Ceilings>,
     /// Whether every cell was there when the run was read; not part of the file.
@@ -94,7 +94,7 @@ impl Manifest {
     }
 
     /// Whether the file says one thing: its cells are those that its experiment plans, and its fingerprint is theirs. The
-    /// error says what is amiss.
+    /// error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         let (mut cells, mut left_out) = (self.cells.iter().peekable(), self.left_out.iter().peekable());
         let mut seen = HashSet::new();
@@ -125,7 +125,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// In what another run differs from this one, with both values where they are short; empty for the same run.
+    /// Differences of another run from this one, with both values if they are short; empty for the same run.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let seedless = |manifest: &Self| {
             let mut experiment = manifest.experiment.clone();
@@ -196,7 +196,7 @@ impl Manifest {
 pub enum Hindrance {
     /// It is for another device than this one.
     OtherDevice(String),
-    /// What it needs is not here.
+    /// Something that it needs is missing.
     Missing(String),
 }
 
@@ -205,7 +205,7 @@ pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// What a report says of a recipe besides its errors.
+/// Information on a recipe for reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecipeInfo {
     pub name: String,
@@ -218,7 +218,7 @@ pub struct RecipeInfo {
 }
 
 impl RecipeInfo {
-    /// A recipe without noise, of which no size is known.
+    /// A recipe without noise and of unknown size.
     pub fn new(name: &str, doc: &str) -> Self {
         Self {
             name: name.into(),
@@ -242,6 +242,6 @@ pub struct Run {
 impl Run {
     pub fn outcome(&self) -> Outcome {
         let Manifest { complete, left_out, .. } = &self.manifest;
-        Outcome::of(&self.verdicts, *complete, left_out.is_empty())
+        Outcome::from_verdicts(&self.verdicts, *complete, left_out.is_empty())
     }
 }

@@ -38,7 +38,7 @@ impl Cell {
     }
 }
 
-/// What an experiment runs, as its study says it.
+/// The plan of an experiment, from its study.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The phases in which recipes are measured.
@@ -48,7 +48,7 @@ pub struct Plan {
     pub recipes: Vec<Planned>,
 }
 
-/// What is run of a recipe.
+/// The plan of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {
     pub name: String,
@@ -99,7 +99,7 @@ impl Plan {
         cells
     }
 
-    /// Whether recipes have windows of their own, as kernels have the cases of their operations.
+    /// Whether each recipe has its own windows; those of kernels are the cases of their operation.
     pub fn by_case(&self) -> bool {
         self.recipes.iter().any(|recipe| recipe.windows.is_some())
     }
@@ -111,7 +111,7 @@ impl Plan {
     }
 }
 
-/// Bytes of a cell's id: what is stored of it is called so, in names that end at 255 bytes and have an ending of their own.
+/// Largest length of a cell's id in bytes: file names contain it, have a suffix, and are limited to 255 bytes.
 const LONGEST: usize = 200;
 
 /// The first cell that no file can be called by, and how it is too long.

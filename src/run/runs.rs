@@ -37,7 +37,7 @@ pub fn newest(home: &Path) -> Result<PathBuf> {
         .ok_or_else(nothing)
 }
 
-/// The run in `runs/*` or `runs/*/*` that was begun last. One that does not say when is an error, as it may be the newest.
+/// The latest run in `runs/*` or `runs/*/*`. A run without a starting time is an error, because it may be the newest.
 pub fn newest_of_all() -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Head {
@@ -54,10 +54,10 @@ pub fn newest_of_all() -> Result<PathBuf> {
         let bytes = input::bytes(&file)?;
         let head: Head = serde_json::from_slice(&bytes)
             .map_err(|error| Error::data(&file, format!("{error}; name the folder of the run that you mean")))?;
-        // Two runs may be begun in the same second.
+        // Two runs may start in the same second.
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
         newest = newest.max(Some((head.started_at, modified, path)));
     }
-    let nothing = || Error::Usage(format!("{HOME}: no run in it; name the folder of a run"));
+    let nothing = || Error::Usage(format!("{HOME}: contains no run; name the folder of a run"));
     newest.map(|(_, _, path)| path).ok_or_else(nothing)
 }

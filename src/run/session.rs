@@ -71,7 +71,7 @@ impl Begun {
     }
 }
 
-/// Seconds of all sessions in a folder together. One that cannot be read counts for nothing.
+/// Seconds of all sessions in a folder together. An unreadable one counts as 0.
 pub fn seconds(folder: &Path) -> f64 {
     let Ok(entries) = fs::read_dir(folder) else {
         return 0.0;

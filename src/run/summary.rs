@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use ulplab_core::record::{Phase, Record};
 
-/// Windows that an interval needs at least: one says nothing of how they differ.
+/// Least number of windows for an interval: one window shows no variation.
 pub const LEAST_WINDOWS: u32 = 2;
 
 /// Resamples of a bootstrap.
@@ -43,11 +43,11 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
     let mut places = HashMap::new();
     for record in records {
         let key = (
-            recipes.of(&record.recipe),
+            recipes.index(&record.recipe),
             record.phase,
-            sites.of(&record.site),
+            sites.index(&record.site),
             record.layer,
-            metrics.of(&record.metric),
+            metrics.index(&record.metric),
         );
         let place = *places.entry(key).or_insert_with(|| {
             groups.push((key, record, Vec::new()));
@@ -67,7 +67,7 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
 struct Ranks<'a>(HashMap<&'a str, usize>);
 
 impl<'a> Ranks<'a> {
-    fn of(&mut self, name: &'a str) -> usize {
+    fn index(&mut self, name: &'a str) -> usize {
         let next = self.0.len();
         *self.0.entry(name).or_insert(next)
     }

@@ -6,14 +6,14 @@ use crate::experiment::Rule;
 use ulplab_core::error::Exit;
 use ulplab_core::record::Failure;
 
-/// What a rule comes to on one recipe.
+/// The verdict of a rule on one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// It holds on everything that was planned.
     Pass,
     Fail,
-    /// It does not fail on what was measured, and that is not enough to say that it holds.
+    /// It does not fail on the measurements, but they are not enough to pass.
     NotJudged,
     /// The recipe cannot run on this device, so that another run must judge it.
     NotForDevice,
@@ -36,9 +36,9 @@ pub struct Verdict {
     pub window: Option<String>,
     /// Windows behind the value.
     pub windows: u32,
-    /// A sentence: what was measured where, against which bound; or why the rule could not be judged.
+    /// A sentence: the measurement, its place and the bound; or why the rule could not be judged.
     pub message: String,
-    /// What makes the rule fail, if it does.
+    /// The failures of the rule, if any.
     #[serde(default)]
     pub failures: Failures,
 }
@@ -56,9 +56,9 @@ impl Verdict {
 /// Measurements that a rule does not admit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failures {
-    /// Of the worst cells, cell by cell.
+    /// Failures of the worst cells, cell by cell.
     pub worst: Vec<Failed>,
-    /// How many cells there are in all that have any.
+    /// Number of cells with failures.
     pub cells: usize,
 }
 
@@ -72,7 +72,7 @@ pub struct Failed {
     pub site: String,
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
-    /// Elements behind it: of `violations`, of how many so many are wrong.
+    /// Number of elements behind it; for `violations`, the number of elements that were checked.
     #[serde(default)]
     pub n: u64,
     #[serde(flatten)]
@@ -80,7 +80,7 @@ pub struct Failed {
 }
 
 impl Failures {
-    /// How many cells there are besides those that are shown.
+    /// Number of cells that are not shown.
     pub fn more(&self) -> usize {
         let mut shown: Vec<&str> = self.worst.iter().map(|failed| failed.cell.as_str()).collect();
         shown.dedup();
@@ -88,29 +88,29 @@ impl Failures {
     }
 }
 
-/// What a run comes to, and the exit code of the commands that judge it.
+/// The verdict of a run, and the exit code of the commands that judge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything that the experiment plans was measured, and every rule that it states holds.
     Pass,
     Fail,
-    /// Cells are missing, so that nothing can be said of the whole.
+    /// Cells are missing, so the run cannot be judged.
     Incomplete,
     /// No rule was judged.
     NotJudged,
-    /// What was judged holds, but something was not selected or could not be judged.
+    /// All judged gates hold, but something was not selected or could not be judged.
     PartlyJudged,
 }
 
 impl Outcome {
     /// `complete`: every selected cell was measured. `whole`: every planned cell was selected.
-    pub fn of(verdicts: &[Verdict], complete: bool, whole: bool) -> Self {
+    pub fn from_verdicts(verdicts: &[Verdict], complete: bool, whole: bool) -> Self {
         let statuses: Vec<Status> = verdicts.iter().map(|verdict| verdict.status).collect();
-        Self::of_statuses(&statuses, complete, whole)
+        Self::from_statuses(&statuses, complete, whole)
     }
 
-    /// As [`of`](Self::of), of verdicts of any kind.
-    pub fn of_statuses(statuses: &[Status], complete: bool, whole: bool) -> Self {
+    /// As [`from_verdicts`](Self::from_verdicts), from statuses of verdicts of any kind.
+    pub fn from_statuses(statuses: &[Status], complete: bool, whole: bool) -> Self {
         let any = |status| statuses.contains(&status);
         if any(Status::Fail) {
             Self::Fail
@@ -135,7 +135,7 @@ impl Outcome {
         }
     }
 
-    /// Of a bench: it fails only if a kernel fails, or if it was not run to its end.
+    /// Exit code of a timing run, which fails only if a kernel fails or if the run is incomplete.
     pub fn exit_of_bench(self) -> Exit {
         match self {
             Self::Fail | Self::Incomplete => self.exit(),

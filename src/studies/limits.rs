@@ -61,19 +61,19 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// What a run holds in memory at once, part by part; the largest says what to make smaller. The estimates are to be above what
-/// is taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048, where the
-/// process took 731 and 2,317 MB at most.
+/// The memory of a run, part by part; the largest part shows what to make smaller. The estimates are meant to be above the
+/// memory that is taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048,
+/// where the process took 731 and 2,317 MB at most.
 #[derive(Default)]
 pub struct Parts(Vec<(String, f64)>);
 
 impl Parts {
-    /// Adds so many bytes for what `what` says.
+    /// Adds this many bytes for `what`.
     pub fn add(&mut self, what: impl Into<String>, bytes: f64) {
         self.0.push((what.into(), bytes));
     }
 
-    /// Adds so many bytes for something of a source.
+    /// Adds this many bytes for a part of a source.
     pub fn of_source(&mut self, source: &str, what: &str, bytes: f64) {
         self.add(format!("for {what} of source '{source}'"), bytes);
     }
@@ -132,7 +132,7 @@ pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     Err(Mistake::at(key, message))
 }
 
-/// Refuses what does not fit into `limit` bytes, or exceeds what the model was made for.
+/// Refuses a run that does not fit into `limit` bytes, or that exceeds the model's context.
 pub fn check_size(
     study: &dyn Study,
     config: Option<&dyn Config>,
@@ -143,7 +143,7 @@ pub fn check_size(
     let most = config.and_then(Config::most_tokens);
     if let Some(most) = most.filter(|most| !reading.windows.is_empty() && reading.tokens > *most) {
         let tokens = reading.tokens;
-        let message = format!("tokens = {tokens}, but max_position_embeddings of the model is {most}");
+        let message = format!("tokens = {tokens}, but the model's max_position_embeddings is {most}");
         return Err(Mistake::at("tokens", message));
     }
     let Some(limit) = limit else { return Ok(()) };
@@ -155,9 +155,9 @@ pub fn check_size(
     let key = if reading.windows.is_empty() { "shape" } else { "tokens" };
     let largest = parts
         .largest()
-        .map(|(what, bytes)| format!("; {} of them {what}", Bytes(*bytes)));
+        .map(|(what, bytes)| format!(" ({} of it {what})", Bytes(*bytes)));
     let message = format!(
-        "the run needs about {} of memory at once{}, and {limit} are allowed{}; --max-memory changes the limit",
+        "the run needs about {} of memory{}, but only {limit} is allowed{}; --max-memory sets the limit",
         Bytes(needed),
         largest.unwrap_or_default(),
         smaller(study, config, threads, limit)
@@ -179,7 +179,7 @@ fn smaller(study: &dyn Study, config: Option<&dyn Config>, threads: usize, limit
     None
 }
 
-/// Bytes that may be taken: what is free on the machine and in the process's control group. `None` if the system does not say.
+/// Free bytes of the machine and of the process's control group. `None` if they are unknown.
 pub fn available() -> Option<Bytes> {
     let read = |file: &str| std::fs::read_to_string(file).ok();
     let number = |file: &str| read(file)?.trim().parse::<f64>().ok();

@@ -3,7 +3,7 @@
 use ulplab_core::metrics::{self, Evidence, Metric};
 use ulplab_core::record::{Record, Worst};
 
-/// A record of every metric that is defined on the evidence, each `blank` but for what is measured; `shape` is that of the
+/// A record of every metric that is defined on the evidence, each `blank` except for the measurement; `shape` is that of the
 /// tensor with the worst element.
 pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[usize]) -> impl Iterator<Item = Record> {
     let evidence = evidence.into();
@@ -20,7 +20,7 @@ pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[u
     })
 }
 
-/// The worst element, kept beside the metric that says how bad it is.
+/// The worst element, stored with the metric of its error.
 fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
     let Evidence::Pair(pair) = evidence else { return None };
     pair.worst

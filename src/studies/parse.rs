@@ -15,10 +15,10 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Finds what the file names by patterns.
+    /// Resolves the patterns of the file.
     ///
     /// # Errors
-    /// A pattern that means nothing.
+    /// A pattern without a match.
     pub fn resolve(&mut self) -> Result<(), Mistake> {
         self.study.resolve()?;
         self.experiment.body = self.study.body();

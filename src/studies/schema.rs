@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::STUDIES;
 use crate::experiment::Head;
 
-/// What an experiment file may say, kind by kind.
+/// The keys of experiment files, kind by kind.
 pub fn schema() -> Value {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
     let head = object(generator.root_schema_for::<Head>().to_value());

@@ -42,7 +42,7 @@ pub fn column(title: [&str; 2], doc: &'static str, weight: u8, cell: Cell) -> Co
     }
 }
 
-/// A recipe's point; its marks say what the gates do.
+/// A recipe's point; its mark shows its verdict.
 pub fn point(candidate: &Candidate, cost: f64, error: f64, detail: String) -> Point {
     let mark = match candidate.gate {
         Gate::Pass(_) => Mark::Filled,

@@ -30,7 +30,7 @@ pub fn site_names<'a, T>(
     })
 }
 
-/// The error of an experiment that tries nothing.
+/// The error of an experiment without recipes or sources.
 pub fn no_recipe() -> Mistake {
     Mistake::at("recipe", "there is nothing to try: expected [[recipe]]")
 }
@@ -46,7 +46,7 @@ pub fn check_phases(phases: &[Phase]) -> Result<(), Mistake> {
     }
 }
 
-/// Whether there are sources, each with a name of its own and numbers that `check` finds right.
+/// Checks that there are sources, that their names are distinct, and that `check` accepts each.
 pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), String>) -> Result<(), Mistake> {
     if sources.is_empty() {
         let message = "[[source]] is missing: expected name = \"NAME\" and from = ORIGIN, once or several times";
@@ -102,7 +102,7 @@ pub fn check_text(reading: Reading, sites: bool) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// What is wrong with a gate at a step or token that the experiment does not reach, as when its shape was made smaller.
+/// The error of a gate at a step or token that the experiment does not reach, e.g. after its shape was made smaller.
 pub fn beyond(at: &str, unit: &str, [rows, reached]: [usize; 2]) -> Option<String> {
     let needed: usize = at.rsplit_once('.')?.1.parse().ok()?;
     (needed > reached).then(|| {

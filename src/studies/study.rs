@@ -1,4 +1,4 @@
-//! What a kind of question is to the rest of the program.
+//! The interface of a kind of experiment to the rest of the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,21 +23,21 @@ use ulplab_core::record::Record;
 /// An experiment of one kind, as its file says it: a source gives windows, something exact is computed once for a window, each
 /// recipe computes it in its own way, and records tell how far apart they are. What reports show of them is its [`Show`].
 pub trait Study: Show + Send + Sync {
-    /// Finds what the file names by patterns; by default it names nothing so.
+    /// Resolves the patterns of the file; by default it has none.
     ///
     /// # Errors
-    /// A pattern that means nothing.
+    /// A pattern without a match.
     fn resolve(&mut self) -> Result<(), Mistake> {
         Ok(())
     }
 
-    /// Finds what is wrong before any data is read.
+    /// Checks the study before any data is read.
     ///
     /// # Errors
-    /// The first mistake, and where it is.
+    /// The first mistake, with its place.
     fn check(&self) -> Result<(), Mistake>;
 
-    /// Windows, phases, and what is run in them.
+    /// Windows, phases, and the recipes that run in them.
     fn plan(&self) -> Plan;
 
     /// Names and documents of the recipes, in the experiment's order.
@@ -49,7 +49,7 @@ pub trait Study: Show + Send + Sync {
     /// Whether a gate may look at `at`, a pattern with layer 0 for all layers.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in it.
     fn check_site(&self, at: &str) -> Result<(), String> {
         let sites = self.sites();
         match sites.iter().any(|site| matches(at, site)) {
@@ -75,7 +75,7 @@ pub trait Study: Show + Send + Sync {
         false
     }
 
-    /// The study itself, if it is that of kernels.
+    /// The study itself, if it is the one of kernels.
     fn kernels(&self) -> Option<&KernelStudy> {
         None
     }
@@ -100,7 +100,7 @@ pub trait Ready: Send + Sync {
     /// Those of the reference, of what stands in for it, and of [`Bench::each`].
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()>;
 
-    /// Bytes that a recipe stores one KV vector in, and those that caches grow by with each token, where it says so.
+    /// Bytes per stored KV vector of a recipe, and bytes per token of its caches, if it defines them.
     fn bytes(&self, _recipe: &str) -> (Option<f64>, Option<f64>) {
         (None, None)
     }
@@ -117,7 +117,7 @@ pub struct Text<'a> {
 pub struct Bench<'a> {
     /// The window's name.
     pub window: &'a str,
-    /// What is read there; nothing if the window is drawn.
+    /// The data to read there; none if the window is drawn.
     pub text: Option<Text<'a>>,
     /// Loads the model's f64 twin, which only the reference's own check needs.
     pub load_f64: &'a (dyn Fn() -> Result<Box<dyn Model<f64>>> + Sync),
@@ -155,7 +155,7 @@ pub trait Body: Study + Clone + Serialize + DeserializeOwned + JsonSchema + 'sta
 pub struct Kind {
     pub name: &'static str,
     pub doc: &'static str,
-    /// Reads the keys of a file besides those of its head.
+    /// Reads the keys of a file except those of its head.
     pub parse: fn(&ExperimentFile) -> Result<Box<dyn Study>>,
     /// Reads the keys of a stored run.
     pub read: fn(&Map<String, Value>) -> Result<Box<dyn Study>, serde_json::Error>,

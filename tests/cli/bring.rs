@@ -8,6 +8,15 @@ fn elsewhere(folder: &Path, args: &[&str]) -> Output {
 }
 
 #[test]
+fn generate_finds_a_shipped_experiment_outside_the_checkout() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["generate", "--prompt", "To be", "--tokens", "2", "--recipe", "v4_fp8"];
+    let output = elsewhere(folder.path(), &args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("--- v4_fp8: "), "{}", stdout(&output));
+}
+
+#[test]
 fn a_text_is_named_by_its_path_and_runs_outside_the_checkout() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("my notes.txt");
@@ -57,7 +66,7 @@ why = "eight bits"
     assert_eq!(code(&output), 2);
     let error = stderr(&output);
     assert!(
-        error.contains("'my note.txt'") && error.contains("no file or folder of that path"),
+        error.contains("'my note.txt'") && error.contains("no text file or checkpoint is at that path"),
         "{error}"
     );
 }
@@ -79,7 +88,7 @@ fn shipped_experiments_and_kernels_are_found_from_anywhere() {
     assert_eq!(code(&output), 2);
     assert!(
         stderr(&output)
-            .contains("smokes: no such file, and no experiment of that name comes with ulplab; did you mean 'smoke'?"),
+            .contains("smokes: no such file, and no shipped experiment has that name; did you mean 'smoke'?"),
         "{}",
         stderr(&output)
     );

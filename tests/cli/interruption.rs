@@ -108,10 +108,10 @@ fn another_experiment_cannot_go_on_in_the_same_folder() {
     assert_eq!(code(&run(&["sweep", path(&file), "--out", path(&out)])), 0);
     let again = run(&["sweep", path(&file), "--out", path(&out)]);
     assert_eq!(code(&again), 2);
-    assert!(stderr(&again).contains("is not empty"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("not empty"), "{}", stderr(&again));
     let other = run(&["sweep", path(&file), "--out", path(&out), "--resume", "--seed", "9"]);
     assert_eq!(code(&other), 2);
-    let refusal = "holds a run of another seed (0, here 9); it cannot be gone on with";
+    let refusal = "holds a run of another seed (0, here 9); it cannot be continued";
     assert!(stderr(&other).contains(refusal), "{}", stderr(&other));
 }
 

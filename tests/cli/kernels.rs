@@ -3,7 +3,7 @@
 use ulplab::backend::cuda::Source;
 use ulplab::backend::cuda::toolkit::FLAGS;
 use ulplab::ops::{digest, find};
-use ulplab::studies::kernels::attest::{Attestation, Shown, Verified};
+use ulplab::studies::kernels::attest::{Attestation, VariantResult, Verified};
 
 use super::*;
 
@@ -103,7 +103,7 @@ fn attested(kernels: &Path) -> Attestation {
             flags: FLAGS.iter().map(ToString::to_string).collect(),
             kernels: source.digest().to_hex().to_string(),
             judgement: digest(find(&source.op).unwrap()).into(),
-            variants: variants.map(|name| (name, Shown::default())).collect(),
+            variants: variants.map(|name| (name, VariantResult::default())).collect(),
             mutants: faults.collect(),
         };
         (source.op.clone(), verified)
@@ -314,8 +314,8 @@ fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for rule in [
         "equal bytes",
-        "each element within a bound of its own",
-        "rms: ",
+        "each element within its own bound",
+        "root-mean-square error of each group",
         "codes and scales that",
         "custom: ",
     ] {

@@ -188,8 +188,8 @@ fn what_is_no_file_of_outputs_ends_a_reference_at_once() {
 #[test]
 fn a_case_without_outputs_is_kept_and_fails_every_gate() {
     for (how, mode, headline, left) in [
-        ("crash", "once", "did not run: ended with exit status: 3", false),
-        ("segv", "once", "did not run: ended with signal: 11", false),
+        ("crash", "once", "did not run: exited with status 3", false),
+        ("segv", "once", "did not run: ended by signal 11", false),
         (
             "hang",
             "once",

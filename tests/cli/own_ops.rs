@@ -194,7 +194,7 @@ fn a_reference_that_fails_ends_the_run() {
     for (how, why) in [
         (
             "broken",
-            "ended with exit status: 1; its stderr ends:\n  no GPU for the reference",
+            "exited with status 1; the end of its stderr:\n  no GPU for the reference",
         ),
         ("nan", "the reference left y[2] = NaN of finite inputs"),
         (
@@ -404,11 +404,11 @@ fn own_operations_and_cases_are_described_and_dumped() {
     for (args, hint) in [
         (
             &["describe", "sums"][..],
-            "no operation 'sums'; `ulplab kernels list` names those that are shipped, and one of your own is found with --experiment FILE",
+            "no operation 'sums'; `ulplab kernels list` lists the shipped operations; give --experiment FILE for your own",
         ),
         (
             &["dump", "rmsnorm", "mine", path(&to)],
-            "one of your own is found with --experiment FILE",
+            "`ulplab describe rmsnorm` lists its cases; give --experiment FILE for your own",
         ),
         (
             &["describe", "rmsnorm.simple"],

@@ -248,7 +248,7 @@ fn a_damaged_cell_is_refused_and_run_again() {
         let output = run(arguments);
         assert_eq!(code(&output), 2, "{}", stdout(&output));
         assert!(
-            stderr(&output).contains("run.json: it is not as it was written"),
+            stderr(&output).contains("run.json: damaged: its content does not match the blake3"),
             "{}",
             stderr(&output)
         );
@@ -273,7 +273,7 @@ fn a_folder_of_a_process_that_was_killed_at_once_can_be_used() {
         let output = sweep(&file, &out, &[]);
         assert_eq!(code(&output), 2);
         assert!(
-            stderr(&output).contains("is not empty; give another --out"),
+            stderr(&output).contains("not empty; give another --out"),
             "{}",
             stderr(&output)
         );

@@ -146,7 +146,7 @@ fn programs_that_are_not_there_are_missed_before_the_run() {
 fn programs_that_fail_say_why() {
     let folder = tempfile::tempdir().unwrap();
     let ways = [
-        ("crash", "ended with exit status: 1; its stderr ends:\n  out of luck"),
+        ("crash", "exited with status 1; the end of its stderr:\n  out of luck"),
         ("silent", "left no outputs.safetensors"),
         ("shape", "left 'y' as F32 [2, 2, 131, 1], expected F32 [2, 2, 1, 131]"),
         ("name", "left 'z', which is no output"),

@@ -126,7 +126,7 @@ fn a_crash_an_error_and_a_hang_fail_their_own_case() {
         (
             "crash",
             2,
-            "ended with exit status: 3 without an answer, after 2 answers; its stderr ends:\n  out of memory",
+            "exited with status 3 without an answer, after 2 answers; the end of its stderr:\n  out of memory",
         ),
         ("refuse", 1, "answered with the error: C must be a multiple of 8"),
         ("hang", 2, "took longer than its timeout of 4 s and was killed"),

@@ -161,7 +161,7 @@ fn other_gates_do_not_point_to_the_report() {
     assert_eq!(code(&output), 100, "{}", stderr(&output));
     let text = stdout(&output);
     assert!(!text.contains("run/report.html"), "{text}");
-    assert!(text.contains("holds the verdicts of the run's own gates"), "{text}");
+    assert!(text.contains("has the verdicts of the run's own gates"), "{text}");
 
     let narrow = ulplab(&["gate", path(&out)]).env("COLUMNS", "60").output().unwrap();
     let page = out.join("report.html").display().to_string();

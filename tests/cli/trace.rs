@@ -198,7 +198,7 @@ fn mistakes_are_named() {
         ),
         (
             &["mhc_pre", "--variant", "split", "--case", "t4096"],
-            "mhc_pre.split does not take case 't4096'",
+            "mhc_pre.split does not accept case 't4096'",
         ),
     ];
     for (arguments, expected) in mistakes {

@@ -223,6 +223,10 @@ fn gates_of_another_file_judge_a_run() {
     };
     refused("", "gate");
     refused("gate = []", "has no [[gate]]");
+    refused(
+        &format!("name = \"rules\"\n{COSINE}"),
+        "neither an experiment (missing field `question`) nor a file with only [[gate]]",
+    );
     refused(&format!("tolerance = 3\n{COSINE}"), "tolerance");
     refused(&COSINE.replace("require", "requires"), "requires");
     refused(&COSINE.replace("[\"*\"]", "[]"), "recipes = [] binds no recipe");
@@ -347,7 +351,7 @@ fn gate_and_report_take_the_newest_run() {
         let output = here(&[command]);
         assert_eq!(code(&output), 2);
         assert!(
-            stderr(&output).contains("runs: no run in it; name the folder of a run"),
+            stderr(&output).contains("runs: contains no run; name the folder of a run"),
             "{}",
             stderr(&output)
         );

@@ -66,7 +66,7 @@ fn an_edit_of_a_watched_file_is_another_run() {
         std::fs::write(&helper, "def copied(data):\n    return data[:]\n").unwrap();
         let output = partition("slice:2/2");
         assert_eq!(code(&output), exit, "{}{}", stdout(&output), stderr(&output));
-        let why = "holds a run of another data (watched helpers/copy.py changed); it cannot be gone on with";
+        let why = "holds a run of another data (watched helpers/copy.py changed); it cannot be continued";
         assert_eq!(stderr(&output).contains(why), exit == 2, "{}", stderr(&output));
     }
 }

@@ -224,14 +224,20 @@ fn damaged_and_foreign_cells_are_refused_by_name() {
     let sibling = fs::read_to_string(cell_file(&path, "nvfp4/local/draw-1")).expect("text");
     let changed = [
         (String::new(), "it is empty"),
-        (text(&lines[..1]), "its end is not"),
-        (text(&lines[..2]), "its end is not"),
-        (text(&lines[1..]), "not as it was written"),
-        (text(&[lines[0], lines[0], lines[1], lines[2]]), "not as it was written"),
-        (whole.repeat(2), "not as it was written"),
-        (text(&[lines[1], lines[0], lines[2]]), "not as it was written"),
-        (whole.replace("31.5", "91.5"), "not as it was written"),
-        (relabelled, "not as it was written"),
+        (text(&lines[..1]), "its last line is not the blake3"),
+        (text(&lines[..2]), "its last line is not the blake3"),
+        (text(&lines[1..]), "its content does not match the blake3"),
+        (
+            text(&[lines[0], lines[0], lines[1], lines[2]]),
+            "its content does not match the blake3",
+        ),
+        (whole.repeat(2), "its content does not match the blake3"),
+        (
+            text(&[lines[1], lines[0], lines[2]]),
+            "its content does not match the blake3",
+        ),
+        (whole.replace("31.5", "91.5"), "its content does not match the blake3"),
+        (relabelled, "its content does not match the blake3"),
         (
             sibling,
             "it is of the cell 'nvfp4/local/draw-1', expected 'e4m3/local/draw-1'",

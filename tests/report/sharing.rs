@@ -47,9 +47,7 @@ fn of_many_that_come_at_once_one_begins_the_run() {
         assert_eq!(joined.len(), if join { 8 } else { 1 });
         for error in refused.into_iter().filter_map(Result::err) {
             assert!(
-                error
-                    .to_string()
-                    .contains("is not empty; give another --out, or --resume"),
+                error.to_string().contains("not empty; give another --out, or --resume"),
                 "{error}"
             );
         }
@@ -69,7 +67,7 @@ fn what_a_kill_leaves_before_the_run_began_is_no_obstacle() {
         fs::write(path.join("notes.txt"), "mine").expect("a file");
         let error = enter().err().expect("a file that is not ours").to_string();
         assert!(
-            error.contains("is not empty and holds no run: 'notes.txt' is in it"),
+            error.contains("not empty, but without a run: it contains 'notes.txt'"),
             "{error}"
         );
         fs::remove_file(path.join("notes.txt")).expect("a file");

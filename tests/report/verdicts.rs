@@ -230,7 +230,7 @@ fn outcomes() {
         (&[NotJudged, Fail], true, false, Outcome::Fail, 100),
     ] {
         let verdicts: Vec<Verdict> = statuses.iter().map(|status| verdict(*status)).collect();
-        let found = Outcome::of(&verdicts, complete, whole);
+        let found = Outcome::from_verdicts(&verdicts, complete, whole);
         assert_eq!((found, found.exit() as u8), (expected, exit), "{statuses:?}");
         // A bench is of a part as a rule, and judges no whole.
         assert_eq!(found.exit_of_bench() as u8, if exit == 4 { 0 } else { exit });

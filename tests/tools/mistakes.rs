@@ -92,7 +92,7 @@ fn of_the_command_line() {
         "dequantize in.safetensors --format mxfp8 -o out.safetensors",
         &["no quantized tensor"],
     );
-    bench.fails(4, "inspect in.safetensors", &["--format quantizes"]);
+    bench.fails(4, "inspect in.safetensors", &["give --format to quantize"]);
     bench.fails(2, "inspect in.safetensors --format nvfp4", &["'k'", "33 channels"]);
     let missing = "dequantize in.safetensors --format mxfp8 --data v -o out.safetensors";
     bench.fails(2, missing, &["no tensor 'v'"]);
@@ -113,7 +113,11 @@ fn tensors_that_do_not_fit() {
             ("w", f32s(&[2, 64], &values(128))),
         ],
     );
-    let words = ["tensor 'a': 37 channels", "tensor 'b': 5 channels", "--skip leaves"];
+    let words = [
+        "tensor 'a': 37 channels",
+        "tensor 'b': 5 channels",
+        "use --skip to leave tensors out",
+    ];
     bench.fails(2, "quantize in.safetensors --format nvfp4 -o q.safetensors", &words);
     let done = bench.works("quantize in.safetensors --format nvfp4 --skip a --skip b -o q.safetensors");
     assert!(done.err.contains("bias: one dimension"), "{}", done.err);

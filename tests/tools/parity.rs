@@ -222,7 +222,7 @@ fn mistakes() {
     bench.fails(
         2,
         "compare want.safetensors got.safetensors --rule te",
-        &["--rule goes with --parity"],
+        &["--rule needs --parity"],
     );
     bench.fails(
         4,

@@ -10,7 +10,7 @@ use ulplab_core::atomic::write_atomic;
 pub struct Cache(Option<PathBuf>);
 
 impl Cache {
-    /// In `$XDG_CACHE_HOME`, else in `~/.cache`; where there is neither, nothing is kept.
+    /// In `$XDG_CACHE_HOME`, else in `~/.cache`; without either, nothing is cached.
     pub fn open() -> Self {
         let home = |name: &str| {
             std::env::var_os(name)
@@ -18,14 +18,14 @@ impl Cache {
                 .map(PathBuf::from)
         };
         let caches = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
-        caches.map_or(Self(None), |caches| Self::at(&caches.join("ulplab/cubin")))
+        caches.map_or(Self(None), |caches| Self::new(&caches.join("ulplab/cubin")))
     }
 
-    fn at(folder: &Path) -> Self {
+    fn new(folder: &Path) -> Self {
         Self(Some(folder.into()))
     }
 
-    /// What was kept under a key.
+    /// The entry of a key.
     pub fn get(&self, key: &str) -> Option<Cubin> {
         let folder = self.0.as_ref()?;
         Some(Cubin {
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_found_under_its_key_only() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(&folder.path().join("new"));
+        let cache = Cache::new(&folder.path().join("new"));
         let cubin = Cubin {
             bytes: vec![1, 2, 3],
             log: "Used 10 registers".into(),

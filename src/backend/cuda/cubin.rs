@@ -1,5 +1,5 @@
-//! What a cubin says of its kernels: the parameters they take and the threads they allow, from its sections, and what the
-//! assembler reported of registers and memory, from the log of the compilation.
+//! Information on the kernels of a cubin: the parameters they take and the threads they allow, from its sections, and what
+//! the assembler reported of registers and memory, from the log of the compilation.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::toolkit::Cubin;
 
-/// A kernel as it was compiled.
+/// A compiled kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Entry {
     /// Registers of a thread.
@@ -24,12 +24,12 @@ pub struct Entry {
     pub parameters: Vec<u32>,
 }
 
-/// Attributes of `.nv.info` sections: a format, a number, and so many bytes.
+/// Attributes of `.nv.info` sections: format, number, and value.
 const SIZED: u8 = 4;
 const MAX_THREADS: u8 = 0x05;
 const PARAMETER: u8 = 0x17;
 
-/// All kernels of a cubin, by name. The error says what is not as an ELF file has it.
+/// All kernels of a cubin, by name. The error names the part that is not valid ELF.
 pub fn entries(cubin: &Cubin) -> Result<BTreeMap<String, Entry>, String> {
     let mut entries = BTreeMap::new();
     for (name, bytes) in sections(&cubin.bytes)? {
@@ -79,7 +79,7 @@ fn sections(file: &[u8]) -> Result<Vec<(String, &[u8])>, String> {
     (0..count).map(|index| Ok((name(index)?, bytes(index)?))).collect()
 }
 
-/// What the section of a kernel says.
+/// The content of a kernel's section.
 fn attributes(mut bytes: &[u8]) -> Entry {
     let mut entry = Entry::default();
     let mut parameters = BTreeMap::new();
@@ -112,7 +112,7 @@ fn attributes(mut bytes: &[u8]) -> Entry {
     entry
 }
 
-/// Fills in what the assembler reports, kernel by kernel.
+/// Adds the assembler's report, kernel by kernel.
 fn report(log: &str, entries: &mut BTreeMap<String, Entry>) {
     let mut current = None;
     for line in log.lines() {

@@ -1,4 +1,4 @@
-//! A GPU: opened without a panic where there is none, its memory and its stream.
+//! A GPU, its memory and its stream. Opening it is an error, not a panic, if there is none.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -24,7 +24,7 @@ pub struct Device {
     pub l2: usize,
 }
 
-/// What the driver says, as a set-up error.
+/// A driver error as a set-up error.
 pub fn cuda<T>(what: &str, result: std::result::Result<T, result::DriverError>) -> Result<T> {
     result.map_err(|error| {
         let text = error
@@ -158,7 +158,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: both are ours. An error here has nobody to go to.
+        // SAFETY: both are ours. An error here is ignored.
         unsafe {
             let _ = result::stream::destroy(self.stream);
             let _ = result::primary_ctx::release(self.context);
@@ -241,7 +241,7 @@ impl Device {
                 result::function::set_function_attribute(function.0, attribute, value)
             })
         };
-        // Beyond 48 KB together with what the kernel has of its own.
+        // Beyond 48 KB together with the kernel's static shared memory.
         if shape.shared > 0 {
             set(
                 Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,

@@ -28,7 +28,7 @@ const LEVELS: &[&[&str]] = &[
     &["*", "/", "%"],
 ];
 
-/// Parentheses within each other, each of which is a call of the parser.
+/// Largest depth of nested parentheses; each level is a recursive call of the parser.
 const DEEPEST: i32 = 64;
 
 /// The words and signs of a text.
@@ -92,7 +92,7 @@ impl Parser<'_> {
         Ok(sign * self.unsigned(token)?)
     }
 
-    /// A number, a size, a call or what is in parentheses.
+    /// A number, a size, a call, or an expression in parentheses.
     fn unsigned(&mut self, token: String) -> Result<i64, String> {
         if let Ok(number) = token.parse() {
             return Ok(number);

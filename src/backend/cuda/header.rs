@@ -43,17 +43,17 @@ pub struct Variant {
     pub arch: Option<String>,
     #[serde(default)]
     pub scratch: Vec<Scratch>,
-    /// Why two runs may differ.
+    /// Why outputs of two runs may differ.
     pub nondeterministic: Option<String>,
     /// What its products of matrices multiply: the rate they are shares of.
     #[serde(default)]
     pub products: Factor,
-    /// Once, after inputs are there, and not timed: what is made of weights when they are loaded.
+    /// Launches that run once after the inputs are on the device, untimed: preparation of weights at load time.
     #[serde(default)]
     pub prepare: Vec<Launch>,
     #[serde(rename = "launch")]
     pub launches: Vec<Launch>,
-    /// In which order, and how often, where that is not each once (`sequence.rs`).
+    /// Order and repetitions of the launches, unless each runs once (`sequence.rs`).
     pub sequence: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct Scratch {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// What a sequence and a trace call it; its entry point, if absent.
+    /// Its name in a sequence and a trace; the entry point, if absent.
     pub name: Option<String>,
     pub entry: Option<String>,
     #[serde(default)]
@@ -88,7 +88,7 @@ pub struct Launch {
     #[serde(default)]
     pub args: Vec<String>,
     pub matmul: Option<Matmul>,
-    /// What it must move; each of its buffers once, if absent.
+    /// Bytes that it must move; each of its buffers once, if absent.
     pub bytes: Option<Number>,
     /// Operations of products of matrices.
     pub flops: Option<Number>,
@@ -104,17 +104,17 @@ pub struct Matmul {
     pub m: Number,
     pub n: Number,
     pub k: Number,
-    /// Of A and B.
+    /// Type of A and B.
     #[serde(default)]
     pub of: Factor,
-    /// Of D.
+    /// Type of D.
     #[serde(default)]
     pub into: Sum,
-    /// f32, one for each row of A and of B: what codes of E4M3 are times.
+    /// f32, one for each row of A and of B: factors of E4M3 codes.
     pub scales: Option<[String; 2]>,
 }
 
-/// What is multiplied.
+/// Type of the factors.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Factor {
@@ -133,7 +133,7 @@ impl Factor {
     }
 }
 
-/// What a sum is stored as.
+/// Type in which a sum is stored.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Sum {
@@ -183,7 +183,7 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// What is defined to plant it.
+    /// The macro that plants it.
     pub fn define(&self) -> String {
         format!("MUTANT_{}", self.name.to_uppercase())
     }
@@ -227,7 +227,7 @@ impl Source {
         Self::read_each(folder)?.into_iter().collect()
     }
 
-    /// The same, with what is wrong with those that cannot be read.
+    /// As `read_all`, with an error for each file that cannot be read.
     pub fn read_each(folder: &Path) -> Result<Vec<Result<Self>>> {
         let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -236,7 +236,7 @@ impl Source {
         Ok(paths.iter().map(|path| Self::read(path)).collect())
     }
 
-    /// Those of a folder that can be read. What is wrong with others is shown, and whether there are any is told.
+    /// The readable files of a folder, and whether there are unreadable ones, whose errors are printed.
     pub fn read_good(folder: &Path) -> Result<(Vec<Self>, bool)> {
         let (good, broken): (Vec<_>, Vec<_>) = Self::read_each(folder)?.into_iter().partition(Result::is_ok);
         let any = !broken.is_empty();
@@ -322,7 +322,7 @@ impl Source {
             let names = || self.header.variants.iter().map(|variant| variant.name.as_str());
             let near = did_you_mean(name, names());
             let all = names().collect::<Vec<_>>().join(", ");
-            Error::Usage(format!("{} has no variant '{name}'{near}: {all}", self.op))
+            Error::Usage(format!("{} has no variant '{name}'{near}; variants: {all}", self.op))
         })
     }
 
@@ -331,7 +331,7 @@ impl Source {
     }
 }
 
-/// A variant that lacks what each must have, with its line.
+/// A variant without a required key, with its line.
 fn missing(comment: &str, header: &toml::Table) -> Option<String> {
     let variants = header.get("variant")?.as_array()?;
     let heads = comment
@@ -353,7 +353,7 @@ fn missing(comment: &str, header: &toml::Table) -> Option<String> {
 /// Keys of a variant that are resolved before the rest is read.
 const RESOLVED: [&str; 2] = ["like", "each"];
 
-/// A mistake of a header with the line of the key that it names and the key that was meant, as far as there are such.
+/// A mistake of a header, with the line of the key that it names and the key that was meant, if known.
 fn located(comment: &str, why: &str) -> String {
     let why = why.trim();
     // "unknown field `grd`, expected one of `name`, `entry`, …"

@@ -1,4 +1,4 @@
-//! Variants that are said by what they have otherwise than another one: `like` and `each` of a header.
+//! Variants that are defined by their differences from another variant: `like` and `each` of a header.
 
 use toml::{Table, Value};
 
@@ -33,7 +33,7 @@ pub fn resolve(header: &mut Table) -> Result<(), String> {
     Ok(())
 }
 
-/// What a launch is called.
+/// The name of a launch.
 fn name(launch: &Value) -> Option<&Value> {
     launch.get("name").or(launch.get("entry"))
 }

@@ -47,18 +47,18 @@ pub struct Matmul<'a> {
     device: &'a Device,
     handle: sys::cublasLtHandle_t,
     product: sys::cublasLtMatmulDesc_t,
-    /// Of B, A and D: to cuBLASLt, whose columns are contiguous, Dᵀ = B·Aᵀ.
+    /// Layouts of B, A and D. cuBLASLt has contiguous columns, so it computes Dᵀ = B·Aᵀ.
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: Memory,
 }
 
-/// Addresses of what is multiplied.
+/// Addresses of the operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// A, B, D.
     pub matrices: [u64; 3],
-    /// Of the rows of A and of B.
+    /// Addresses of the scales of A's and of B's rows.
     pub scales: Option<[u64; 2]>,
 }
 
@@ -67,7 +67,7 @@ fn lt<T>(what: &str, result: std::result::Result<T, result::CublasError>) -> Res
 }
 
 impl<'a> Matmul<'a> {
-    /// With what cuBLASLt takes for the fastest; none where there is no cuBLASLt.
+    /// A plan with the algorithm that cuBLASLt ranks first; none without cuBLASLt.
     pub fn new(device: &'a Device, product: Product) -> Result<Option<Self>> {
         if !present() {
             return Ok(None);
@@ -188,7 +188,7 @@ impl<'a> Matmul<'a> {
             self.algorithm = algorithm;
             self.launch(operands)?;
             let times = (0..7).map(|_| timer.once(|| self.launch(operands)));
-            let time = Spread::of(times.collect::<Result<_>>()?).median;
+            let time = Spread::from_values(times.collect::<Result<_>>()?).median;
             if time < best.0 {
                 best = (time, algorithm);
             }
@@ -205,7 +205,7 @@ impl<'a> Matmul<'a> {
         let (one, zero) = (1.0f32, 0.0f32);
         let [a, b, d] = operands.matrices.map(|address| address as *mut c_void);
         let [b_layout, a_layout, d_layout] = self.layouts;
-        // SAFETY: descriptors live, and the addresses hold what the layouts say: the caller made them so.
+        // SAFETY: descriptors are alive, and the caller guarantees that the memory matches the layouts.
         let launched = unsafe {
             result::matmul(
                 self.handle,
@@ -232,7 +232,7 @@ impl<'a> Matmul<'a> {
 
 impl Drop for Matmul<'_> {
     fn drop(&mut self) {
-        // SAFETY: all were created once and are destroyed once. An error here has nobody to go to.
+        // SAFETY: all were created once and are destroyed once. An error here is ignored.
         unsafe {
             for layout in self.layouts {
                 let _ = result::destroy_matrix_layout(layout);
@@ -245,7 +245,7 @@ impl Drop for Matmul<'_> {
 
 /// Whether cuBLASLt is there: on the loader's path, or in a toolkit, from where it is loaded.
 fn present() -> bool {
-    // SAFETY: NVIDIA's library touches nothing of ours when it is loaded.
+    // SAFETY: NVIDIA's library does not touch our memory when it is loaded.
     if let Some(library) = toolkit::library("libcublasLt.so")
         && let Ok(loaded) = unsafe { toolkit::load(&library) }
     {

@@ -11,10 +11,10 @@ use super::sequence::{Turn, unroll};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::ops::Case;
 
-/// Multiprocessors of an H100 and an H200, which launches are planned for where there is no GPU.
+/// Multiprocessors of an H100 and an H200, for which launches are planned without a GPU.
 pub const SMS: i64 = 132;
 
-/// What is put into the stream.
+/// The launches and products to put into the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Once, when inputs are there.
@@ -34,7 +34,7 @@ pub struct Plan {
 pub struct Step {
     pub name: String,
     pub work: Work,
-    /// What it must move, where that is known: of products, and where the header says so.
+    /// Bytes that it must move, if known: for products, and if the header states them.
     pub bytes: Option<u64>,
     /// Operations of products of matrices.
     pub flops: u64,
@@ -51,7 +51,7 @@ pub enum Work {
         product: Product,
         /// A, B, D.
         matrices: [String; 3],
-        /// Of A and of B.
+        /// Scales of A and of B.
         scales: Option<[String; 2]>,
     },
 }
@@ -60,7 +60,7 @@ pub enum Work {
 type Sizes<'a> = &'a dyn Fn(&str) -> Option<i64>;
 
 impl Plan {
-    /// The launches, or none where the variant does not take the case.
+    /// The launches, or none if the variant does not accept the case.
     pub fn new(variant: &Variant, case: &Case, sms: i64) -> Result<Option<Self>, String> {
         let unknown = RefCell::new(None);
         let sizes = |name: &str| {
@@ -139,7 +139,7 @@ fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
     number(given, sizes).map_err(|why| format!("{key}: {why}"))
 }
 
-/// The expression that a number comes of, as the end of what is wrong with it.
+/// The expression of a number, as the end of an error message.
 fn written(given: &Number) -> String {
     match given {
         Number::Plain(_) => String::new(),

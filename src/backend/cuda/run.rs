@@ -1,4 +1,4 @@
-//! A variant run on a problem, with everything that shows it writing where or what it should not.
+//! A run of a variant on a problem, with all checks for writes outside its outputs.
 
 use super::device::{Argument, Device, Function, Memory, Module};
 use super::matmul::{Matmul, Operands};
@@ -25,12 +25,12 @@ pub struct Running<'a> {
     plan: Plan,
     /// Whether the same inputs must give the same bytes.
     deterministic: bool,
-    /// Of the launches that prepare, then of the others.
+    /// Kernels of the preparing launches, then of the others.
     loaded: [Vec<Loaded<'a>>; 2],
     set: Set,
 }
 
-/// What a launch runs.
+/// The function of a launch.
 enum Loaded<'a> {
     Kernel(Function),
     Matmul(Matmul<'a>),
@@ -44,7 +44,7 @@ struct Set {
     launches: Vec<Turned>,
 }
 
-/// A launch in its turn: its number among the plan's, and what it works on.
+/// One launch of the sequence: its number in the plan, and its arguments.
 struct Turned {
     step: usize,
     on: On,
@@ -83,7 +83,7 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Chooses how matrices are multiplied, on memory that holds what it may.
+    /// Chooses the algorithms of matrix products, on memory with any content.
     fn tune(&mut self) -> Result<()> {
         for (step, loaded) in self.loaded[1].iter_mut().enumerate() {
             let first = self.set.launches.iter().find(|turn| turn.step == step);
@@ -99,7 +99,7 @@ impl<'a> Running<'a> {
         self.launch_on(&self.set)
     }
 
-    /// Puts what comes before the first run into it.
+    /// Runs the preparing launches.
     fn prepare(&self, set: &Set) -> Result<()> {
         let mut turns = set.prepare.iter();
         turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn))
@@ -149,13 +149,13 @@ impl<'a> Running<'a> {
         Ok(times)
     }
 
-    /// How many copies of all memory it takes that none of it is in the second-level cache when its turn comes.
+    /// How many copies of all buffers are needed so that each copy has left the L2 cache when its turn comes.
     fn sets(&self) -> usize {
         let bytes: usize = self.set.buffers.iter().map(|memory| memory.len - 2 * GUARD).sum();
         (3 * self.device.l2).div_ceil(bytes.max(1))
     }
 
-    /// On so many copies, one after the other; none where they are too many.
+    /// Times on that many copies, one after the other; none if they are too many.
     fn rotated(&self, sets: usize) -> Result<Option<Spread>> {
         if sets > MOST_SETS {
             return Ok(None);
@@ -174,12 +174,12 @@ impl<'a> Running<'a> {
         self.watch.replayed(&works)
     }
 
-    /// What it leaves, and all that the checks and the judgements of its outputs say.
+    /// Its outputs, and the results of all checks and judgements.
     pub fn judged(&self) -> Result<Checked> {
         guards::judged(self, self.deterministic)
     }
 
-    /// An error where they find anything wrong.
+    /// An error if a check or judgement fails.
     pub fn right(&self, name: &str) -> Result<()> {
         let checked = self.judged()?;
         let said = |wrong: &Measured| match &wrong.failure {
@@ -195,7 +195,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Ready to be timed as one of many in a graph; none where that is not possible.
+    /// A graph of many runs, ready to be timed; none if the launches cannot be captured.
     pub fn replay(&self) -> Result<Option<Replay<'_>>> {
         self.prepare(&self.set)?;
         self.watch.replay(&[|| self.launch()])

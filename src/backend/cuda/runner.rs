@@ -1,4 +1,4 @@
-//! Kernels run on the GPU for whoever asks, from any thread.
+//! A thread that runs kernels on the GPU for calls from any thread.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,11 +13,11 @@ use ulplab_core::ops::call::{Call, Runner};
 /// A thread that has the device for itself, and works on calls in the order in which they come.
 pub struct Worker {
     ops: Vec<String>,
-    calls: Mutex<Sender<Asked>>,
+    calls: Mutex<Sender<Request>>,
 }
 
 /// A call, and where its answer goes.
-struct Asked(Call, Sender<Answer>);
+struct Request(Call, Sender<Answer>);
 
 type Answer = std::result::Result<Outputs, String>;
 
@@ -49,30 +49,30 @@ impl Runner for Worker {
         let (answer, answered) = channel();
         let calls = self.calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let ended = "the thread that runs kernels has ended".to_string();
-        calls.send(Asked(call, answer)).map_err(|_| ended.clone())?;
+        calls.send(Request(call, answer)).map_err(|_| ended.clone())?;
         drop(calls);
         answered.recv().map_err(|_| ended)?
     }
 }
 
-/// Answers calls until nobody can ask any more.
-fn serve(chosen: &[Chosen], asked: &Receiver<Asked>) {
+/// Answers calls until all senders are gone.
+fn serve(chosen: &[Chosen], asked: &Receiver<Request>) {
     // Nothing is opened before the first call.
     let Ok(first) = asked.recv() else { return };
     let mut calls = std::iter::once(first).chain(asked);
     if let Err(why) = answer(chosen, &mut calls) {
         let why = message(why);
-        calls.for_each(|Asked(_, answer)| tell(&answer, Err(why.clone())));
+        calls.for_each(|Request(_, answer)| tell(&answer, Err(why.clone())));
     }
 }
 
 /// Opens the device with the files on it, and answers all calls; an error before the first of them is answered.
-fn answer(chosen: &[Chosen], calls: &mut impl Iterator<Item = Asked>) -> Result<()> {
+fn answer(chosen: &[Chosen], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
     let device = Device::open()?;
     let session = Session::open(&device)?;
     let loaded = chosen.iter().map(|chosen| session.load(&chosen.source));
     let loaded = loaded.collect::<Result<Vec<_>>>()?;
-    for Asked(call, answer) in calls {
+    for Request(call, answer) in calls {
         let mut both = chosen.iter().zip(&loaded);
         let found = both.find(|(chosen, _)| chosen.source.op == call.op);
         let outputs = found
@@ -83,7 +83,7 @@ fn answer(chosen: &[Chosen], calls: &mut impl Iterator<Item = Asked>) -> Result<
     Ok(())
 }
 
-/// The class of the error is said by whoever reports it.
+/// The class of the error is added where it is reported.
 fn message(error: Error) -> String {
     match error {
         Error::Setup(message) | Error::Usage(message) => message,
@@ -96,7 +96,7 @@ fn tell(answer: &Sender<Answer>, outputs: Answer) {
     let _ = answer.send(outputs);
 }
 
-/// What the first variant that takes the call leaves.
+/// Outputs of the first variant that accepts the call.
 fn run(chosen: &Chosen, kernels: &Kernels, call: &Call) -> Result<Outputs> {
     let bench = kernels.case(&call.case, &call.problem);
     for variant in &chosen.variants {

@@ -7,12 +7,12 @@ use super::expr::tokens;
 pub struct Turn {
     /// Its name.
     pub launch: String,
-    /// Of the repetitions that it is in, outermost first: what they are counted by, and which one it is, from 0.
+    /// The repetitions that contain it, outermost first: name of the count, and index from 0.
     pub counters: Vec<(String, i64)>,
 }
 
-/// Launches in the order in which they run. A name is a launch; `COUNT( … )`, where the count is a number or a size, repeats
-/// what is in it, and leaves it out where the count is 0.
+/// Launches in the order in which they run. A name is a launch; `COUNT( … )` repeats its content, where the count is a
+/// number or a size, and skips it if the count is 0.
 pub fn unroll(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<Vec<Turn>, String> {
     let wrong = |why: String| format!("sequence '{text}': {why}");
     let tokens = tokens(text).map_err(wrong)?;

@@ -98,7 +98,7 @@ impl<'a> Bench<'a> {
         Running::new(session.watch(), module, (self.case, self.problem), plan, deterministic)
     }
 
-    /// What a variant leaves, and what the checks and judgements say of it; none where it has no plan.
+    /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.
     pub fn check(&self, variant: &Variant) -> Result<Option<Checked>> {
         let running = self.plan(variant)?.map(|plan| self.ready(variant, plan)).transpose()?;
         running.map(|running| running.judged()).transpose()

@@ -1,4 +1,4 @@
-//! Where the kernels are that come with ulplab.
+//! Places of the shipped kernels.
 
 use std::path::{Path, PathBuf};
 

@@ -19,7 +19,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    pub fn of(mut values: Vec<f64>) -> Self {
+    pub fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |share: f64| {
             values
@@ -37,17 +37,17 @@ impl Spread {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// Second-level cache flushed before each repetition.
+    /// L2 cache flushed before each repetition.
     pub cold: Spread,
     /// Back to back, the host's part included.
     pub hot: Spread,
-    /// Launches of one graph, divided by their number; none where a launch cannot be captured.
+    /// Time of a graph divided by its number of launches; none if a launch cannot be captured.
     pub graph: Option<Spread>,
-    /// The same, each on other memory, none of which is in the second-level cache when its turn comes.
+    /// The same, each launch on other memory that is not in the L2 cache.
     pub rotated: Option<Spread>,
 }
 
-/// Times what is put into a device's stream.
+/// Times work in a device's stream.
 pub struct Timer<'a> {
     device: &'a Device,
     events: [sys::CUevent; 2],
@@ -110,12 +110,12 @@ pub struct Stopwatch<'a> {
 const BUDGET: f64 = 60_000.0;
 const REPETITIONS: (usize, usize) = (20, 200);
 
-/// Repetitions of what takes so many microseconds.
+/// Number of repetitions for work of this many microseconds.
 fn repetitions(each: f64) -> usize {
     ((BUDGET / each.max(0.5)) as usize).clamp(REPETITIONS.0, REPETITIONS.1)
 }
 
-/// How often what takes so many microseconds is done between two events, so that these do not count.
+/// Number of repetitions between two events for work of this many microseconds, so that the events' overhead is negligible.
 fn batch(each: f64) -> usize {
     ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
 }
@@ -138,12 +138,12 @@ impl<'a> Stopwatch<'a> {
             self.device.fill(&self.flush, 0, self.flush.len, 1)?;
             self.timer.once(work)
         });
-        let cold = Spread::of(cold.collect::<Result<_>>()?);
+        let cold = Spread::from_values(cold.collect::<Result<_>>()?);
         let batch = batch(estimate);
         let many = || (0..batch).try_for_each(|_| work());
         let per = |whole: f64| whole / batch as f64;
         let hot = (0..repetitions(estimate * batch as f64)).map(|_| self.timer.once(many).map(per));
-        let hot = Spread::of(hot.collect::<Result<_>>()?);
+        let hot = Spread::from_values(hot.collect::<Result<_>>()?);
         Ok(Times {
             cold,
             hot,
@@ -152,16 +152,17 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Times works in turn, as launches of one graph, divided by their number; none where that is not possible.
+    /// Times works in turn: time of a graph divided by its number of launches; none if they cannot be captured.
     pub fn replayed(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Spread>> {
         let Some(replay) = self.replay(works)? else {
             return Ok(None);
         };
         let replays = (0..repetitions(replay.once()? * replay.launches as f64)).map(|_| replay.once());
-        Ok(Some(Spread::of(replays.collect::<Result<_>>()?)))
+        Ok(Some(Spread::from_values(replays.collect::<Result<_>>()?)))
     }
 
-    /// Works in turn, so often in one graph that its launch does not count; none where that is not possible.
+    /// A graph with the works in turn, repeated so often that the launch of the graph is negligible; none if they cannot be
+    /// captured.
     pub fn replay(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Replay<'_>>> {
         let all = || works.iter().try_for_each(|work| work());
         all()?;
@@ -178,7 +179,7 @@ impl<'a> Stopwatch<'a> {
         }))
     }
 
-    /// The work as a graph; none where it cannot be one.
+    /// The work as a graph; none if it cannot be captured.
     fn capture(&self, work: &dyn Fn() -> Result<()>) -> Result<Option<Graph>> {
         let stream = self.device.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -201,7 +202,7 @@ impl<'a> Stopwatch<'a> {
         }
     }
 
-    /// What nothing on this device is faster than.
+    /// The fastest rates that were measured on this device.
     pub fn ceilings(&self) -> Result<Ceilings> {
         Ok(Ceilings {
             copy_gb_s: self.copy_bandwidth()? / 1e3,
@@ -249,18 +250,18 @@ impl<'a> Stopwatch<'a> {
         };
         matmul.launch(&operands)?;
         let times = (0..12).map(|_| self.timer.once(|| matmul.launch(&operands)));
-        let time = Spread::of(times.collect::<Result<_>>()?).median;
+        let time = Spread::from_values(times.collect::<Result<_>>()?).median;
         Ok(Some(product.flops() as f64 / time))
     }
 
-    /// Bytes per microsecond of a copy on the device, read and written, of 4 GiB or what there is room for.
+    /// Bytes per microsecond of a copy on the device, read and written, of 4 GiB, or less if there is no room.
     fn copy_bandwidth(&self) -> Result<f64> {
         let (free, _) = cuda("cuMemGetInfo", result::mem_get_info())?;
         let len = (4 << 30).min(free / 4);
         let (from, to) = (self.device.memory(len)?, self.device.memory(len)?);
         self.device.fill(&from, 0, len, 0x5a)?;
         let times = (0..12).map(|_| self.timer.once(|| self.device.copy(&from, &to, len)));
-        Ok(2.0 * len as f64 / Spread::of(times.collect::<Result<_>>()?).median)
+        Ok(2.0 * len as f64 / Spread::from_values(times.collect::<Result<_>>()?).median)
     }
 }
 
@@ -286,7 +287,7 @@ struct Graph {
 
 impl Graph {
     fn launch(&self, device: &Device) -> Result<()> {
-        // SAFETY: the graph is instantiated; what it works on outlives it.
+        // SAFETY: the graph is instantiated; its memory outlives it.
         cuda("cuGraphLaunch", unsafe {
             result::graph::launch(self.exec, device.stream)
         })

@@ -11,7 +11,7 @@ use super::cache::Cache;
 use super::header::{Mutant, Source};
 use ulplab_core::error::{Error, Result};
 
-/// What every kernel is compiled with: what is written is what is computed.
+/// Options for every kernel: the compiler keeps floating-point operations as written.
 pub const FLAGS: &[&str] = &[
     "--std=c++17",
     "--fmad=false",
@@ -28,7 +28,7 @@ type Program = *mut c_void;
 
 /// A CUDA toolkit: the compiler and the headers kernels include.
 pub struct Toolkit {
-    /// libnvrtc, and libnvrtc-builtins, which it looks for among what is loaded.
+    /// libnvrtc, and libnvrtc-builtins, which libnvrtc expects to be loaded.
     libraries: Vec<Library>,
     pub folder: PathBuf,
     pub version: (c_int, c_int),
@@ -63,7 +63,7 @@ impl Toolkit {
         Err(Error::Setup(tried.join("; ")))
     }
 
-    /// None where there is no compiler or no headers.
+    /// None without a compiler or headers.
     fn open_at(folder: &Path) -> std::result::Result<Option<Self>, String> {
         let library = |stem: &str| library_in(folder, stem);
         let Some(nvrtc) = library("libnvrtc.so") else {
@@ -77,7 +77,7 @@ impl Toolkit {
         let builtins = library("libnvrtc-builtins.so").map(|path| load(&path)).transpose()?;
         let nvrtc = load(&nvrtc)?;
         let mut version = (0, 0);
-        // SAFETY: the signature is that of nvrtc.h.
+        // SAFETY: the signature matches nvrtc.h.
         let status = unsafe {
             let get: libloading::Symbol<unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int> =
                 nvrtc.get(b"nvrtcVersion\0").map_err(|error| error.to_string())?;
@@ -104,7 +104,7 @@ impl Toolkit {
         options.push(format!("-I{}", includes.display()));
         options.push("--ptxas-options=-v".into());
         options.extend(fault.map(|fault| format!("-D{}", fault.define())));
-        // Where a toolkit lies says nothing of what it makes; its version does.
+        // The path of a toolkit does not determine its output; its version does.
         let made_by: Vec<String> = options
             .iter()
             .filter(|option| !option.starts_with("-I"))
@@ -187,7 +187,7 @@ impl Toolkit {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: the signature is that of nvrtc.h; the string is static.
+        // SAFETY: the signature matches nvrtc.h; the string is static.
         let text = unsafe {
             let get: Call<unsafe extern "C" fn(c_int) -> *const c_char> = self.get(b"nvrtcGetErrorString\0")?;
             CStr::from_ptr(get(status)).to_string_lossy().into_owned()
@@ -204,7 +204,7 @@ const RTLD_GLOBAL: c_int = 0x100;
 /// Loads a library, for all that ask for it by its name later.
 ///
 /// # Safety
-/// What the library does when it is loaded must be harmless.
+/// The library's initialization must be harmless.
 pub unsafe fn load(path: &Path) -> std::result::Result<Library, String> {
     // SAFETY: the caller's.
     unsafe { libloading::os::unix::Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
@@ -245,7 +245,7 @@ fn places() -> Vec<PathBuf> {
         .map(PathBuf::from)
         .collect();
     places.push("/usr/local/cuda".into());
-    // Where pip puts nvidia-cuda-nvrtc: in a virtual environment, or beside the system's Python.
+    // The folders in which pip installs nvidia-cuda-nvrtc: in a virtual environment, or with the system's Python.
     let mut prefixes: Vec<PathBuf> = std::env::var_os("VIRTUAL_ENV").into_iter().map(PathBuf::from).collect();
     prefixes.extend([".venv", "/usr/local", "/usr"].map(PathBuf::from));
     for prefix in prefixes {

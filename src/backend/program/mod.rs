@@ -1,4 +1,4 @@
-//! A program in any language as a variant of an operation: it reads a problem from one file and writes what it computes to
+//! A program in any language as a variant of an operation: it reads a problem from one file and writes its outputs to
 //! another.
 
 mod process;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use process::{Limits, Refused, Server, run_once};
+use process::{Limits, Server, ServerError, run_once};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -31,11 +31,11 @@ pub enum Mode {
     Serve,
 }
 
-/// Seconds that a program may take for one run, if nothing else is said.
+/// Default limit of seconds for one run of a program.
 pub const TIMEOUT: f64 = 300.0;
 
-/// Of a file of outputs, so many times the bytes that are expected are read, so that one of a wrong type or shape can still be
-/// told what is wrong with it, and so many more, as a header takes.
+/// At most this multiple of the expected bytes is read from a file of outputs, so that a wrong type or shape can still be
+/// reported; plus [`HEADER`] bytes for the header.
 const READ: u64 = 8;
 const HEADER: u64 = 1 << 20;
 
@@ -44,7 +44,7 @@ const HEADER: u64 = 1 << 20;
 pub struct Failed {
     /// What went wrong, with the end of its stderr.
     pub why: String,
-    /// The file that it left in the place of its outputs, if it left one that can be read.
+    /// The file that it wrote in place of its outputs, if it can be read.
     pub left: Option<Vec<u8>>,
 }
 
@@ -70,8 +70,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// What it leaves of a problem, and the microseconds it says that took; twice, where both must be the same. The error
-    /// says what went wrong, with the end of its stderr.
+    /// Its outputs for a problem, and the microseconds that it reports; it runs twice if both outputs must be the same. The
+    /// error says what went wrong, with the end of its stderr.
     pub fn check(&self, case: &Case, problem: &Problem, deterministic: bool) -> Result<(Checked, Option<f64>), Failed> {
         let runs = self.runs(case, problem, if deterministic { 2 } else { 1 })?;
         let mut runs = runs.into_iter();
@@ -80,13 +80,13 @@ impl<'a> Program<'a> {
         Ok((Checked { outputs, measured }, us))
     }
 
-    /// What it leaves of a problem.
+    /// Its outputs for a problem.
     pub fn outputs(&self, case: &Case, problem: &Problem) -> Result<Outputs, String> {
         let runs = self.runs(case, problem, 1).map_err(|failed| failed.why)?;
         Ok(runs.into_iter().next().expect("it ran").0)
     }
 
-    /// What each of so many runs leaves, and the microseconds it says that took.
+    /// Outputs of each of this many runs, and the microseconds that it reports.
     fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<(Outputs, Option<f64>)>, Failed> {
         let failed = |why| Failed { why, left: None };
         let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
@@ -94,7 +94,7 @@ impl<'a> Program<'a> {
         write_inputs(&inputs, self.op, case, problem).map_err(|error| failed(error.to_string()))?;
         let outputs = folder.path().join("outputs.safetensors");
         let run = |_| {
-            // What an earlier run left must not pass for what this one leaves.
+            // Outputs of an earlier run must not pass for this one's.
             if outputs.exists() {
                 std::fs::remove_file(&outputs).map_err(|error| failed(format!("{}: {error}", outputs.display())))?;
             }
@@ -136,8 +136,8 @@ impl<'a> Program<'a> {
         };
         match serving.ask([inputs, outputs], self.limits) {
             Ok(stderr) => Ok(stderr),
-            Err(Refused::Answered(why)) => Err(why),
-            Err(Refused::Gone(why)) => {
+            Err(ServerError::Answered(why)) => Err(why),
+            Err(ServerError::Gone(why)) => {
                 *server = None;
                 Err(why)
             }
@@ -145,7 +145,8 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Writes the inputs of a problem as a program reads them; sizes, keys and scalars in the metadata, and what is to be written.
+/// Writes the inputs of a problem in the form that programs read; the metadata hold sizes, keys and scalars, and the outputs
+/// to write.
 pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> ulplab_core::error::Result<()> {
     let given: Vec<&Buffer> = problem
         .buffers
@@ -165,7 +166,7 @@ pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> ul
     })
 }
 
-/// What a program finds beside its inputs: operation, case and outputs, and sizes, keys and scalars, each under its name.
+/// Metadata for a program: operation, case and outputs, and sizes, keys and scalars, each under its name.
 pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
     let wanted =
         written(problem).map(|buffer| json!({"name": buffer.name, "dtype": buffer.dtype, "shape": buffer.shape}));
@@ -188,7 +189,7 @@ pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
     all.map(|(name, text)| (name.to_string(), text)).collect()
 }
 
-/// What a kernel of the problem writes.
+/// The outputs of a kernel of the problem.
 fn written(problem: &Problem) -> impl Iterator<Item = &Buffer> {
     problem.buffers.iter().filter(|buffer| buffer.role != Role::In)
 }
@@ -198,7 +199,7 @@ fn expected(problem: &Problem) -> u64 {
     written(problem).map(|buffer| buffer.size() as u64).sum()
 }
 
-/// Bytes of a file of outputs that are read: memory must not end before it is known what is in it.
+/// Bytes to read from a file of outputs at most, so that a huge file cannot exhaust memory.
 fn most(problem: &Problem) -> u64 {
     expected(problem).saturating_mul(READ).saturating_add(HEADER)
 }

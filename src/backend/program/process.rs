@@ -1,9 +1,9 @@
-//! Programs of other people's as processes: each at the head of a group of its own, which is killed as a whole when it takes
-//! too long, when the run is interrupted, and when it is no longer needed.
+//! The user's programs as processes: each leads its own process group, which is killed as a whole when it takes too long,
+//! when the run is interrupted, and when it is no longer needed.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +20,11 @@ use serde_json::json;
 const TAIL: usize = 20;
 /// Bytes of stderr that are kept, and bytes of a line on stdout.
 const KEPT: usize = 1 << 16;
-/// Lines on stdout that are no answer and are shown when none comes.
+/// Lines on stdout that are not an answer; shown if no answer comes.
 const STRAY: usize = 3;
-/// Lines of stdout that may wait to be looked at.
+/// Lines of stdout that may wait to be read.
 const WAITING: usize = 1024;
-/// How often a clock and the signal handler are asked while a program is waited for.
+/// Interval at which the clock and the signal flag are checked while waiting for a program.
 const POLL: Duration = Duration::from_millis(10);
 /// How long a program may take to end after its last output, before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub struct Limits<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// A time by which a program must have ended or answered.
+/// The time at which a program must have ended or answered.
 struct Deadline<'a> {
     limits: Limits<'a>,
     began: Instant,
@@ -49,7 +49,7 @@ impl<'a> Deadline<'a> {
         Self { limits, began }
     }
 
-    /// What is wrong, if the program must not be waited for any longer.
+    /// The reason to stop waiting for the program, if any.
     fn check(&self) -> Result<(), String> {
         if self.limits.stop.load(Ordering::Relaxed) {
             return Err("was interrupted".into());
@@ -62,7 +62,7 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// A running program, and the end of what it writes to stderr.
+/// A running program, and the end of its stderr.
 struct Process {
     child: Child,
     stderr: Tail,
@@ -80,7 +80,7 @@ impl Process {
         command.stdin(stdin).stdout(stdout).stderr(Stdio::piped());
         let child = command.spawn();
         let mut child = child.map_err(|error| format!("cannot be started: {error}"))?;
-        let stderr = Tail::of(child.stderr.take().expect("stderr is piped"));
+        let stderr = Tail::new(child.stderr.take().expect("stderr is piped"));
         Ok(Self {
             child,
             stderr,
@@ -88,7 +88,7 @@ impl Process {
         })
     }
 
-    /// Waits until the program ends by itself; what it has started is killed then.
+    /// Waits until the program ends by itself, then kills the processes that it started.
     fn wait(&mut self, deadline: &Deadline) -> Result<ExitStatus, String> {
         loop {
             let ended = self.child.try_wait();
@@ -124,23 +124,32 @@ pub fn run_once(run: &[String], paths: [&Path; 2], limits: Limits) -> Result<Str
     let outcome = process.wait(&Deadline::new(limits));
     let wrong = match outcome {
         Ok(status) if status.success() => return Ok(process.stderr.shown()),
-        Ok(status) => format!("ended with {status}"),
+        Ok(status) => ending(status),
         Err(why) => why,
     };
     process.kill();
     Err(format!("{wrong}; {}", process.stderr.shown()))
 }
 
-/// A program that stays alive: it answers on stdout what it is asked on stdin, a line of JSON each.
+/// `exited with status 2`, or `ended by signal 11`.
+fn ending(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => format!("ended with {status}"),
+    }
+}
+
+/// A program that stays alive: it reads requests from stdin and writes answers to stdout, one line of JSON each.
 pub struct Server {
     process: Process,
-    /// `None` once it is told to end.
+    /// `None` after its stdin is closed.
     requests: Option<ChildStdin>,
     lines: Receiver<String>,
     answered: usize,
 }
 
-/// What it may answer.
+/// Its possible answers.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
@@ -149,7 +158,7 @@ enum Answer {
 }
 
 /// Why a request was not met.
-pub enum Refused {
+pub enum ServerError {
     /// The program says so itself, and can be asked again.
     Answered(String),
     /// The program is gone, or cannot be trusted any longer.
@@ -171,8 +180,8 @@ impl Server {
         })
     }
 
-    /// Asks for the outputs of a file of inputs, and waits for the answer: the end of what it wrote to stderr meanwhile.
-    pub fn ask(&mut self, [inputs, outputs]: [&Path; 2], limits: Limits) -> Result<String, Refused> {
+    /// Requests the outputs for a file of inputs, and waits for the answer; returns the end of its stderr meanwhile.
+    pub fn ask(&mut self, [inputs, outputs]: [&Path; 2], limits: Limits) -> Result<String, ServerError> {
         let deadline = Deadline::new(limits);
         let early = self.lines.try_iter().find(|line| answer(line).is_some());
         if let Some(line) = early {
@@ -198,10 +207,13 @@ impl Server {
                             "answered {}, expected {{\"ok\": true}} or {{\"error\": \"…\"}}",
                             quoted(&line)
                         );
-                        return Err(Refused::Answered(wrong));
+                        return Err(ServerError::Answered(wrong));
                     }
                     Some(Answer::Failed { error }) => {
-                        return Err(Refused::Answered(format!("answered with the error: {}", plain(&error))));
+                        return Err(ServerError::Answered(format!(
+                            "answered with the error: {}",
+                            plain(&error)
+                        )));
                     }
                     None => {
                         stray.push(line);
@@ -218,27 +230,27 @@ impl Server {
     }
 
     /// It closed its stdout.
-    fn ended(&mut self, stray: &[String]) -> Refused {
+    fn ended(&mut self, stray: &[String]) -> ServerError {
         let never = AtomicBool::new(false);
         let grace = Limits {
             timeout: GRACE,
             stop: &never,
         };
         let wrong = match self.process.wait(&Deadline::new(grace)) {
-            Ok(status) => format!("ended with {status} without an answer, after {} answers", self.answered),
+            Ok(status) => format!("{} without an answer, after {} answers", ending(status), self.answered),
             Err(_) => "closed its stdout without an answer".into(),
         };
         self.gone(wrong, stray)
     }
 
-    fn gone(&mut self, wrong: String, stray: &[String]) -> Refused {
+    fn gone(&mut self, wrong: String, stray: &[String]) -> ServerError {
         self.process.kill();
         let said = stray.iter().map(|line| quoted(line)).collect::<Vec<_>>().join(", ");
         let said = match said.is_empty() {
             true => String::new(),
             false => format!("; its stdout held {said}, which is no answer"),
         };
-        Refused::Gone(format!("{wrong}{said}; {}", self.process.stderr.shown()))
+        ServerError::Gone(format!("{wrong}{said}; {}", self.process.stderr.shown()))
     }
 }
 
@@ -283,7 +295,7 @@ struct Tail {
 }
 
 impl Tail {
-    fn of(mut stderr: impl Read + Send + 'static) -> Self {
+    fn new(mut stderr: impl Read + Send + 'static) -> Self {
         let text = Arc::new(Mutex::new(VecDeque::new()));
         let (send, ended) = sync_channel(0);
         let kept = Arc::clone(&text);
@@ -318,7 +330,7 @@ impl Tail {
         let lines: Vec<String> = text.lines().map(plain).collect();
         match lines[lines.len().saturating_sub(TAIL)..].join("\n  ") {
             none if none.is_empty() => "it wrote nothing to stderr".into(),
-            tail => format!("its stderr ends:\n  {tail}"),
+            tail => format!("the end of its stderr:\n  {tail}"),
         }
     }
 }
@@ -327,7 +339,7 @@ fn lock(text: &Mutex<VecDeque<u8>>) -> MutexGuard<'_, VecDeque<u8>> {
     text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Without what a terminal would obey.
+/// Removes escape sequences of terminals.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

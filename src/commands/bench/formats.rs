@@ -15,7 +15,7 @@ use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::formats::codec;
 use ulplab_core::input;
 
-/// Time quantizing and dequantizing on one core, in GB of f32 a second.
+/// Time quantization and dequantization on one core, in GB/s of f32.
 #[derive(Debug, clap::Args)]
 pub struct FormatsArgs {
     /// Formats or records to time.
@@ -24,13 +24,13 @@ pub struct FormatsArgs {
     /// Rows of the tensor.
     #[arg(long, default_value_t = 1024)]
     pub rows: usize,
-    /// Its columns.
+    /// Columns of the tensor.
     #[arg(long, default_value_t = 4096)]
     pub cols: usize,
-    /// Times each is repeated.
+    /// Number of repetitions.
     #[arg(long, default_value_t = 21)]
     pub repeats: usize,
-    /// Figures of peers to set beside, as experiments/peers/quantize.py prints them.
+    /// File with the figures of peers, written by experiments/peers/quantize.py.
     #[arg(long, value_name = "FILE")]
     pub peer: Option<PathBuf>,
     /// Print JSON.
@@ -41,7 +41,7 @@ pub struct FormatsArgs {
 /// One conversion, timed. The peer script prints a list of them too.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
-    /// Who was timed.
+    /// Name of the program.
     pub name: String,
     /// The format, in ulplab's words.
     pub format: String,
@@ -69,7 +69,7 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
         None => Vec::new(),
         Some(file) => {
             let text = input::text(file)?;
-            serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?
+            serde_json::from_str(&text).map_err(|error| Error::data(file, format!("not a file of figures: {error}")))?
         }
     };
     let load = load_average();

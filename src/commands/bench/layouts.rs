@@ -7,7 +7,7 @@ use super::{Timing, timing};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::layouts::{Groups, LAYOUTS, Layout};
 
-/// Time scale layouts on one core: both directions, beside a plain copy of the matrix in the same run.
+/// Time scale layouts on one core, in both directions, and a plain copy of the matrix for comparison.
 #[derive(Debug, clap::Args)]
 pub struct LayoutsArgs {
     /// Rows of the matrix.
@@ -16,13 +16,13 @@ pub struct LayoutsArgs {
     /// Bytes of a row.
     #[arg(long, default_value_t = 4096)]
     pub bytes: usize,
-    /// Groups of the layouts that have them, of different sizes.
+    /// Number of groups, of different sizes, for layouts with groups.
     #[arg(long, default_value_t = 8)]
     pub groups: usize,
-    /// Times each is repeated.
+    /// Number of repetitions.
     #[arg(long, default_value_t = 25)]
     pub repeats: usize,
-    /// Only this layout; repeatable.
+    /// Time only this layout; repeatable.
     #[arg(long = "layout", value_name = "NAME")]
     pub layouts: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `ulplab bench`: how long the reference takes here, and conversions of formats and of layouts.
+//! `ulplab bench`: times of the reference, and of conversions of formats and layouts.
 
 mod formats;
 mod layouts;
@@ -21,16 +21,16 @@ use ulplab_core::input;
 pub struct BenchArgs {
     #[command(subcommand)]
     pub what: Option<What>,
-    /// Checkpoint: a name of datasets/manifest.toml, or a folder.
+    /// Checkpoint: a name from datasets/manifest.toml, or a folder.
     #[arg(long, default_value = "dsv4-mini")]
     pub model: String,
     /// Tokens of the forward, and context of the decode step.
     #[arg(long, default_value_t = 512)]
     pub tokens: usize,
-    /// Times each is repeated.
+    /// Number of repetitions.
     #[arg(long, default_value_t = 9)]
     pub repeats: usize,
-    /// Figures of a peer to set beside, as experiments/peers/transformers_forward.py prints them.
+    /// File with the figures of a peer, written by experiments/peers/transformers_forward.py.
     #[arg(long, value_name = "FILE")]
     pub peer: Option<PathBuf>,
     /// Print JSON.
@@ -41,7 +41,7 @@ pub struct BenchArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// What else can be timed.
+/// Other things to time.
 #[derive(Debug, clap::Subcommand)]
 pub enum What {
     Formats(formats::FormatsArgs),
@@ -56,10 +56,10 @@ pub struct Timing {
     pub max: f64,
 }
 
-/// What the peer scripts print too.
+/// Also printed by the peer scripts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figures {
-    /// Who was timed.
+    /// Name of the program.
     pub name: String,
     pub threads: usize,
     pub tokens: usize,
@@ -80,7 +80,8 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     }
     let peer = args.peer.as_ref().map(|file| {
         let text = input::text(file)?;
-        serde_json::from_str::<Figures>(&text).map_err(|error| Error::data(file, error.to_string()))
+        serde_json::from_str::<Figures>(&text)
+            .map_err(|error| Error::data(file, format!("not a file of figures: {error}")))
     });
     let peer = peer.transpose()?;
     let ours = measure(args)?;

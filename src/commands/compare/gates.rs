@@ -1,4 +1,4 @@
-//! What a user demands of which tensors.
+//! Gates of the command line, and the tensors that they bind.
 
 use std::fmt;
 use std::str::FromStr;

@@ -7,7 +7,7 @@ use ulplab_core::metrics::{Metric, Pair, unravel};
 use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, Tensor};
 
-/// What was found.
+/// Result of a comparison.
 #[derive(Debug)]
 pub(super) struct Comparison {
     /// The reference's name.
@@ -20,11 +20,11 @@ pub(super) struct Comparison {
     pub worst: Option<Worst>,
     pub exact: Option<Exact>,
     pub gates: Vec<Judged>,
-    /// What is wrong, each in a sentence. Empty: passed.
+    /// Failures, one sentence each. Empty: passed.
     pub failures: Vec<String>,
 }
 
-/// What is to be said of one side.
+/// Information on one side.
 #[derive(Debug)]
 pub(super) struct Side {
     pub dtype: Dtype,
@@ -41,7 +41,7 @@ pub(super) struct Exact {
     pub first: Option<(Vec<u64>, i128, i128)>,
 }
 
-/// A gate and what it said.
+/// A gate and its result.
 #[derive(Debug)]
 pub(super) struct Judged {
     pub gate: String,
@@ -174,7 +174,7 @@ impl Comparison {
 pub(super) fn digits(value: f64, dtype: Dtype) -> String {
     match dtype {
         Dtype::F64 => format!("{value:?}"),
-        // All others were decoded to f32, so the cast gives back what was there.
+        // All others were decoded to f32, so the cast restores the original.
         _ => format!("{:?}", value as f32),
     }
 }

@@ -27,10 +27,10 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 
 /// Compare the tensors of two files; the first is the reference.
 ///
-/// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor
-/// of the other file. Checks run in this order: shape, then NaN and infinities (which must be at the same places), then
-/// metrics (in f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is shown
-/// and not judged: it fails only on its shape or on the places of NaN and infinities.
+/// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor of
+/// the other file. Checks run in this order: shape, then NaN and infinities (which must be at the same positions), then
+/// metrics (in f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is
+/// reported only: it fails only if its shape, or the positions of NaN and infinities, differ.
 ///
 /// Exit code: 0 nothing failed; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 2 a tensor is in one file only,
 /// or the input is bad.
@@ -45,10 +45,10 @@ pub struct CompareArgs {
     pub metrics: Vec<String>,
     /// Require a bound of a metric, e.g. 'cosine>=0.999' or 'logits*:diff<=1e-3'; repeatable.
     ///
-    /// A pattern before the colon selects tensors: `*` stands for any characters but a dot, `**` for any characters;
-    /// a gate without a pattern is for all tensors. For each tensor and metric, the first gate whose pattern matches
-    /// counts, so write exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A
-    /// gate that applies to no tensor is an error.
+    /// A pattern before the colon selects tensors: `*` matches any characters but a dot, `**` any characters; a gate without
+    /// a pattern binds all tensors. For each tensor and metric, the first gate with a matching pattern applies, so write
+    /// exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A gate that applies to no
+    /// tensor is an error.
     #[arg(long = "gate", value_name = "[PATTERN:]METRIC>=BOUND")]
     pub gates: Vec<String>,
     /// Compare only tensors that match; repeatable.
@@ -86,7 +86,7 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
         return parity::run_to(&args.parity, args, out);
     }
     if let Some(flag) = args.parity.flag() {
-        return Err(Error::Usage(format!("--{flag} goes with --parity")));
+        return Err(Error::Usage(format!("--{flag} needs --parity")));
     }
     let start = Instant::now();
     let gates = args
@@ -120,7 +120,7 @@ fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
         .collect())
 }
 
-/// A metric that two tensors suffice for.
+/// A metric of two tensors.
 fn pair_metric(name: &str) -> Result<&'static Metric> {
     let metric = Metric::find(name.trim())?;
     match metric.eval {
@@ -191,12 +191,12 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
     Ok(pairing)
 }
 
-/// What helps where numbers were to be compared with codes and scales.
+/// A hint if numbers were to be compared with codes and scales.
 fn unlike(want: &TensorFile, got: &TensorFile) -> String {
     let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
     match is_quantized(got) && !is_quantized(want) {
         true => format!(
-            "\n  {} is quantized: --parity compares codes and scales, `ulplab dequantize` makes numbers of them",
+            "\n  {} is quantized: --parity compares codes and scales, `ulplab dequantize` decodes them",
             got.path().display()
         ),
         false => String::new(),

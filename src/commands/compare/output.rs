@@ -1,4 +1,4 @@
-//! A table for people, JSON Lines for programs.
+//! A table for people, or JSON Lines for programs.
 
 use std::io::Write;
 use std::time::Instant;
@@ -100,7 +100,7 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// Prints what is left; the last line is the verdict.
+    /// Prints the rest; the last line is the verdict.
     pub fn finish(mut self, start: Instant) -> Result<Exit> {
         let (passed, failed, unjudged, gates) = (self.passed, self.failed, self.unjudged, self.gates);
         let verdict = match (failed, unjudged) {

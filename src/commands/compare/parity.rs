@@ -21,23 +21,23 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 pub struct ParityArgs {
     /// Name the rule that made the quantized tensors of GOT from those of WANT, or count mismatches by cause.
     ///
-    /// WANT holds the source, GOT codes and scales; these are recognised as by `ulplab dequantize`. With --rule they are
-    /// held against that rule, and kernels known to be approximate may differ by what they do; without, any rule of the
-    /// format's table may explain them, but where names or the file say what scales mean, only one that means the same.
-    /// Formats with zero points are held against their own rule, and no causes are looked for. Tensors that are not
-    /// quantized must be the source's, in bytes or rounded to another type. Exit code 0 if every byte is explained, 100 if
-    /// not, 2 where a tensor is in one file only.
+    /// WANT has the source, GOT the codes and scales, which are recognised in the same way as by `ulplab dequantize`. With
+    /// --rule they are compared with that rule; for kernels that are known to be approximate, the known deviations are
+    /// allowed. Without --rule, any rule of the format's table may explain them; but if tensor names or the file define the
+    /// meaning of the scales, only rules with that meaning are tried. Formats with zero points are compared with their own
+    /// rule only, and no causes are searched. Tensors that are not quantized must equal the source's, bit for bit or rounded
+    /// to another type. Exit code: 0 if every byte is explained, 100 if not, 2 if a tensor is in one file only.
     #[arg(long)]
     pub parity: bool,
     #[command(flatten)]
     pub naming: NamingArgs,
-    /// Name of the source tensor in WANT [default: as the quantized one, or the only tensor].
+    /// Name of the source tensor in WANT [default: the name of the quantized tensor, or the only tensor].
     #[arg(long, value_name = "NAME")]
     pub tensor: Option<String>,
 }
 
 impl ParityArgs {
-    /// A flag that was given and means nothing without --parity.
+    /// A given flag that has no meaning without --parity.
     pub fn flag(&self) -> Option<&'static str> {
         let naming = &self.naming;
         let given = [
@@ -56,7 +56,7 @@ impl ParityArgs {
     }
 }
 
-/// Diagnoses what `compare` is asked to, and prints to `out`.
+/// Diagnoses the tensors of `compare`, and prints to `out`.
 pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     let CompareArgs {
         want, got, only, skip, ..
@@ -82,7 +82,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
         }
         pairs.push((packed, tensor));
     }
-    // Who names one tensor of a file means no other.
+    // An explicitly named tensor excludes all others.
     let copies = match args.naming.data.is_some() || args.tensor.is_some() {
         true => Copies::default(),
         false => {
@@ -123,7 +123,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
             let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
             progress.apart(|| {
                 output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
-                // Before the bar is there again.
+                // Before the progress bar is drawn again.
                 out.flush().map_err(Error::io("standard output", "write"))
             })?;
         }
@@ -149,7 +149,7 @@ fn asked(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
     let rules = match (args.naming.naming().names_rule(), &packed.said) {
         (true, _) => Rules::Own,
         (false, Some(_)) => Rules::ReadAlike,
-        // Nothing says what a global scale means; other scales are read in one way only.
+        // The meaning of a global scale is unknown; other scales have only one meaning.
         (false, None) if packed.format.global.is_some() => Rules::Any,
         (false, None) => Rules::ReadAlike,
     };

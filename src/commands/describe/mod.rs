@@ -1,4 +1,4 @@
-//! `ulplab describe`: what an operation's kernels read and write, and how they are judged, taken from the operation itself.
+//! `ulplab describe`: inputs and outputs of an operation, and how they are judged, taken from the operation itself.
 
 mod own;
 mod shapes;
@@ -16,13 +16,13 @@ use ulplab_core::ops;
 use ulplab_core::ops::judge::{Judge, Rule};
 use ulplab_core::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
 
-/// Show what an operation is: its buffers, scalars, sizes and keys, its cases, and how each output is judged and why.
+/// Describe an operation: its buffers, scalars, sizes, keys and cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]
 pub struct DescribeArgs {
-    /// The operation, as `ulplab kernels list` names them; or one of the experiment's.
+    /// The operation: a name from `ulplab kernels list`, or an operation of the experiment.
     #[arg(value_name = "OP")]
     pub op: String,
-    /// The experiment file whose operations (`[[op]]`) and cases (`[[case]]`) there are besides.
+    /// An experiment file with further operations (`[[op]]`) and cases (`[[case]]`).
     #[arg(long, value_name = "FILE")]
     pub experiment: Option<PathBuf>,
     /// Print JSON.
@@ -37,7 +37,7 @@ pub struct Description {
     pub doc: String,
     pub buffers: Vec<BufferLine>,
     pub scalars: Vec<ScalarLine>,
-    /// Sizes by which shapes are named.
+    /// Names of the sizes in shapes.
     pub sizes: Vec<String>,
     /// Keys with all the values that cases have.
     pub keys: Vec<(String, Vec<String>)>,
@@ -101,7 +101,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     let description = match op.own() {
         Some(own) => own::describe(own, &cases),
         None => Description {
-            cases: cases.iter().map(CaseLine::of).collect(),
+            cases: cases.iter().map(CaseLine::new).collect(),
             ..describe(ops::find(&args.op).map_err(Error::Usage)?).map_err(Error::Usage)?
         },
     };
@@ -113,7 +113,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// What there is to say of an operation. Problems of a few small cases are made.
+/// The description of an operation, from the problems of a few small cases.
 pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
     let cases = op.cases();
     let samples = samples(op, &cases)?;
@@ -134,7 +134,7 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
         sizes: first.case.dims.iter().map(|(name, _)| name.to_string()).collect(),
         keys,
         judgements: judgements(&samples),
-        cases: cases.iter().map(CaseLine::of).collect(),
+        cases: cases.iter().map(CaseLine::new).collect(),
     })
 }
 
@@ -254,14 +254,16 @@ fn name_of(rule: &Rule) -> &'static str {
     }
 }
 
-/// What makes an output right, in a few words.
+/// When an output is right, in a few words.
 fn short(judge: &Judge) -> String {
     match &judge.rule {
         Rule::Equal { any_nan, .. } if any_nan.is_empty() => "equal bytes".into(),
-        Rule::Equal { .. } => "equal bytes; a NaN stands for any other".into(),
-        Rule::Within { .. } => "each element within a bound of its own".into(),
-        Rule::Rms { bar, .. } => format!("rms: errors of each group of rows at most {bar} of what is wanted"),
-        Rule::Admissible { .. } => "codes and scales that numbers within their bounds can have".into(),
+        Rule::Equal { .. } => "equal bytes; every NaN counts as equal".into(),
+        Rule::Within { .. } => "each element within its own bound".into(),
+        Rule::Rms { bar, .. } => {
+            format!("root-mean-square error of each group of rows at most {bar} times that of the expected values")
+        }
+        Rule::Admissible { .. } => "codes and scales that are possible for numbers within their bounds".into(),
         Rule::Finite => "each element finite".into(),
         Rule::Parts(_) => format!("custom: {}", judge.why),
     }
@@ -275,7 +277,7 @@ impl CaseLine {
         format!("{}; {}{timed}", sizes.join(" "), self.inputs)
     }
 
-    fn of(case: &Case) -> Self {
+    fn new(case: &Case) -> Self {
         Self {
             name: case.name.clone(),
             sizes: case.dims.iter().map(|(name, size)| (name.to_string(), *size)).collect(),
@@ -306,7 +308,7 @@ fn text(description: &Description) -> String {
     } = description;
     let mut lines = vec![format!("{op}: {doc}"), String::new(), "buffers".into()];
     let such_as = |case: &Option<String>| match case {
-        Some(case) => format!(", in cases such as {case}"),
+        Some(case) => format!(" (e.g. {case})"),
         None => String::new(),
     };
     let width = |names: &mut dyn Iterator<Item = &String>| names.map(String::len).max().unwrap_or(0);
@@ -340,10 +342,10 @@ fn text(description: &Description) -> String {
     lines.extend([String::new(), "how outputs are judged".into()]);
     for judgement in &description.judgements {
         lines.push(format!(
-            "  {}: {}{}",
+            "  {}{}: {}",
             judgement.output,
-            judgement.how,
-            such_as(&judgement.such_as)
+            such_as(&judgement.such_as),
+            judgement.how
         ));
         lines.push(format!("    because: {}", judgement.why));
     }

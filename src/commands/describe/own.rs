@@ -6,7 +6,7 @@ use super::{BufferLine, CaseLine, Description, JudgementLine, ScalarLine};
 use crate::studies::kernels::operations::{Output, OwnOp, Size, expressions, type_of};
 use ulplab_core::ops::Case;
 
-/// What there is to say of it, with these cases.
+/// Its description, with these cases.
 pub fn describe(op: &OwnOp, cases: &[Case]) -> Description {
     let line = |name: &str, role, dtype: &Option<String>, shape: &[Size]| {
         let mut dtypes: Vec<Dtype> = Vec::new();
@@ -51,7 +51,7 @@ pub fn describe(op: &OwnOp, cases: &[Case]) -> Description {
         sizes: op.sizes.clone(),
         keys: Vec::from_iter((!dtypes.is_empty()).then(|| ("dtype".to_string(), dtypes))),
         judgements: op.outputs.iter().map(judgement).collect(),
-        cases: cases.iter().map(CaseLine::of).collect(),
+        cases: cases.iter().map(CaseLine::new).collect(),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use ulplab_core::ops::Case;
 
-/// Dimension `at` of shapes in terms of sizes: a size, its half or a multiple of it, a product of two or three, or a number; if
-/// none of these fits all cases, that of the first case.
+/// Dimension `at` of shapes in terms of sizes: a size, its half or a multiple of it, a product of two or three, or a number;
+/// if none of these fits all cases, the dimension in the first case.
 pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     let fits = |value: &dyn Fn(&Case) -> Option<i64>| {
         let right = |(case, shape): &(&Case, &[usize])| value(case) == Some(shape[at] as i64);
@@ -25,7 +25,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     if constant == 1 && fits(&|_| Some(constant)) {
         return constant.to_string();
     }
-    // Where one size fits, it is meant; where several do, nothing tells which. Small letters are bytes and flags.
+    // If exactly one size fits, it is meant; if several do, it is unknown which. Small letters are bytes and flags.
     let extent = |name: &&&str| name.starts_with(char::is_uppercase);
     if let [only] = names.iter().filter(found).filter(extent).collect::<Vec<_>>()[..] {
         return only.to_string();

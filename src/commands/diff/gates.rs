@@ -40,7 +40,7 @@ pub struct Gate {
 enum Most {
     /// In the metric's unit.
     Absolute(f64),
-    /// Of the value in BASE.
+    /// Relative to the value in BASE.
     PerCent(f64),
 }
 
@@ -247,14 +247,14 @@ pub fn identical(pairs: &Pairs) -> Check {
     check
 }
 
-/// What was found of the records that a gate binds.
+/// Result of a gate on its records.
 struct Counts {
     failing: usize,
     /// Records that cannot be compared, and must be.
     missing: usize,
     /// Records that only NEW has, and need not be compared.
     added: usize,
-    /// What the failing ones do.
+    /// The verb for failing records.
     verb: &'static str,
 }
 

@@ -1,7 +1,7 @@
-//! `ulplab diff BASE NEW`: what became worse from one run to another, as from a main branch to a pull request.
+//! `ulplab diff BASE NEW`: what became worse from one run to another, e.g. from a main branch to a pull request.
 //!
-//! First comes what was asked otherwise, then which verdicts changed, then which numbers. Gates of its own bound the change of a
-//! number; two that are always there keep verdicts that pass, and the gates of the experiment.
+//! Differences in the question come first, then changed verdicts, then changed numbers. Its own gates bound the change of a
+//! number; two that always apply protect verdicts that pass, and the gates of the experiment.
 
 mod gates;
 mod numbers;
@@ -24,17 +24,17 @@ use numbers::{Change, Numbers, Pairs};
 use question::Difference;
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Exit, Result};
-use verdicts::{Loosened, Moved};
+use verdicts::{ChangedVerdict, LoosenedGate};
 
 /// Compare two runs: what became worse from BASE to NEW.
 ///
-/// The answer says what differs in the question (gates that were removed or relaxed first), which verdicts changed, and which
-/// numbers: for every recipe, phase, site and metric it shows the record that worsens most. Two gates always apply: a check that
-/// passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge the change only; to judge NEW
-/// itself, use `ulplab gate NEW`.
+/// The answer lists the differences in the question (gates that were removed or relaxed come first), the verdicts that
+/// changed, and, for every recipe, phase, site and metric, the record that worsens most. Two gates always apply: a check
+/// that passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge the change only; to
+/// judge NEW itself, use `ulplab gate NEW`.
 ///
-/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks what a gate is for; 103 a run is incomplete;
-/// 2 a run is damaged, or the input is bad.
+/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks something that a gate binds; 103 a run is
+/// incomplete; 2 a run is damaged, or the input is bad.
 #[derive(Debug, clap::Args)]
 pub struct DiffArgs {
     /// Folder of the run to compare with.
@@ -44,23 +44,23 @@ pub struct DiffArgs {
     /// Limit how much a metric may worsen, e.g. 'layers.*.output:relative_l2<=5%', 'us_cold<=3%' or 'kl<=1e-4';
     /// repeatable.
     ///
-    /// The limit holds for every record: each recipe, phase, window and layer. Whether lower or higher is worse depends on the
-    /// metric (`ulplab list metrics`). With % the change is relative to the value in BASE; if the value in BASE is 0, any
-    /// worsening fails. A pattern before the colon selects sites: `*` stands for any characters but a dot, `**`
-    /// for any characters. A number that becomes NaN fails every gate. A gate that matches nothing is an error.
+    /// The limit holds for every record: each recipe, phase, window and layer. Whether lower or higher is worse depends on
+    /// the metric (`ulplab list metrics`). With % the change is relative to the value in BASE; if the value in BASE is 0,
+    /// any worsening fails. A pattern before the colon selects sites: `*` matches any characters but a dot, `**` any
+    /// characters. A number that becomes NaN fails every gate. A gate that matches nothing is an error.
     #[arg(long = "gate", value_name = "[PATTERN:]METRIC<=CHANGE")]
     pub gates: Vec<String>,
-    /// Read more gates from a TOML file of [[change]] with the keys metric, worsening (as "5%" or "1e-4") and why; the keys at,
-    /// phase and recipes restrict a gate.
+    /// Read more gates from a TOML file of [[change]] tables with the keys metric, worsening ("5%" or "1e-4") and why; the
+    /// keys at, phase and recipes restrict a gate.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Require every record to be bit-equal, except times and what is computed from them.
+    /// Require every record to be bit-equal, except times and numbers computed from times.
     #[arg(long)]
     pub identical: bool,
-    /// Show at most so many rows of each table of numbers.
+    /// Show at most N rows of each table of numbers.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
-    /// Print one JSON object in place of the text. NaN is null, infinities are strings.
+    /// Print one JSON object instead of the text. NaN is null, infinities are strings.
     #[arg(long)]
     pub json: bool,
     /// Also write the answer as Markdown, e.g. for a step summary.
@@ -91,20 +91,20 @@ fn load(path: &Path) -> Result<Run> {
     judge::load(&folder, manifest)
 }
 
-/// All that is said of two runs.
+/// The comparison of two runs.
 #[derive(Debug, Serialize)]
 pub struct Diff {
     base: Side,
     new: Side,
     /// Gates of BASE that NEW does not state, or states with a weaker bound.
-    loosened: Vec<Loosened>,
+    loosened: Vec<LoosenedGate>,
     question: Vec<Difference>,
     /// Verdicts whose status is another.
-    verdicts: Vec<Moved>,
+    verdicts: Vec<ChangedVerdict>,
     /// Verdicts that both runs have, with the same status.
     same_verdicts: usize,
     numbers: Numbers,
-    /// Times, and what is computed from them.
+    /// Times, and numbers computed from them.
     times: Numbers,
     checks: Vec<Check>,
     #[serde(serialize_with = "name_of")]
@@ -126,7 +126,7 @@ pub struct Check {
     gate: String,
     why: String,
     status: Status,
-    /// A sentence: how many hold, what is worst, what is missing.
+    /// A sentence: how many records hold, the worst, the missing ones.
     message: String,
     /// The record that worsens most.
     worst: Option<Change>,
@@ -155,7 +155,7 @@ impl Diff {
             numbers: pairs.numbers(false, args.top),
             times: pairs.numbers(true, args.top),
             checks,
-            outcome: Outcome::of_statuses(&statuses, true, true),
+            outcome: Outcome::from_statuses(&statuses, true, true),
         })
     }
 }

@@ -54,9 +54,9 @@ pub struct Numbers {
     pub newly_nan: usize,
     /// NaN in BASE that are numbers in NEW.
     pub no_longer_nan: usize,
-    /// Recipes, phases, sites and metrics of which a record worsens.
+    /// Combinations of recipe, phase, site and metric with a record that worsens.
     pub worse: usize,
-    /// Recipes, phases, sites and metrics of which none does, and a record is better.
+    /// The same with no record that worsens, and one that improves.
     pub better: usize,
     /// The worst record of each of `worse`, as many as are to be shown: NaN first, then by how near the metric is to what a
     /// model does, then worst first. Of metrics that are functions of each other, one is shown at a place.
@@ -74,7 +74,7 @@ fn known(name: &str) -> Option<&'static Metric> {
 }
 
 impl Pair<'_> {
-    /// Whether all that was measured is the same, to the bit. NaN has no bits of its own here.
+    /// Whether all measurements are bit-equal. All NaN count as equal.
     pub fn equal(&self) -> bool {
         let counts = |record: &Record| (record.n, record.nonfinite_want, record.nonfinite_got);
         let worst = |record: &Record| {
@@ -167,7 +167,7 @@ impl<'a> Pairs<'a> {
                 None => only_base.push(base),
             }
         }
-        // What is left, in the order of the run.
+        // The rest, in the order of the run.
         let only_new = keyed(new).filter(|(key, _)| partners.contains_key(key));
         Self {
             both,
@@ -221,7 +221,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Metrics that tell what a model does, then those of a tensor's error that most people read; the others come after them.
+/// Metrics of a model's output, then the common metrics of a tensor's error; the others come after them.
 const FIRST: [&str; 10] = [
     "kl",
     "delta_nats",
@@ -257,7 +257,7 @@ fn without_echoes<'p, 'a>(worse: Vec<&'p Pair<'a>>) -> Vec<&'p Pair<'a>> {
 
 type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str, usize);
 
-/// Each record with what it is of, and how many such came before it.
+/// Each record with its key, and the number of earlier records with the same key.
 fn keyed(records: &[Record]) -> impl Iterator<Item = (Key<'_>, &Record)> {
     let mut seen: HashMap<_, usize> = HashMap::new();
     records.iter().map(move |record| {

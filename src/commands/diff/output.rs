@@ -11,7 +11,7 @@ use ulplab_core::record::place;
 const CHANGES: [&str; 9] = [
     "recipe", "phase", "where", "window", "metric", "BASE", "NEW", "worse by", "in %",
 ];
-/// Columns of [`CHANGES`] that say least: the change itself is told by the per cent, the window and the phase by the JSON.
+/// Columns of [`CHANGES`] that say least: the per cent shows the change, and the JSON has the window and the phase.
 const LEAST: [usize; 3] = [7, 1, 3];
 const DASH: &str = "—";
 
@@ -35,7 +35,7 @@ impl Block {
         }
     }
 
-    /// Columns that go if the width is small, the first of them first: those that can be told from the others.
+    /// Columns to drop if the width is small, in this order: those that follow from the others.
     fn least(&self) -> &'static [usize] {
         match self.heads == CHANGES {
             true => &LEAST,
@@ -113,7 +113,7 @@ fn counts(diff: &Diff) -> String {
     }
     let count = |status| diff.checks.iter().filter(|check| check.status == status).count();
     let (hold, fail, open) = (count(Status::Pass), count(Status::Fail), count(Status::NotJudged));
-    format!("of the gates on what changed, {hold} hold, {fail} fail and {open} cannot be judged")
+    format!("{hold} gates on the change hold, {fail} fail, {open} cannot be judged")
 }
 
 fn blocks(diff: &Diff) -> Vec<Block> {
@@ -135,7 +135,7 @@ fn blocks(diff: &Diff) -> Vec<Block> {
         ]
     });
     let changed = format!(
-        "Verdicts: {} changed, {} as they were",
+        "Verdicts: {} changed, {} unchanged",
         diff.verdicts.len(),
         diff.same_verdicts
     );
@@ -152,14 +152,14 @@ fn blocks(diff: &Diff) -> Vec<Block> {
     let mut blocks: Vec<Block> = optional.collect();
     blocks.push(Block::new(
         changed,
-        &["recipe", "gate", "BASE", "NEW", "what NEW says"],
+        &["recipe", "gate", "BASE", "NEW", "message in NEW"],
         verdicts,
     ));
     blocks.push(numbers("Numbers", &diff.numbers));
     blocks.extend(of_times.then(|| numbers("Times", &diff.times)));
     if !diff.checks.is_empty() {
         let rows = diff.checks.iter().map(gate);
-        blocks.push(Block::new("Gates on what changed", &["", "gate", "found", "why"], rows));
+        blocks.push(Block::new("Gates on the change", &["", "gate", "found", "why"], rows));
     }
     blocks
 }

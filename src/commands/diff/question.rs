@@ -14,11 +14,11 @@ use crate::run::Manifest;
 const NAMES: usize = 5;
 /// A value longer than this is cut.
 const VALUE: usize = 80;
-/// Stands where a run has nothing.
+/// Placeholder for a missing value of a run.
 const NOTHING: &str = "none";
 /// Stands for a value of NEW that differs in more than can be written out.
 const CHANGED: &str = "its definition changed";
-/// Keys of an experiment that are compared by name, or by what is said elsewhere.
+/// Keys of an experiment that are compared by name, or in other rows.
 const APART: [&str; 6] = ["seed", "recipe", "gate", "window", "draws", "case_names"];
 
 /// Something that differs between the runs.
@@ -29,7 +29,7 @@ pub struct Difference {
     pub new: String,
 }
 
-/// All that differs in what was asked: program, device, data, experiment.
+/// All differences of the question: program, device, data, experiment.
 pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
     let or_none = |value: &Option<String>| value.clone().unwrap_or(NOTHING.into());
     let of = |manifest: &Manifest| {
@@ -81,7 +81,7 @@ fn windows(manifest: &Manifest) -> BTreeMap<String, ()> {
     names.map(|name| (name.clone(), ())).collect()
 }
 
-/// Gates with their bounds and what they bind.
+/// Gates with their bounds, and the recipes that they bind.
 fn gates(manifest: &Manifest) -> BTreeMap<String, ()> {
     let gates = manifest.experiment.gates.iter();
     let named = |rule: &Rule| format!("'{}' for {}", verdicts::text(rule), rule.recipes.join(", "));

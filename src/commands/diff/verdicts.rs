@@ -11,21 +11,21 @@ use crate::run::plan::REFERENCE;
 use crate::run::verdict::{Status, Verdict};
 use ulplab_core::metrics::Bound;
 
-/// A verdict whose status is another than it was; `None` where a run has no such verdict.
+/// A verdict with a changed status; `None` if a run has no such verdict.
 #[derive(Debug, Serialize)]
-pub struct Moved {
+pub struct ChangedVerdict {
     pub recipe: String,
     /// The gate with the bound it has in NEW, or had in BASE if NEW does not have it.
     pub gate: String,
     pub base: Option<Status>,
     pub new: Option<Status>,
-    /// What NEW says of it, or why it says nothing.
+    /// The message in NEW, or why there is none.
     pub message: String,
 }
 
 /// A gate of BASE that NEW does not hold a recipe to.
 #[derive(Debug, Serialize)]
-pub struct Loosened {
+pub struct LoosenedGate {
     /// The gate with its bound in BASE.
     pub gate: String,
     pub recipes: Vec<String>,
@@ -42,7 +42,7 @@ pub enum Fate<'a> {
     Removed,
 }
 
-/// What a gate demands, in short, as `min of cosine at layers.*.output (local) >= 0.99`.
+/// A gate's demand, in short, as `min of cosine at layers.*.output (local) >= 0.99`.
 pub fn text(rule: &Rule) -> String {
     let control = if rule.control { ", a control" } else { "" };
     let (statistic, metric) = (rule.statistic.name(), &rule.metric);
@@ -98,8 +98,8 @@ pub fn fates<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Fate<'a>)> {
 }
 
 /// The gates of BASE that were removed or relaxed, each with all its recipes.
-pub fn loosened(fates: &[(&Verdict, Fate)]) -> Vec<Loosened> {
-    let mut found: Vec<Loosened> = Vec::new();
+pub fn loosened(fates: &[(&Verdict, Fate)]) -> Vec<LoosenedGate> {
+    let mut found: Vec<LoosenedGate> = Vec::new();
     for (verdict, fate) in fates {
         let now = match fate {
             Fate::Kept(new) if looser(&new.rule, &verdict.rule) => Some(new.rule.require.clone()),
@@ -109,7 +109,7 @@ pub fn loosened(fates: &[(&Verdict, Fate)]) -> Vec<Loosened> {
         let gate = text(&verdict.rule);
         match found.iter_mut().find(|other| other.gate == gate && other.now == now) {
             Some(same) => same.recipes.push(verdict.recipe.clone()),
-            None => found.push(Loosened {
+            None => found.push(LoosenedGate {
                 gate,
                 recipes: vec![verdict.recipe.clone()],
                 now,
@@ -121,7 +121,7 @@ pub fn loosened(fates: &[(&Verdict, Fate)]) -> Vec<Loosened> {
 
 /// The verdicts whose status changed (those that fail now, then those that are not judged now, then the others), and how many are
 /// as they were.
-pub fn moved(fates: &[(&Verdict, Fate)], base: &Run, new: &Run) -> (Vec<Moved>, usize) {
+pub fn moved(fates: &[(&Verdict, Fate)], base: &Run, new: &Run) -> (Vec<ChangedVerdict>, usize) {
     let mut moved = Vec::new();
     let mut same = 0;
     for (verdict, fate) in fates {
@@ -134,7 +134,7 @@ pub fn moved(fates: &[(&Verdict, Fate)], base: &Run, new: &Run) -> (Vec<Moved>, 
             Fate::NoRecipe => (None, "NEW does not have the recipe".into()),
             Fate::Removed => (None, "NEW does not hold the recipe to this gate".into()),
         };
-        moved.push(Moved {
+        moved.push(ChangedVerdict {
             recipe: verdict.recipe.clone(),
             gate: text(&now.unwrap_or(*verdict).rule),
             base: Some(verdict.status),
@@ -143,7 +143,7 @@ pub fn moved(fates: &[(&Verdict, Fate)], base: &Run, new: &Run) -> (Vec<Moved>, 
         });
     }
     let added = new.verdicts.iter().filter(|now| partner(now, &base.verdicts).is_none());
-    moved.extend(added.map(|now| Moved {
+    moved.extend(added.map(|now| ChangedVerdict {
         recipe: now.recipe.clone(),
         gate: text(&now.rule),
         base: None,

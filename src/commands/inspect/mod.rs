@@ -1,4 +1,5 @@
-//! `ulplab inspect FILE`: what is in the codes and scales of quantized tensors, or would be.
+//! `ulplab inspect FILE`: statistics of the codes and scales of quantized tensors, or of tensors that it quantizes in
+//! memory.
 
 mod output;
 mod stats;
@@ -16,18 +17,19 @@ use ulplab_core::packed::{Opened, Stack, in_batches, parts};
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// Show the codes and scales of quantized tensors: histograms, largest codes, zeros, and beside their source also what was
-/// clipped, underflow, SQNR, cosine and the worst blocks.
+/// Show the codes and scales of quantized tensors: histograms, largest codes and zeros; with --source also clipping,
+/// underflow, SQNR, cosine and the worst blocks.
 ///
-/// Quantized tensors are recognised as by `ulplab dequantize`. If a file has none, its floating-point tensors are quantized
-/// in memory by --format and shown as they would be. One tensor is shown with its histograms; of several there is a summary
-/// and a line for each of the worst: by SQNR where the source is known, else by the shares of NaN, of largest codes and of
-/// zero codes. A largest code is no loss: where a scale follows the largest magnitude of its block, every block has one.
+/// Quantized tensors are recognised in the same way as by `ulplab dequantize`. If a file has none, its floating-point
+/// tensors are quantized in memory to --format and shown in that form. A single tensor is shown with histograms. For several
+/// tensors there is a summary and one line for each of the worst, ranked by SQNR if the source is known, else by the shares
+/// of NaN, of largest codes and of zero codes. A largest code is not a loss: if a scale is derived from the largest
+/// magnitude of its block, every block has one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct InspectArgs {
     /// File of tensors, or folder of shards.
     pub file: PathBuf,
-    /// File or folder that holds what was quantized, under the same names.
+    /// File or folder with the unquantized tensors, under the same names.
     #[arg(long, value_name = "FILE")]
     pub source: Option<PathBuf>,
     #[command(flatten)]
@@ -38,19 +40,19 @@ pub struct InspectArgs {
     /// Leave out tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
-    /// Show at most so many tensors.
+    /// Show at most N tensors.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
     /// Show all tensors.
     #[arg(long, conflicts_with = "top")]
     pub all: bool,
-    /// Show so many of the worst blocks of a tensor.
+    /// Show the N worst blocks of a tensor.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub blocks: usize,
     /// Print JSON Lines: one record for each tensor. NaN is null, infinities are strings.
     #[arg(long)]
     pub json: bool,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(long)]
     pub no_progress: bool,
 }
@@ -64,16 +66,16 @@ struct Subject<'a> {
     bytes: Bytes<'a>,
 }
 
-/// What its codes and scales come from.
+/// Origin of codes and scales.
 enum Bytes<'a> {
-    /// A file has them, and maybe what they were made of.
+    /// From a file, with the source if it is known.
     Stored(Box<Opened<'a>>, Option<Tensor<'a>>),
-    /// They would be made of this.
+    /// To be made from this tensor.
     Source(Tensor<'a>),
 }
 
-/// What there is to be said of a tensor.
-pub(crate) struct Shown {
+/// Name, format, shape and statistics of a tensor.
+pub(crate) struct Inspection {
     pub name: String,
     pub format: Format,
     pub shape: Vec<usize>,
@@ -90,7 +92,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     let source = args.source.as_ref().map(TensorFile::open).transpose()?;
     let subjects = subjects(args, &file, source.as_ref())?;
     if subjects.is_empty() {
-        let hint = "no quantized tensor; --format quantizes the floating-point tensors of a file that has none";
+        let hint = "no quantized tensor; give --format to quantize the file's floating-point tensors in memory";
         return Err(Error::NothingSelected(format!("{}: {hint}", args.file.display())));
     }
     let matrices = |subject: usize| subjects[subject].stack.matrices().map(move |expert| (subject, expert));
@@ -109,14 +111,14 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         Ok(())
     })?;
     drop(progress);
-    // What has no matrices has no codes: it is shown as one that is empty.
-    let shown = subjects.iter().zip(all).map(|(subject, stats)| Shown {
+    // A tensor without matrices has no codes and is shown as empty.
+    let shown = subjects.iter().zip(all).map(|(subject, stats)| Inspection {
         name: subject.name.clone(),
         format: subject.format,
         shape: subject.shape.clone(),
         stats: stats.unwrap_or_else(|| Stats::empty(&subject.format)),
     });
-    let shown: Vec<Shown> = shown.collect();
+    let shown: Vec<Inspection> = shown.collect();
     let text = match (args.json, shown.as_slice()) {
         (true, all) => all.iter().map(output::record).collect(),
         (false, [one]) => output::page(one),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::Shown;
+use super::Inspection;
 use super::stats::{Histogram, Stats};
 use ulplab_core::metrics::{Metric, measure_all, unravel};
 use ulplab_core::packed::{Grid, leading};
@@ -14,8 +14,8 @@ use ulplab_core::record::to_json;
 const BAR: f64 = 40.0;
 
 /// All there is to say of a tensor.
-pub fn page(shown: &Shown) -> String {
-    let Shown {
+pub fn page(shown: &Inspection) -> String {
+    let Inspection {
         name,
         format,
         shape,
@@ -93,7 +93,7 @@ pub(super) fn percent(count: u64, of: u64) -> f64 {
     100.0 * count as f64 / of.max(1) as f64
 }
 
-/// Metrics of a tensor beside its source.
+/// Metrics of a tensor against its source.
 pub(super) fn metrics(stats: &Stats) -> impl Iterator<Item = (&'static Metric, f64)> {
     let pair = stats.against.as_ref().map(|against| &against.pair);
     let all = pair.into_iter().flat_map(measure_all);
@@ -130,8 +130,8 @@ fn label(value: f32, binades: bool) -> String {
 }
 
 /// A line of JSON.
-pub fn record(shown: &Shown) -> String {
-    let Shown {
+pub fn record(shown: &Inspection) -> String {
+    let Inspection {
         name,
         format,
         shape,

@@ -1,4 +1,4 @@
-//! What is to be told of one quantized tensor.
+//! Statistics of one quantized tensor.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use ulplab_core::formats::{Encoded, Format};
 use ulplab_core::metrics::Pair;
 use ulplab_core::packed::{Grid, codes};
 
-/// Counts by the bits of what they are counted for: positive f32 sort by their bits, zero first, NaN last.
+/// Counts by the bits of a value: positive f32 sort by their bits, zero first, NaN last.
 pub type Histogram = BTreeMap<u32, u64>;
 
 /// Counts over the codes and scales of a tensor.
@@ -16,7 +16,7 @@ pub struct Stats {
     pub grid: Grid,
     pub elements: u64,
     pub blocks: u64,
-    /// Of codes, scales and global scales.
+    /// Bytes of codes, scales and global scales.
     pub bytes: u64,
     /// By magnitude; elements of 8 bits or more by the power of two below it.
     pub codes: Histogram,
@@ -36,7 +36,7 @@ pub struct Stats {
     pub against: Option<Against>,
 }
 
-/// What is known only beside the source.
+/// Statistics that need the source.
 #[derive(Debug)]
 pub struct Against {
     /// Elements that are not zero, rotated where the format rotates, and whose codes are.
@@ -50,13 +50,13 @@ pub struct Against {
     pub worst: Vec<Worst>,
 }
 
-/// One block beside its source.
+/// One block and its source.
 #[derive(Clone, Copy, Debug)]
 pub struct Worst {
     /// Which matrix of the tensor it is in.
     pub expert: usize,
     pub group: usize,
-    /// In dB; infinite where nothing is lost.
+    /// In dB; infinite if the round trip is exact.
     pub sqnr: f64,
     pub amax: f32,
     pub scale: f32,
@@ -85,8 +85,8 @@ impl Stats {
         }
     }
 
-    /// Statistics of the stored bytes of matrix number `expert`, beside its `source` if that is known; at most `blocks` of
-    /// the worst blocks are kept.
+    /// Statistics of the stored bytes of matrix number `expert`, compared with its `source` if that is known; at most
+    /// `blocks` of the worst blocks are kept.
     pub fn new(format: &Format, encoded: &Encoded, source: Option<&[f32]>, blocks: usize, expert: usize) -> Self {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let grid = Grid::new(format, rows, cols);

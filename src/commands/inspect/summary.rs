@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::Shown;
+use super::Inspection;
 use super::output::{metrics, percent};
 use ulplab_core::error::counted;
 
 /// The whole text; `top` tensors get a line.
-pub fn text(all: &[Shown], top: usize) -> String {
-    let sum = |of: fn(&Shown) -> u64| all.iter().map(of).sum::<u64>();
-    let having = |of: fn(&Shown) -> u64| all.iter().filter(|shown| of(shown) > 0).count();
+pub fn text(all: &[Inspection], top: usize) -> String {
+    let sum = |of: fn(&Inspection) -> u64| all.iter().map(of).sum::<u64>();
+    let having = |of: fn(&Inspection) -> u64| all.iter().filter(|shown| of(shown) > 0).count();
     let mut text = format!(
         "{}, {} elements, {} bytes of codes and scales\n",
         counted(all.len(), "tensor"),
@@ -38,7 +38,7 @@ pub fn text(all: &[Shown], top: usize) -> String {
         "the shares of NaN, of largest codes and of zero codes"
     };
     let _ = writeln!(text, "\nWorst first, by {measure}:");
-    let mut ranked: Vec<&Shown> = all.iter().collect();
+    let mut ranked: Vec<&Inspection> = all.iter().collect();
     ranked.sort_by(|a, b| badness(b).partial_cmp(&badness(a)).unwrap_or(std::cmp::Ordering::Equal));
     let shown = &ranked[..top.min(all.len())];
     let width = shown.iter().map(|shown| shown.name.chars().count()).max().unwrap_or(0);
@@ -78,8 +78,8 @@ fn fit(line: &str, width: usize) -> String {
     text + "\n"
 }
 
-fn line(shown: &Shown, width: usize) -> String {
-    let Shown {
+fn line(shown: &Inspection, width: usize) -> String {
+    let Inspection {
         name,
         format,
         shape,
@@ -106,15 +106,15 @@ fn line(shown: &Shown, width: usize) -> String {
     text
 }
 
-/// In dB; NaN where an element is not finite, and where it is not known.
-fn sqnr(shown: &Shown) -> f64 {
+/// In dB; NaN if an element is not finite, or if it is unknown.
+fn sqnr(shown: &Inspection) -> f64 {
     let mut all = metrics(&shown.stats);
     all.find(|(metric, _)| metric.name == "sqnr")
         .map_or(f64::NAN, |(_, value)| value)
 }
 
 /// More is worse; the first that differs counts.
-fn badness(shown: &Shown) -> [f64; 4] {
+fn badness(shown: &Inspection) -> [f64; 4] {
     let stats = &shown.stats;
     let share = |count| percent(count, stats.elements);
     let loss = match (&stats.against, sqnr(shown)) {

@@ -1,8 +1,9 @@
-//! `ulplab kernels attest`: what was verified on a GPU, written down, and held against the kernels in the tree.
+//! `ulplab kernels attest`: attestations of kernels that were verified on a GPU, written or compared with the kernels in the
+//! tree.
 
 use std::path::PathBuf;
 
-use super::{Besides, experiment_or_shipped};
+use super::{KernelArgs, experiment_or_shipped};
 use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::Options;
 use crate::studies::kernels::attest;
@@ -28,23 +29,23 @@ const RUN: [&str; 16] = [
     "peers",
 ];
 
-/// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, say which
-/// kernels have changed since they were verified.
+/// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the
+/// kernels that have changed since they were verified.
 ///
 /// The attestations go to DIR/<device>/kernels.json. --check needs no GPU.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("experiment", experiment_or_shipped))]
 pub struct AttestArgs {
-    /// Folder of the attestations, such as experiments/results, which --check takes if none is named.
+    /// Folder of the attestations [default of --check: experiments/results].
     #[arg(value_name = "DIR", required_unless_present = "check")]
     folder: Option<PathBuf>,
-    /// Check that every kernel, its flags and its bounds are as they were when they were verified.
+    /// Check that every kernel, its flags and its bounds are unchanged since they were verified.
     #[arg(long, conflicts_with_all = RUN)]
     check: bool,
     #[command(flatten)]
     sweep: SweepArgs,
     #[command(flatten)]
-    besides: Besides,
+    besides: KernelArgs,
 }
 
 pub(super) fn run(args: &AttestArgs) -> Result<Exit> {

@@ -1,21 +1,21 @@
-//! `ulplab kernels check`: every variant on every case, judged, and timed where that says something.
+//! `ulplab kernels check`: every variant on every case, judged; timed cases are also timed.
 
-use super::{Besides, experiment_or_shipped};
+use super::{KernelArgs, experiment_or_shipped};
 use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::{OnDevice, Options};
 use ulplab_core::error::{Exit, Result};
 
-/// Check every variant on every case, and time those that are right on the cases that are timed.
+/// Check every variant on every case, and time the right ones on the timed cases.
 ///
-/// Without a GPU, kernels are compiled, what their headers say is held against what was compiled, and the exit code is 4.
-/// `--device compile` asks for just that, and the exit code is that of their attestations.
+/// Without a GPU, kernels are compiled, their headers are checked against the compiled code, and the exit code is 4.
+/// `--device compile` requests only that; the exit code is then the one of the attestations.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("experiment", experiment_or_shipped))]
 pub struct CheckArgs {
     #[command(flatten)]
     sweep: SweepArgs,
     #[command(flatten)]
-    besides: Besides,
+    besides: KernelArgs,
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,

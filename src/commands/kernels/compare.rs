@@ -11,18 +11,20 @@ use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
 use ulplab_core::ops::{Case, Problem};
 
-/// Time two kernels in turn on the GPU that is here: the ratio of the second's time to the first's, with an interval.
+/// Time two kernels in turn on this machine's GPU: the ratio of the second's time to the first's, with an interval.
 ///
-/// Each kernel is checked first and timed only if it is right, as one of many launches in a graph on the same memory; the two
-/// take turns at going first. The interval holds the median with a probability of 95 %, whatever the distribution of the times.
+/// Each kernel is checked first and timed only if it is right, as one of many launches in a graph on the same memory; the
+/// two take turns at being first. The interval contains the median with a probability of 95 %, for any distribution of the
+/// times.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
-    /// e.g. delta_prefill.chunks/gdn.bf16.t8192.kv
+    /// The first kernel and case, e.g. delta_prefill.chunks/gdn.bf16.t8192.kv
     #[arg(value_name = "OP.VARIANT/CASE")]
     first: String,
+    /// The second kernel and case.
     #[arg(value_name = "OP.VARIANT/CASE")]
     second: String,
-    /// Pairs of times: 30 or more.
+    /// Number of pairs, at least 30.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(30..))]
     pairs: u32,
     /// Exit with 100 unless the whole interval lies within this distance of 1, e.g. 0.01.
@@ -33,9 +35,9 @@ pub struct CompareArgs {
     json: bool,
 }
 
-/// What was measured.
+/// Result of a comparison.
 #[derive(Debug, Serialize)]
-struct Measured {
+struct Comparison {
     device: String,
     names: [String; 2],
     /// Microseconds of a run: medians.
@@ -67,7 +69,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     let pairs = (0..args.pairs)
         .map(|pair| take(&replays, pair % 2 == 1))
         .collect::<Result<Vec<_>>>()?;
-    let measured = Measured::of(device.describe(), names, &pairs);
+    let measured = Comparison::new(device.describe(), names, &pairs);
     match args.json {
         true => json::print(&measured)?,
         false => out!("{}", measured.text()),
@@ -79,13 +81,13 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     })
 }
 
-/// A kernel in a graph.
+/// A graph of many runs of a kernel.
 fn replay<'a>(running: &'a Running) -> Result<Replay<'a>> {
     let replay = running.replay()?;
     replay.ok_or_else(|| Error::Setup("these launches cannot be captured as a graph".into()))
 }
 
-/// One time of each, the second first if `turned`.
+/// One time of each; the second kernel runs first if `turned`.
 fn take(replays: &[Replay; 2], turned: bool) -> Result<[f64; 2]> {
     let mut us = [0.0; 2];
     for at in if turned { [1, 0] } else { [0, 1] } {
@@ -121,8 +123,8 @@ impl Kernel {
     }
 }
 
-impl Measured {
-    fn of(device: String, names: [&String; 2], pairs: &[[f64; 2]]) -> Self {
+impl Comparison {
+    fn new(device: String, names: [&String; 2], pairs: &[[f64; 2]]) -> Self {
         let sorted = |of: &dyn Fn(&[f64; 2]) -> f64| {
             let mut values: Vec<f64> = pairs.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
@@ -155,7 +157,7 @@ impl Measured {
     }
 }
 
-/// How many of `n` sorted values lie outside, at each end, of an interval that holds the median of what they are drawn from
+/// How many of `n` sorted values lie outside, at each end, of an interval that contains the median of their distribution
 /// with a probability of at least 95 %: the binomial distribution of ½ has 2.5 % below, at most.
 fn outside(n: usize) -> usize {
     let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
@@ -187,7 +189,7 @@ mod tests {
         let pairs: Vec<[f64; 2]> = (0..30)
             .map(|at| [1.0, 1.02].map(|us| us * (1.0 + f64::from(at) / 60.0)))
             .collect();
-        let measured = Measured::of(String::new(), [&"a".to_string(), &"b".to_string()], &pairs);
+        let measured = Comparison::new(String::new(), [&"a".to_string(), &"b".to_string()], &pairs);
         assert!((measured.ratio - 1.02).abs() < 1e-12);
         assert!(measured.interval[1] - measured.interval[0] < 1e-12);
     }

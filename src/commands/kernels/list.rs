@@ -12,12 +12,12 @@ use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::ops;
 use ulplab_core::ops::OPS;
 
-/// Show every operation: how each output is judged, its variants, and the faults that can be planted in them.
+/// List operations: how each output is judged, the variants, and the faults that can be planted in them.
 ///
-/// `ulplab describe OP` also says why an output is judged so, and what buffers, sizes and keys there are.
+/// `ulplab describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
 #[derive(Debug, Default, clap::Args)]
 pub struct ListArgs {
-    /// This operation only.
+    /// Show only this operation.
     #[arg(value_name = "OP")]
     op: Option<String>,
     /// Show the cases, too.
@@ -31,7 +31,7 @@ pub struct ListArgs {
 /// Characters in a line.
 const WIDTH: usize = 100;
 
-/// An operation, and what there is of it.
+/// An operation, with its kernels and cases.
 #[derive(Debug, Serialize)]
 struct Listed {
     op: String,
@@ -64,7 +64,7 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
         }
         names.retain(|name| name == op);
     }
-    let listed = names.par_iter().map(|name| Listed::of(name, &sources));
+    let listed = names.par_iter().map(|name| Listed::new(name, &sources));
     let listed = listed.collect::<Result<Vec<_>>>()?;
     match args.json {
         true => json::print(&listed)?,
@@ -77,7 +77,7 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
 }
 
 impl Listed {
-    fn of(name: &str, sources: &[Source]) -> Result<Self> {
+    fn new(name: &str, sources: &[Source]) -> Result<Self> {
         let source = sources.iter().find(|source| source.op == name);
         let named = |(name, doc): (&String, &String)| Named {
             name: source.map_or(name.clone(), |source| format!("{}.{name}", source.op)),
@@ -88,7 +88,7 @@ impl Listed {
         let mutants = header.map_or(&[][..], |header| &header.mutants);
         let mut listed = Self {
             op: name.into(),
-            doc: "no operation that ulplab has".into(),
+            doc: "not an operation of ulplab".into(),
             file: source.map(|source| source.path.display().to_string()),
             outputs: Vec::new(),
             variants: variants.iter().map(|one| named((&one.name, &one.doc))).collect(),
@@ -104,7 +104,7 @@ impl Listed {
         Ok(listed)
     }
 
-    /// Outputs and how they are judged; where that is not the same in all cases, one that is judged so.
+    /// Outputs and how they are judged; with an example case if that differs between cases.
     fn judged(&self) -> Vec<(&str, String)> {
         let mut kinds: Vec<&JudgementLine> = Vec::new();
         for line in &self.outputs {
@@ -116,7 +116,7 @@ impl Listed {
         let several = |output: &str| kinds.iter().filter(|line| line.output == output).count() > 1;
         let row = |line: &&'_ JudgementLine| {
             let such_as = line.such_as.as_ref().filter(|_| several(&line.output));
-            let such_as = such_as.map(|case| format!(" (in cases such as {case})"));
+            let such_as = such_as.map(|case| format!(" (e.g. {case})"));
             line.short.clone() + &such_as.unwrap_or_default()
         };
         kinds.iter().map(|line| (&line.output[..], row(line))).collect()
@@ -142,7 +142,7 @@ impl Listed {
     }
 }
 
-/// Names with what there is to say of each, below a heading; nothing if there are none.
+/// Names with their descriptions, below a heading; nothing if there are none.
 fn section<N: AsRef<str>>(heading: &str, rows: &[(N, String)]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -154,7 +154,7 @@ fn section<N: AsRef<str>>(heading: &str, rows: &[(N, String)]) -> Vec<String> {
     std::iter::once(format!("  {heading}")).chain(rows).collect()
 }
 
-/// A text behind a name, in lines of at most [`WIDTH`] characters that begin with so many spaces, but for the first.
+/// A text behind a name, in lines of at most [`WIDTH`] characters; all but the first are indented by `indent` spaces.
 fn hanging(name: &str, text: &str, indent: usize) -> Vec<String> {
     let first = name.chars().count();
     // Words are placed as if the name were spaces, which it then takes the place of.
@@ -166,7 +166,7 @@ fn hanging(name: &str, text: &str, indent: usize) -> Vec<String> {
     lines
 }
 
-/// Words in lines, the first of which begins with other spaces than the others.
+/// Words in lines; the first line has another indentation than the others.
 fn wrapped_from(text: &str, first: usize, indent: usize) -> Vec<String> {
     let mut lines = wrapped(text, WIDTH, first);
     if first != indent && lines.len() > 1 {

@@ -1,4 +1,4 @@
-//! `ulplab kernels`: all that is done with GPU kernels, one file for each subcommand.
+//! `ulplab kernels`: all commands on GPU kernels, one file per subcommand.
 
 mod attest;
 mod check;
@@ -15,14 +15,14 @@ use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::Options;
 use ulplab_core::error::{Exit, Result};
 
-/// Check GPU kernels, time them, compare them, take them apart, and attest that they were verified.
+/// Check GPU kernels, time them, compare them, trace their launches, and attest that they were verified.
 #[derive(Debug, clap::Args)]
 pub struct KernelsArgs {
     #[command(subcommand)]
     pub what: What,
 }
 
-/// What is done with kernels.
+/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum What {
     List(list::ListArgs),
@@ -46,31 +46,32 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
     }
 }
 
-/// The experiment that comes with ulplab, of all its kernels.
+/// The shipped experiment with all kernels.
 const SHIPPED: &str = "kernels";
 
-/// What every subcommand that runs an experiment takes, besides what `ulplab sweep` does.
+/// Options of every subcommand that runs an experiment, in addition to those of `ulplab sweep`.
 #[derive(Debug, clap::Args)]
-struct Besides {
-    /// Keep the inputs, the outputs, the expected outputs and their tolerances of each cell that fails, as
-    /// DIR/<recipe>.<case>.safetensors of at most 64 MiB.
+struct KernelArgs {
+    /// Keep the inputs, outputs, expected outputs and bounds of each cell that fails, as DIR/<recipe>.<case>.safetensors of
+    /// at most 64 MiB.
     #[arg(long, value_name = "DIR")]
     keep_failed: Option<PathBuf>,
-    /// Show times of other libraries on the same cases too, from a file of experiments/peers/kernels.py.
+    /// Also show the times of peers (third-party implementations) on the same cases, from a file written by
+    /// experiments/peers/kernels.py.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
 }
 
-/// Makes the experiment optional, of a command that takes what `ulplab sweep` does.
+/// Makes the experiment optional in a command with the options of `ulplab sweep`.
 fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
     experiment
         .required(false)
         .default_value(SHIPPED)
         .value_name("EXPERIMENT")
-        .help("The experiment: a file, or the name of one that comes with ulplab")
+        .help("The experiment: a file, or the name of a shipped experiment")
 }
 
-impl Besides {
+impl KernelArgs {
     /// A run of an experiment of kernels, and of no other.
     fn sweep(&self, args: &SweepArgs, kernels: Options) -> Result<Exit> {
         crate::commands::sweep::run(&SweepArgs {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Besides, SHIPPED};
+use super::{KernelArgs, SHIPPED};
 use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::{OnDevice, Options};
 use ulplab_core::error::{Error, Exit, Result};
@@ -20,7 +20,7 @@ pub struct MutantsArgs {
     #[arg(index = 2, value_name = "EXPERIMENT")]
     of: Option<PathBuf>,
     #[command(flatten)]
-    besides: Besides,
+    besides: KernelArgs,
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,
@@ -44,7 +44,7 @@ pub(super) fn run(args: &MutantsArgs) -> Result<Exit> {
         (None, None) => first.clone(),
         (Some(second), None) => {
             return Err(Error::Usage(format!(
-                "'{}' is no fault: expected OP.MUTANT before the experiment '{}'",
+                "'{}' is no mutant: expected OP.MUTANT before the experiment '{}'",
                 first.display(),
                 second.display()
             )));
@@ -63,7 +63,7 @@ pub(super) fn run(args: &MutantsArgs) -> Result<Exit> {
     args.besides.sweep(&sweep, kernels)
 }
 
-/// A word as the name of a fault; none if it names a file, or an experiment that comes with ulplab.
+/// A word as the name of a fault; none if it names a file or a shipped experiment.
 fn fault(word: &Path) -> Option<String> {
     let name = word.to_str()?;
     let is_file = name.contains('/') || name.ends_with(".toml") || word.is_file();

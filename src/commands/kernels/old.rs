@@ -1,4 +1,4 @@
-//! Spellings that commands of kernels had: each is answered with the one that it has now.
+//! Old spellings of commands of kernels: each is answered with the new one.
 
 use crate::run::invocation::quoted;
 
@@ -13,7 +13,7 @@ const OPTIONS: [(&str, bool); 7] = [
     ("--keep-failed", true),
 ];
 
-/// What is said of a command line that is refused, without the program's name; none if it never did anything with kernels.
+/// The answer to a refused command line (without the program's name); none if it never was a command of kernels.
 pub fn answer(words: &[String]) -> Option<String> {
     let words = after_threads(words);
     let (command, rest) = words.split_first()?;
@@ -26,7 +26,7 @@ pub fn answer(words: &[String]) -> Option<String> {
         ("bench", Some("kernels")) => Some(now("ulplab bench kernels", "time", &rest[1..])),
         ("bench", Some("pair")) => Some(now("ulplab bench pair", "compare", &rest[1..])),
         ("sweep", _) => {
-            let sweep = Sweep::of(rest);
+            let sweep = Sweep::parse(rest);
             let first = sweep.first?;
             let (verb, words) = sweep.now();
             Some(now(first, verb, &words))
@@ -35,7 +35,7 @@ pub fn answer(words: &[String]) -> Option<String> {
     }
 }
 
-/// The words from that of the command on.
+/// The words from the command on.
 fn after_threads(words: &[String]) -> &[String] {
     match words {
         [option, _, rest @ ..] if option == "--threads" => rest,
@@ -58,7 +58,7 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn of(words: &'a [String]) -> Self {
+    fn parse(words: &'a [String]) -> Self {
         let mut sweep = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {

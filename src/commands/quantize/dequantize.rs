@@ -17,11 +17,11 @@ use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 
 /// Decode the quantized tensors of a file.
 ///
-/// Files of `ulplab quantize` say what is in them. In files of others, codes are recognised by the names of the scales
-/// beside them (`w` and `w_scale`, `w_packed` and `w_scale`, `w_blocks` and `w_scales`, …), and formats by types and shapes
-/// where docs/quantized-files.md has them; --format gives the others. All other tensors are copied, as well as those that
-/// --only and --skip leave out. The output is f32, which rounds nothing, unless --dtype asks for less. NaN and infinities
-/// that come back are counted.
+/// Files from `ulplab quantize` name their formats. In files from other tools, codes are recognised by the names of their
+/// scales (`w` and `w_scale`, `w_packed` and `w_scale`, `w_blocks` and `w_scales`, …), and formats by types and shapes, as
+/// docs/quantized-files.md defines; for other formats give --format. All other tensors are copied, and so are tensors that
+/// --only or --skip leaves out. The output is f32, without rounding, unless --dtype names a smaller type. Decoded NaN and
+/// infinities are counted.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DequantizeArgs {
     /// File of quantized tensors, or folder of shards.
@@ -34,10 +34,10 @@ pub struct DequantizeArgs {
     /// Leave out tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
-    /// Type to write; bf16 and f16 round once more.
+    /// Type to write; bf16 and f16 add a rounding.
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: Out,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(long)]
     pub no_progress: bool,
     /// File to write.
@@ -45,7 +45,7 @@ pub struct DequantizeArgs {
     pub output: PathBuf,
 }
 
-/// What decoded tensors are written as.
+/// The type of written tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Out {
     F32,
@@ -85,7 +85,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
         shape: job.packed.shape.clone(),
     });
     let slots = decoded.chain(copied.iter().map(slot)).collect();
-    // What is copied is still what the file says it is.
+    // The manifest still describes the copied tensors.
     let mut manifest = Manifest::read(&file)?;
     for job in &jobs {
         manifest.tensors.remove(&job.packed.name);
@@ -126,7 +126,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
 }
 
 impl Job<'_> {
-    /// The bytes of a matrix, and what in it is not finite.
+    /// The bytes of a matrix, and its NaN and infinities.
     fn decode(&self, expert: usize) -> (Vec<u8>, Option<Nonfinite>) {
         let size = self.opened.stack.matrix();
         let mut values = vec![0.0; size];
@@ -157,7 +157,7 @@ fn out_dtype(packed: &Packed, out: Out) -> Result<Dtype, String> {
     }
 }
 
-/// The bytes of values that the type has.
+/// The bytes of values in a type.
 fn bytes_of(values: &[f32], dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F64 => values.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect(),

@@ -21,30 +21,30 @@ use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 
 /// Quantize the floating-point tensors of a file.
 ///
-/// Reads .safetensors, .npy and folders of shards, writes .safetensors: the codes of a tensor `w` as `w.data`, the scales
-/// as `w.scale` and the global scale as `w.global`; the metadata say the format, so that `ulplab dequantize` needs no flags.
-/// The last dimension is K, the one before it rows; each matrix of a tensor of three or more dimensions (the experts of a
-/// layer) is quantized on its own, and a vector is one row. f64 is rounded to f32 first.
+/// Reads .safetensors, .npy and folders of shards, writes .safetensors: the codes of a tensor `w` as `w.data`, the scales as
+/// `w.scale` and the global scale as `w.global`; the metadata name the format, so that `ulplab dequantize` needs no flags.
+/// The last dimension is K, the dimension before it is the rows. Each matrix of a tensor with three or more dimensions (such
+/// as the experts of a layer) is quantized separately, and a vector is one row. f64 is rounded to f32 first.
 ///
-/// Copied unchanged are tensors that are not f64, f32, f16 or bf16, are empty, or are a single number. Tensors that --only
-/// and --skip leave out are copied as well. NaN and infinities are counted, and the metadata say how many there were.
+/// A tensor is copied unchanged if it is not f64, f32, f16 or bf16, if it is empty or a single number, or if --only or
+/// --skip leaves it out. NaN and infinities are counted; the metadata hold the counts.
 #[derive(Clone, Debug, clap::Args)]
 pub struct QuantizeArgs {
     /// File of tensors, or folder of shards.
     pub input: PathBuf,
-    /// Format: a name of `ulplab list formats` or a format string, see docs/formats.md.
+    /// Format: a name from `ulplab list formats`, or a format string (docs/formats.md).
     #[arg(long, value_name = "FORMAT")]
     pub format: String,
-    /// Rule that picks the scales, of the format's table in docs/formats.md, e.g. te or transformer_engine.
+    /// Rule that picks the scales, from the format's table in docs/formats.md, e.g. te or transformer_engine.
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
-    /// Quantize only tensors that match; `*` stands for any characters but a dot, `**` for any characters; repeatable.
+    /// Quantize only tensors that match; `*` matches any characters but a dot, `**` any characters; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
     /// Leave out tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub skip: Vec<String>,
-    /// Largest magnitude for the global scale, as calibration gives it [default: each tensor's own].
+    /// Calibrated largest magnitude for the global scale [default: each tensor's own].
     #[arg(long, value_name = "VALUE")]
     pub amax: Option<f32>,
     /// Layout of the scales, e.g. blocked_128x4 [default: row-major].
@@ -53,7 +53,7 @@ pub struct QuantizeArgs {
     /// Also quantize a matrix that becomes entirely NaN because one NaN or infinity spoils its shared scale.
     #[arg(long)]
     pub allow_nonfinite: bool,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(long)]
     pub no_progress: bool,
     /// File to write.
@@ -73,7 +73,7 @@ struct Job<'a> {
     tensor: Tensor<'a>,
     stack: Stack,
     nonfinite: Option<Nonfinite>,
-    /// Elements that come back as NaN or infinite.
+    /// Elements that decode to NaN or infinity.
     lost: u64,
 }
 
@@ -120,7 +120,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         jobs.push(job);
     }
     if !refused.is_empty() {
-        return Err(refusal(&args.input, &refused, "--skip leaves tensors out"));
+        return Err(refusal(&args.input, &refused, "use --skip to leave tensors out"));
     }
     for (why, names) in &unfits {
         errln!("{}: copied, {why}", first_of(names));
@@ -134,7 +134,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     if !vectors.is_empty() && vectors.len() < jobs.len() {
         let which = first_of(&vectors);
         errln!(
-            "{which}: one dimension, as biases and norms have, and quantized all the same; --skip leaves tensors out"
+            "{which}: quantized although it has one dimension, like biases and norms; use --skip to leave tensors out"
         );
     }
     if jobs.is_empty() {
@@ -236,7 +236,7 @@ impl Plan {
         Ok(Self { format, global, layout })
     }
 
-    /// The tensors that one becomes.
+    /// The tensors that a quantized tensor is stored in.
     fn slots(&self, Job { tensor, stack, .. }: &Job) -> Result<Vec<Slot>, String> {
         let Stack { rows, cols, .. } = *stack;
         self.format.check(cols)?;
@@ -255,7 +255,7 @@ impl Plan {
         Ok(slots)
     }
 
-    /// Where the bytes of a part go; none if they stay in row-major order.
+    /// The placement of a part's bytes; none for row-major order.
     fn placement(&self, part: &str, rows: usize, cols: usize) -> Result<Option<Placement>, String> {
         match (self.layout, self.format.scaling, part) {
             (Some(layout), Some(Scaling { group, .. }), "scale") => {
@@ -276,8 +276,8 @@ impl Plan {
         }
     }
 
-    /// Counts what is not finite, and what becomes of it; a matrix that it would make wholly NaN is an error unless the
-    /// flags allow it.
+    /// Counts NaN and infinities, before and after. It is an error if they would make a whole matrix NaN, unless the flags
+    /// allow it.
     fn count_nonfinite(
         &self,
         jobs: &mut [Job],
@@ -308,14 +308,14 @@ impl Plan {
             job.lost += lost;
             Nonfinite::add(&mut job.nonfinite, Some(nonfinite));
         }
-        let hint = "--skip leaves tensors out, --allow-nonfinite quantizes them all the same";
+        let hint = "use --skip to leave tensors out, or --allow-nonfinite to quantize them anyway";
         match refused.is_empty() {
             true => Ok(()),
             false => Err(refusal(&args.input, &refused, hint)),
         }
     }
 
-    /// What is not finite in a matrix, and how many of its elements come back so; none where all is finite.
+    /// The NaN and infinities of a matrix, and how many of its elements decode to them; none if all elements are finite.
     fn nonfinite(&self, job: &Job, expert: usize) -> Option<(Nonfinite, u64)> {
         let mut values = job.values(expert);
         let nonfinite = Nonfinite::count(&values, expert * job.stack.matrix(), job.tensor.shape)?;
@@ -325,7 +325,7 @@ impl Plan {
         Some((nonfinite, lost as u64))
     }
 
-    /// What is stored of a matrix: names of parts, and bytes.
+    /// The stored parts of a matrix: names and bytes.
     fn encode(&self, job: &Job, expert: usize) -> Vec<(&'static str, Vec<u8>)> {
         let Encoded { rows, cols, parts } = self.format.encode(&job.values(expert), job.stack.cols, self.global);
         let parts = parts.into_iter().map(|part| {
@@ -354,7 +354,7 @@ fn is_vector(tensor: &Tensor) -> bool {
     tensor.shape.len() == 1
 }
 
-/// All tensors that do not fit, a line each up to a screen's worth, and what helps.
+/// All refused tensors, one line each up to a screenful, and a hint.
 fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
     const SHOWN: usize = 20;
     let mut lines = refused[..refused.len().min(SHOWN)].to_vec();
@@ -364,7 +364,7 @@ fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
     Error::data(file, format!("{}; {hint}", lines.join("\n  ")))
 }
 
-/// Why a tensor is not one to quantize.
+/// Why a tensor cannot be quantized.
 fn unfit(tensor: &Tensor) -> Option<String> {
     if !tensor.is_floating() {
         Some(format!("{} is not f64, f32, f16 or bf16", tensor.dtype))
@@ -385,7 +385,7 @@ fn slot(tensor: &Tensor) -> Slot {
     }
 }
 
-/// Both commands write safetensors only, and never over what they read.
+/// Both commands write safetensors only, and never over their input.
 fn check_output(path: &Path, input: &TensorFile) -> Result<()> {
     let wrong = |what: &str| Err(Error::Usage(format!("{}: {what}", path.display())));
     let extension = path

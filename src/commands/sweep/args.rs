@@ -16,7 +16,7 @@ pub struct SweepArgs {
     /// experiment can still PASS; a run limited by --only or --skip cannot.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
-    /// Take the gates from this file in place of the experiment's own: an experiment, or [[gate]] alone.
+    /// Use the gates of this file instead of the experiment's own. The file is an experiment, or contains only [[gate]].
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Run only cells whose id (recipe/phase/window) matches. A run with cells left out is at best PARTLY JUDGED, exit code 4.
@@ -31,20 +31,20 @@ pub struct SweepArgs {
     /// Folder of the run [default: runs/<name>/<time>].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Go on with an unfinished run: the one in --out, or the newest of this experiment.
+    /// Continue an unfinished run: the one in --out, or the newest of this experiment.
     #[arg(long)]
     pub resume: bool,
-    /// Run only every N-th cell from the M-th on; the partitions share one --out. The partition that finishes last
-    /// judges the run; the others exit with 0 when their share is done, so run `ulplab gate` in the end.
+    /// Run only every N-th cell, starting at the M-th; the partitions share one --out. A partition that finds all cells
+    /// present when its share is done judges the run; the others exit with 0. So run `ulplab gate` at the end.
     #[arg(long, value_name = "slice:M/N")]
     pub partition: Option<Partition>,
-    /// Print the cells of the plan, one per line, and run none.
+    /// Print the planned cells, one per line, without running them.
     #[arg(long)]
     pub dry_run: bool,
-    /// Print verdicts as JSON Lines on stdout in place of the table.
+    /// Print verdicts as JSON Lines on stdout instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Refuse a run that needs more memory, e.g. 16G [default: what is free on the machine].
+    /// Refuse a run that needs more memory, e.g. 16G [default: the free memory of the machine].
     #[arg(long, value_name = "SIZE")]
     pub max_memory: Option<Bytes>,
     /// Show no progress bar.
@@ -53,13 +53,13 @@ pub struct SweepArgs {
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
-    /// What `ulplab kernels` asks for.
+    /// Options of `ulplab kernels`.
     #[arg(skip)]
     pub kernels: Options,
 }
 
 impl SweepArgs {
-    /// What the run's folder keeps of them, and whether the experiment is one of kernels.
+    /// The part of the arguments that the run's folder stores, and whether the experiment is one of kernels.
     pub fn invocation(&self, kernels: bool) -> Invocation {
         Invocation {
             experiment: self.experiment.clone(),

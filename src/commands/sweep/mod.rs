@@ -124,7 +124,8 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     })
 }
 
-/// Compiles kernels for want of a device. Programs may do without one: the exit code is there if nothing else is to be run.
+/// Compiles kernels if there is no device. Programs may run without one: an exit code is returned only if there is nothing
+/// else to run.
 fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Option<Exit>> {
     let asked = args.kernels.device == OnDevice::Compile;
     let commands = prepared.asked.study.kernels().map_or(&[][..], |study| &study.commands);
@@ -273,7 +274,7 @@ fn manifest(
     for name in reading.model.into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);
     }
-    // A run of kernels is gone on with only if they and what judges them are as they were.
+    // A run of kernels is continued only if the kernels and their judgement are unchanged.
     let mut standing_in = Vec::new();
     if asked.study.stands_in() {
         standing_in = KernelFile::read_all(&kernels::folder()?)?;
@@ -314,7 +315,7 @@ fn manifest(
     })
 }
 
-/// The commit of the working tree the experiment is in, `+` behind it where it has uncommitted changes.
+/// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.
 fn commit(experiment: &Path) -> Option<String> {
     let folder = experiment
         .parent()

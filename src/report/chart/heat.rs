@@ -20,13 +20,13 @@ pub struct Heat {
     /// Name of the metric, for the way its values are written.
     pub metric: String,
     pub rows: Vec<HeatRow>,
-    /// Values the scale must hold besides its own, so that maps side by side have the same colours.
+    /// Further values that the scale must include, so that maps side by side have the same colours.
     pub range: Vec<f64>,
     /// Width in pixels of the view box; the height follows from the rows.
     pub width: f64,
 }
 
-/// What the columns are.
+/// Label of the columns.
 const AXIS: &str = "layer";
 /// Colours of the style sheet, `h0` to `h9`.
 const LEVELS: usize = 10;

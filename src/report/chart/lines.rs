@@ -58,14 +58,14 @@ impl Axis {
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     pub title: String,
-    /// What the values are.
+    /// Label of the values.
     pub unit: String,
     pub log: bool,
     pub axis: Axis,
     /// Name of the metric, for the way its values are written.
     pub metric: String,
     pub series: Vec<Series>,
-    /// Values the axis must hold besides its own, so that charts side by side have the same axis.
+    /// Further values that the axis must include, so that charts side by side have the same axis.
     pub range: Vec<f64>,
     pub bound: Option<Bound>,
     /// In pixels of the view box.
@@ -129,7 +129,7 @@ impl Lines {
         svg + "</svg>"
     }
 
-    /// What has a colour of its own.
+    /// The coloured series.
     fn named(&self) -> impl Iterator<Item = &Series> {
         self.series.iter().filter(|series| series.slot < GREY)
     }
@@ -231,7 +231,7 @@ impl Lines {
         }
     }
 
-    /// Names at the ends of the lines, moved apart where they would touch.
+    /// Names at the ends of the lines, moved apart if they would touch.
     fn labels(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
         let drawable = |value: f64| value.is_finite() && (!self.log || value > 0.0);
         let end = |series: &Series| series.points.iter().rev().find(|point| drawable(point.1)).copied();

@@ -1,5 +1,5 @@
-//! Charts as inline SVG: no script, no outside resource; colours come from the page's style sheet, which knows light
-//! and dark. Every series has a colour, a marker of its own shape, and its name beside it.
+//! Charts as inline SVG: no script, no outside resource; colours come from the page's style sheet, which knows light and
+//! dark. Every series has a colour, its own marker shape, and its name beside it.
 
 mod dots;
 mod heat;
@@ -14,9 +14,9 @@ pub use scatter::{Point, Scatter};
 
 use std::fmt::Write;
 
-/// Colours, and marker shapes, that can be told apart.
+/// Number of distinct colours, and of distinct marker shapes.
 pub const SLOTS: usize = 8;
-/// The slot of all that have no colour of their own: thin and grey, without a name beside it.
+/// The slot of all series without a colour: thin and grey, without a name beside it.
 pub const GREY: usize = SLOTS;
 
 /// What has a colour in a chart.
@@ -24,7 +24,7 @@ pub trait Coloured {
     fn slot(&mut self) -> &mut usize;
 }
 
-/// What the values are, and how many things are grey.
+/// Label of the values, and the number of grey series.
 fn unit(unit: &str, slots: impl Iterator<Item = usize>) -> String {
     match slots.filter(|slot| *slot >= GREY).count() {
         0 => unit.into(),
@@ -42,7 +42,7 @@ struct Area {
     bottom: f64,
 }
 
-/// Opens an SVG of that size; `label` is what a screen reader says.
+/// Opens an SVG of that size; `label` is the text for screen readers.
 fn open(width: f64, height: f64, label: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">",
@@ -63,7 +63,7 @@ fn line(svg: &mut String, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], class: &str) {
     let _ = write!(svg, "<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" class=\"{class}\"/>");
 }
 
-/// What a point shows besides its place.
+/// A point's marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Filled,

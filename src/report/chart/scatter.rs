@@ -1,4 +1,4 @@
-//! Cost against error, with the front of what nothing beats in both.
+//! Cost against error, with the Pareto front.
 
 use super::scale::Scale;
 use super::{Area, Bound, Coloured, GREY, Mark, line, marker, open, short, text, unit, width};
@@ -30,7 +30,7 @@ pub struct Scatter {
     pub cost_unit: String,
     pub points: Vec<Point>,
     pub bound: Option<Bound>,
-    /// Cost and error along a line to compare with; the front is drawn where there is none.
+    /// Cost and error along a line to compare with; without it, the front is drawn.
     pub guide: Vec<[f64; 2]>,
     /// In pixels of the view box.
     pub size: [f64; 2],
@@ -104,7 +104,7 @@ impl Scatter {
         for (point, at) in grey.into_iter().chain(named.clone()) {
             marker(&mut svg, *at, 5.0, point.slot, point.mark, &point.detail);
         }
-        // What has a colour is named: in any case if it is on the front, else where there is room.
+        // Coloured points are named: always on the front, elsewhere if there is room.
         let on_front = |point: &Point| front.iter().any(|other| other.name == point.name);
         let (first, rest): (Vec<_>, Vec<_>) = named.into_iter().partition(|(point, _)| on_front(point));
         for (point, at) in first.into_iter().chain(rest) {

@@ -5,16 +5,16 @@ use crate::report::Summarized;
 use crate::report::chart::{Axis, Lines, Series};
 use crate::report::recipes::Candidate;
 
-/// What is drawn.
+/// A chart of curves.
 pub struct Curves {
     pub title: String,
-    /// What the values are.
+    /// Label of the values.
     pub unit: &'static str,
     pub metric: &'static str,
     pub axis: Axis,
     /// Whether the values' axis is logarithmic.
     pub log: bool,
-    /// Values the axis must hold besides.
+    /// Further values that the axis must include.
     pub range: Vec<f64>,
 }
 

@@ -1,10 +1,10 @@
-//! As many recipes in one chart as can be told apart.
+//! At most as many recipes in one chart as the eye can distinguish.
 
 use super::Figure;
 use crate::report::chart::{Coloured, GREY, SLOTS};
 
-/// A chart of all `items`; then, folded, charts of those that are grey in it, each with colours of its own. `chart` is given
-/// a title and what to draw.
+/// A chart of all `items`; then, folded, charts of those that are grey in it, each with its own colours. `chart` is given a
+/// title and what to draw.
 pub fn fold<T: Coloured + Clone>(items: Vec<T>, title: &str, chart: impl Fn(String, Vec<T>) -> Figure) -> Vec<Figure> {
     let mut grey = items.clone();
     grey.retain_mut(|item| *item.slot() >= GREY);

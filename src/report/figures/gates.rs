@@ -12,11 +12,11 @@ use ulplab_core::metrics::{Better, COSINE, Metric, RELATIVE_L2};
 /// A gate that binds recipes of a chart.
 pub struct Line {
     pub bound: Bound,
-    /// What is demanded of which recipes.
+    /// A demand on recipes.
     pub caption: String,
 }
 
-/// Of the gates on a quantity that bind any of the recipes drawn, the strictest.
+/// The strictest of the gates on a quantity that bind any of the recipes drawn.
 pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line> {
     let better = Metric::find(quantity.metric).ok()?.better;
     let binding: Vec<(f64, &Rule, &str)> = run

@@ -1,4 +1,4 @@
-//! Which charts a run deserves, and what to say beside them.
+//! The charts of a run, and their texts.
 
 mod curves;
 mod fold;
@@ -82,7 +82,7 @@ pub fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f
     Some(summary.mean)
 }
 
-/// What a metric's values are, for an axis.
+/// Label of a metric's axis.
 pub fn unit(quantity: Quantity) -> String {
     let metric = match quantity.metric {
         "relative_l2" => "relative L2 error",
@@ -110,7 +110,7 @@ pub fn by_layer(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> 
     values.collect()
 }
 
-/// What is said of the gate's line, and then the rest.
+/// The note on the gate's line, then the rest.
 pub fn captions(gate: Option<&gates::Line>, rest: String) -> String {
     match gate {
         Some(gate) => format!("{} {rest}", gate.caption),
@@ -118,7 +118,7 @@ pub fn captions(gate: Option<&gates::Line>, rest: String) -> String {
     }
 }
 
-/// What the reference's own error is, so that nobody reads more into a chart than it can tell.
+/// The reference's own error, as the limit of what a chart can show.
 pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
     if !["relative_l2", "kl"].contains(&quantity.metric) {
         return String::new();

@@ -33,7 +33,7 @@ pub struct Attestation {
     pub ops: BTreeMap<String, Verified>,
 }
 
-/// A file of kernels as it was when it was verified.
+/// A file of kernels in the state in which it was verified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verified {
     /// RFC 3339.
@@ -49,7 +49,7 @@ pub struct Verified {
     pub kernels: String,
     /// blake3 of the cases, bounds and judgement.
     pub judgement: String,
-    pub variants: BTreeMap<String, Shown>,
+    pub variants: BTreeMap<String, VariantResult>,
     /// Planted faults, as `variant mutant`, and the first check that noticed each; empty if none did.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutants: BTreeMap<String, String>,
@@ -81,9 +81,9 @@ impl Machine {
     }
 }
 
-/// What a variant showed.
+/// Results of a variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct VariantResult {
     pub cases: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_ratio: Option<f64>,
@@ -93,7 +93,7 @@ pub struct Shown {
 }
 
 impl Attestation {
-    /// Of a complete run: operations of which every variant was run on every case, with nothing that any check found, and
+    /// The attestation of a complete run: the operations whose variants were all run on every case without any finding, and
     /// whose gates pass.
     pub fn of(run: &Run, sources: &[Source], machine: &Machine, fates: &[Fate]) -> Self {
         let mut all = Self {
@@ -134,7 +134,7 @@ impl Attestation {
                 continue;
             }
             let variants = source.header.variants.iter();
-            let variants = variants.map(|variant| (variant.name.clone(), shown(run, &kernel(&variant.name))));
+            let variants = variants.map(|variant| (variant.name.clone(), variant_result(run, &kernel(&variant.name))));
             let planted = fates.iter().filter_map(|fate| {
                 let (op, variant) = fate.kernel.split_once('.')?;
                 let name = format!("{variant} {}", fate.mutant);
@@ -175,7 +175,7 @@ impl Attestation {
         serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))
     }
 
-    /// Puts these operations in the place of those in the folder's file, and keeps its others.
+    /// Replaces these operations in the folder's file, and keeps its others.
     pub fn write(self, folder: &Path) -> Result<PathBuf> {
         let slug = self.device.to_lowercase().replace("nvidia ", "");
         let folder = folder.join(slug.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
@@ -206,7 +206,7 @@ impl Attestation {
     }
 }
 
-fn shown(run: &Run, kernel: &str) -> Shown {
+fn variant_result(run: &Run, kernel: &str) -> VariantResult {
     let records = || run.records.iter().filter(|record| record.recipe == kernel);
     let cases: std::collections::BTreeSet<&str> = records().map(|record| record.window.as_str()).collect();
     let ratios = records()
@@ -221,14 +221,14 @@ fn shown(run: &Run, kernel: &str) -> Shown {
             .or_default()
             .insert(record.metric.clone(), rounded);
     }
-    Shown {
+    VariantResult {
         cases: cases.len(),
         bound_ratio: ratios.reduce(f64::max),
         times,
     }
 }
 
-/// What is in the tree and not attested as it is: kernel by kernel, with what changed.
+/// Kernels of the tree that are not attested in their present state, with the changes of each.
 pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
     let mut findings = Vec::new();
     for source in sources {
@@ -253,7 +253,7 @@ pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> V
     findings
 }
 
-/// What is attested and not in the tree.
+/// Attested kernels that are not in the tree.
 fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
     let mut findings = Vec::new();
     for (file, attestation) in attestations {
@@ -287,7 +287,7 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
     if judgement.as_ref() != Ok(&verified.judgement) {
         found.push("its cases, bounds or judgement changed".into());
     }
-    // What is for another architecture than that of the card did not run on it.
+    // Variants for another architecture did not run on the card.
     let runs = |variant: &&Variant| {
         let here = variant.arch.as_ref().is_none_or(|arch| *arch == verified.arch);
         here || verified.variants.contains_key(&variant.name)
@@ -318,7 +318,7 @@ fn differences(source: &Source, verified: &Verified) -> Vec<String> {
     found
 }
 
-/// Folder of what was verified.
+/// Folder of the attestations.
 fn results() -> Result<PathBuf> {
     const RESULTS: &str = "experiments/results";
     shipped::find(RESULTS).ok_or_else(|| {
@@ -328,7 +328,7 @@ fn results() -> Result<PathBuf> {
     })
 }
 
-/// `ulplab kernels attest --check`: the kernels in the tree against what was verified.
+/// `ulplab kernels attest --check`: compares the kernels in the tree with their attestations.
 pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::folder()?)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
@@ -343,7 +343,7 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     })
 }
 
-/// The files that were compiled against what was verified. Nothing was run, so the word is not PASS; and if not the `whole`
+/// Compares the compiled files with their attestations. Nothing was run, so the word is not PASS; and if not the `whole`
 /// experiment was selected, the exit code says that something is left to be seen.
 pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;

@@ -1,4 +1,4 @@
-//! What an experiment file says of kernels.
+//! The keys of an experiment of kernels.
 
 use reference::paths::Config;
 use schemars::JsonSchema;
@@ -49,7 +49,7 @@ pub struct KernelStudy {
     /// Patterns of the cases to try them on; all of the operations, if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
-    /// What the patterns mean: variants and programs, and the names of their cases. Only a stored run has them.
+    /// The resolved patterns: variants and programs, and the names of their cases. Only a stored run has them.
     #[serde(default, rename = "recipe", skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
     pub variants: Vec<Variant>,
@@ -63,11 +63,11 @@ pub struct KernelStudy {
 pub struct Variant {
     /// `op.variant`.
     pub name: String,
-    /// What is special about it, in a line.
+    /// Its description, in one line.
     pub doc: String,
 }
 
-/// A program that computes an operation: it reads a problem from one file and writes what it computes to another.
+/// A program that computes an operation: it reads a problem from one file and writes its outputs to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Command {
@@ -75,7 +75,7 @@ pub struct Command {
     pub op: String,
     /// It is called `op.name`.
     pub name: String,
-    /// What is special about it, in a line.
+    /// Its description, in one line.
     pub doc: String,
     /// The program and its first arguments; in mode `once` the paths of the two files come behind them.
     pub run: Vec<String>,
@@ -84,14 +84,14 @@ pub struct Command {
     /// Seconds that it may take for one run of a case, before it is killed.
     #[serde(default = "timeout")]
     pub timeout: f64,
-    /// Patterns of the cases to try it on, in the place of the experiment's.
+    /// Patterns of the cases to try it on, in place of the experiment's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
-    /// Patterns of files that it is made of besides those that `run` names, from the folder of the experiment file: a run is
-    /// gone on with only if they are as they were.
+    /// Patterns of further files that it depends on, besides those that `run` names, relative to the folder of the
+    /// experiment file: a run is continued only if they are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<String>,
-    /// Why two runs may differ.
+    /// Why outputs of two runs may differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nondeterministic: Option<String>,
 }
@@ -108,8 +108,7 @@ impl Command {
 }
 
 impl KernelStudy {
-    /// Puts what the patterns mean, and the programs, in the place of recipes, and the cases of their operations in that of
-    /// windows.
+    /// Fills in the recipes from the patterns and the programs, and the windows from the cases of their operations.
     fn fill(&mut self, sources: &[KernelFile]) -> Result<(), Mistake> {
         operations::check_definitions(self)?;
         let variants = sources.iter().flat_map(|source| {
@@ -220,7 +219,7 @@ impl Study for KernelStudy {
         names.into_iter().chain(checks).collect()
     }
 
-    /// The checks besides outputs are bound in any case.
+    /// Checks other than those of outputs are always bound.
     fn check_site(&self, at: &str) -> Result<(), String> {
         if CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A case that a kernel or program fails, in a file: inputs, what it left, what was wanted and how far off it may be.
+//! A case that a kernel or program fails, in a file: inputs, outputs, expected values and bounds.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -21,18 +21,18 @@ use ulplab_core::tensorfile::{Slot, write_safetensors};
 pub const LIMIT: usize = 64 << 20;
 /// Rows that are kept on either side of the worst element.
 const AROUND: usize = 8;
-/// Inputs of at most so many bytes are kept whole, however large the others are.
+/// Inputs of at most this many bytes are kept whole, however large the others are.
 const SMALL: usize = 1 << 20;
 
-/// What a kernel or program left of a case.
-pub enum Left<'a> {
-    /// Outputs, of which some are wrong.
+/// The result of a kernel or program on a case.
+pub enum CellResult<'a> {
+    /// Outputs; some are wrong.
     Outputs(&'a Checked),
-    /// None that can be judged: why, and the file in the place of its outputs.
+    /// No outputs that can be judged: why, and the file in place of the outputs.
     Nothing { why: &'a str, file: Option<&'a [u8]> },
 }
 
-/// Where capsules are written, and what it takes to run a cell again.
+/// The folder of capsules, and the command line that runs a cell again.
 pub struct Capsules {
     pub folder: PathBuf,
     pub experiment: PathBuf,
@@ -54,19 +54,19 @@ impl Capsules {
         probe.close().map_err(Error::io(folder, "write to"))
     }
 
-    /// Writes `<folder>/<recipe>.<case>.safetensors`: `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` what was wanted
-    /// and `bound.NAME` how far off it may be, of all outputs that were judged. A file that a program left in the place of
-    /// its outputs, and that cannot be judged, is `<folder>/<recipe>.<case>.left`.
-    pub fn keep(&self, cell: &Cell, case: &Case, problem: &Problem, left: &Left) -> Result<()> {
+    /// Writes `<folder>/<recipe>.<case>.safetensors`: `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` the expected
+    /// values and `bound.NAME` their bounds, for all outputs that were judged. A file that a program wrote in place of its
+    /// outputs, and that cannot be judged, is copied to `<folder>/<recipe>.<case>.left`.
+    pub fn keep(&self, cell: &Cell, case: &Case, problem: &Problem, left: &CellResult) -> Result<()> {
         let mut judged = Vec::new();
         let none = Outputs::default();
         let (measured, outputs) = match left {
-            Left::Outputs(checked) => (&checked.measured[..], &checked.outputs),
-            Left::Nothing { .. } => (&[][..], &none),
+            CellResult::Outputs(checked) => (&checked.measured[..], &checked.outputs),
+            CellResult::Nothing { .. } => (&[][..], &none),
         };
         let parts = match left {
-            Left::Outputs(_) => parts(&problem.judges, outputs),
-            Left::Nothing { .. } => Vec::new(),
+            CellResult::Outputs(_) => parts(&problem.judges, outputs),
+            CellResult::Nothing { .. } => Vec::new(),
         };
         for judge in &problem.judges {
             match judge.rule {
@@ -74,13 +74,13 @@ impl Capsules {
                 _ => judged.push((judge, None)),
             }
         }
-        let contents = Contents::of(problem, measured, outputs, &judged);
+        let contents = Contents::new(problem, measured, outputs, &judged);
         let messages: Vec<_> = match left {
-            Left::Outputs(_) => failures(measured)
+            CellResult::Outputs(_) => failures(measured)
                 .filter_map(|wrong| wrong.failure.as_ref())
                 .map(|failure| json!({"message": failure.message, "why": failure.why}))
                 .collect(),
-            Left::Nothing { why, .. } => vec![json!({"message": why, "why": ""})],
+            CellResult::Nothing { why, .. } => vec![json!({"message": why, "why": ""})],
         };
         let op = cell.kernel().0;
         let mut metadata = metadata(op, case, problem);
@@ -118,15 +118,15 @@ impl Capsules {
         })?;
         let file = self.folder.join(format!("{name}.left"));
         match left {
-            Left::Nothing { file: Some(bytes), .. } => write_atomic(&file, |out| out.write_all(bytes)),
-            // What an earlier run left must not pass for this one's.
+            CellResult::Nothing { file: Some(bytes), .. } => write_atomic(&file, |out| out.write_all(bytes)),
+            // Files of an earlier run must not pass for this one's.
             _ if file.exists() => std::fs::remove_file(&file).map_err(Error::io(&file, "remove")),
             _ => Ok(()),
         }
     }
 }
 
-/// What the file of a cell is called, without its extension.
+/// The file name of a cell, without its extension.
 fn name(recipe: &str, case: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || "._-".contains(c) {
@@ -148,7 +148,7 @@ fn parts(judges: &[Judge], outputs: &Outputs) -> Vec<ulplab_core::ops::judge::Pa
 }
 
 impl<'a> Contents<'a> {
-    fn of(
+    fn new(
         problem: &'a Problem,
         measured: &[Measured],
         left: &'a Outputs,

@@ -1,4 +1,4 @@
-//! Kernels without a GPU: compiled, and what their headers say held against what was compiled.
+//! Kernels without a GPU: compiled, and their headers checked against the compiled code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MOST_SHARED: u32 = 227 * 1024;
 
-/// What is to be compiled.
+/// The kernels to compile.
 pub struct Compile<'a> {
     pub sources: &'a [Source],
     /// The cells that are selected: files, variants and cases without one are left out.
@@ -34,12 +34,12 @@ pub struct Compile<'a> {
     pub json: bool,
 }
 
-/// What is wrong with a variant, and the cases in which it shows.
+/// Mistakes of a variant, and the cases in which they show.
 type Findings = BTreeMap<String, BTreeSet<String>>;
 
 impl Compile<'_> {
-    /// Compiles what is selected, prints what each kernel takes, and says what in a header does not fit; then holds the files
-    /// against what was verified. Mistakes of a header end in [`Exit::Usage`].
+    /// Compiles the selected kernels, prints the resources of each, and reports the mistakes of headers; then compares the
+    /// files with their attestations. A mistake of a header gives [`Exit::Usage`].
     pub fn run(&self, why: &Error) -> Result<Exit> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
@@ -184,7 +184,7 @@ fn shown(cases: &BTreeSet<String>) -> String {
     }
 }
 
-/// Keys of a launch and the words by which a mistake names them.
+/// Keys of a launch, and the words in messages that refer to them.
 const KEYS: [(&str, &[&str]); 6] = [
     ("grid", &["grid: ", "grid is ", "grid has ", "a grid of "]),
     (
@@ -197,8 +197,8 @@ const KEYS: [(&str, &[&str]); 6] = [
     ("args", &["args has "]),
 ];
 
-/// The line of the header that a mistake is in: of its launch, that of the key that the mistake names, or of a word that it
-/// quotes; else the beginning of the variant.
+/// The header's line of a mistake: in its launch, the line of the key that the message names, or of a word that it quotes;
+/// else the beginning of the variant.
 fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
     let lines: Vec<&str> = source.text.lines().collect();
     let named = |line: &&str| line.trim_start().starts_with("name") && line.contains(&format!("\"{}\"", variant.name));
@@ -243,10 +243,10 @@ fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
         + 1
 }
 
-/// The lines, from that of the variant's name on, of the launch that a mistake names, where it is a table of its own.
+/// The lines of the launch that a message names, counted from the variant's name, if the launch is a table of its own.
 fn launch_lines(variant: &Variant, what: &str, lines: &[&str]) -> Option<(usize, usize)> {
     let name = what.split("launch '").nth(1)?.split('\'').next()?;
-    // Keys of the case stand in the place of those in braces.
+    // Keys of the case replace those in braces.
     let fits = |template: &str| match (template.split_once('{'), template.rsplit_once('}')) {
         (Some((before, _)), Some((_, after))) => name.starts_with(before) && name.ends_with(after),
         _ => false,
@@ -264,7 +264,7 @@ fn launch_lines(variant: &Variant, what: &str, lines: &[&str]) -> Option<(usize,
     Some((first, rest.map_or(lines.len(), |at| first + 1 + at)))
 }
 
-/// The launches of a variant on a case, and what they are held against.
+/// The launches of a variant on a case, and the compiled entries to compare them with.
 struct Launches<'a> {
     variant: &'a Variant,
     case: &'a Case,
@@ -284,7 +284,7 @@ impl Launches<'_> {
         steps.flat_map(of_step).collect()
     }
 
-    /// Bytes of an argument; nothing if it names nothing.
+    /// Bytes of an argument; none if its name is unknown.
     fn bytes(&self, name: &str) -> Option<u32> {
         let buffer = self.problem.buffers.iter().any(|buffer| buffer.name == name);
         let scratch = self.plan.scratch.iter().any(|(scratch, ..)| scratch == name);
@@ -384,7 +384,7 @@ block = [256]
 */
 "#;
 
-    /// What is wrong with the variant on a case of rmsnorm, with the line that is told.
+    /// The mistake of the variant on a case of rmsnorm, and the line in the message.
     fn wrong(change: [&str; 2]) -> (usize, String) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rmsnorm.cu");

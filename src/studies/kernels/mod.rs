@@ -24,7 +24,7 @@ use crate::backend::cuda::{Device, Mutant, Session, Source as KernelFile, Varian
 use crate::run::Hindrance;
 use crate::run::ceilings::Ceilings;
 use crate::run::plan::Cell;
-use capsules::{Capsules, Left};
+use capsules::{Capsules, CellResult};
 use operations::Operation;
 pub use options::{OnDevice, Options};
 use peers::Peers;
@@ -73,11 +73,11 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     }
     let near = did_you_mean(name, names.iter().map(String::as_str));
     Err(Error::Usage(format!(
-        "there is no fault '{name}'{near}; `ulplab kernels list` has them"
+        "no mutant '{name}'{near}; `ulplab kernels list` lists all"
     )))
 }
 
-/// Cells of kernels, whatever runs them, and what their problems are made of.
+/// Cells of kernels, and the data of their problems.
 pub struct Cells<'a> {
     pub study: &'a KernelStudy,
     pub data: &'a Data<'a>,
@@ -120,17 +120,17 @@ impl Cells<'_> {
         Ok(())
     }
 
-    /// Keeps what a cell left, if anything is wrong with it and that is asked for.
+    /// Keeps the outputs of a cell, if it failed and --keep-failed is given.
     pub fn keep_failed(&self, cell: &Cell, case: &Case, problem: &Problem, checked: &Checked) -> Result<()> {
         match self.keep {
             Some(capsules) if failures(&checked.measured).next().is_some() => {
-                capsules.keep(cell, case, problem, &Left::Outputs(checked))
+                capsules.keep(cell, case, problem, &CellResult::Outputs(checked))
             }
             _ => Ok(()),
         }
     }
 
-    /// Keeps what there is of a cell that left nothing to judge, and why, if that is asked for.
+    /// Keeps the inputs of a cell without outputs to judge, and the reason, if --keep-failed is given.
     pub fn keep_unjudged(
         &self,
         cell: &Cell,
@@ -140,7 +140,7 @@ impl Cells<'_> {
         file: Option<&[u8]>,
     ) -> Result<()> {
         self.keep.map_or(Ok(()), |capsules| {
-            capsules.keep(cell, case, problem, &Left::Nothing { why, file })
+            capsules.keep(cell, case, problem, &CellResult::Nothing { why, file })
         })
     }
 }
@@ -150,7 +150,7 @@ pub fn of_op<'a>(op: &str, cells: &[&'a Cell]) -> Vec<&'a Cell> {
     cells.iter().copied().filter(|cell| cell.kernel().0 == op).collect()
 }
 
-/// Cells of variants, and what they are run with.
+/// Cells of variants, and the options of their run.
 pub struct Variants<'a> {
     pub cells: Cells<'a>,
     pub sources: &'a [KernelFile],
@@ -176,7 +176,7 @@ impl Variants<'_> {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
                 let records = self.cell(cell, variant, case, problem, &kernels.case(case, problem));
-                // A launch that is refused leaves the device as it was; one that went astray does not.
+                // A refused launch leaves the device usable; a launch with an illegal access does not.
                 records.or_else(|why| {
                     let device = self.session.device;
                     device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
@@ -190,7 +190,7 @@ impl Variants<'_> {
         Ok(())
     }
 
-    /// The fault to plant, where it is one of this file's.
+    /// The fault to plant, if it belongs to this file.
     fn fault<'s>(&self, source: &'s KernelFile) -> Option<&'s Mutant> {
         let named = |mutant: &&Mutant| self.mutant == Some(format!("{}.{}", source.op, mutant.name).as_str());
         source.header.mutants.iter().find(named)
@@ -225,7 +225,7 @@ impl Variants<'_> {
         Ok(records(cell, case, measured))
     }
 
-    /// What times say, and the shares that they are of what is possible.
+    /// Times, and their shares of the possible speed.
     fn figures(&self, times: &Times, problem: &Problem, products: Factor) -> Vec<Measured> {
         let rotated = times.rotated.map(|rotated| rotated.median);
         let share = |us: f64| {
@@ -256,7 +256,7 @@ impl Variants<'_> {
     }
 }
 
-/// What is recorded of a cell that could not be run, and why it could not: no gate passes a NaN.
+/// The record of a cell that could not be run, with the reason: NaN, which passes no gate.
 pub fn unknown(cell: &Cell, case: &Case, site: &str, why: &str) -> Record {
     let message = why.to_string();
     Record {
@@ -282,7 +282,7 @@ pub fn time(metric: &'static Metric, value: f64) -> Measured {
     }
 }
 
-/// What was measured of a cell.
+/// The measurements of a cell.
 pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record> {
     let blank = Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name);
     let record = |measured: Measured| Record {

@@ -43,7 +43,7 @@ pub fn print(fates: &[Fate]) -> bool {
 }
 
 impl Variants<'_> {
-    /// Plants every fault in every variant that has it, in the files of which there are cells.
+    /// Plants every fault in every variant that has it, in the files that have cells.
     pub fn mutants(&self, cells: &[&Cell]) -> Result<Vec<Fate>> {
         let mut fates = Vec::new();
         for source in self

@@ -1,4 +1,4 @@
-//! Times of other people's code on the same cases, as `experiments/peers/kernels.py` writes them.
+//! Times of peers (third-party implementations) on the same cases, from a file of `experiments/peers/kernels.py`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,8 @@ struct Raw {
 impl Peers {
     pub fn read(file: &Path) -> Result<Self> {
         let text = input::text(file)?;
-        let raw: Raw = serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))?;
+        let raw: Raw =
+            serde_json::from_str(&text).map_err(|error| Error::data(file, format!("not a file of peers: {error}")))?;
         let cases = OPS.iter().flat_map(|op| {
             let cases = op.cases().into_iter();
             cases.map(|case| format!("{}/{}", op.name(), case.name))
@@ -81,7 +82,7 @@ impl Peers {
         Err(Error::data(&self.file, message))
     }
 
-    /// What stands beside a variant that takes `us_cold` on a case; nothing where nobody else was timed.
+    /// Metrics of the fastest peer for a variant that takes `us_cold` on a case; empty if no peer was timed.
     pub fn beside(&self, op: &str, case: &str, us_cold: f64) -> impl Iterator<Item = Measured> {
         let peer = self.fastest.get(&format!("{op}/{case}"));
         let peer = peer

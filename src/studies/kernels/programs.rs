@@ -62,7 +62,7 @@ fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return runs(program.as_ref());
     }
-    // Without $PATH, where a program is looked for is the system's matter.
+    // Without $PATH, the system decides where to look for a program.
     let Some(folders) = std::env::var_os("PATH") else {
         return true;
     };
@@ -103,7 +103,7 @@ fn cell_of(
 ) -> Result<Vec<Record>> {
     let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
         Ok(ran) => ran,
-        // Ctrl-C ends the program too: that says nothing of it.
+        // Ctrl-C also ends the program: that is not its failure.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(Failed { why, left }) => {
             errln!("{}: {why}", cell.id);

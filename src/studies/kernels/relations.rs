@@ -1,25 +1,25 @@
-//! What wrong elements have to do with what is wanted of others: a sign, a neighbour, another row. Nothing is judged here; it
-//! is said only what is so of every wrong element.
+//! Relations of wrong elements to expected values elsewhere: a sign, a neighbour, another row. Nothing is judged here; a
+//! relation is reported only if it holds for every wrong element.
 
 use ulplab_core::metrics::VIOLATIONS;
 use ulplab_core::ops::judge::{Judge, Measured, Rule, number};
 use ulplab_core::ops::{Outputs, Problem};
 
-/// Elements that must tell a relation from what is wanted in their own place, or all where fewer are wrong.
+/// How many wrong elements must distinguish a relation from their own expected values; all of them if fewer are wrong.
 const TELLING: usize = 4;
-/// By so many bounds.
+/// Least difference between the two, in bounds.
 const CLEAR: f64 = 16.0;
-/// Of larger outputs nothing is said: it would take longer than the run.
+/// Largest output that is examined; a larger one would take longer than the run.
 const MOST: usize = 1 << 26;
 
-/// Adds what is so of all wrong elements of an output to what is said of them.
+/// Adds the relation that all wrong elements of an output share to the messages about them.
 pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
     for measured in measured.iter_mut().filter(|measured| measured.metric == &VIOLATIONS) {
         let mut judges = problem.judges.iter().filter(|judge| judge.output == measured.output);
         let (Some(judge), None, Some(failure)) = (judges.next(), judges.next(), &mut measured.failure) else {
             continue;
         };
-        let Some(elements) = Elements::of(judge, outputs, measured.value) else {
+        let Some(elements) = Elements::new(judge, outputs, measured.value) else {
             continue;
         };
         let relation = elements
@@ -45,8 +45,8 @@ struct Elements {
 }
 
 impl Elements {
-    /// Of a judgement by elements that found so many of them wrong.
-    fn of(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
+    /// The elements of a judgement that found `count` of them wrong.
+    fn new(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
         let len: usize = judge.shape.iter().product();
         let by_elements = matches!(judge.rule, Rule::Equal { .. } | Rule::Within { .. });
         if !by_elements || judge.rows.is_some() || len > MOST {
@@ -59,7 +59,7 @@ impl Elements {
         let right = |at: &usize| near(got[*at], want[*at], bounds[*at]) || want[*at].is_nan() && got[*at].is_nan();
         let wrong: Vec<usize> = (0..len).filter(|at| !right(at)).collect();
         let cols = judge.shape.last().copied().unwrap_or(1).max(1);
-        // Where bits are compared, -0 and payloads of NaN are no numbers that differ: nothing is said of these.
+        // If bits are compared, differences in -0 or in payloads of NaN are no relation between numbers, and are skipped.
         (wrong.len() as f64 == count).then_some(Self {
             rows: if judge.shape.len() == 2 { len / cols } else { 1 },
             cols,
@@ -83,8 +83,8 @@ impl Elements {
         self.columns().or_else(|| self.other_rows())
     }
 
-    /// Whether each wrong element is, times a sign, what is wanted at another place, within the bound there, and enough of
-    /// them could not be so by chance.
+    /// Whether each wrong element equals, times a sign, the expected value at another place, within the bound there, and
+    /// enough of them do so for chance to be excluded.
     fn fits(&self, source: impl Fn(usize) -> Option<(usize, f64)>) -> bool {
         let mut telling = 0;
         let all = self.wrong.iter().all(|&at| {
@@ -96,7 +96,7 @@ impl Elements {
         all && telling >= TELLING.min(self.wrong.len()) && self.is_varied()
     }
 
-    /// Whether wrong elements are not all one number, which could come from anywhere; one alone says nothing of it.
+    /// Whether the wrong elements have different values. A single repeated value could have any cause.
     fn is_varied(&self) -> bool {
         let first = self.wrong.first().map(|at| self.got[*at].abs());
         self.wrong.len() == 1 || self.wrong.iter().any(|at| Some(self.got[*at].abs()) != first)

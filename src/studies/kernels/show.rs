@@ -188,7 +188,7 @@ fn cases_section(run: &Summarized) -> Section {
     }
 }
 
-/// What a row of times says besides the cold time: head and metric.
+/// Further columns of a row of times: head and metric.
 const TIMES: &[(&str, &Metric)] = &[
     ("hot µs", &metrics::US_HOT),
     ("graph µs", &metrics::US_GRAPH),

@@ -55,7 +55,7 @@ pub struct ModelStudy {
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// What it stands for, in a line.
+    /// Its description, in one line.
     pub doc: String,
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default)]

@@ -212,7 +212,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         }
     }
 
-    /// Adds what is measured at a site.
+    /// Adds the measurements at a site.
     fn push<'e>(&mut self, site: &Site, evidence: impl Into<Evidence<'e>>, shape: &[usize]) {
         let blank = self.at(site);
         self.records.extend(records(&blank, evidence, shape));

@@ -23,7 +23,7 @@ pub fn from_start<T: Real>(model: &dyn Model<T>, ids: &[u32], numerics: &mut dyn
     output.map_err(Error::Reference)
 }
 
-/// Runs the model rounded, and compares it with what the reference computed.
+/// Runs the model with roundings, and compares it with the reference.
 pub fn run_candidate<W: Real + Into<f64>>(
     text: Text<'_>,
     rounding: &Rounding,

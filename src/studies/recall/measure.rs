@@ -23,7 +23,7 @@ pub struct Vectors {
     want: Choice<f32>,
 }
 
-/// What the drawn sources give in a window.
+/// The draws of the sources in a window.
 pub fn drawn(study: &RecallStudy, seed: u64, window: &str) -> Vec<Vectors> {
     let [queries, entries] = study.shape;
     let sources = study.sources.iter().filter_map(|source| match source.from {

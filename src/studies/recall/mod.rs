@@ -55,10 +55,10 @@ pub struct RecallStudy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Scores {
-    /// Those of queries and entries of so many N(0, 1) channels, of which the `top` are selected.
+    /// Products of queries and entries with this many N(0, 1) channels; the `top` largest are selected.
     Vectors { channels: usize, top: usize },
-    /// What is selected at these sites of the model on each window of text; values are means over the layers, and each layer
-    /// has its own beside them.
+    /// The selection at these sites of the model on each window of text; values are means over the layers, and each layer
+    /// also has its own.
     Site(String),
 }
 
@@ -83,7 +83,7 @@ impl Scores {
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// What it stands for, in a line.
+    /// Its description, in one line.
     pub doc: String,
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default)]

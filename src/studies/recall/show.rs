@@ -54,7 +54,7 @@ impl Show for RecallStudy {
     }
 }
 
-/// For every source the size of the error, the recall it should leave, the one it leaves, and that of the mass.
+/// For every source: the size of the error, the expected recall, the measured recall, and the recall of the mass.
 fn columns(study: &RecallStudy) -> Vec<Column> {
     let of_source = |(at, name): (usize, &str)| {
         let weight = 40u8.saturating_sub(10 * at as u8);

@@ -54,11 +54,12 @@ impl Piece<f32> {
     }
 }
 
-/// What a source gives in a window, from the first step on.
+/// The numbers of a source in a window, from the first step on.
 pub struct Inputs<'a> {
     origin: &'a Operation,
     heads: usize,
-    /// Of q, k, v, decays and β; of the parameters and u: streams of their own, so that numbers do not depend on the pieces.
+    /// Random streams of q, k, v, decays and β, or of the parameters and u: one each, so that numbers do not depend on the
+    /// pieces.
     rngs: [ChaCha8Rng; 5],
     parameters: Option<[Tensor<f32>; 3]>,
 }

@@ -1,4 +1,4 @@
-//! A recipe of a recurrence: the form it is computed in, and what is rounded there.
+//! A recipe of a recurrence: its form, and its roundings.
 
 use std::sync::Arc;
 
@@ -26,14 +26,14 @@ pub struct Method {
     prefill: Option<&'static Prefill>,
 }
 
-/// What is rounded, and how.
+/// The roundings.
 struct Rounded {
     at: String,
     codec: Arc<dyn Codec>,
     direction: Direction,
 }
 
-/// What the state is called, stored between steps or carried between chunks.
+/// Names of the state that is stored between steps, or carried between chunks.
 const STATE: &str = "state";
 const PARAMETERS: [&str; 3] = ["a", "b", "c"];
 
@@ -41,7 +41,7 @@ impl Method {
     /// Finds form and formats, and that they fit every source.
     ///
     /// # Errors
-    /// What is wrong, and where in the recipe.
+    /// The mistake, and its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>]) -> Result<Self, Mistake> {
         let form = recipe.form.clone();
         let wrong = |message: String| Err(Mistake::at("form", message));
@@ -80,7 +80,7 @@ impl Method {
         })
     }
 
-    /// Takes the state over the steps of a piece, the first of which is `first`; gives the output. `random` is the stream
+    /// Advances the state over the steps of a piece that starts at step `first`; returns the output. `random` is the stream
     /// that stochastic rounding draws from.
     pub fn run(
         &self,
@@ -255,7 +255,8 @@ impl Policy<f32> for Rounds<'_> {
     }
 }
 
-/// What a form can round of a source, and the channels of a row there (1 where they vary); none if the form is not for it.
+/// The values of a source that a form can round, and the channels of a row there (1 if they vary); none if the form does not
+/// apply.
 fn places(form: &Form, origin: &Operation) -> Option<Vec<(String, usize)>> {
     let state = |cols| (STATE.to_string(), cols);
     let parameters = |states| PARAMETERS.map(|name| (name.to_string(), states)).to_vec();

@@ -35,7 +35,7 @@ pub const PIECE: usize = 4096;
 /// More are a slip.
 const MOST_HEADS: usize = 1024;
 
-/// What is compared, as it is named behind the source.
+/// The compared quantities, by their names after the source's.
 const COMPARED: [&str; 2] = ["output", "state"];
 
 /// Operations with a state that is carried from step to step, with inputs from each source.
@@ -54,12 +54,12 @@ pub struct RecurrenceStudy {
     pub recipes: Vec<Recipe>,
 }
 
-/// A form to compute it in, and what is rounded there.
+/// A form of the recurrence, and its roundings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// What it stands for, in a line.
+    /// Its description, in one line.
     pub doc: String,
     pub form: Form,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
@@ -76,7 +76,7 @@ pub enum Form {
     OnePass,
     /// State-space model: step by step, b folded into c.
     Folded,
-    /// In chunks of so many steps.
+    /// In chunks of this many steps.
     Chunked(usize),
     /// Linear attention: as the prefill kernel of that name, with all it rounds.
     Prefill(String),

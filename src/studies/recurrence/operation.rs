@@ -10,13 +10,13 @@ const MOST_CHANNELS: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Operation {
-    /// Linear attention with a state of so many key and value channels a head.
+    /// Linear attention with a state of this many key and value channels per head.
     LinearAttention {
         op: Attention,
         gate: Gate,
         state: [usize; 2],
     },
-    /// A diagonal state-space model of so many states a head.
+    /// A diagonal state-space model with this many states per head.
     DiagonalSsm { poles: Poles, states: usize },
 }
 
@@ -36,7 +36,7 @@ pub enum Attention {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
-    /// All 0: nothing decays.
+    /// All 0: no decay.
     None,
     /// Exponentially, with this mean below 0.
     Mean(f64),
@@ -57,7 +57,7 @@ pub enum Poles {
 }
 
 impl Operation {
-    /// What is wrong with its parameters.
+    /// Checks the parameters; the error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         match *self {
             Self::LinearAttention { state: [k, v], .. }

@@ -1,7 +1,8 @@
-//! Where published prefill kernels of linear attention round: a table of what each keeps in which dtype.
+//! Roundings of published prefill kernels of linear attention: a table of the dtype of each value.
 //!
-//! What is not in the table is f32. Products are summed in f32, as tensor cores do to a few last places. A decay always
-//! goes into an operand before it is rounded; kernels of GDN, whose decay is one number, may also apply it to the sum.
+//! Values that are not in the table are f32. Products are summed in f32, as tensor cores do to a few last places. A decay
+//! always goes into an operand before it is rounded; kernels of GDN, whose decay is one number, may also apply it to the
+//! sum.
 
 use reference::ops::linear_attention::Intermediate::{self, *};
 use reference::ops::linear_attention::{Chunked, Inversion, Policy};

@@ -24,7 +24,7 @@ struct Point<T> {
     values: [Vec<T>; 2],
 }
 
-/// What every source gives in a window, by the definition in f64.
+/// The results of every source in a window, by the definition in f64.
 pub fn exact(study: &RecurrenceStudy, seed: u64, window: &str) -> Result<Vec<Trajectory<f64>>> {
     let sources = study.sources.par_iter();
     let walk = |source| {
@@ -85,13 +85,13 @@ fn walk<T: Real>(
     Ok(Trajectory { points })
 }
 
-/// Of `[steps, …]` the last [`CHECKPOINT`] steps.
+/// The last [`CHECKPOINT`] steps of `[steps, …]`.
 fn last_rows<T: Real>(output: &Tensor<T>) -> Vec<T> {
     let step = output.data.len() / output.shape[0];
     output.data[output.data.len() - CHECKPOINT * step..].to_vec()
 }
 
-/// Of `[heads, steps]` the last [`CHECKPOINT`] steps.
+/// The last [`CHECKPOINT`] steps of `[heads, steps]`.
 fn last_columns<T: Real>(output: &Tensor<T>) -> Vec<T> {
     let steps = output.cols();
     let rows = output.data.chunks_exact(steps);

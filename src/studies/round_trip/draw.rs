@@ -15,7 +15,7 @@ pub enum Numbers {
     Gaussian,
     /// Density e^−|x| / 2.
     Laplace,
-    /// Student's t with so many degrees of freedom; of 2 or fewer the variance is infinite.
+    /// Student's t with this many degrees of freedom; with 2 or fewer the variance is infinite.
     StudentT(f64),
     /// N(0, 1), with a share of the channels `factor` times as large.
     OutlierChannels { share: f64, factor: f64 },
@@ -25,7 +25,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// The pattern of sites, if that is where they are from.
+    /// The pattern of sites, if the numbers are from the model.
     pub fn site(&self) -> Option<&str> {
         match self {
             Self::Site(at) => Some(at),
@@ -37,7 +37,7 @@ impl Numbers {
         self.site().is_some()
     }
 
-    /// What is wrong with its parameters.
+    /// Checks the parameters; the error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         match *self {
             Self::StudentT(nu) if !(nu > 0.0 && nu.is_finite()) => {

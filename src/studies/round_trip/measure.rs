@@ -1,4 +1,4 @@
-//! What a format does to samples of numbers.
+//! Measurement of a format on samples of numbers.
 
 use super::RoundTripStudy;
 use super::draw::draw;
@@ -11,7 +11,7 @@ use ulplab_core::metrics::{NSR, Pair, RoundTrip};
 use ulplab_core::random::stream;
 use ulplab_core::record::Record;
 
-/// What the drawn sources give in a window.
+/// The draws of the sources in a window.
 pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
     let sample = |source: &Source<_>| {
         let mut rng = stream(seed, &format!("{}/{window}", source.name));

@@ -57,7 +57,7 @@ pub struct RoundTripStudy {
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// What it stands for, in a line.
+    /// Its description, in one line.
     pub doc: String,
     /// What numbers are stored in: a named format (`nvfp4`), a format string (`e2m1/b16:e4m3/t:f32`) or a KV record.
     pub format: String,

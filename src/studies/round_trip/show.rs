@@ -1,4 +1,4 @@
-//! What reports show of round trips: what a bit buys, on which numbers.
+//! Reports on round trips: error against bits, and the dependence on the numbers.
 
 use super::RoundTripStudy;
 use crate::experiment::Reading;

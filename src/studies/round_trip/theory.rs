@@ -1,4 +1,4 @@
-//! What the error of a format should be.
+//! The theoretical error of a format.
 
 use ulplab_core::formats::{Format, Group, Repr, Scale, ZeroPoint};
 use ulplab_core::metrics::float_nsr;

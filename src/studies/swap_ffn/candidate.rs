@@ -1,4 +1,4 @@
-//! Who computes what is compared with the reference: its own path with something rounded, or kernels.
+//! The candidate to compare with the reference: the reference's path with roundings, or kernels.
 
 use reference::paths::swap_ffn::{Decisions, Model, RouterForm, State};
 use reference::{Plain, Tensor};
@@ -40,7 +40,7 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// One event on x and the state, with the decisions that are given as far as it can be told what to do; its own.
+    /// One event on x and the state. Follows the given decisions if the candidate can; returns its own.
     pub fn event(
         &mut self,
         x: &mut Tensor<f32>,
@@ -62,7 +62,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// What it would decide on x.
+    /// Its own decisions on x.
     pub fn decide(
         &mut self,
         x: &Tensor<f32>,
@@ -88,7 +88,7 @@ impl<'a> Candidate<'a> {
         matches!(self, Self::Emulated { .. })
     }
 
-    /// A token, running free: delta, and what was decided in every event.
+    /// A token, running free: delta, and the decisions of every event.
     pub fn token(
         &mut self,
         x_in: &Tensor<f32>,

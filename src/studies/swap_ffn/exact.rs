@@ -1,4 +1,4 @@
-//! What the reference in f64 does in a window: all that candidates are compared with.
+//! The reference in f64 in a window: all values that candidates are compared with.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{Decisions, Model, State};
@@ -17,7 +17,7 @@ pub struct Trajectory {
 }
 
 pub(super) struct Token {
-    /// Of every event, row by row.
+    /// Decisions of every event, row by row.
     pub decisions: Vec<Vec<Decided>>,
     pub delta: Vec<f64>,
     pub checkpoint: Option<Checkpoint>,
@@ -40,7 +40,7 @@ pub(super) struct Known {
     pub after: Tensor<f64>,
 }
 
-/// What every source gives in a window.
+/// The results of every source in a window.
 pub fn exact(study: &SwapFfnStudy, seed: u64, window: &str) -> Result<Vec<Trajectory>> {
     let [sequences, tokens] = study.shape;
     let walk = |source: &Source<Weights>| {

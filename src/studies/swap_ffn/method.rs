@@ -1,4 +1,4 @@
-//! A recipe of Swap-FFN: what is rounded on the way, and how the router decides.
+//! A recipe of Swap-FFN: its roundings, and how the router decides.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Method {
     pub margin: f64,
     /// How an event is computed: another function is a fault that the gates must notice.
     pub event: Event,
-    /// What computes all of it in the place of the reference.
+    /// The kernels that compute everything in place of the reference.
     pub kernels: Option<Kernels>,
 }
 
@@ -42,7 +42,7 @@ impl Method {
     /// Finds formats and sites, and that they fit every source.
     ///
     /// # Errors
-    /// What is wrong, and where in the recipe.
+    /// The mistake, and its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>]) -> Result<Self, Mistake> {
         let rounds = recipe.rounds.iter().enumerate();
         let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));
@@ -91,7 +91,7 @@ impl Numerics<f32> for &Method {
     }
 }
 
-/// What is named in the place of the reference.
+/// The kernels named in place of the reference.
 fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
     let e4m3 = match recipe.format.as_deref() {
         None | Some("bf16") => false,
@@ -130,7 +130,7 @@ impl<'a> Forced<'a> {
         }
     }
 
-    /// What the candidate would decide, row by row.
+    /// The candidate's own decisions, row by row.
     pub fn own(&self) -> Vec<Own> {
         let [gates, banks] = &self.own;
         gates

@@ -37,7 +37,7 @@ pub use method::{Event, Kernels, Method};
 use sizes::Inputs;
 pub use sizes::Sizes;
 
-/// What is compared at a checkpoint in one phase or the other, as it is named behind the source.
+/// The quantities compared at a checkpoint in a phase, by their names after the source's.
 const LOCAL: [&str; 3] = ["decisions", "next", "x"];
 const CUMULATIVE: [&str; 4] = ["decisions", "lanes", "ram", "delta"];
 /// Decisions of the first token, event by event, which stand for layers.
@@ -82,12 +82,12 @@ impl Weights {
     }
 }
 
-/// What is rounded, and how the router is read; or kernels in the place of it all.
+/// The roundings, and how the router is read; or kernels in place of everything.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// What it stands for, in a line.
+    /// Its description, in one line.
     pub doc: String,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
@@ -295,7 +295,7 @@ impl Ready for ReadySwapFfn<'_> {
     }
 }
 
-/// A model in f64 and one in f32 a thread, the banks, and what is kept of the tokens that are compared.
+/// One model in f64 and one in f32 per thread, the banks, and the stored results of the compared tokens.
 fn bytes(sizes: &Sizes, sequences: f64, tokens: f64, at_once: f64) -> f64 {
     let config = sizes.config();
     let [d, ff, cores] = [config.d_model, config.d_ff, config.core_count].map(|size| size as f64);

@@ -1,4 +1,4 @@
-//! What reports show of Swap-FFN: how long decisions stay those of the reference, and what it costs when they do not.
+//! Reports on Swap-FFN: how long decisions stay those of the reference, and what it costs when they do not.
 
 use std::borrow::Cow;
 
@@ -75,7 +75,7 @@ impl Show for SwapFfnStudy {
     }
 }
 
-/// For every source the local error and the flips that nothing explains, then what is left after all tokens.
+/// For every source the local error and the unexplained flips, then the state after all tokens.
 fn columns(study: &SwapFfnStudy) -> Vec<Column> {
     let tokens = study.shape[1];
     let of_source = |(at, source): (usize, &str)| {

@@ -32,7 +32,7 @@ pub struct Sizes {
     pub lane_rule: Lanes,
 }
 
-/// What an exchange does to a map.
+/// The effect of an exchange on a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lanes {
@@ -92,7 +92,7 @@ impl Sizes {
         }
     }
 
-    /// What is wrong with it.
+    /// Checks the sizes; the error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         self.config().check()?;
         if self.n_events == 0 {
@@ -124,7 +124,7 @@ impl Sizes {
     }
 }
 
-/// What a source draws in a window, all in bf16's set: weights, tokens and the banks before the first token.
+/// The draws of a source in a window, all in bf16's set: weights, tokens and the banks before the first token.
 pub struct Inputs<'a> {
     config: Config,
     seed: u64,

@@ -8,8 +8,8 @@ use crate::studies::measure::records;
 use ulplab_core::metrics::{Decided, Decisions, Pair};
 use ulplab_core::record::Record;
 
-/// At every checkpoint, over the token's events: what the candidate decides, what it would decide next on the x it made,
-/// and that x. A candidate that cannot be told what to do is compared in what comes of a decision where it was the reference's.
+/// At every checkpoint, over the token's events: what the candidate decides, what it would decide next on the x it made, and
+/// that x. A candidate that cannot follow given decisions is compared only where its decision equals the reference's.
 pub(super) fn measure(
     blank: &Record,
     source: &str,

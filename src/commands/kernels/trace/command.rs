@@ -16,22 +16,22 @@ use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
 use ulplab_core::ops::{Case, Op};
 
-/// Show what a kernel launches: bytes and operations of each launch, its time, and its share of what is possible.
+/// Show the launches of a kernel: bytes, operations, time, and share of the possible speed of each.
 ///
-/// Times need a GPU; each launch is timed alone, and only if the kernel as a whole is right. Give --variant twice to see two
-/// side by side.
+/// Times need a GPU; each launch is timed alone, and only if the whole kernel is right. Give --variant twice to compare two
+/// variants.
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
-    /// The operation, as `ulplab kernels list` names them.
+    /// The operation: a name from `ulplab kernels list`.
     #[arg(value_name = "OP")]
     pub op: String,
-    /// A variant; give several to compare [default: the last of the file that takes the case].
+    /// A variant; give several to compare [default: the last variant in the file that accepts the case].
     #[arg(long = "variant", value_name = "NAME")]
     pub variants: Vec<String>,
-    /// The case [default: the first that is timed and that all variants take].
+    /// The case [default: the first timed case that all variants accept].
     #[arg(long, value_name = "NAME")]
     pub case: Option<String>,
-    /// Take times on a GPU, or only count. Without a GPU, `cuda` only counts.
+    /// Measure times on a GPU, or only count bytes and operations. Without a GPU, `cuda` only counts.
     #[arg(long, value_enum, default_value = "cuda")]
     pub device: OnDevice,
     /// Also write an HTML page.
@@ -55,11 +55,12 @@ pub struct Traces {
 }
 
 pub fn run(args: &TraceArgs) -> Result<Exit> {
-    let op = ops::find(&args.op).map_err(Error::Usage)?;
+    let op = ops::find(&args.op)
+        .map_err(|why| Error::Usage(format!("{why}; `ulplab kernels list` lists all operations")))?;
     let source = file(op)?;
     let device = match args.device {
         OnDevice::Cuda => Device::open(),
-        OnDevice::Compile => Err(Error::Setup("no GPU is asked for".into())),
+        OnDevice::Compile => Err(Error::Setup("--device compile".into())),
     };
     let sms = device.as_ref().map_or(SMS, |device| device.sms);
     let (case, variants) = choose(args, op, &source, sms)?;
@@ -67,7 +68,7 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
     let planned = variants.into_iter().map(|variant| {
         let plan = Plan::new(variant, &case, sms).map_err(Error::Usage)?;
         let plan = plan.ok_or_else(|| {
-            let why = format!("{}.{} does not take case '{}'", op.name(), variant.name, case.name);
+            let why = format!("{}.{} does not accept case '{}'", op.name(), variant.name, case.name);
             Error::Usage(why)
         })?;
         Ok((variant, plan))
@@ -131,7 +132,8 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
                 .map(|case| Ok((taken(&case)?, case)))
                 .collect::<Result<Vec<_>>>()?;
             let found = timed.into_iter().find(|(taken, _)| taken.iter().all(|taken| *taken));
-            let why = || Error::Usage("no timed case is taken by all of these variants; name one with --case".into());
+            let why =
+                || Error::Usage("no timed case is accepted by all of these variants; name a case with --case".into());
             found.ok_or_else(why)?.1
         }
     };
@@ -144,7 +146,7 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
     }
     match variants.is_empty() {
         true => Err(Error::Usage(format!(
-            "no variant of {} takes case '{}'",
+            "no variant of {} accepts case '{}'",
             op.name(),
             case.name
         ))),

@@ -39,7 +39,7 @@ pub fn page(all: &Traces) -> String {
     page.render().expect("the template has no fallible part")
 }
 
-/// Of every launch what it takes in a run, and the least it could.
+/// A bar chart of every launch: its time in a run, and the least possible time.
 fn chart(all: &Traces, trace: &Trace) -> String {
     let Some(ceilings) = &all.ceilings else {
         return String::new();

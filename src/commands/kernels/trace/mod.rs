@@ -1,4 +1,4 @@
-//! `ulplab kernels trace`: what a kernel launches, what each launch must move and multiply, and how long it takes.
+//! `ulplab kernels trace`: the launches of a kernel, with the bytes, operations and time of each.
 
 mod command;
 mod html;
@@ -41,7 +41,7 @@ pub struct Launch {
     /// Its entry point and grid, or the sizes of the product.
     pub what: String,
     pub turns: usize,
-    /// Of one turn.
+    /// Cost of one turn.
     pub cost: Cost,
     /// Microseconds of one turn, as one of many of this launch alone in a graph; none without a GPU.
     pub us: Option<f64>,
@@ -50,7 +50,7 @@ pub struct Launch {
 /// Microseconds of a run as one of many in a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Micros {
-    /// On the same memory: what is small stays in the cache.
+    /// On the same memory, so that small buffers stay in the cache.
     pub graph: Option<f64>,
     /// On other memory each time, none of it in the cache.
     pub rotated: Option<f64>,
@@ -66,7 +66,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Microseconds that nothing is faster than: of memory and of arithmetic the longer.
+    /// Least possible microseconds: the longer of memory time and arithmetic time.
     pub fn limit(self, ceilings: &Ceilings, products: Factor) -> f64 {
         let memory = self.bytes as f64 / (ceilings.copy_gb_s * 1e3);
         let arithmetic = products
@@ -77,7 +77,7 @@ impl Cost {
 }
 
 impl Launch {
-    /// What all its turns move and multiply.
+    /// Bytes and operations of all its turns.
     pub fn all(&self) -> Cost {
         let turns = self.turns as u64;
         Cost {
@@ -127,7 +127,7 @@ impl Trace {
         self.launches.iter().map(|launch| launch.turns).sum()
     }
 
-    /// What all launches together move and multiply.
+    /// Bytes and operations of all launches together.
     pub fn cost(&self) -> Cost {
         let sum = |of: fn(Cost) -> u64| self.launches.iter().map(|launch| of(launch.all())).sum();
         Cost {
@@ -141,14 +141,14 @@ impl Trace {
         self.launches.iter().map(Launch::us_of_all).sum()
     }
 
-    /// The time of a run that its share of the limit is of: out of the cache, where that could be measured.
+    /// The time of a run for its share of the limit: with cold caches, if that was measured.
     pub fn whole(&self) -> Option<f64> {
         let us = self.us?;
         Some(us.rotated.or(us.graph).unwrap_or(us.hot))
     }
 }
 
-/// What a launch must move and multiply: what its header says, or each of its buffers once.
+/// Bytes and operations of a launch: from its header, or each of its buffers once.
 fn cost(step: &Step, problem: &Problem, plan: &Plan) -> Cost {
     let size = |name: &str| {
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);

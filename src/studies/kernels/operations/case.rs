@@ -1,4 +1,4 @@
-//! A case of the user's: sizes, types, numbers and tensors of their own.
+//! A case of the user's: sizes, types, numbers and tensors.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct OwnCase {
     /// `random`, `edges`, or `site:PATTERN` for what passes at sites of the model. Random, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
-    /// A safetensors file whose tensors are inputs, named as the buffers they fill; what it lacks is random.
+    /// A safetensors file whose tensors are inputs, with the names of the buffers; inputs that it lacks are random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tensors: Option<String>,
     /// Whether kernels are timed on it.
@@ -52,7 +52,7 @@ impl std::fmt::Display for Setting {
 }
 
 impl OwnCase {
-    /// The case that it describes, or what is wrong with it.
+    /// The case that it describes, or its mistake.
     pub fn resolve(&self, operation: &Operation) -> Result<Case, String> {
         if self.name.is_empty() {
             return Err("its name is empty".into());

@@ -51,7 +51,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// What is wrong with them for a type, where that is known.
+    /// Checks them for a type, if it is known.
     pub fn check(&self, dtype: Option<Dtype>) -> Result<(), String> {
         match *self {
             Self::Uniform([from, to]) if !(from < to && (to - from).is_finite()) => Err(format!(
@@ -156,7 +156,7 @@ fn whole_bytes(x: i128, dtype: Dtype) -> Vec<u8> {
 }
 
 fn real_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
-    // What is drawn is drawn in f32, but for f64: nothing is asked of how it is rounded to the type.
+    // Draws are in f32, except for f64; their rounding to the type is arbitrary.
     let narrow = x as f32;
     match dtype {
         Dtype::F64 => x.to_le_bytes().into(),

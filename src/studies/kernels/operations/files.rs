@@ -1,4 +1,4 @@
-//! The files that programs and cases of the user's are made of: a run is gone on with only if they are as they were.
+//! The files that the user's programs and cases depend on: a run is continued only if they are unchanged.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -126,7 +126,7 @@ fn keep(home: &Path, at: PathBuf, found: &mut BTreeSet<String>) -> Result<(), St
     }
 }
 
-/// Whether a name is as a part of a pattern, of which each star stands for any characters.
+/// Whether a name matches a part of a pattern; each star matches any characters.
 fn fits(part: &str, name: &str) -> bool {
     match part.split_once('*') {
         None => part == name,

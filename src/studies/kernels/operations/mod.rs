@@ -29,11 +29,11 @@ use ulplab_core::pattern::matches;
 #[derive(Clone, Copy)]
 pub struct Operation<'a> {
     study: &'a KernelStudy,
-    is: Is<'a>,
+    is: Kind<'a>,
 }
 
 #[derive(Clone, Copy)]
-enum Is<'a> {
+enum Kind<'a> {
     Shipped(&'static dyn Op),
     Own(&'a OwnOp),
 }
@@ -41,8 +41,8 @@ enum Is<'a> {
 impl<'a> Operation<'a> {
     /// The operation called `name`, or an error that names the nearest.
     pub fn find(study: &'a KernelStudy, name: &str) -> Result<Self, String> {
-        let own = study.ops.iter().find(|op| op.name == name).map(Is::Own);
-        let is = match own.or_else(|| ops::find(name).ok().map(Is::Shipped)) {
+        let own = study.ops.iter().find(|op| op.name == name).map(Kind::Own);
+        let is = match own.or_else(|| ops::find(name).ok().map(Kind::Shipped)) {
             Some(is) => is,
             None => {
                 let own = study.ops.iter().map(|op| op.name.as_str());
@@ -55,8 +55,8 @@ impl<'a> Operation<'a> {
 
     pub fn name(&self) -> &'a str {
         match self.is {
-            Is::Shipped(op) => op.name(),
-            Is::Own(op) => &op.name,
+            Kind::Shipped(op) => op.name(),
+            Kind::Own(op) => &op.name,
         }
     }
 
@@ -79,24 +79,24 @@ impl<'a> Operation<'a> {
 
     fn shipped(&self) -> Vec<Case> {
         match self.is {
-            Is::Shipped(op) => op.cases(),
-            Is::Own(_) => Vec::new(),
+            Kind::Shipped(op) => op.cases(),
+            Kind::Own(_) => Vec::new(),
         }
     }
 
-    /// What a case of the experiment may say of it.
+    /// The parameters that a case of the experiment may set.
     fn parameters(&self) -> Option<Parameters> {
         match self.is {
-            Is::Shipped(op) => op.parameters(),
-            Is::Own(op) => Some(op.parameters()),
+            Kind::Shipped(op) => op.parameters(),
+            Kind::Own(op) => Some(op.parameters()),
         }
     }
 
-    /// What is wrong with a case of the experiment besides what its parameters say.
+    /// Checks a case of the experiment, except for its parameters.
     fn check(&self, case: &Case) -> Result<(), String> {
         match self.is {
-            Is::Shipped(op) => op.check(case),
-            Is::Own(op) => op.check_case(case),
+            Kind::Shipped(op) => op.check(case),
+            Kind::Own(op) => op.check_case(case),
         }
     }
 
@@ -104,8 +104,8 @@ impl<'a> Operation<'a> {
     /// be had (the inner error) only fail the case.
     pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Result<Problem, String>> {
         match self.is {
-            Is::Shipped(op) => Ok(op.problem(case, data)),
-            Is::Own(op) => op.problem(case, data, stop).map(Ok),
+            Kind::Shipped(op) => Ok(op.problem(case, data)),
+            Kind::Own(op) => op.problem(case, data, stop).map(Ok),
         }
     }
 
@@ -129,32 +129,32 @@ impl<'a> Operation<'a> {
     /// The operation, if it is one of the user's.
     pub fn own(&self) -> Option<&'a OwnOp> {
         match self.is {
-            Is::Own(op) => Some(op),
-            Is::Shipped(_) => None,
+            Kind::Own(op) => Some(op),
+            Kind::Shipped(_) => None,
         }
     }
 
     /// What its outputs are called in records. Of a shipped operation, problems of a few small cases are made.
     pub fn outputs(&self) -> Result<OutputNames, String> {
         match self.is {
-            Is::Own(op) => Ok(OutputNames {
+            Kind::Own(op) => Ok(OutputNames {
                 names: op.outputs.iter().map(|output| output.name.clone()).collect(),
                 all: true,
             }),
-            Is::Shipped(op) => outputs(op),
+            Kind::Shipped(op) => outputs(op),
         }
     }
 
     /// Whether inputs of a case are what passes in a model.
     pub fn reads_site(&self, case: &Case) -> bool {
         match self.is {
-            Is::Shipped(_) => matches!(case.inputs, Inputs::Site(_)),
-            Is::Own(op) => op.inputs.iter().any(|input| matches!(input.values, Values::Site(_))),
+            Kind::Shipped(_) => matches!(case.inputs, Inputs::Site(_)),
+            Kind::Own(op) => op.inputs.iter().any(|input| matches!(input.values, Values::Site(_))),
         }
     }
 }
 
-/// Each operation that is tried, once, those of the user's first: what is known of them takes no time.
+/// Each operation of the run, once; the user's come first, because their information takes no time to compute.
 pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
     let names: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
     let found = names.into_iter().filter_map(|name| Operation::find(study, name).ok());
@@ -173,8 +173,8 @@ pub fn cases_of(study: &KernelStudy, recipe: &str) -> Result<Vec<Case>, Mistake>
     Ok(cases)
 }
 
-/// Names of these cases, without a look at what the cases are: a stored run needs no files to say them. None of a recipe of no
-/// known operation.
+/// Names of these cases, without reading the cases: a stored run needs no files for them. None of a recipe of no known
+/// operation.
 pub fn names_of(study: &KernelStudy, recipe: &str) -> HashSet<String> {
     let Ok(operation) = operation_of(study, recipe) else {
         return HashSet::new();
@@ -232,7 +232,7 @@ fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> Resul
     Ok(kept)
 }
 
-/// Finds what is wrong with operations and programs of the user's, before anything else asks for their cases.
+/// Checks the user's operations and programs, before anything else asks for their cases.
 pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
     for (at, op) in study.ops.iter().enumerate() {
         let wrong = |why: String| Mistake::at("name", format!("operation '{}': {why}", op.name)).within("op", at);
@@ -251,7 +251,7 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
     commands.try_for_each(|(at, command)| check_command(command).map_err(|mistake| mistake.within("command", at)))
 }
 
-/// Finds what is wrong with cases of the user's, and with the choice of cases.
+/// Checks the user's cases, and the choice of cases.
 pub fn check_cases(study: &KernelStudy) -> Result<(), Mistake> {
     let run = study.variants.iter().map(|recipe| op_of(&recipe.name).to_string());
     let run: BTreeSet<String> = run.collect();

@@ -1,4 +1,4 @@
-//! An operation of the user's: what it reads and writes, and the program that says what is right.
+//! An operation of the user's: its inputs and outputs, and the program that computes the expected values.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -24,18 +24,18 @@ const MOST_SECONDS: f64 = 86_400.0;
 #[serde(deny_unknown_fields)]
 pub struct OwnOp {
     pub name: String,
-    /// What it computes, in a line.
+    /// Its description, in one line.
     pub doc: String,
     /// Names of the sizes that shapes are made of; each case says how large they are.
     pub sizes: Vec<String>,
-    /// Numbers that programs are given besides, and that a case may set otherwise.
+    /// Further numbers for programs; a case may override them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scalars: BTreeMap<String, f64>,
     pub inputs: Vec<Input>,
     pub outputs: Vec<Output>,
     /// The program that computes the outputs in f64, and its first arguments; the paths of two files come behind them.
     pub reference: Vec<String>,
-    /// Patterns of files that the reference is made of besides, from the folder of the experiment file.
+    /// Patterns of further files that the reference depends on, relative to the folder of the experiment file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<String>,
     /// Seconds that the reference may take for a case.
@@ -53,7 +53,7 @@ pub struct Input {
     pub dtype: Option<String>,
     /// Sizes, numbers, or expressions over sizes.
     pub shape: Vec<Size>,
-    /// What it holds, unless the case has a file.
+    /// Its random content, unless the case has a file.
     #[serde(default)]
     pub values: Values,
 }
@@ -121,7 +121,7 @@ pub fn expressions(shape: &[Size]) -> Vec<String> {
 }
 
 impl OwnOp {
-    /// What a case must and may say.
+    /// Required and optional keys of a case.
     pub fn parameters(&self) -> Parameters {
         let dtypes = || DTYPES.iter().map(|(name, _)| name.to_string()).collect();
         let scalar = |(name, value): (&String, &f64)| Range {
@@ -151,7 +151,7 @@ impl OwnOp {
             .any(Option::is_none)
     }
 
-    /// What is wrong with it, whatever the cases are.
+    /// Checks it independently of cases.
     pub fn check(&self) -> Result<(), String> {
         if self.name.is_empty() || !self.name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) {
             return Err("its name holds more than letters, digits, '_' and '-'".into());
@@ -205,7 +205,7 @@ impl OwnOp {
         Ok(())
     }
 
-    /// What is wrong with a case: types that its inputs cannot have, shapes of outputs.
+    /// Checks a case: types of its inputs, shapes of outputs.
     pub fn check_case(&self, case: &Case) -> Result<(), String> {
         for input in &self.inputs {
             let wrong = |why| format!("input '{}': {why}", input.name);

@@ -1,4 +1,4 @@
-//! A case of a user's operation as a problem: its inputs, and what the reference program says of them.
+//! A case of a user's operation as a problem: its inputs, and the results of the reference program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ use ulplab_core::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
 
 impl OwnOp {
     /// Inputs and judgement of a case. The reference program is run once, on the numbers that candidates are given, widened
-    /// to f64. If it fails, or what it leaves cannot judge anything, that is an [`Error::Reference`].
+    /// to f64. If it fails, or its results cannot judge anything, that is an [`Error::Reference`].
     pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Problem> {
         let usage = |why: String| Error::Usage(format!("case '{}' of '{}': {why}", case.name, self.name));
         let mut buffers = self.inputs(case, data).map_err(usage)?;
@@ -47,7 +47,7 @@ impl OwnOp {
         self.inputs.iter().map(input).collect()
     }
 
-    /// What the reference says of inputs.
+    /// The judges of the outputs, from the reference.
     fn judges(&self, case: &Case, inputs: &[Buffer], stop: &AtomicBool) -> Result<Vec<Judge>> {
         let failed = |why: String| Error::Reference(format!("case '{}' of '{}': {why}", case.name, self.name));
         let widened: Vec<Buffer> = inputs.iter().map(widened).collect();
@@ -78,7 +78,7 @@ impl OwnOp {
         let left = program
             .outputs(case, &problem)
             .map_err(|why| match stop.load(Ordering::Relaxed) {
-                // Ctrl-C ends the program too: that says nothing of it.
+                // Ctrl-C also ends the program: that is not its failure.
                 true => Error::Interrupted,
                 false => failed(format!("the reference {why}")),
             })?;
@@ -96,7 +96,8 @@ impl Output {
         lasting(&format!("{}.bound", self.name))
     }
 
-    /// The judgement by what the reference left. Only if inputs are not all `finite` may it hold NaN and infinities.
+    /// The judgement from the reference's results. These may have NaN and infinities only if the inputs are not all
+    /// `finite`.
     fn judge(&self, case: &Case, left: &Outputs, finite: bool) -> Result<Judge, String> {
         let name = lasting(&self.name);
         let shape = shape_of(name, &expressions(&self.shape), case)?;

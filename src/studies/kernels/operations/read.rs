@@ -14,7 +14,7 @@ pub struct Definitions {
     pub study: KernelStudy,
 }
 
-/// What the experiment of a file defines, checked, or nothing without a file.
+/// The checked definitions of an experiment file; empty without a file.
 pub fn read(file: Option<&Path>) -> Result<Definitions> {
     let Some(file) = file else {
         return Ok(Definitions::default());
@@ -45,7 +45,7 @@ pub fn given<'a>(study: &'a KernelStudy, name: &str, file: Option<&Path>) -> Res
             (Some(op), _) => format!("{why}; '{name}' is a kernel of the operation '{op}'"),
             (None, Some(file)) => format!("{why}, neither shipped nor in {}", file.display()),
             (None, None) => format!(
-                "{why}; `ulplab kernels list` names those that are shipped, and one of your own is found with --experiment FILE"
+                "{why}; `ulplab kernels list` lists the shipped operations; give --experiment FILE for your own"
             ),
         })
     })

@@ -1,4 +1,4 @@
-//! Problems of a few small cases of an operation, from which what it reads and writes can be told.
+//! Problems of a few small cases of an operation, which show its inputs and outputs.
 
 use rayon::prelude::*;
 use ulplab_core::ops;
@@ -6,7 +6,7 @@ use ulplab_core::ops::judge::Rule;
 use ulplab_core::ops::{Case, Inputs, Op, Problem, Role};
 
 const LARGE: f64 = 1e8;
-/// Cases of which problems are made, beside the smallest with each set of keys, and the largest product of their sizes.
+/// Number of further cases with problems, besides the smallest with each set of keys.
 const MORE: usize = 4;
 
 /// A case with its problem.
@@ -19,7 +19,7 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct OutputNames {
     pub names: Vec<String>,
-    /// Whether these are all: where what is wanted depends on what is found, parts have names of their own.
+    /// Whether the list is complete: if expected values depend on the output, parts have names of their own.
     pub all: bool,
 }
 
@@ -41,7 +41,7 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     Ok(OutputNames { names, all })
 }
 
-/// The smallest case with each set of keys and a few more, none of which needs a model.
+/// The smallest case with each set of keys, and a few more; only cases that need no model.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
     let mut small: Vec<&Case> = cases
         .iter()

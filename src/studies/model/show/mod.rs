@@ -1,4 +1,4 @@
-//! What reports show of models: error by layer, and what a byte buys.
+//! Reports on models: error by layer, and error against bytes.
 
 mod columns;
 mod families;
@@ -50,7 +50,7 @@ impl Show for ModelStudy {
         };
         let others = self.recipes.iter();
         let mut others = others.filter(|other| !other.noise && other.name != recipe.name);
-        // What a cache could store has a size; a recipe that has none rounds only a part of it.
+        // A recipe that rounds everything that a cache stores has a size; others have none.
         if recipe.noise {
             let controlled = others.find(|other| other.rounds == recipe.rounds);
             (Group::Noise, controlled.map(|recipe| recipe.name.as_str()))
@@ -86,7 +86,7 @@ fn of_model(run: &Summarized) -> Vec<Section> {
             title: "What a byte buys",
             intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
                     better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
-                    marks pass all gates that bind them, crosses fail one, hollow marks are bound by none or not judged.",
+                    marks pass all gates that bind them, crosses fail a gate, hollow marks are not judged or not bound by any gate.",
             figures: [
                 ("Residual streams after the last layer", cumulative_error(run.index)),
                 ("Logits", kl(run.index)),
