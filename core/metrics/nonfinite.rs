@@ -1,9 +1,9 @@
 use super::{Better, Eval, Metric, Show};
 
-/// Number of NaN and infinite elements in both tensors. The one metric that such elements do not make NaN.
+/// NaN and infinite elements of both tensors together. The one metric that such elements do not make NaN.
 pub const NONFINITE: Metric = Metric {
     name: "nonfinite",
-    doc: "number of NaN and infinite elements in both tensors",
+    doc: "NaN and infinite elements of both tensors together",
     unit: "",
     better: Better::Lower,
     show: Show::Count,
