@@ -48,7 +48,11 @@ fn mistakes_in_recipes() {
     let rotated = FP8
         .replace("attention.kv.*", "attention.indexer.key")
         .replace("v4_fp8\" }", "index_mxfp4\", hadamard = true }");
-    refuses(&rotated, "", &["both indexer.query and indexer.key"]);
+    refuses(
+        &rotated,
+        "",
+        &["both attention.indexer.query and attention.indexer.key"],
+    );
 }
 
 /// A gate that what is bad passes guards nothing.
