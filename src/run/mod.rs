@@ -119,7 +119,7 @@ impl Manifest {
         if identity != self.fingerprint {
             let found = &self.fingerprint;
             return Err(format!(
-                "its fingerprint is {found}, and that of what it says is {identity}"
+                "its fingerprint is {found}, but its content has {identity}"
             ));
         }
         Ok(())
