@@ -275,7 +275,7 @@ pub static FLASHINFER: PowerRule = PowerRule {
     multiplier_of_zero: 0.0,
     ..rule(
         "flashinfer",
-        "rceil, but an infinity saturates, and a block with a scale below 2^-127 is stored as zeros (FlashInfer MXFP8, its \
+        "rceil, but an infinity saturates, and a block with the scale 2^-127 is stored as zeros (FlashInfer MXFP8, its \
          rcp.approx taken as exact: on a GPU a scale may be one code off where amax/max is a power of two)",
         Pick::Cast(PowerCast::UP),
     )
@@ -290,7 +290,7 @@ pub static MODELOPT: PowerRule = PowerRule {
 };
 pub static TORCHAO_018_FLOOR: PowerRule = torchao_018(
     "torchao_018_floor",
-    "floor as of torchao 0.18: an infinity saturates, values with the scale 2^-127 decode to half",
+    "floor as of torchao 0.18: an infinity saturates, values with the scale 2^-127 decode to half their size",
     Pick::Floor,
     f32::from_bits(0x7e80_0000),
 );
