@@ -118,9 +118,7 @@ impl Manifest {
         let identity = self.identity();
         if identity != self.fingerprint {
             let found = &self.fingerprint;
-            return Err(format!(
-                "its fingerprint is {found}, and that of what it says is {identity}"
-            ));
+            return Err(format!("its fingerprint is {found}, but its content has {identity}"));
         }
         Ok(())
     }

@@ -438,7 +438,7 @@ fn the_worst_come_first_in_text_and_markdown() {
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.starts_with("## PASS: what became worse\n"), "{page}");
     for words in [
-        "2 places are worse, of which 1 are shown",
+        "2 places are worse, 1 shown",
         "| nvfp4 | local | gauss |",
         "| +200 |",
         "### Verdicts: 0 changed",

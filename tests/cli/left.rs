@@ -321,7 +321,7 @@ fn relations_of_wrong_elements_are_named() {
         ("exchanged", &["rows 1 to 2", "rows 1 and 2 are exchanged"]),
         (
             "moved",
-            &["every one, each of which is what is wanted 2 columns to its right, around the end of its row"],
+            &["every one, each equal to the expected value 2 columns to its right, around the end of its row"],
         ),
     ] {
         let folder = tempfile::tempdir().unwrap();

@@ -73,7 +73,7 @@ fn what_a_kill_leaves_before_the_run_began_is_no_obstacle() {
         fs::remove_file(path.join("notes.txt")).expect("a file");
         fs::write(path.join("cells/e4m3__local__draw-1.jsonl"), "").expect("a file");
         let error = enter().err().expect("cells without a run").to_string();
-        assert!(error.contains("'cells' is in it"), "{error}");
+        assert!(error.contains("it contains 'cells'"), "{error}");
         fs::remove_file(path.join("cells/e4m3__local__draw-1.jsonl")).expect("a file");
         enter().expect("a folder that is as good as empty");
         assert_eq!(read(&path).expect_err("no cells").exit(), Exit::Incomplete);

@@ -26,7 +26,8 @@ fn a_folder_is_read_like_a_file() {
     bench.works("compare whole.safetensors model --gate max_abs<=0");
     let done = bench.works("quantize model --format mxfp8 -o model/out.safetensors");
     assert!(
-        done.out.starts_with("2 tensors to e4m3/b32:e8m0, 2048 bytes to 528"),
+        done.out
+            .starts_with("quantized 2 tensors to e4m3/b32:e8m0, 2048 bytes to 528"),
         "{}",
         done.out
     );

@@ -70,7 +70,7 @@ fn decodes(tensors: &[(&str, Array)], name: &str, shape: &[usize], want: impl Fn
     all.push(("bias", bf16s(&[2], &[1.0, -2.0])));
     bench.write("q.safetensors", &all);
     let done = bench.works("dequantize q.safetensors -o back.safetensors");
-    assert!(done.out.starts_with("1 tensor decoded from"), "{}", done.out);
+    assert!(done.out.starts_with("decoded 1 tensor from"), "{}", done.out);
     let back = bench.open("back.safetensors");
     let tensor = back.get(name).unwrap_or_else(|| panic!("no {name}"));
     assert_eq!(tensor.shape, shape);

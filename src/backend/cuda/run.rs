@@ -189,7 +189,7 @@ impl<'a> Running<'a> {
         match failures(&checked.measured).next().map(said) {
             None => Ok(()),
             Some(said) => Err(Error::Usage(format!(
-                "{name} is wrong on case '{}': {said}; what is wrong is not timed",
+                "{name} is wrong on case '{}': {said}; wrong kernels are not timed",
                 self.case.name
             ))),
         }

@@ -104,7 +104,7 @@ fn row(cells: &[String]) -> String {
 fn side(side: &Side) -> String {
     let fingerprint: String = side.fingerprint.chars().take(12).collect();
     let (path, experiment, started) = (side.path.display(), &side.experiment, &side.started_at);
-    format!("{path}: {experiment}, begun {started}, fingerprint {fingerprint}")
+    format!("{path}: {experiment}, started {started}, fingerprint {fingerprint}")
 }
 
 fn counts(diff: &Diff) -> String {
@@ -197,7 +197,7 @@ fn numbers(noun: &str, numbers: &Numbers) -> Block {
     let shown = numbers.worst.len();
     title += &match numbers.worse {
         0 => "; none is worse".to_string(),
-        worse if worse > shown => format!("; {worse} places are worse, of which {shown} are shown"),
+        worse if worse > shown => format!("; {worse} places are worse, {shown} shown"),
         worse => format!("; {worse} places are worse"),
     };
     Block::new(title, &CHANGES, numbers.worst.iter().map(cells))

@@ -118,7 +118,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     let formats: BTreeSet<String> = jobs.iter().map(|job| job.packed.format.to_string()).collect();
     let formats = formats.into_iter().collect::<Vec<_>>().join(", ");
     outln!(
-        "{} decoded from {formats}, {} copied",
+        "decoded {} from {formats}; copied {}",
         counted(jobs.len(), "tensor"),
         copied.len()
     );

@@ -178,7 +178,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         }
     }
     outln!(
-        "{} to {}, {before} bytes to {after}; {} copied",
+        "quantized {} to {}, {before} bytes to {after}; copied {}",
         counted(jobs.len(), "tensor"),
         plan.format,
         copied.len()

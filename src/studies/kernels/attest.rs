@@ -263,7 +263,7 @@ fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<S
             .filter(|op| !sources.iter().any(|source| source.op == **op))
         {
             findings.push(format!(
-                "{}: '{op}' is attested, and there is no such kernel",
+                "{}: '{op}' is attested, but there is no such kernel",
                 file.display()
             ));
         }
@@ -323,7 +323,7 @@ fn results() -> Result<PathBuf> {
     const RESULTS: &str = "experiments/results";
     shipped::find(RESULTS).ok_or_else(|| {
         Error::Setup(format!(
-            "no folder {RESULTS} is found; name one: `ulplab kernels attest --check DIR`"
+            "no folder {RESULTS}; name one: `ulplab kernels attest --check DIR`"
         ))
     })
 }
@@ -391,7 +391,7 @@ fn show(
         .collect();
     let good = sources.len().saturating_sub(findings.len());
     outln!(
-        "{}: {good} of {} files of kernels are as they were verified, by {}{more}",
+        "{}: {good} of {} files of kernels are unchanged since they were verified, by {}{more}",
         words[usize::from(!findings.is_empty())],
         sources.len(),
         files.join(", ")

@@ -132,7 +132,7 @@ impl Elements {
                 };
                 let plural = if shift == 1 { "" } else { "s" };
                 return Some(format!(
-                    "each of which is what is wanted {shift} column{plural} to its {side}{around}"
+                    "each equal to the expected value {shift} column{plural} to its {side}{around}"
                 ));
             }
         }
@@ -148,10 +148,10 @@ impl Elements {
             let far = shift * self.cols;
             let plural = if shift == 1 { "" } else { "s" };
             if self.fits(|at| Some((at.checked_sub(far)?, 1.0))) {
-                return Some(format!("each of which is what is wanted {shift} row{plural} above"));
+                return Some(format!("each equal to the expected value {shift} row{plural} above"));
             }
             if self.fits(|at| Some((at + far, 1.0)).filter(|(from, _)| *from < self.want.len())) {
-                return Some(format!("each of which is what is wanted {shift} row{plural} below"));
+                return Some(format!("each equal to the expected value {shift} row{plural} below"));
             }
         }
         None

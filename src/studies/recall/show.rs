@@ -61,7 +61,7 @@ fn columns(study: &RecallStudy) -> Vec<Column> {
         [
             column(
                 ["score error", name],
-                "Standard deviation of the scores' error over that of the scores.",
+                "Standard deviation of the scores' error over the scores' standard deviation.",
                 weight - 2,
                 cell(name, "score_error", false),
             ),

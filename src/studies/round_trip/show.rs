@@ -62,7 +62,7 @@ fn columns(study: &RoundTripStudy) -> Vec<Column> {
     let bits = "Bits an element takes in storage, its share of the scales included.";
     let theory = "SQNR in theory, dB: 6.02 M + 14.14 for floats with M mantissa bits, a twelfth of the squared step for \
                   integers on the first source.";
-    let cosine = "Cosine on the first source between the numbers and what is read back.";
+    let cosine = "Cosine on the first source between the numbers and their decoded values.";
     [
         column(["bits", "stored"], bits, 40, cell(first, "stored_bits", false)),
         column(["SQNR", "theory"], theory, 30, cell(first, "sqnr_theory", false)),
@@ -85,7 +85,7 @@ fn sections(study: &RoundTripStudy, run: &Summarized) -> Vec<Section> {
             title: "What a bit buys",
             intro: "Relative error against bits stored per element, scales included; less is better on both axes. Nothing \
                     measured beats the formats on the stepped line in both. Filled marks pass all gates that bind \
-                    them, crosses fail one, hollow marks are bound by none. A mark without a name says it when the \
+                    them, crosses fail a gate, hollow marks are not bound by any gate. A mark without a name says it when the \
                     pointer rests on it.",
             figures: chosen.flat_map(|source| bits(run, source)).collect(),
         },

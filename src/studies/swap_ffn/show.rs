@@ -113,7 +113,7 @@ fn columns(study: &SwapFfnStudy) -> Vec<Column> {
             ),
             column(
                 ["same", "history"],
-                &format!("Share of cores of which every decision was the reference's, {after}."),
+                &format!("Share of cores whose decisions all were the reference's, {after}."),
                 2,
                 HISTORY,
             ),

@@ -228,7 +228,7 @@ impl Output {
         };
         if !(is_number(dtype) || dtype == Dtype::U8) {
             return Err(format!(
-                "{dtype} is compared bit by bit only: expected equal = true in the place of bound"
+                "{dtype} is compared bit by bit only: expected equal = true in place of bound"
             ));
         }
         let (absolute, most) = (bound.absolute, largest(dtype));
