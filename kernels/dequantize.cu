@@ -33,7 +33,7 @@ name = "neighbour_scale"
 doc = "the scale of the block before"
 */
 
-// reference: src/formats/quantize.rs
+// reference: core/formats/quantize.rs
 
 #include "lib/formats.cuh"
 

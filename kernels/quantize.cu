@@ -96,7 +96,7 @@ doc = "the largest magnitude of a thread block is that of its first warp"
 variants = ["two_passes"]
 */
 
-// reference: src/formats/quantize.rs
+// reference: core/formats/quantize.rs
 
 #include "lib/formats.cuh"
 

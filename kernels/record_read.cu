@@ -36,7 +36,7 @@ name = "skipped_read"
 doc = "a skipped token reads the first slot instead of zeros"
 */
 
-// reference: src/formats/records/codec.rs
+// reference: core/formats/records/codec.rs
 
 #include "record/layout.cuh"
 

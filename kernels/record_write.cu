@@ -55,7 +55,7 @@ name = "skipped_written"
 doc = "a token without a slot goes to the first one"
 */
 
-// reference: src/formats/records/codec.rs, reference/ops/rmsnorm.rs, reference/ops/rope.rs
+// reference: core/formats/records/codec.rs, reference/ops/rmsnorm.rs, reference/ops/rope.rs
 
 #include "record/encode.cuh"
 #include "lib/tma.cuh"

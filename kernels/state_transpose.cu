@@ -46,7 +46,7 @@ doc = "a tile is read before all of it is there"
 variants = ["tile"]
 */
 
-// reference: src/kernels/state_transpose.rs
+// reference: core/ops/state_transpose.rs
 //
 // x [B·H, K, V], y [B·H, V, K].
 
