@@ -19,7 +19,7 @@ use ulplab::run::RecipeInfo;
 use ulplab::run::plan::{Cell, Plan};
 use ulplab::studies::limits::Parts;
 use ulplab::studies::measure::records;
-use ulplab::studies::{Bench, Body, Kind, Ready, Runs, Study, body_of};
+use ulplab::studies::{Bench, Body, Kind, Ready, Runs, Study, body_of, check_among};
 use ulplab::{Error, Result};
 
 /// How far sums of 1/i in f32 are off.
@@ -94,8 +94,8 @@ impl Study for Harmonic {
             .collect()
     }
 
-    fn sites(&self) -> Vec<String> {
-        vec!["sum".into()]
+    fn check_site(&self, at: &str) -> std::result::Result<(), String> {
+        check_among(at, ["sum".to_string()].into_iter())
     }
 
     fn memory(&self, _config: Option<&dyn Config>, _threads: usize) -> Parts {

@@ -50,6 +50,11 @@ impl Mistake {
         self
     }
 
+    /// A mistake in a recipe, seen from the file, where this recipe is number `index`.
+    pub fn in_recipe(self, name: &str, index: usize) -> Self {
+        self.of(format!("recipe '{name}'")).within("recipe", index)
+    }
+
     /// The key of the file in which it is.
     pub fn root(&self) -> Option<&str> {
         match self.path.first()? {

@@ -44,7 +44,11 @@ pub struct Reading<'a> {
     pub windows: &'a [Window],
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
+    pub fn new(model: Option<&'a str>, tokens: usize, windows: &'a [Window]) -> Self {
+        Self { model, tokens, windows }
+    }
+
     /// Checks the windows themselves.
     pub fn check(&self) -> Result<(), Mistake> {
         if self.windows.is_empty() && self.tokens > 0 {

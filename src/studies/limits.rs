@@ -8,7 +8,7 @@ use reference::paths::Config;
 use reference::sites::{Decision, Flow};
 
 use super::study::Study;
-use crate::experiment::Mistake;
+use crate::experiment::{Mistake, Reading};
 use crate::run::plan::Plan;
 use ulplab_core::pattern::matches;
 
@@ -111,6 +111,16 @@ pub fn halved_tokens(tokens: usize) -> Option<(usize, String)> {
 /// Half as many rows of a draw, and the key that says so.
 pub fn halved_rows([rows, cols]: [usize; 2]) -> Option<([usize; 2], String)> {
     (rows > 1).then(|| ([rows / 2, cols], format!("shape = [{}, {cols}]", rows / 2)))
+}
+
+/// Half as much in each window, with the key that says so: half as many tokens if there is text, else half as many rows.
+pub fn halved_windows(reading: Reading, shape: [usize; 2]) -> Option<(usize, [usize; 2], String)> {
+    if reading.windows.is_empty() {
+        let (shape, key) = halved_rows(shape)?;
+        return Some((reading.tokens, shape, key));
+    }
+    let (tokens, key) = halved_tokens(reading.tokens)?;
+    Some((tokens, shape, key))
 }
 
 /// Refuses more cells than can be planned.

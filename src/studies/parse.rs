@@ -35,10 +35,10 @@ impl Asked {
             .iter()
             .position(|recipe| recipe.name == cell.recipe);
         match who.filter(|_| cell.recipe.len() > window.len()) {
-            Some(at) => Mistake::at("name", format!("recipe '{}': {message}", cell.recipe)).within("recipe", at),
+            Some(at) => Mistake::at("name", message).in_recipe(&cell.recipe, at),
             None => {
                 let noun = if plan.by_case() { "case" } else { "window" };
-                let text = plan.windows.len() - self.study.reading().windows.len().min(plan.windows.len());
+                let text = plan.windows.len().saturating_sub(self.study.reading().windows.len());
                 let mistake = Mistake::new(format!("{noun} '{window}': {message}"));
                 match cell.window.checked_sub(text).filter(|_| noun == "window") {
                     Some(at) => mistake.in_key("text").within("window", at),

@@ -1,6 +1,7 @@
 //! What studies with sources and draws have in common.
 
 use super::parse::{is_name, no_name};
+use super::study::check_among;
 use crate::experiment::{Mistake, Reading, Source};
 use ulplab_core::record::Phase;
 
@@ -67,6 +68,23 @@ pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), 
     Ok(())
 }
 
+/// Checks the sources of an experiment with draws and text: that `check` accepts each, that draws are given if any is drawn, and
+/// text if any `is_site` of a model. Whether any is.
+pub fn check_sources_and_windows<T>(
+    sources: &[Source<T>],
+    check: impl Fn(&T) -> Result<(), String>,
+    is_site: impl Fn(&T) -> bool,
+    (draws, shape): (usize, [usize; 2]),
+    reading: Reading,
+) -> Result<bool, Mistake> {
+    check_sources(sources, check)?;
+    let sites = sources.iter().any(|source| is_site(&source.from));
+    let drawn = sources.iter().any(|source| !is_site(&source.from));
+    check_draws(draws, shape, "[rows, columns]", drawn)?;
+    check_text(reading, sites)?;
+    Ok(sites)
+}
+
 /// Whether draws are given if, and only if, there are sources that are `drawn`; `words` are those of `shape`.
 pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) -> Result<(), Mistake> {
     if drawn && (draws == 0 || shape.contains(&0)) {
@@ -89,7 +107,7 @@ pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) ->
 }
 
 /// Whether a model and text are given if there are sources at `sites` of a model, and text only then.
-pub fn check_text(reading: Reading, sites: bool) -> Result<(), Mistake> {
+fn check_text(reading: Reading, sites: bool) -> Result<(), Mistake> {
     reading.check()?;
     if sites && (reading.model.is_none() || reading.windows.is_empty()) {
         let message = "sources at sites of a model need a model and windows of text";
@@ -102,13 +120,24 @@ pub fn check_text(reading: Reading, sites: bool) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// The error of a gate at a step or token that the experiment does not reach, e.g. after its shape was made smaller.
-pub fn beyond(at: &str, unit: &str, [rows, reached]: [usize; 2]) -> Option<String> {
-    let needed: usize = at.rsplit_once('.')?.1.parse().ok()?;
-    (needed > reached).then(|| {
-        format!(
+/// Checkpoints: `first`, then twice as many each time, up to `last`.
+pub fn doublings(first: usize, last: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(first), |at| Some(2 * at)).take_while(move |at| *at <= last)
+}
+
+/// Whether a gate may look at `at` in an experiment with checkpoints. Its shape may have been made smaller, so that a step or
+/// token, called `unit`, is not reached.
+pub fn check_checkpoint(
+    at: &str,
+    sites: impl Iterator<Item = String>,
+    unit: &str,
+    [rows, reached]: [usize; 2],
+) -> Result<(), String> {
+    check_among(at, sites).map_err(|why| match at.rsplit_once('.').map(|(_, last)| last.parse::<usize>()) {
+        Some(Ok(needed)) if needed > reached => format!(
             "gate at '{at}' needs {needed} {unit}, and shape = [{rows}, {reached}] has {reached}: give a larger shape, or \
              other gates with --rules FILE or --set 'gate=[…]'"
-        )
+        ),
+        _ => why,
     })
 }

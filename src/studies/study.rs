@@ -1,5 +1,6 @@
 //! The interface of a kind of experiment to the rest of the program.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
@@ -43,20 +44,11 @@ pub trait Study: Show + Send + Sync {
     /// Names and documents of the recipes, in the experiment's order.
     fn recipes(&self) -> Vec<RecipeInfo>;
 
-    /// Where gates may look, with layer 0 for all layers.
-    fn sites(&self) -> Vec<String>;
-
-    /// Whether a gate may look at `at`, a pattern with layer 0 for all layers.
+    /// Whether a gate may look at `at`, a pattern with layer 0 for all layers: [`check_among`] the sites that records have.
     ///
     /// # Errors
     /// The mistake in it.
-    fn check_site(&self, at: &str) -> Result<(), String> {
-        let sites = self.sites();
-        match sites.iter().any(|site| matches(at, site)) {
-            true => Ok(()),
-            false => Err(matches_nothing("site", at, sites.iter().map(String::as_str))),
-        }
-    }
+    fn check_site(&self, at: &str) -> Result<(), String>;
 
     /// Estimates of what is in memory at once.
     fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts;
@@ -141,6 +133,27 @@ impl Bench<'_> {
             (self.done)(cell, measure(cell, blank)?)
         })
     }
+}
+
+/// Whether a pattern matches one of these sites.
+///
+/// # Errors
+/// It matches none; the message names the nearest.
+pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), String> {
+    let sites: Vec<String> = sites.collect();
+    match sites.iter().any(|site| matches(at, site)) {
+        true => Ok(()),
+        false => Err(matches_nothing("site", at, sites.iter().map(String::as_str))),
+    }
+}
+
+/// What is kept of a cell's recipe. A cell of a recipe that is not kept is an error: without records, it could not fail.
+///
+/// # Errors
+/// There is no such recipe.
+pub fn of_recipe<'m, T>(kept: &'m HashMap<&str, T>, cell: &Cell) -> Result<&'m T> {
+    kept.get(cell.recipe.as_str())
+        .ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))
 }
 
 /// A [`Study`] as the keys of an experiment file.

@@ -382,7 +382,7 @@ fn execute(
         Runs::Kernels(study) => operations::reading_sites(study).map_err(|mistake| Error::Usage(mistake.message))?,
         Runs::Windows(_) => HashSet::new(),
     };
-    let draws = plan.windows.len() - ids.len().min(plan.windows.len());
+    let draws = plan.windows.len().saturating_sub(ids.len());
     let reads = |cell: &&Cell| match &runs {
         Runs::Kernels(_) => of_sites.contains(&format!("{}/{}", cell.recipe, plan.windows[cell.window])),
         Runs::Windows(_) => cell.window >= draws,

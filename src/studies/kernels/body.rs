@@ -209,16 +209,6 @@ impl Study for KernelStudy {
         infos.collect()
     }
 
-    fn sites(&self) -> Vec<String> {
-        let checks = CHECKS.iter().chain([&TIME]).map(ToString::to_string);
-        let outputs = operations::of_recipes(self).into_iter();
-        let outputs = outputs.filter_map(|operation| operation.outputs().ok());
-        let mut names: Vec<String> = outputs.flat_map(|outputs| outputs.names).collect();
-        names.sort();
-        names.dedup();
-        names.into_iter().chain(checks).collect()
-    }
-
     /// Checks other than those of outputs are always bound.
     fn check_site(&self, at: &str) -> Result<(), String> {
         if CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {

@@ -22,11 +22,7 @@ use ulplab_core::record::Record;
 
 impl Show for KernelStudy {
     fn reading(&self) -> Reading<'_> {
-        Reading {
-            model: self.model.as_deref(),
-            tokens: self.tokens,
-            windows: &self.windows,
-        }
+        Reading::new(self.model.as_deref(), self.tokens, &self.windows)
     }
 
     fn columns(&self) -> Vec<Column> {

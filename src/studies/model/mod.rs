@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_tokens};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
 use crate::backend::stand_in::stand_in;
@@ -105,8 +105,7 @@ impl Study for ModelStudy {
         for (at, recipe) in self.recipes.iter().enumerate() {
             if recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
                 let message = "'dtype' is the type that 'kernels' read and write, and there are none";
-                let who = format!("recipe '{}'", recipe.name);
-                return Err(Mistake::at("dtype", message).of(who).within("recipe", at));
+                return Err(Mistake::at("dtype", message).in_recipe(&recipe.name, at));
             }
         }
         Ok(())
@@ -133,8 +132,8 @@ impl Study for ModelStudy {
         self.recipes.iter().map(info).collect()
     }
 
-    /// Those of every model that could be meant: gates are checked before the model is read.
-    fn sites(&self) -> Vec<String> {
+    /// Looks at the sites of every model that could be meant: gates are checked before the model is read.
+    fn check_site(&self, at: &str) -> Result<(), String> {
         let name = |site: &SiteInfo| match site.in_layers() {
             true => format!("layers.0.{}", site.name),
             false => site.name.to_string(),
@@ -145,7 +144,7 @@ impl Study for ModelStudy {
                 names.push(site);
             }
         }
-        names
+        check_among(at, names.into_iter())
     }
 
     fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
@@ -174,7 +173,7 @@ impl Study for ModelStudy {
         for (at, recipe) in self.recipes.iter().enumerate() {
             let rounding = recipe
                 .resolve(config, seed)
-                .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
+                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             bytes.insert(recipe.name.as_str(), rounding.cache_bytes(config));
             roundings.insert(&recipe.name, rounding);
         }
@@ -203,9 +202,7 @@ impl Ready for ReadyModel<'_> {
         let want = run_reference(text.model, text.ids)?;
         finite(&want.logits, bench.window)?;
         bench.each(cells, |cell, blank| {
-            let rounding = self.roundings.get(cell.recipe.as_str());
-            // A cell without records would have nothing that could fail.
-            let rounding = rounding.ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))?;
+            let rounding = of_recipe(&self.roundings, cell)?;
             if cell.recipe == REFERENCE {
                 let exact = run_reference(&*(bench.load_f64)()?, text.ids)?;
                 return run_candidate(text, rounding, &exact, blank);

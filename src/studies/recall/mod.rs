@@ -14,17 +14,17 @@ use serde_json::{Map, Value};
 
 pub use measure::{drawn, of_vectors};
 
-use super::limits::{Parts, halved_rows, halved_tokens};
+use super::limits::{Parts, halved_windows};
 use super::model::{finite, run_candidate, run_reference, sites_at};
-use super::sources::{check_draws, check_sources, check_text, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
 use crate::experiment::{Mistake, Source, Window};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::Result;
 use ulplab_core::record::Phase;
 
 /// Scores from each source: the best are selected, with and without an error in the scores.
@@ -98,17 +98,19 @@ pub struct Recipe {
 
 impl Recipe {
     fn check(&self) -> Result<(), Mistake> {
-        let who = || format!("recipe '{}'", self.name);
         if self.rounds.is_empty() != self.score_noise.is_some() {
             let message = "an experiment of this kind takes either 'round' or 'score_noise'";
-            return Err(Mistake::at("name", message).of(who()));
+            return Err(Mistake::at("name", message));
         }
         if self.noise && self.score_noise.is_some() {
             let message = "'noise' is for 'round', and 'score_noise' is noise already";
-            return Err(Mistake::at("noise", message).of(who()));
+            return Err(Mistake::at("noise", message));
         }
         match self.score_noise.filter(|size| !(size.is_finite() && *size >= 0.0)) {
-            Some(size) => Err(Mistake::at("score_noise", format!("score_noise = {size} is not a size")).of(who())),
+            Some(size) => Err(Mistake::at(
+                "score_noise",
+                format!("score_noise = {size} is not a size"),
+            )),
             None => Ok(()),
         }
     }
@@ -125,17 +127,15 @@ impl Study for RecallStudy {
         if self.recipes.is_empty() {
             return Err(no_recipe());
         }
-        check_sources(&self.sources, |scores| scores.check(self.shape[1]))?;
-        let sites = self.sources.iter().any(|source| source.from.is_site());
-        let drawn = self.sources.iter().any(|source| !source.from.is_site());
-        check_draws(self.draws, self.shape, "[rows, columns]", drawn)?;
-        check_text(self.reading(), sites)?;
+        let check = |scores: &Scores| scores.check(self.shape[1]);
+        let draws = (self.draws, self.shape);
+        check_sources_and_windows(&self.sources, check, Scores::is_site, draws, self.reading())?;
         if self.model.is_none() {
             let message = "recipes of a recall name sites of a model, and no model is given";
             return Err(Mistake::at("model", message));
         }
         let mut recipes = self.recipes.iter().enumerate();
-        recipes.try_for_each(|(at, recipe)| recipe.check().map_err(|mistake| mistake.within("recipe", at)))
+        recipes.try_for_each(|(at, recipe)| recipe.check().map_err(|mistake| mistake.in_recipe(&recipe.name, at)))
     }
 
     fn plan(&self) -> Plan {
@@ -152,8 +152,8 @@ impl Study for RecallStudy {
         self.recipes.iter().map(info).collect()
     }
 
-    fn sites(&self) -> Vec<String> {
-        site_names(&self.sources, Scores::is_site).collect()
+    fn check_site(&self, at: &str) -> Result<(), String> {
+        check_among(at, site_names(&self.sources, Scores::is_site))
     }
 
     fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
@@ -176,13 +176,12 @@ impl Study for RecallStudy {
     }
 
     fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let mut half = self.clone();
-        let key;
-        if self.windows.is_empty() {
-            (half.shape, key) = halved_rows(self.shape)?;
-        } else {
-            (half.tokens, key) = halved_tokens(self.tokens)?;
-        }
+        let (tokens, shape, key) = halved_windows(self.reading(), self.shape)?;
+        let half = Self {
+            tokens,
+            shape,
+            ..self.clone()
+        };
         Some((Box::new(half), key))
     }
 
@@ -204,7 +203,7 @@ impl Study for RecallStudy {
         for (at, recipe) in self.recipes.iter().enumerate() {
             let noise = recipe.noise.then_some(seed);
             let rounding = Rounding::resolve(&recipe.rounds, noise, None, config)
-                .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
+                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             let bytes = rounding.cache_bytes(config);
             recipes.insert(recipe.name.as_str(), (recipe, rounding, bytes));
         }
@@ -238,21 +237,12 @@ struct ReadyRecall<'a> {
     recipes: HashMap<&'a str, (&'a Recipe, Rounding, (Option<f64>, Option<f64>))>,
 }
 
-impl ReadyRecall<'_> {
-    fn recipe(&self, cell: &Cell) -> Result<(&Recipe, &Rounding)> {
-        let found = self.recipes.get(cell.recipe.as_str());
-        let missing = || Error::Usage(format!("there is no recipe '{}'", cell.recipe));
-        let (recipe, rounding, _) = found.ok_or_else(missing)?;
-        Ok((recipe, rounding))
-    }
-}
-
 impl Ready for ReadyRecall<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let Some(text) = bench.text else {
             let drawn = measure::drawn(self.study, self.seed, bench.window);
             return bench.each(cells, |cell, blank| {
-                let (recipe, rounding) = self.recipe(cell)?;
+                let (recipe, rounding, _) = of_recipe(&self.recipes, cell)?;
                 Ok(measure::of_vectors(
                     &blank,
                     self.seed,
@@ -266,7 +256,7 @@ impl Ready for ReadyRecall<'_> {
         let want = run_reference(text.model, text.ids)?;
         finite(&want.logits, bench.window)?;
         bench.each(cells, |cell, blank| {
-            let (recipe, rounding) = self.recipe(cell)?;
+            let (recipe, rounding, _) = of_recipe(&self.recipes, cell)?;
             let got = match recipe.score_noise {
                 Some(size) => measure::of_noise(&blank, self.seed, size, &want),
                 None => run_candidate(text, rounding, &want, blank)?,

@@ -14,11 +14,7 @@ use crate::studies::sources;
 
 impl Show for RecallStudy {
     fn reading(&self) -> Reading<'_> {
-        Reading {
-            model: self.model.as_deref(),
-            tokens: self.tokens,
-            windows: &self.windows,
-        }
+        Reading::new(self.model.as_deref(), self.tokens, &self.windows)
     }
 
     fn drawn(&self) -> Option<String> {

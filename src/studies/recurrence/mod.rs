@@ -15,14 +15,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
-use super::sources::{check_draws, check_sources, draw_names, no_recipe};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use super::sources::{check_checkpoint, check_draws, check_sources, doublings, draw_names, no_recipe};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::Result;
 use ulplab_core::formats::Direction;
-use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 
 use method::Method;
@@ -98,8 +97,7 @@ pub struct Round {
 impl RecurrenceStudy {
     /// Steps after which errors are measured.
     pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
-        let last = self.shape[1];
-        std::iter::successors(Some(CHECKPOINT), |steps| Some(2 * steps)).take_while(move |steps| *steps <= last)
+        doublings(CHECKPOINT, self.shape[1])
     }
 }
 
@@ -144,25 +142,15 @@ impl Study for RecurrenceStudy {
         infos.collect()
     }
 
-    fn sites(&self) -> Vec<String> {
+    fn check_site(&self, at: &str) -> Result<(), String> {
         let of = |source: &Source<_>, what: &str| {
             let all = format!("{}.{what}", source.name);
             let each = self.checkpoints().map(|steps| format!("{all}.{steps}"));
             each.chain([all.clone()]).collect::<Vec<_>>()
         };
         let sources = self.sources.iter();
-        sources
-            .flat_map(|source| COMPARED.map(|what| of(source, what)).concat())
-            .collect()
-    }
-
-    fn check_site(&self, at: &str) -> Result<(), String> {
-        let sites = self.sites();
-        if sites.iter().any(|site| matches(at, site)) {
-            return Ok(());
-        }
-        Err(super::sources::beyond(at, "steps", self.shape)
-            .unwrap_or_else(|| matches_nothing("site", at, sites.iter().map(String::as_str))))
+        let sites = sources.flat_map(|source| COMPARED.map(|what| of(source, what)).concat());
+        check_checkpoint(at, sites, "steps", self.shape)
     }
 
     fn memory(&self, _config: Option<&dyn Config>, threads: usize) -> Parts {
@@ -196,8 +184,8 @@ impl Study for RecurrenceStudy {
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
         let mut methods = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
-            let method = Method::resolve(recipe, &self.sources)
-                .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
+            let method =
+                Method::resolve(recipe, &self.sources).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             methods.insert(recipe.name.as_str(), method);
         }
         Ok(Runs::Windows(Box::new(ReadyRecurrence {
@@ -222,9 +210,7 @@ impl Ready for ReadyRecurrence<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let want = walk::exact(self.study, self.seed, bench.window)?;
         bench.each(cells, |cell, blank| {
-            let method = self.methods.get(cell.recipe.as_str());
-            let method = method.ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))?;
-            walk::measure(&blank, self.study, self.seed, method, &want)
+            walk::measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
         })
     }
 }

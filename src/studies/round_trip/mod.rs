@@ -13,15 +13,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::limits::{Parts, halved_rows, halved_tokens, site_cols};
+use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
-use super::sources::{check_draws, check_sources, check_text, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of, check_among, of_recipe};
 use crate::experiment::{Mistake, Source, Window};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::formats::{Codec, codec};
 use ulplab_core::record::Phase;
 
@@ -99,7 +99,7 @@ impl RoundTripStudy {
         match &recipe.against {
             Some(against) if !others.clone().any(|other| other == against) => {
                 let hint = did_you_mean(against, &mut others);
-                let message = format!("recipe '{name}': '{against}' is no other recipe with a format{hint}");
+                let message = format!("'{against}' is no other recipe with a format{hint}");
                 Err(Mistake::at("against", message))
             }
             _ => Ok(()),
@@ -112,21 +112,17 @@ impl Study for RoundTripStudy {
         if self.recipes.is_empty() {
             return Err(no_recipe());
         }
-        check_sources(&self.sources, Numbers::check)?;
-        let sites = self.sources.iter().any(|source| source.from.is_site());
-        let drawn = self.sources.iter().any(|source| !source.from.is_site());
-        check_draws(self.draws, self.shape, "[rows, columns]", drawn)?;
-        check_text(self.reading(), sites)?;
+        let draws = (self.draws, self.shape);
+        let sites = check_sources_and_windows(&self.sources, Numbers::check, Numbers::is_site, draws, self.reading())?;
         if self.model.is_some() && !sites {
             let message = "a model is run for sources at its sites, and there is none";
             return Err(Mistake::at("model", message));
         }
-        let recipes = self.recipes.iter().enumerate();
-        for (at, recipe) in recipes {
+        let mut recipes = self.recipes.iter().enumerate();
+        recipes.try_for_each(|(at, recipe)| {
             self.check_against(recipe)
-                .map_err(|mistake| mistake.within("recipe", at))?;
-        }
-        Ok(())
+                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))
+        })
     }
 
     fn plan(&self) -> Plan {
@@ -143,8 +139,8 @@ impl Study for RoundTripStudy {
         infos.collect()
     }
 
-    fn sites(&self) -> Vec<String> {
-        site_names(&self.sources, Numbers::is_site).collect()
+    fn check_site(&self, at: &str) -> Result<(), String> {
+        check_among(at, site_names(&self.sources, Numbers::is_site))
     }
 
     fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
@@ -169,22 +165,20 @@ impl Study for RoundTripStudy {
     }
 
     fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let mut half = self.clone();
-        let key;
-        if self.windows.is_empty() {
-            (half.shape, key) = halved_rows(self.shape)?;
-        } else {
-            (half.tokens, key) = halved_tokens(self.tokens)?;
-        }
+        let (tokens, shape, key) = halved_windows(self.reading(), self.shape)?;
+        let half = Self {
+            tokens,
+            shape,
+            ..self.clone()
+        };
         Some((Box::new(half), key))
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
         let mut codecs = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
-            let who = || format!("recipe '{}'", recipe.name);
-            let codec = codec(&recipe.format)
-                .map_err(|message| Mistake::at("format", message).of(who()).within("recipe", at))?;
+            let codec =
+                codec(&recipe.format).map_err(|message| Mistake::at("format", message).in_recipe(&recipe.name, at))?;
             self.check_fit(recipe, codec.as_ref(), config)?;
             codecs.insert(recipe.name.as_str(), (codec, recipe.against.as_deref()));
         }
@@ -218,10 +212,9 @@ impl Ready for ReadyRoundTrip<'_> {
             None => measure::drawn(self.study, self.seed, bench.window),
         };
         bench.each(cells, |cell, blank| {
-            let codec = |name: &str| self.codecs.get(name);
-            let missing = || Error::Usage(format!("there is no recipe '{}'", cell.recipe));
-            let (candidate, against) = codec(&cell.recipe).ok_or_else(missing)?;
-            let rival = against.and_then(codec).map(|(rival, _)| rival.as_ref());
+            let (candidate, against) = of_recipe(&self.codecs, cell)?;
+            let rival = against.and_then(|name| self.codecs.get(name));
+            let rival = rival.map(|(rival, _)| rival.as_ref());
             Ok(measure(&blank, &samples, candidate.as_ref(), rival))
         })
     }

@@ -21,14 +21,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
-use super::sources::{beyond, check_draws, check_phases, check_sources, draw_names, no_recipe};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of};
+use super::sources::{check_checkpoint, check_draws, check_phases, check_sources, doublings, draw_names, no_recipe};
+use super::study::{Bench, Body, Ready, Runs, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Decided;
-use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
 
 use exact::Known;
@@ -146,7 +145,7 @@ pub enum DecidesOn {
 
 impl Recipe {
     fn check(&self) -> Result<(), Mistake> {
-        let wrong = |key: &str, message: &str| Err(Mistake::at(key, message).of(format!("recipe '{}'", self.name)));
+        let wrong = |key: &str, message: &str| Err(Mistake::at(key, message));
         if self.kernels.is_empty() && self.format.is_some() {
             return wrong(
                 "format",
@@ -166,8 +165,7 @@ impl Recipe {
 impl SwapFfnStudy {
     /// Tokens after which a run is compared: 1, 2, 4, …
     pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
-        let last = self.shape[1];
-        std::iter::successors(Some(1), |tokens| Some(2 * tokens)).take_while(move |tokens| *tokens <= last)
+        doublings(1, self.shape[1])
     }
 }
 
@@ -201,7 +199,7 @@ impl Study for SwapFfnStudy {
             return Err(Mistake::at("shape", message));
         }
         let mut recipes = self.recipes.iter().enumerate();
-        recipes.try_for_each(|(at, recipe)| recipe.check().map_err(|mistake| mistake.within("recipe", at)))
+        recipes.try_for_each(|(at, recipe)| recipe.check().map_err(|mistake| mistake.in_recipe(&recipe.name, at)))
     }
 
     fn plan(&self) -> Plan {
@@ -217,7 +215,7 @@ impl Study for SwapFfnStudy {
         infos.collect()
     }
 
-    fn sites(&self) -> Vec<String> {
+    fn check_site(&self, at: &str) -> Result<(), String> {
         let of = |source: &Source<_>| {
             let at = |what: &&str| {
                 let name = format!("{}.{what}", source.name);
@@ -227,16 +225,7 @@ impl Study for SwapFfnStudy {
             names.push(format!("layers.0.{}.{FIRST}", source.name));
             names
         };
-        self.sources.iter().flat_map(of).collect()
-    }
-
-    fn check_site(&self, at: &str) -> Result<(), String> {
-        let sites = self.sites();
-        if sites.iter().any(|site| matches(at, site)) {
-            return Ok(());
-        }
-        let beyond = beyond(at, "tokens", self.shape);
-        Err(beyond.unwrap_or_else(|| matches_nothing("site", at, sites.iter().map(String::as_str))))
+        check_checkpoint(at, self.sources.iter().flat_map(of), "tokens", self.shape)
     }
 
     fn memory(&self, _config: Option<&dyn paths::Config>, threads: usize) -> Parts {
@@ -258,8 +247,8 @@ impl Study for SwapFfnStudy {
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn paths::Config>) -> Result<Runs<'a>, Mistake> {
         let mut methods = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
-            let method = Method::resolve(recipe, &self.sources)
-                .map_err(|mistake| mistake.of(format!("recipe '{}'", recipe.name)).within("recipe", at))?;
+            let method =
+                Method::resolve(recipe, &self.sources).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             methods.insert(recipe.name.as_str(), method);
         }
         Ok(Runs::Windows(Box::new(ReadySwapFfn {
@@ -288,9 +277,7 @@ impl Ready for ReadySwapFfn<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let want = exact(self.study, self.seed, bench.window)?;
         bench.each(cells, |cell, blank| {
-            let method = self.methods.get(cell.recipe.as_str());
-            let method = method.ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))?;
-            measure(&blank, self.study, self.seed, method, &want)
+            measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
         })
     }
 }

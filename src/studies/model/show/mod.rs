@@ -21,11 +21,7 @@ use ulplab_core::record::Phase::{Cumulative, Local};
 
 impl Show for ModelStudy {
     fn reading(&self) -> Reading<'_> {
-        Reading {
-            model: self.model.as_deref(),
-            tokens: self.tokens,
-            windows: &self.windows,
-        }
+        Reading::new(self.model.as_deref(), self.tokens, &self.windows)
     }
 
     fn columns(&self) -> Vec<Column> {
