@@ -73,17 +73,6 @@ impl Plan {
         }
     }
 
-    /// How many cells there are; `None` if they cannot be counted.
-    pub fn count(&self) -> Option<usize> {
-        let of = |recipe: &Planned| {
-            let windows = recipe.windows.as_ref().map_or(self.windows.len(), Vec::len);
-            recipe.phases.len().checked_mul(windows)
-        };
-        self.recipes
-            .iter()
-            .try_fold(0usize, |sum, recipe| sum.checked_add(of(recipe)?))
-    }
-
     /// All cells, window by window.
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();

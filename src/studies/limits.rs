@@ -9,7 +9,7 @@ use reference::sites::{Decision, Flow};
 
 use super::study::Study;
 use crate::experiment::{Mistake, Reading};
-use crate::run::plan::Plan;
+use crate::run::plan::{Plan, REFERENCE};
 use ulplab_core::pattern::matches;
 
 /// More cells are a slip: planning them alone would take minutes and gigabytes.
@@ -125,19 +125,19 @@ pub fn halved_windows(reading: Reading, shape: [usize; 2]) -> Option<(usize, [us
 
 /// Refuses more cells than can be planned.
 pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
-    let cells = plan.count();
+    let (windows, phases) = (plan.windows.len(), plan.phases.len());
+    let recipes = plan.recipes.iter().filter(|recipe| recipe.name != REFERENCE).count();
+    let cells = windows.saturating_mul(recipes).saturating_mul(phases);
     // Kernels have the cases of their operations, and not all of a product.
-    if plan.by_case() || cells.is_some_and(|cells| cells <= MOST_CELLS) {
+    if plan.by_case() || cells <= MOST_CELLS {
         return Ok(());
     }
-    let (windows, recipes, phases) = (plan.windows.len(), plan.recipes.len(), plan.phases.len());
     let drawn = plan.windows.iter().filter(|name| name.starts_with("draw-")).count();
     let key = if 2 * drawn > windows { "draws" } else { "window" };
     let most = MOST_CELLS / (recipes * phases).max(1);
     let message = format!(
-        "{windows} windows × {recipes} recipes × {phases} phases are {} cells, at most {MOST_CELLS} can be planned: {most} windows \
-         would do",
-        cells.map_or("too many".into(), |cells| cells.to_string())
+        "{windows} windows × {recipes} recipes × {phases} phases are {cells} cells, at most {MOST_CELLS} can be planned: {most} \
+         windows would do"
     );
     Err(Mistake::at(key, message))
 }

@@ -1,8 +1,8 @@
 //! From a file, or a stored run, to the study of its kind.
 
-use schemars::SchemaGenerator;
+use schemars::{Schema, SchemaGenerator};
 
-use super::{STUDIES, Study};
+use super::{Kind, STUDIES, Study};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Head, Mistake};
 use crate::run::plan::{Cell, REFERENCE};
@@ -62,9 +62,7 @@ pub fn parse(file: &ExperimentFile) -> Result<Asked> {
         let message = format!("unknown kind '{}', expected one of {all}{hint}", head.kind);
         return Err(file.error(&Mistake::at("kind", message)));
     };
-    for key in file.keys()? {
-        check_key(&key, &head.kind).map_err(|mistake| file.error(&mistake))?;
-    }
+    check_keys(&file.keys()?, kind).map_err(|mistake| file.error(&mistake))?;
     let study = (kind.parse)(file)?;
     check_names(&head, &*study).map_err(|mistake| file.error(&mistake))?;
     let body = study.body();
@@ -88,27 +86,30 @@ pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
 const STORED: [&str; 1] = ["case_names"];
 
 /// Refuses a key that only other kinds have, and says which.
-fn check_key(key: &str, kind: &str) -> Result<(), Mistake> {
-    let has = |other: &&super::Kind| {
-        let schema = (other.schema)(&mut SchemaGenerator::default());
-        schema.get("properties").is_some_and(|keys| keys.get(key).is_some())
-    };
-    if Head::KEYS.contains(&key) || STUDIES.iter().filter(has).any(|other| other.name == kind) {
-        return Ok(());
+fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
+    let schema = |kind: &Kind| (kind.schema)(&mut SchemaGenerator::default());
+    let has = |schema: &Schema, key: &str| schema.get("properties").is_some_and(|keys| keys.get(key).is_some());
+    let own = schema(kind);
+    let foreign = |key: &&String| !Head::KEYS.contains(&key.as_str()) && !has(&own, key);
+    for key in keys.iter().filter(foreign) {
+        let users: Vec<String> = STUDIES
+            .iter()
+            .filter(|other| has(&schema(other), key))
+            .map(|other| format!("\"{}\"", other.name))
+            .collect();
+        let whose = match users.is_empty() {
+            true if STORED.contains(&key.as_str()) => "no experiment file has it".into(),
+            // The study's own parser names the nearest key.
+            true => continue,
+            false => format!("it is for kind = {}", users.join(", ")),
+        };
+        let message = format!(
+            "an experiment of kind = \"{}\" has no use for '{key}'; {whose}",
+            kind.name
+        );
+        return Err(Mistake::at(key, message));
     }
-    let users: Vec<String> = STUDIES
-        .iter()
-        .filter(has)
-        .map(|other| format!("\"{}\"", other.name))
-        .collect();
-    let whose = match users.is_empty() {
-        true if STORED.contains(&key) => "no experiment file has it".into(),
-        // The study's own parser names the nearest key.
-        true => return Ok(()),
-        false => format!("it is for kind = {}", users.join(", ")),
-    };
-    let message = format!("an experiment of kind = \"{kind}\" has no use for '{key}'; {whose}");
-    Err(Mistake::at(key, message))
+    Ok(())
 }
 
 /// Names become parts of paths and of patterns.
