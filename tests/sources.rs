@@ -19,7 +19,7 @@ use ulplab::studies::measure::with_means;
 use ulplab::studies::model::Sample;
 use ulplab::studies::recall::{RecallStudy, Recipe, Scores, drawn, of_vectors};
 use ulplab::studies::round_trip::{Numbers, draw, measure, theory};
-use ulplab::studies::{self, Asked, Bench, Runs};
+use ulplab::studies::{self, Bench, ParsedExperiment, Runs};
 
 fn sample(origin: &Numbers, shape: [usize; 2]) -> Sample {
     Sample {
@@ -326,7 +326,7 @@ impl Codec for Damaged {
 #[test]
 fn gates_catch_broken_codecs() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/round_trip.toml");
-    let experiment = asked(&file, &[]).experiment;
+    let experiment = parsed(&file, &[]).experiment;
     let verdicts = |format: &str, damage: fn(&mut [u8])| {
         let rules = experiment.gates.iter().filter(|rule| rule.at != "*");
         let binding = rules.filter(|rule| rule.recipes.iter().any(|pattern| matches(pattern, format)));
@@ -365,7 +365,7 @@ fn gates_catch_broken_codecs() {
     assert!(verdicts("e4m3", |bytes| bytes[0] = 0x7f).iter().any(Verdict::fails));
 }
 
-fn asked(file: &Path, overrides: &[String]) -> Asked {
+fn parsed(file: &Path, overrides: &[String]) -> ParsedExperiment {
     studies::parse(&ExperimentFile::read(file, overrides).unwrap()).unwrap()
 }
 
@@ -373,14 +373,14 @@ fn asked(file: &Path, overrides: &[String]) -> Asked {
 #[test]
 fn what_cannot_be_measured_is_an_error() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/round_trip.toml");
-    let asked = asked(&file, &["shape=[4, 128]".into()]);
+    let experiment = parsed(&file, &["shape=[4, 128]".into()]);
     let cell = |recipe: &str| Cell {
         recipe: recipe.into(),
         phase: Phase::Local,
         window: 0,
         id: format!("{recipe}/local/draw-1"),
     };
-    let Runs::Windows(ready) = asked.study.ready(7, None).unwrap() else {
+    let Runs::Windows(ready) = experiment.study.ready(7, None).unwrap() else {
         panic!("a round trip runs window by window");
     };
     let run = |cell: &Cell| {

@@ -244,8 +244,8 @@ fn the_eighth_recipe_is_named_for_its_mistake() {
         text += &format!("[[recipe]]\nname = 'r{recipe}'\ndoc = \"e4m4\"\nformat = \"{format}\"\n");
     }
     let file = ExperimentFile::new("x.toml".into(), text, &[]).unwrap();
-    let asked = ulplab::studies::parse(&file).unwrap();
-    let mistake = asked.study.ready(0, None).err().unwrap();
+    let parsed = ulplab::studies::parse(&file).unwrap();
+    let mistake = parsed.study.ready(0, None).err().unwrap();
     let error = file.error(&mistake).to_string();
     assert!(error.starts_with("x.toml: line 40: recipe 'r8': "), "{error}");
 }

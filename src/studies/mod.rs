@@ -14,7 +14,7 @@ mod sources;
 mod study;
 pub mod swap_ffn;
 
-pub use parse::{Asked, parse, read};
+pub use parse::{ParsedExperiment, parse, read};
 pub use schema::schema;
 pub use study::{Bench, Body, Kind, Ready, Runs, Study, Text, body_of, check_among};
 

@@ -3,25 +3,29 @@
 use schemars::{Schema, SchemaGenerator};
 
 use super::{Kind, STUDIES, Study};
+use crate::backend::cuda::Source as KernelFile;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Head, Mistake};
 use crate::run::plan::{Cell, REFERENCE};
 use ulplab_core::error::{Error, Result, did_you_mean};
 
 /// An experiment, and its study.
-pub struct Asked {
+pub struct ParsedExperiment {
     pub experiment: Experiment,
     pub study: Box<dyn Study>,
 }
 
-impl Asked {
-    /// Resolves the patterns of the file.
+impl ParsedExperiment {
+    /// Resolves the patterns of an experiment of kernels, which name variants in these files; other experiments have none.
     ///
     /// # Errors
     /// A pattern without a match.
-    pub fn resolve(&mut self) -> Result<(), Mistake> {
-        self.study.resolve()?;
-        self.experiment.body = self.study.body();
+    pub fn resolve_kernels(&mut self, sources: &[KernelFile]) -> Result<(), Mistake> {
+        if let Some(study) = self.study.kernels() {
+            let study = study.resolved(sources)?;
+            self.experiment.body = study.body();
+            self.study = Box::new(study);
+        }
         Ok(())
     }
 
@@ -53,7 +57,7 @@ impl Asked {
 ///
 /// # Errors
 /// The first mistake, with its line.
-pub fn parse(file: &ExperimentFile) -> Result<Asked> {
+pub fn parse(file: &ExperimentFile) -> Result<ParsedExperiment> {
     let head = file.head()?;
     let Some(kind) = STUDIES.iter().find(|kind| kind.name == head.kind) else {
         let names = STUDIES.iter().map(|kind| kind.name);
@@ -66,7 +70,7 @@ pub fn parse(file: &ExperimentFile) -> Result<Asked> {
     let study = (kind.parse)(file)?;
     check_names(&head, &*study).map_err(|mistake| file.error(&mistake))?;
     let body = study.body();
-    Ok(Asked {
+    Ok(ParsedExperiment {
         experiment: Experiment { head, body },
         study,
     })

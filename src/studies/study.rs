@@ -24,14 +24,6 @@ use ulplab_core::record::Record;
 /// An experiment of one kind, as its file says it: a source gives windows, something exact is computed once for a window, each
 /// recipe computes it in its own way, and records tell how far apart they are. What reports show of them is its [`Show`].
 pub trait Study: Show + Send + Sync {
-    /// Resolves the patterns of the file; by default it has none.
-    ///
-    /// # Errors
-    /// A pattern without a match.
-    fn resolve(&mut self) -> Result<(), Mistake> {
-        Ok(())
-    }
-
     /// Checks the study before any data is read.
     ///
     /// # Errors

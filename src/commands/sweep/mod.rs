@@ -1,55 +1,40 @@
 //! `ulplab sweep`: plan, run, gate and report in one go.
 
 mod args;
+mod prepare;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use reference::paths::{Config, Model, Scalar};
+use reference::paths::{Model, Scalar};
 
 use super::judge;
 use crate::backend::cuda::time::Stopwatch;
-use crate::backend::cuda::{Device, Session, Source as KernelFile};
-use crate::dataset::{Checkpoint, Manifest as Datasets};
-use crate::experiment::Mistake;
-use crate::experiment::file::ExperimentFile;
+use crate::backend::cuda::{Device, Session};
+use crate::dataset::Checkpoint;
 use crate::run::folder::Folder;
-use crate::run::plan::{Cell, Plan, select, unnameable};
+use crate::run::plan::Cell;
 use crate::run::session::Begun;
-use crate::run::{self, Hindrance, Manifest, RecipeInfo, runs, store};
+use crate::run::{Hindrance, Manifest, runs};
 use crate::signal;
 use crate::studies::kernels::capsules::Capsules;
 use crate::studies::kernels::compile::Compile;
 use crate::studies::kernels::mutants::{self, Fate};
-use crate::studies::kernels::peers::Peers;
 use crate::studies::kernels::{self, OnDevice, attest, operations, programs};
-use crate::studies::limits::{available, check_cells, check_size};
-use crate::studies::{self, Asked, Bench, Runs, Text};
+use crate::studies::{Bench, Runs, Text};
 pub use args::SweepArgs;
+use prepare::{Prepared, prepare, read};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops::Data;
 use ulplab_core::record::Record;
 
-/// Everything decided before the first cell runs.
-struct Prepared {
-    asked: Asked,
-    config: Option<Box<dyn Config>>,
-    /// Folder of the checkpoint, if there is a model.
-    folder: Option<PathBuf>,
-    /// Tokens of each window of text.
-    ids: Vec<Vec<u32>>,
-    cells: Vec<Cell>,
-    /// The files of kernels.
-    sources: Vec<KernelFile>,
-    peers: Option<Peers>,
-    manifest: Manifest,
-}
-
 pub fn run(args: &SweepArgs) -> Result<Exit> {
     signal::handle()?;
-    let mut prepared = prepare(args)?;
+    let question = read(args)?;
+    let study = &*question.parsed.study;
+    let mut prepared = prepare(args, &question)?;
     if args.dry_run {
         for cell in &prepared.cells {
             outln!("{}", cell.id);
@@ -59,7 +44,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     if let Some(folder) = &args.kernels.keep_failed {
         Capsules::prepare(folder)?;
     }
-    let device = match (prepared.asked.study.kernels(), args.kernels.device) {
+    let device = match (study.kernels(), args.kernels.device) {
         (Some(_), OnDevice::Cuda) if args.kernels.timed => Some(Ok(Device::open()?)),
         (Some(_), OnDevice::Cuda) => Some(Device::open()),
         (Some(_), OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
@@ -74,12 +59,12 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
             None
         }
     };
-    if device.is_none() && prepared.asked.study.stands_in() {
+    if device.is_none() && study.stands_in() {
         prepared.manifest.device = Device::open()?.describe();
     }
-    if let (Some(device), Some(study)) = (&device, prepared.asked.study.kernels()) {
+    if let (Some(device), Some(study)) = (&device, study.kernels()) {
         prepared.manifest.device = device.describe();
-        prepared.manifest.hindered = kernels::for_others(study, &prepared.sources, device);
+        prepared.manifest.hindered = kernels::for_others(study, &question.sources, device);
         prepared.manifest.ceilings = Some(Stopwatch::new(device)?.ceilings()?);
         prepared
             .peers
@@ -106,7 +91,6 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         (_, records) => records?,
     };
     let run = judge::derive(&folder, manifest, records)?;
-    let study = &*prepared.asked.study;
     judge::finish(&folder, &run, study, args.json)?;
     if args.kernels.timed && !args.json {
         out!("\n{}", kernels::times(&run));
@@ -114,7 +98,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let unnoticed = mutants::print(&fates);
     if let (Some(results), Some(device)) = (&args.kernels.attest, &device) {
         let machine = attest::Machine::new(device)?;
-        let attestation = attest::Attestation::of(&run, &prepared.sources, &machine, &fates);
+        let attestation = attest::Attestation::of(&run, &question.sources, &machine, &fates);
         outln!("{}", attestation.write(results)?.display());
     }
     Ok(match run.outcome() {
@@ -128,11 +112,13 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
 /// else to run.
 fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Option<Exit>> {
     let asked = args.kernels.device == OnDevice::Compile;
-    let commands = prepared.asked.study.kernels().map_or(&[][..], |study| &study.commands);
+    let question = prepared.question;
+    let study = question.parsed.study.kernels();
+    let commands = study.map_or(&[][..], |study| &study.commands);
     let program = |cell: &Cell| programs::is_of(commands, cell);
     if asked || !prepared.cells.iter().all(program) {
         let compile = Compile {
-            sources: &prepared.sources,
+            sources: &question.sources,
             cells: &prepared.cells,
             whole: prepared.manifest.left_out.is_empty(),
             faults: args.kernels.mutants,
@@ -158,184 +144,6 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
     prepared.manifest.keep(&programs);
     prepared.cells = programs;
     Ok(None)
-}
-
-fn prepare(args: &SweepArgs) -> Result<Prepared> {
-    let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
-    let wrong = |mistake: Mistake| file.error(&mistake);
-    let mut asked = studies::parse(&file)?;
-    let head = &mut asked.experiment.head;
-    head.seed = args.seed.unwrap_or(head.seed);
-    let rules = args
-        .rules
-        .as_deref()
-        .map(|rules| ExperimentFile::read(rules, &[]))
-        .transpose()?;
-    if let Some(rules) = &rules {
-        head.gates = rules.gates()?;
-    }
-    if args.kernels.alone && asked.study.kernels().is_none() {
-        let path = args.experiment.display();
-        let why = format!("this is no experiment of kernels; `ulplab sweep {path}` runs it");
-        return Err(Error::config(&file.path, why));
-    }
-    let mut sources = Vec::new();
-    if asked.study.kernels().is_some() {
-        sources = KernelFile::read_all(&kernels::folder()?)?;
-    }
-    if let Some(mutant) = &args.kernels.mutant {
-        kernels::check_mutant(mutant, &sources)?;
-    }
-    asked.resolve().map_err(wrong)?;
-    let study = &*asked.study;
-    study.check().map_err(wrong)?;
-    let plan = study.plan();
-    check_cells(&plan).map_err(wrong)?;
-
-    let datasets = Datasets::open(args.datasets.as_deref())?;
-    let reading = study.reading();
-    let folder = reading.model.map(|model| datasets.checkpoint(model));
-    let folder = folder
-        .transpose()
-        .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
-    let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
-    let config = checkpoint.map(|checkpoint| checkpoint.config);
-    let limit = args.max_memory.or_else(available);
-    check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;
-    let ids = reading.windows.iter().enumerate().map(|(at, window)| {
-        let text = datasets.text(&window.text, window.offset, reading.tokens);
-        let text = text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))?;
-        Ok(text.into_iter().map(u32::from).collect())
-    });
-    let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
-    let gates = rules.as_ref().unwrap_or(&file);
-    let gated = judge::check(&asked.experiment.gates, study, &plan);
-
-    let mut selectable = plan.cells();
-    if let Some((cell, message)) = unnameable(&selectable) {
-        return Err(file.error(&asked.place_of(cell, message)));
-    }
-    if let Some(study) = study.kernels().filter(|_| args.kernels.timed) {
-        let timed = operations::timed(study).map_err(wrong)?;
-        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, study.case_names[cell.window])));
-    }
-    let peers = args.kernels.peers.as_deref().map(Peers::read).transpose()?;
-    // Formats and sites are named by recipes, and gates by both.
-    let bytes = sizes(&asked, config.as_deref()).map_err(wrong)?;
-    gated.map_err(|mistake| gates.error(&mistake))?;
-    let cells = select(selectable, &args.only, &args.skip)?;
-    let mut manifest = manifest(args, &asked, plan, &datasets, &sources, bytes, peers.as_ref())?;
-    if let Some(study) = asked.study.kernels() {
-        let home = file.path.parent().unwrap_or(Path::new(""));
-        manifest.data.extend(operations::watched(study, home).map_err(wrong)?);
-        if args.kernels.device == OnDevice::Cuda {
-            programs::check_programs(study, &cells).map_err(wrong)?;
-        }
-    }
-    manifest.keep(&cells);
-    Ok(Prepared {
-        asked,
-        config,
-        folder,
-        ids,
-        cells,
-        sources,
-        peers,
-        manifest,
-    })
-}
-
-/// What reports say of recipes, with the sizes that they have in caches; finds what is wrong with recipes.
-fn sizes(asked: &Asked, config: Option<&dyn Config>) -> Result<Vec<RecipeInfo>, Mistake> {
-    let study = &asked.study;
-    let mut recipes = study.recipes();
-    if let Runs::Windows(ready) = study.ready(asked.experiment.seed, config)? {
-        for recipe in &mut recipes {
-            (recipe.bytes_per_vector, recipe.bytes_per_token) = ready.bytes(&recipe.name);
-        }
-    }
-    Ok(recipes)
-}
-
-fn manifest(
-    args: &SweepArgs,
-    asked: &Asked,
-    plan: Plan,
-    datasets: &Datasets,
-    sources: &[KernelFile],
-    recipes: Vec<RecipeInfo>,
-    peers: Option<&Peers>,
-) -> Result<Manifest> {
-    let reading = asked.study.reading();
-    let mut texts: Vec<&str> = reading.windows.iter().map(|window| window.text.as_str()).collect();
-    texts.sort_unstable();
-    texts.dedup();
-    let mut data = Vec::new();
-    for name in reading.model.into_iter().chain(texts) {
-        data.extend(datasets.verify(name)?);
-    }
-    // A run of kernels is continued only if the kernels and their judgement are unchanged.
-    let mut standing_in = Vec::new();
-    if asked.study.stands_in() {
-        standing_in = KernelFile::read_all(&kernels::folder()?)?;
-    }
-    let op = |recipe: &RecipeInfo| recipe.name.split_once('.').map(|(op, _)| op.to_string());
-    let ops: HashSet<String> = recipes.iter().filter_map(op).collect();
-    let measured = sources.iter().filter(|source| ops.contains(&source.op));
-    for source in standing_in.iter().chain(measured) {
-        let name = format!("kernels/{}.cu", source.op);
-        data.push((name, source.digest().to_hex().to_string()));
-        let judgement = ulplab_core::ops::find(&source.op).map(ulplab_core::ops::digest);
-        data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
-    }
-    if let Some(study) = asked.study.kernels() {
-        data.extend(operations::files(study)?);
-    }
-    data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
-    Ok(Manifest {
-        schema: store::SCHEMA,
-        version: env!("CARGO_PKG_VERSION").into(),
-        commit: commit(&args.experiment),
-        experiment: asked.experiment.clone(),
-        plan,
-        invocation: args.invocation(asked.study.kernels().is_some()),
-        fingerprint: String::new(),
-        data,
-        device: "cpu".into(),
-        threads: rayon::current_num_threads(),
-        started_at: run::now(),
-        seconds: 0.0,
-        cells: Vec::new(),
-        left_out: Vec::new(),
-        hindered: BTreeMap::new(),
-        recipes,
-        peers: peers.map(Peers::names).unwrap_or_default(),
-        ceilings: None,
-        complete: false,
-    })
-}
-
-/// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.
-fn commit(experiment: &Path) -> Option<String> {
-    let folder = experiment
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let git = |args: &[&str]| {
-        let output = std::process::Command::new("git")
-            .args(["--no-optional-locks", "-C"])
-            .arg(folder)
-            .args(args)
-            .output()
-            .ok()?;
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
-    };
-    let head = git(&["rev-parse", "HEAD"])?;
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
-    Some(if changed.is_empty() { head } else { head + "+" })
 }
 
 /// The run's folder, new, resumed or shared, with its manifest on disk.
@@ -374,16 +182,16 @@ fn execute(
         return Ok(Vec::new());
     }
     let bar = progress(args, share.len(), pending.len());
-    let Prepared { asked, config, ids, .. } = prepared;
-    let (seed, plan) = (asked.experiment.seed, &prepared.manifest.plan);
-    let runs = asked.study.ready(seed, config.as_deref());
-    let runs = runs.map_err(|mistake| Error::Usage(mistake.message))?;
-    let of_sites = match &runs {
+    let Prepared {
+        question, runs, ids, ..
+    } = prepared;
+    let (seed, plan) = (question.parsed.experiment.seed, &prepared.manifest.plan);
+    let of_sites = match runs {
         Runs::Kernels(study) => operations::reading_sites(study).map_err(|mistake| Error::Usage(mistake.message))?,
         Runs::Windows(_) => HashSet::new(),
     };
     let draws = plan.windows.len().saturating_sub(ids.len());
-    let reads = |cell: &&Cell| match &runs {
+    let reads = |cell: &&Cell| match runs {
         Runs::Kernels(_) => of_sites.contains(&format!("{}/{}", cell.recipe, plan.windows[cell.window])),
         Runs::Windows(_) => cell.window >= draws,
     };
@@ -398,7 +206,7 @@ fn execute(
         Ok(())
     };
     let text = |ids| model.as_deref().map(|model| Text { model, ids });
-    let study = match &runs {
+    let study = match runs {
         Runs::Kernels(study) => study,
         Runs::Windows(ready) => {
             for (index, window) in plan.windows.iter().enumerate() {
@@ -446,7 +254,7 @@ fn execute(
     };
     let on_device = kernels::Variants {
         cells,
-        sources: &prepared.sources,
+        sources: &question.sources,
         session: Session::open(device)?,
         ceilings: prepared.manifest.ceilings,
         mutant: args.kernels.mutant.as_deref(),

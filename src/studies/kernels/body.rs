@@ -8,7 +8,6 @@ use serde_json::{Map, Value};
 use super::TIME;
 use super::operations::{self, Operation, OwnCase, OwnOp};
 use crate::backend::cuda::Source as KernelFile;
-use crate::backend::cuda::shipped::folder;
 use crate::backend::program::{Mode, TIMEOUT};
 use crate::experiment::{Mistake, Window};
 use crate::gate::CHECKS;
@@ -108,8 +107,11 @@ impl Command {
 }
 
 impl KernelStudy {
-    /// Fills in the recipes from the patterns and the programs, and the windows from the cases of their operations.
-    fn fill(&mut self, sources: &[KernelFile]) -> Result<(), Mistake> {
+    /// The same with its recipes, from the patterns and the programs, and its windows, from the cases of their operations.
+    ///
+    /// # Errors
+    /// A pattern without a match, and a mistake in a definition.
+    pub fn resolved(&self, sources: &[KernelFile]) -> Result<Self, Mistake> {
         operations::check_definitions(self)?;
         let variants = sources.iter().flat_map(|source| {
             let variants = source.header.variants.iter();
@@ -142,9 +144,11 @@ impl KernelStudy {
             names.extend(cases.filter(|name| !names.contains(name)).collect::<Vec<_>>());
             variants.push(Variant { name, doc: doc.clone() });
         }
-        self.case_names = names;
-        self.variants = variants;
-        Ok(())
+        Ok(Self {
+            case_names: names,
+            variants,
+            ..self.clone()
+        })
     }
 }
 
@@ -154,16 +158,6 @@ impl Body for KernelStudy {
 }
 
 impl Study for KernelStudy {
-    fn resolve(&mut self) -> Result<(), Mistake> {
-        let sources = match self.kernels.is_empty() {
-            true => Vec::new(),
-            false => folder()
-                .and_then(|folder| KernelFile::read_all(&folder))
-                .map_err(|error| Mistake::at("kernels", error.to_string()))?,
-        };
-        self.fill(&sources)
-    }
-
     fn check(&self) -> Result<(), Mistake> {
         self.reading().check()?;
         if self.windows.len() > 1 {

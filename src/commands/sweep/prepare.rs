@@ -1,0 +1,233 @@
+//! What is asked and planned, before the first cell of a sweep runs.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use super::SweepArgs;
+use crate::backend::cuda::Source as KernelFile;
+use crate::commands::judge;
+use crate::dataset::{Checkpoint, Manifest as Datasets};
+use crate::experiment::Mistake;
+use crate::experiment::file::ExperimentFile;
+use crate::run::plan::{Cell, Plan, select, unnameable};
+use crate::run::{self, Manifest, RecipeInfo, store};
+use crate::studies::kernels::peers::Peers;
+use crate::studies::kernels::{self, OnDevice, operations, programs};
+use crate::studies::limits::{available, check_cells, check_size};
+use crate::studies::{self, ParsedExperiment, Runs};
+use ulplab_core::error::{Error, Result};
+
+/// What is asked, as its files say it.
+pub struct Question {
+    file: ExperimentFile,
+    /// The file of `--rules`.
+    rules: Option<ExperimentFile>,
+    pub parsed: ParsedExperiment,
+    /// The files of kernels.
+    pub sources: Vec<KernelFile>,
+}
+
+/// Everything decided before the first cell runs.
+pub struct Prepared<'a> {
+    pub question: &'a Question,
+    pub runs: Runs<'a>,
+    /// Folder of the checkpoint, if there is a model.
+    pub folder: Option<PathBuf>,
+    /// Tokens of each window of text.
+    pub ids: Vec<Vec<u32>>,
+    pub cells: Vec<Cell>,
+    pub peers: Option<Peers>,
+    pub manifest: Manifest,
+}
+
+/// Reads the experiment and the other files that say what is asked.
+pub fn read(args: &SweepArgs) -> Result<Question> {
+    let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
+    let mut parsed = studies::parse(&file)?;
+    let head = &mut parsed.experiment.head;
+    head.seed = args.seed.unwrap_or(head.seed);
+    let rules = args
+        .rules
+        .as_deref()
+        .map(|rules| ExperimentFile::read(rules, &[]))
+        .transpose()?;
+    if let Some(rules) = &rules {
+        head.gates = rules.gates()?;
+    }
+    if args.kernels.alone && parsed.study.kernels().is_none() {
+        let path = args.experiment.display();
+        let why = format!("this is no experiment of kernels; `ulplab sweep {path}` runs it");
+        return Err(Error::config(&file.path, why));
+    }
+    let mut sources = Vec::new();
+    if parsed.study.kernels().is_some() {
+        sources = KernelFile::read_all(&kernels::folder()?)?;
+    }
+    if let Some(mutant) = &args.kernels.mutant {
+        kernels::check_mutant(mutant, &sources)?;
+    }
+    parsed
+        .resolve_kernels(&sources)
+        .map_err(|mistake| file.error(&mistake))?;
+    Ok(Question {
+        file,
+        rules,
+        parsed,
+        sources,
+    })
+}
+
+/// Plans the run, and checks everything that can be checked before its first cell.
+pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<'a>> {
+    let Question {
+        file, rules, parsed, ..
+    } = question;
+    let wrong = |mistake: Mistake| file.error(&mistake);
+    let study = &*parsed.study;
+    study.check().map_err(wrong)?;
+    let plan = study.plan();
+    check_cells(&plan).map_err(wrong)?;
+
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let reading = study.reading();
+    let folder = reading.model.map(|model| datasets.checkpoint(model));
+    let folder = folder
+        .transpose()
+        .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
+    let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
+    let config = checkpoint.map(|checkpoint| checkpoint.config);
+    let limit = args.max_memory.or_else(available);
+    check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;
+    let ids = reading.windows.iter().enumerate().map(|(at, window)| {
+        let text = datasets.text(&window.text, window.offset, reading.tokens);
+        let text = text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))?;
+        Ok(text.into_iter().map(u32::from).collect())
+    });
+    let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
+    let gates = rules.as_ref().unwrap_or(file);
+    let gated = judge::check(&parsed.experiment.gates, study, &plan);
+
+    let mut selectable = plan.cells();
+    if let Some((cell, message)) = unnameable(&selectable) {
+        return Err(file.error(&parsed.place_of(cell, message)));
+    }
+    if let Some(study) = study.kernels().filter(|_| args.kernels.timed) {
+        let timed = operations::timed(study).map_err(wrong)?;
+        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, study.case_names[cell.window])));
+    }
+    let peers = args.kernels.peers.as_deref().map(Peers::read).transpose()?;
+    // Formats and sites are named by recipes, and gates by both.
+    let runs = study.ready(parsed.experiment.seed, config.as_deref()).map_err(wrong)?;
+    gated.map_err(|mistake| gates.error(&mistake))?;
+    let cells = select(selectable, &args.only, &args.skip)?;
+    let recipes = sized(study.recipes(), &runs);
+    let mut manifest = manifest(args, question, plan, &datasets, recipes, peers.as_ref())?;
+    if let Some(study) = study.kernels() {
+        let home = file.path.parent().unwrap_or(Path::new(""));
+        manifest.data.extend(operations::watched(study, home).map_err(wrong)?);
+        if args.kernels.device == OnDevice::Cuda {
+            programs::check_programs(study, &cells).map_err(wrong)?;
+        }
+    }
+    manifest.keep(&cells);
+    Ok(Prepared {
+        question,
+        runs,
+        folder,
+        ids,
+        cells,
+        peers,
+        manifest,
+    })
+}
+
+/// What reports say of recipes, with the sizes that they have in caches.
+fn sized(mut recipes: Vec<RecipeInfo>, runs: &Runs) -> Vec<RecipeInfo> {
+    if let Runs::Windows(ready) = runs {
+        for recipe in &mut recipes {
+            (recipe.bytes_per_vector, recipe.bytes_per_token) = ready.bytes(&recipe.name);
+        }
+    }
+    recipes
+}
+
+fn manifest(
+    args: &SweepArgs,
+    question: &Question,
+    plan: Plan,
+    datasets: &Datasets,
+    recipes: Vec<RecipeInfo>,
+    peers: Option<&Peers>,
+) -> Result<Manifest> {
+    let ParsedExperiment { experiment, study } = &question.parsed;
+    let reading = study.reading();
+    let mut texts: Vec<&str> = reading.windows.iter().map(|window| window.text.as_str()).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    let mut data = Vec::new();
+    for name in reading.model.into_iter().chain(texts) {
+        data.extend(datasets.verify(name)?);
+    }
+    // A run of kernels is continued only if the kernels and their judgement are unchanged.
+    let mut standing_in = Vec::new();
+    if study.stands_in() {
+        standing_in = KernelFile::read_all(&kernels::folder()?)?;
+    }
+    let op = |recipe: &RecipeInfo| recipe.name.split_once('.').map(|(op, _)| op.to_string());
+    let ops: HashSet<String> = recipes.iter().filter_map(op).collect();
+    let measured = question.sources.iter().filter(|source| ops.contains(&source.op));
+    for source in standing_in.iter().chain(measured) {
+        let name = format!("kernels/{}.cu", source.op);
+        data.push((name, source.digest().to_hex().to_string()));
+        let judgement = ulplab_core::ops::find(&source.op).map(ulplab_core::ops::digest);
+        data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
+    }
+    if let Some(study) = study.kernels() {
+        data.extend(operations::files(study)?);
+    }
+    data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
+    Ok(Manifest {
+        schema: store::SCHEMA,
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: commit(&args.experiment),
+        experiment: experiment.clone(),
+        plan,
+        invocation: args.invocation(study.kernels().is_some()),
+        fingerprint: String::new(),
+        data,
+        device: "cpu".into(),
+        threads: rayon::current_num_threads(),
+        started_at: run::now(),
+        seconds: 0.0,
+        cells: Vec::new(),
+        left_out: Vec::new(),
+        hindered: BTreeMap::new(),
+        recipes,
+        peers: peers.map(Peers::names).unwrap_or_default(),
+        ceilings: None,
+        complete: false,
+    })
+}
+
+/// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.
+fn commit(experiment: &Path) -> Option<String> {
+    let folder = experiment
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let git = |args: &[&str]| {
+        let output = std::process::Command::new("git")
+            .args(["--no-optional-locks", "-C"])
+            .arg(folder)
+            .args(args)
+            .output()
+            .ok()?;
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+    };
+    let head = git(&["rev-parse", "HEAD"])?;
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Some(if changed.is_empty() { head } else { head + "+" })
+}
