@@ -42,7 +42,7 @@ pub fn print(text: std::fmt::Arguments) {
 
 /// What [`errln!`] calls. An error here is ignored.
 pub fn print_error(text: std::fmt::Arguments) {
-    let _ = writeln!(Clean::new(io::stderr().lock(), false), "{text}");
+    let _ = writeln!(CleanWriter::new(io::stderr().lock(), false), "{text}");
 }
 
 /// Ends printing: an error if something that was printed was lost, as on a full disk.
@@ -57,7 +57,7 @@ pub fn finish() -> Result<()> {
 
 /// Standard output, for what writes to any writer.
 pub fn stdout() -> impl Write {
-    Clean::new(io::stdout().lock(), colour())
+    CleanWriter::new(io::stdout().lock(), colour())
 }
 
 /// Whether standard output is in colour.
@@ -93,7 +93,7 @@ pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
 
 /// Text without control characters.
 pub fn clean(text: &str) -> String {
-    let mut clean = Clean::new(Vec::new(), false);
+    let mut clean = CleanWriter::new(Vec::new(), false);
     clean
         .write_all(text.as_bytes())
         .expect("writing to memory does not fail");
@@ -101,12 +101,12 @@ pub fn clean(text: &str) -> String {
 }
 
 /// A writer that replaces control characters except line ends and tabs, and ignores a closed pipe.
-pub struct Clean<W> {
+pub struct CleanWriter<W> {
     inner: W,
     colour: bool,
 }
 
-impl<W: Write> Clean<W> {
+impl<W: Write> CleanWriter<W> {
     /// With `colour` the sequences of [`COLOURS`] pass.
     pub fn new(inner: W, colour: bool) -> Self {
         Self { inner, colour }
@@ -124,7 +124,7 @@ impl<W: Write> Clean<W> {
     }
 }
 
-impl<W: Write> Write for Clean<W> {
+impl<W: Write> Write for CleanWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut rest = bytes;
         while let Some(at) = rest.iter().enumerate().position(|(at, _)| control(&rest[at..]) > 0) {

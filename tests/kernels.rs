@@ -189,7 +189,7 @@ fn cases_have_names_of_their_own() {
     }
 }
 
-/// Of every case that is not large, on what passes in a model too: buffers are whole, every variant that takes it has a
+/// In every case that is not large, also on what passes in a model, buffers are whole, every variant that takes it has a
 /// launch, and the arguments of its launches are there.
 #[test]
 fn cases_and_headers_fit() {

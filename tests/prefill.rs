@@ -8,7 +8,7 @@ use reference::ops::linear_attention::{
 };
 use reference::{Real, Tensor};
 use ulplab::formats::BF16;
-use ulplab::studies::recurrence::prefill::{Narrow, PREFILLS, Prefill, prefill};
+use ulplab::studies::recurrence::prefill::{NarrowType, PREFILLS, Prefill, prefill};
 
 const DIM: usize = 128;
 const HEADS: usize = 2;
@@ -33,7 +33,7 @@ impl Case {
         };
         let [mut q, mut k, mut v] = [DIM; 3].map(&mut normal);
         for x in [&mut q, &mut k, &mut v] {
-            Narrow::Stored(&BF16).round(&mut x.data);
+            NarrowType::Stored(&BF16).round(&mut x.data);
         }
         let mut decay = normal(channels);
         decay.data.iter_mut().for_each(|g| *g = gate * g.abs());
@@ -146,13 +146,13 @@ fn the_table_names_everything_once() {
 
 #[test]
 fn narrow_dtypes() {
-    let round = |narrow: Narrow, x: f32| {
+    let round = |narrow: NarrowType, x: f32| {
         let mut x = [x];
         narrow.round(&mut x);
         x[0]
     };
     let ulp = |bits: i32| 2f32.powi(-bits);
-    assert_eq!(round(Narrow::Stored(&BF16), 1.0 + 1.5 * ulp(8)), 1.0 + ulp(7));
-    assert_eq!(round(Narrow::Tf32, 1.0 + ulp(10)), 1.0 + ulp(10));
-    assert_eq!(round(Narrow::Tf32, -1.0 - 1.9 * ulp(11)), -1.0);
+    assert_eq!(round(NarrowType::Stored(&BF16), 1.0 + 1.5 * ulp(8)), 1.0 + ulp(7));
+    assert_eq!(round(NarrowType::Tf32, 1.0 + ulp(10)), 1.0 + ulp(10));
+    assert_eq!(round(NarrowType::Tf32, -1.0 - 1.9 * ulp(11)), -1.0);
 }

@@ -19,7 +19,7 @@ use ulplab::run::RecipeInfo;
 use ulplab::run::plan::{Cell, Plan};
 use ulplab::studies::limits::Parts;
 use ulplab::studies::measure::records;
-use ulplab::studies::{Bench, Body, Kind, Ready, Runs, Study, body_of, check_among};
+use ulplab::studies::{Bench, Body, Kind, ReadyRecipes, Runs, Study, body_of, check_among};
 use ulplab::{Error, Result};
 
 /// How far sums of 1/i in f32 are off.
@@ -117,7 +117,7 @@ impl Study for Harmonic {
 
 struct Sums<'a>(&'a Harmonic);
 
-impl Ready for Sums<'_> {
+impl ReadyRecipes for Sums<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let terms: u32 = bench.window[1..]
             .parse()

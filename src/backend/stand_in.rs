@@ -1,7 +1,7 @@
 //! Kernels that a recipe names to stand in for operations of the model.
 
 use super::cuda::Source;
-use super::cuda::runner::{Chosen, Worker};
+use super::cuda::runner::{ChosenVariants, Worker};
 use super::cuda::shipped::folder;
 use crate::experiment::Mistake;
 use ulplab_core::error::did_you_mean;
@@ -20,13 +20,13 @@ pub fn stand_in(kernels: &[String], dtype: Type) -> Result<Option<StandIn>, Mist
 ///
 /// # Errors
 /// As [`stand_in`].
-pub fn chosen(kernels: &[String], ops: &[&str]) -> Result<Vec<Chosen>, Mistake> {
+pub fn chosen(kernels: &[String], ops: &[&str]) -> Result<Vec<ChosenVariants>, Mistake> {
     if kernels.is_empty() {
         return Ok(Vec::new());
     }
     let files = folder().and_then(|folder| Source::read_all(&folder));
     let files = files.map_err(|error| Mistake::at("kernels", error.to_string()))?;
-    let mut all: Vec<Chosen> = Vec::new();
+    let mut all: Vec<ChosenVariants> = Vec::new();
     for (at, name) in kernels.iter().enumerate() {
         let (op, variant) = name.split_once('.').unwrap_or((name, ""));
         let of = |source: &Source| {
@@ -48,7 +48,7 @@ pub fn chosen(kernels: &[String], ops: &[&str]) -> Result<Vec<Chosen>, Mistake> 
         };
         match all.iter_mut().find(|chosen| chosen.source.op == op) {
             Some(chosen) => chosen.variants.push(variant.clone()),
-            None => all.push(Chosen {
+            None => all.push(ChosenVariants {
                 source: source.clone(),
                 variants: vec![variant.clone()],
             }),

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::binds_always;
-use crate::run::verdict::{Failed, Failures, Verdict};
+use crate::run::verdict::{FailedMeasurement, Failures, Verdict};
 use ulplab_core::metrics::{Bound, MAX_ABS};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Failure, Record, place};
@@ -29,7 +29,7 @@ pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
 }
 
 /// Why a cell has no outputs: the beginning of the reason.
-fn not_run(failed: &Failed) -> Option<String> {
+fn not_run(failed: &FailedMeasurement) -> Option<String> {
     let message = &failed.failure.message;
     let said = message.lines().next()?.split("; ").next()?;
     // A message of a program begins with its name, in quotation marks.
@@ -74,9 +74,9 @@ fn failures(verdict: &Verdict, bound: Bound, records: &[Record]) -> Failures {
     }
 }
 
-fn failed(record: &Record, require: &str, records: &[Record]) -> Failed {
+fn failed(record: &Record, require: &str, records: &[Record]) -> FailedMeasurement {
     let failure = record.failure.as_deref().cloned();
-    Failed {
+    FailedMeasurement {
         cell: record.cell.clone(),
         window: record.window.clone(),
         layer: record.layer,

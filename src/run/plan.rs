@@ -45,12 +45,12 @@ pub struct Plan {
     pub phases: Vec<Phase>,
     /// Names of all windows in the order in which they are worked on: draws, then texts; or cases of kernels.
     pub windows: Vec<String>,
-    pub recipes: Vec<Planned>,
+    pub recipes: Vec<RecipePlan>,
 }
 
 /// The plan of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planned {
+pub struct RecipePlan {
     pub name: String,
     pub phases: Vec<Phase>,
     /// Indices of its windows, in rising order; `None` if it is run on all.
@@ -61,7 +61,7 @@ pub struct Planned {
 impl Plan {
     /// Every recipe in every phase on every window.
     pub fn whole<'a>(phases: &[Phase], windows: Vec<String>, recipes: impl Iterator<Item = &'a str>) -> Self {
-        let recipes = recipes.map(|name| Planned {
+        let recipes = recipes.map(|name| RecipePlan {
             name: name.into(),
             phases: phases.to_vec(),
             windows: None,

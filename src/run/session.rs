@@ -29,13 +29,13 @@ pub struct Session {
 }
 
 /// A session that is under way.
-pub struct Begun {
+pub struct ActiveSession {
     at: String,
     clock: Instant,
     cells: AtomicUsize,
 }
 
-impl Begun {
+impl ActiveSession {
     pub fn now() -> Self {
         Self {
             at: now(),

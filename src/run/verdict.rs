@@ -57,14 +57,14 @@ impl Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failures {
     /// Failures of the worst cells, cell by cell.
-    pub worst: Vec<Failed>,
+    pub worst: Vec<FailedMeasurement>,
     /// Number of cells with failures.
     pub cells: usize,
 }
 
 /// A measurement that a rule does not admit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Failed {
+pub struct FailedMeasurement {
     pub cell: String,
     /// The window; of kernels, the case.
     pub window: String,

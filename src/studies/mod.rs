@@ -16,7 +16,7 @@ pub mod swap_ffn;
 
 pub use parse::{ParsedExperiment, parse, read};
 pub use schema::schema;
-pub use study::{Bench, Body, Kind, Ready, Runs, Study, Text, body_of, check_among};
+pub use study::{Bench, Body, Kind, ReadyRecipes, Runs, Study, Text, body_of, check_among};
 
 /// All kinds of questions.
 pub const STUDIES: &[Kind] = &[

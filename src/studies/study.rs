@@ -71,13 +71,13 @@ pub trait Study: Show + Send + Sync {
 /// How the cells of a study are run.
 pub enum Runs<'a> {
     /// Window by window.
-    Windows(Box<dyn Ready + 'a>),
+    Windows(Box<dyn ReadyRecipes + 'a>),
     /// Operation by operation, on a GPU or by programs.
     Kernels(&'a KernelStudy),
 }
 
 /// Recipes made ready to run.
-pub trait Ready: Send + Sync {
+pub trait ReadyRecipes: Send + Sync {
     /// Runs some cells of one window.
     ///
     /// # Errors

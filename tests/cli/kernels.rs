@@ -3,7 +3,7 @@
 use ulplab::backend::cuda::Source;
 use ulplab::backend::cuda::toolkit::FLAGS;
 use ulplab::ops::{digest, find};
-use ulplab::studies::kernels::attest::{Attestation, VariantResult, Verified};
+use ulplab::studies::kernels::attest::{Attestation, VariantResult, VerifiedFile};
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn attested(kernels: &Path) -> Attestation {
                 .filter(|variant| mutant.is_of(&variant.name));
             named.map(|variant| (format!("{} {}", variant.name, mutant.name), "noticed".to_string()))
         });
-        let verified = Verified {
+        let verified = VerifiedFile {
             at: "2026-01-01T00:00:00Z".into(),
             driver: "13.0".into(),
             arch: "sm_90a".into(),

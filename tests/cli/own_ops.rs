@@ -229,7 +229,7 @@ fn the_shipped_example_passes() {
     assert_eq!(ratios, 4, "a record for each case");
 }
 
-/// Of a type that the case says, and drawn in every way there is.
+/// Inputs have the type that the case states, and can be drawn in every way there is.
 #[test]
 fn types_and_distributions() {
     for values in [

@@ -224,7 +224,7 @@ fn a_damaged_cell_is_refused_and_run_again() {
         );
         assert_eq!(fs::read_to_string(&cell).unwrap(), whole);
     }
-    // Of another slice it is that one's to mend: this one's work is done, and nothing is judged.
+    // A damaged cell of another slice is that slice's to mend: this one's work is done, and nothing is judged.
     fs::write(&cell, "").unwrap();
     let other = sweep(&file, &out, &["--partition", "slice:1/4"]);
     assert_eq!((code(&other), stdout(&other)), (0, String::new()), "{}", stderr(&other));

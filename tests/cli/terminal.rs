@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use ulplab::output::{Clean, clean, width_of};
+use ulplab::output::{CleanWriter, clean, width_of};
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn control_characters_do_not_reach_the_terminal() {
         clean("tab\there\nline\r\u{1b}[31m\u{7f}\u{85}ü"),
         "tab\there\nline\u{fffd}\u{fffd}[31m\u{fffd}\u{fffd}ü"
     );
-    let mut coloured = Clean::new(Vec::new(), true);
+    let mut coloured = CleanWriter::new(Vec::new(), true);
     write!(coloured, "\x1b[32mPASS\x1b[0m \x1b[2J").unwrap();
     assert_eq!(
         String::from_utf8(coloured.into_inner()).unwrap(),

@@ -67,7 +67,7 @@ fn torchao_018_is_torchao_018() {
                 let got = encode(&format, &inputs, input);
                 let name = format!("{input}.{element}.{rule}");
                 equal(&name, got.part("scale"), want.bytes(&format!("{name}.scale")));
-                // Of NaN and infinities torchao's casts make anything.
+                // What torchao's casts make of NaN and infinities is not defined.
                 if input == "edge_f32" {
                     equal(&name, got.part("data"), want.bytes(&format!("{name}.q")));
                 }

@@ -46,7 +46,7 @@ fn every_code_survives_decode_and_encode() {
 fn values_of_all_codes_are_those_of_ml_dtypes() {
     for element in [&E4M3, &E5M2, &E3M2, &E2M3, &E2M1, &UE4M3, &MXINT8, &E8M0] {
         let table = table(element.name);
-        // Of UE4M3 the half without the top bit.
+        // The table of UE4M3 is the half without the top bit.
         assert_eq!(
             table.len(),
             if element.name == "ue4m3" {
@@ -157,7 +157,7 @@ fn conventions_are_known_by_name_and_apply_to_their_elements() {
     }
 }
 
-/// Of any two neighbouring values: their midpoint goes to the even code, what is nearer to one goes to it.
+/// The midpoint of two neighbouring values goes to the even code; what is nearer to one of them goes to that.
 #[test]
 fn midpoints_go_to_the_even_code_and_the_rest_to_the_nearest() {
     for element in [

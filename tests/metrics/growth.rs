@@ -23,7 +23,7 @@ fn power_laws_have_their_exponent() {
     }
 }
 
-/// Of a point off the line as much as least squares give it: ln 2 at the end of three changes the slope by ln 2 / (2 ln 2).
+/// A point off the line counts as much as in least squares: ln 2 at the end of three changes the slope by ln 2 / (2 ln 2).
 #[test]
 fn all_points_count() {
     let found = growth(&[[64.0, 0.1], [128.0, 0.1], [256.0, 0.2]]).unwrap();

@@ -136,7 +136,7 @@ fn intervals_can_be_made_again() {
     assert_ne!((both[0].ci_low, both[0].ci_high), (a.ci_low, a.ci_high));
 }
 
-/// Of the mean of 20 uniform windows: the percentile bootstrap covers it a little less often than 95 %, about 93 %.
+/// The percentile bootstrap covers the mean of 20 uniform windows a little less often than 95 %, about 93 %.
 #[test]
 fn intervals_cover_the_mean() {
     let mut rng = ChaCha8Rng::seed_from_u64(7);

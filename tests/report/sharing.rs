@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use ulplab::atomic::{create_atomic, write_atomic};
 use ulplab::run::Manifest;
 use ulplab::run::folder::Folder;
-use ulplab::run::session::Begun;
+use ulplab::run::session::ActiveSession;
 use ulplab::{Error, Exit, Result};
 
 use super::folder::{finished, manifest, read};
@@ -140,7 +140,7 @@ fn sessions_add_up_and_a_damaged_one_counts_for_nothing() {
     }
     let read = || Folder::open(&path).expect("sessions refuse no run").1.seconds;
     assert_eq!(read(), 3.75);
-    let begun = Begun::now();
+    let begun = ActiveSession::now();
     begun.finished();
     std::thread::sleep(Duration::from_millis(2));
     let failed = Error::Interrupted;

@@ -7,7 +7,7 @@ use ulplab::commands::judge::load;
 use ulplab::experiment::{Rule, Statistic};
 use ulplab::record::{Phase, Record};
 use ulplab::run::folder::Folder;
-use ulplab::run::plan::{Cell, Plan, Planned};
+use ulplab::run::plan::{Cell, Plan, RecipePlan};
 use ulplab::run::verdict::{Outcome, Status, Verdict};
 use ulplab::run::{Hindrance, Manifest, RecipeInfo, Run};
 
@@ -39,7 +39,7 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
         windows: vec!["small".into(), "odd".into()],
         recipes: variants
             .iter()
-            .map(|(name, ..)| Planned {
+            .map(|(name, ..)| RecipePlan {
                 name: (*name).into(),
                 phases: vec![Phase::Local],
                 windows: Some(vec![0, 1]),
@@ -193,7 +193,7 @@ fn a_failure_counts_before_all_that_was_not_judged() {
         (Some("y"), Some("odd")),
         "the case that fails is named"
     );
-    // Of recipes that were not selected there is a line, and no row of dashes.
+    // Recipes that were not selected have a line, and no row of dashes.
     for text in [
         report::terminal(&run, 120, false),
         report::html(&run),
@@ -237,7 +237,7 @@ fn outcomes() {
     }
 }
 
-/// Of equal formats none is called the smallest as long as one of them is not judged.
+/// No format is called the smallest as long as a recipe is not measured or not judged.
 #[test]
 fn the_smallest_format_is_claimed_only_if_all_are_judged() {
     let mut run = synthetic::small();

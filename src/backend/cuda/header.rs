@@ -368,7 +368,7 @@ fn located(comment: &str, why: &str) -> String {
     let line = comment.lines().position(key);
     let line = line.map_or(String::new(), |line| format!(", line {}", line + 1));
     let names: Vec<&str> = names.collect();
-    // Of keys of a variant alone `sequence` is one.
+    // Among the keys that only variants have is `sequence`.
     let (why, more) = match names.contains(&"sequence") {
         true => (
             why.replacen("`sequence`", "`sequence`, `like`, `each`", 1),

@@ -27,7 +27,7 @@ pub struct Running<'a> {
     deterministic: bool,
     /// Kernels of the preparing launches, then of the others.
     loaded: [Vec<Loaded<'a>>; 2],
-    set: Set,
+    set: ProblemCopy,
 }
 
 /// The function of a launch.
@@ -37,20 +37,21 @@ enum Loaded<'a> {
 }
 
 /// Memory of everything a run reads and writes, and the launches on it.
-struct Set {
+struct ProblemCopy {
     buffers: Vec<Memory>,
     scratch: Vec<Memory>,
-    prepare: Vec<Turned>,
-    launches: Vec<Turned>,
+    prepare: Vec<BoundLaunch>,
+    launches: Vec<BoundLaunch>,
 }
 
 /// One launch of the sequence: its number in the plan, and its arguments.
-struct Turned {
+struct BoundLaunch {
     step: usize,
-    on: On,
+    on: LaunchInputs,
 }
 
-enum On {
+/// What a launch reads and writes.
+enum LaunchInputs {
     Arguments(Vec<Argument>),
     Operands(Operands),
 }
@@ -72,7 +73,7 @@ impl<'a> Running<'a> {
             problem,
             case,
             loaded: [load(&plan.prepare)?, load(&plan.steps)?],
-            set: Set::new(device, case, problem, &plan)?,
+            set: ProblemCopy::new(device, case, problem, &plan)?,
             plan,
             deterministic,
         };
@@ -87,7 +88,9 @@ impl<'a> Running<'a> {
     fn tune(&mut self) -> Result<()> {
         for (step, loaded) in self.loaded[1].iter_mut().enumerate() {
             let first = self.set.launches.iter().find(|turn| turn.step == step);
-            if let (Loaded::Matmul(matmul), Some(On::Operands(operands))) = (loaded, first.map(|turn| &turn.on)) {
+            if let (Loaded::Matmul(matmul), Some(LaunchInputs::Operands(operands))) =
+                (loaded, first.map(|turn| &turn.on))
+            {
                 matmul.tune(operands)?;
             }
         }
@@ -100,12 +103,12 @@ impl<'a> Running<'a> {
     }
 
     /// Runs the preparing launches.
-    fn prepare(&self, set: &Set) -> Result<()> {
+    fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
         turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn))
     }
 
-    fn launch_on(&self, set: &Set) -> Result<()> {
+    fn launch_on(&self, set: &ProblemCopy) -> Result<()> {
         for ((_, bytes, zero), memory) in self.plan.scratch.iter().zip(&set.scratch) {
             if *zero {
                 self.device.fill(memory, GUARD, *bytes, 0)?;
@@ -116,12 +119,12 @@ impl<'a> Running<'a> {
     }
 
     /// One launch of those of the plan.
-    fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &Turned) -> Result<()> {
+    fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &BoundLaunch) -> Result<()> {
         match (&steps[turn.step].work, &loaded[turn.step], &turn.on) {
-            (Work::Kernel { shape, .. }, Loaded::Kernel(function), On::Arguments(arguments)) => {
+            (Work::Kernel { shape, .. }, Loaded::Kernel(function), LaunchInputs::Arguments(arguments)) => {
                 self.device.launch(*function, shape, arguments)
             }
-            (_, Loaded::Matmul(matmul), On::Operands(operands)) => matmul.launch(operands),
+            (_, Loaded::Matmul(matmul), LaunchInputs::Operands(operands)) => matmul.launch(operands),
             _ => unreachable!("made of the same step"),
         }
     }
@@ -161,7 +164,7 @@ impl<'a> Running<'a> {
             return Ok(None);
         }
         let more = (1..sets).map(|_| {
-            let set = Set::new(self.device, self.case, self.problem, &self.plan)?;
+            let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan)?;
             for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
                 self.device.copy(from, to, from.len)?;
             }
@@ -271,7 +274,7 @@ impl<'a> Loaded<'a> {
     }
 }
 
-impl Set {
+impl ProblemCopy {
     /// Memory between guard bands, and launches with its addresses.
     fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan) -> Result<Self> {
         let guarded = |len: usize| {
@@ -290,7 +293,7 @@ impl Set {
         let names = Names { case, problem, plan };
         let turned = |step: usize, work: &Work, turn: &Turn| {
             let on = names.on(&set, work, turn)?;
-            Ok(Turned { step, on })
+            Ok(BoundLaunch { step, on })
         };
         let once = Turn::default();
         let prepare = plan.prepare.iter().enumerate();
@@ -311,7 +314,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    fn on(&self, set: &Set, work: &Work, turn: &Turn) -> Result<On> {
+    fn on(&self, set: &ProblemCopy, work: &Work, turn: &Turn) -> Result<LaunchInputs> {
         let address = |name: &String| match self.argument(set, name, turn)? {
             Argument::Wide(address) => Ok(address),
             Argument::Narrow(_) => Err(Error::Usage(format!("'{name}' of a matmul is no buffer or scratch"))),
@@ -319,13 +322,13 @@ impl Names<'_> {
         Ok(match work {
             Work::Kernel { arguments, .. } => {
                 let arguments = arguments.iter().map(|name| self.argument(set, name, turn));
-                On::Arguments(arguments.collect::<Result<_>>()?)
+                LaunchInputs::Arguments(arguments.collect::<Result<_>>()?)
             }
             Work::Matmul {
                 matrices: [a, b, d],
                 scales,
                 ..
-            } => On::Operands(Operands {
+            } => LaunchInputs::Operands(Operands {
                 matrices: [address(a)?, address(b)?, address(d)?],
                 scales: match scales {
                     Some([of_a, of_b]) => Some([address(of_a)?, address(of_b)?]),
@@ -335,7 +338,7 @@ impl Names<'_> {
         })
     }
 
-    fn argument(&self, set: &Set, name: &str, turn: &Turn) -> Result<Argument> {
+    fn argument(&self, set: &ProblemCopy, name: &str, turn: &Turn) -> Result<Argument> {
         let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
         let int = |value: i64| {
             let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {name} = {value} is no int")))?;

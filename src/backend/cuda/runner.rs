@@ -22,14 +22,14 @@ struct Request(Call, Sender<Answer>);
 type Answer = std::result::Result<Outputs, String>;
 
 /// A file of kernels, and which of its variants are tried on a call, first to last.
-pub struct Chosen {
+pub struct ChosenVariants {
     pub source: Source,
     pub variants: Vec<Variant>,
 }
 
 impl Worker {
     /// The device is opened, and the files are compiled, at the first call.
-    pub fn start(chosen: Vec<Chosen>) -> Self {
+    pub fn start(chosen: Vec<ChosenVariants>) -> Self {
         let ops = chosen.iter().map(|chosen| chosen.source.op.clone()).collect();
         let (calls, asked) = channel();
         std::thread::spawn(move || serve(&chosen, &asked));
@@ -56,7 +56,7 @@ impl Runner for Worker {
 }
 
 /// Answers calls until all senders are gone.
-fn serve(chosen: &[Chosen], asked: &Receiver<Request>) {
+fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
     // Nothing is opened before the first call.
     let Ok(first) = asked.recv() else { return };
     let mut calls = std::iter::once(first).chain(asked);
@@ -67,7 +67,7 @@ fn serve(chosen: &[Chosen], asked: &Receiver<Request>) {
 }
 
 /// Opens the device with the files on it, and answers all calls; an error before the first of them is answered.
-fn answer(chosen: &[Chosen], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
+fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
     let device = Device::open()?;
     let session = Session::open(&device)?;
     let loaded = chosen.iter().map(|chosen| session.load(&chosen.source));
@@ -97,7 +97,7 @@ fn tell(answer: &Sender<Answer>, outputs: Answer) {
 }
 
 /// Outputs of the first variant that accepts the call.
-fn run(chosen: &Chosen, kernels: &Kernels, call: &Call) -> Result<Outputs> {
+fn run(chosen: &ChosenVariants, kernels: &Kernels, call: &Call) -> Result<Outputs> {
     let bench = kernels.case(&call.case, &call.problem);
     for variant in &chosen.variants {
         if let Some(plan) = bench.plan(variant)? {

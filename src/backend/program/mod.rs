@@ -41,7 +41,7 @@ const HEADER: u64 = 1 << 20;
 
 /// Why a program's outputs cannot be judged.
 #[derive(Debug)]
-pub struct Failed {
+pub struct ProgramFailure {
     /// What went wrong, with the end of its stderr.
     pub why: String,
     /// The file that it wrote in place of its outputs, if it can be read.
@@ -72,7 +72,12 @@ impl<'a> Program<'a> {
 
     /// Its outputs for a problem, and the microseconds that it reports; it runs twice if both outputs must be the same. The
     /// error says what went wrong, with the end of its stderr.
-    pub fn check(&self, case: &Case, problem: &Problem, deterministic: bool) -> Result<(Checked, Option<f64>), Failed> {
+    pub fn check(
+        &self,
+        case: &Case,
+        problem: &Problem,
+        deterministic: bool,
+    ) -> Result<(Checked, Option<f64>), ProgramFailure> {
         let runs = self.runs(case, problem, if deterministic { 2 } else { 1 })?;
         let mut runs = runs.into_iter();
         let (outputs, us) = runs.next().expect("it ran");
@@ -87,8 +92,13 @@ impl<'a> Program<'a> {
     }
 
     /// Outputs of each of this many runs, and the microseconds that it reports.
-    fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<(Outputs, Option<f64>)>, Failed> {
-        let failed = |why| Failed { why, left: None };
+    fn runs(
+        &self,
+        case: &Case,
+        problem: &Problem,
+        count: usize,
+    ) -> Result<Vec<(Outputs, Option<f64>)>, ProgramFailure> {
+        let failed = |why| ProgramFailure { why, left: None };
         let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
         let inputs = folder.path().join("inputs.safetensors");
         write_inputs(&inputs, self.op, case, problem).map_err(|error| failed(error.to_string()))?;
@@ -98,7 +108,7 @@ impl<'a> Program<'a> {
             if outputs.exists() {
                 std::fs::remove_file(&outputs).map_err(|error| failed(format!("{}: {error}", outputs.display())))?;
             }
-            self.once(&inputs, &outputs, problem).map_err(|why| Failed {
+            self.once(&inputs, &outputs, problem).map_err(|why| ProgramFailure {
                 why: format!("'{}' {why}", self.run.join(" ")),
                 left: input::bytes_up_to(&outputs, most(problem)).ok().and_then(Result::ok),
             })

@@ -18,8 +18,8 @@ pub(super) struct Comparison {
     pub metrics: Vec<(&'static Metric, f64)>,
     /// The largest error, or the first place where only one side is finite.
     pub worst: Option<Worst>,
-    pub exact: Option<Exact>,
-    pub gates: Vec<Judged>,
+    pub exact: Option<IntegerDifferences>,
+    pub gates: Vec<GateResult>,
     /// Failures, one sentence each. Empty: passed.
     pub failures: Vec<String>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Side {
 
 /// How integers compare.
 #[derive(Debug, Default)]
-pub(super) struct Exact {
+pub(super) struct IntegerDifferences {
     pub mismatches: u64,
     /// Index of the first mismatch, and both values.
     pub first: Option<(Vec<u64>, i128, i128)>,
@@ -43,7 +43,7 @@ pub(super) struct Exact {
 
 /// A gate and its result.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct GateResult {
     pub gate: String,
     /// None where the metric is not defined.
     pub value: Option<f64>,
@@ -117,7 +117,7 @@ impl Comparison {
     }
 
     fn judge_exact(&mut self, want: &Tensor, got: &Tensor) {
-        let mut exact = Exact::default();
+        let mut exact = IntegerDifferences::default();
         for (index, (x, y)) in want.integers().zip(got.integers()).enumerate() {
             if x != y {
                 exact.mismatches += 1;
@@ -161,7 +161,7 @@ impl Comparison {
                 };
                 self.fail(format!("{found}; gate {gate}"));
             }
-            self.gates.push(Judged {
+            self.gates.push(GateResult {
                 gate: gate.to_string(),
                 value,
                 pass,

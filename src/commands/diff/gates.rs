@@ -30,21 +30,21 @@ pub struct Gate {
     phase: Option<Phase>,
     /// Patterns of the recipes it binds.
     recipes: Vec<String>,
-    most: Most,
+    most: LargestWorsening,
     /// File that states it, if it is not from the command line.
     file: Option<std::path::PathBuf>,
 }
 
 /// The largest worsening that a gate admits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Most {
+enum LargestWorsening {
     /// In the metric's unit.
     Absolute(f64),
     /// Relative to the value in BASE.
     PerCent(f64),
 }
 
-impl Most {
+impl LargestWorsening {
     fn admits(self, pair: &Pair) -> bool {
         match self {
             Self::Absolute(most) => pair.worsening() <= most,
@@ -53,7 +53,7 @@ impl Most {
     }
 }
 
-impl FromStr for Most {
+impl FromStr for LargestWorsening {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -72,7 +72,7 @@ impl FromStr for Most {
     }
 }
 
-impl fmt::Display for Most {
+impl fmt::Display for LargestWorsening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absolute(most) => write!(f, "{most}"),
@@ -142,7 +142,7 @@ pub fn read(file: &Path) -> Result<Vec<Gate>> {
     }
     let gate = |rule: Rule| {
         let error = |message: String| Error::config(file, format!("change of {}: {message}", rule.metric));
-        let most: Most = rule.worsening.parse().map_err(error)?;
+        let most: LargestWorsening = rule.worsening.parse().map_err(error)?;
         let phase = rule.phase.map(|phase| format!(" ({phase})")).unwrap_or_default();
         let of = match rule.recipes.iter().any(|pattern| pattern == "**") {
             true => String::new(),
@@ -241,7 +241,7 @@ pub fn identical(pairs: &Pairs) -> Check {
         added: 0,
         verb: "are not bit-equal",
     };
-    // Of equal records none is worst.
+    // Records that are equal have no worst.
     let mut check = check("identical", "", &bound, counts);
     check.worst = worst(unequal).map(Pair::change);
     check

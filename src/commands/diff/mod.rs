@@ -135,9 +135,9 @@ pub struct Check {
 impl Diff {
     fn new(paths: [&Path; 2], base: &Run, new: &Run, gates: &[Gate], args: &DiffArgs) -> Result<Self> {
         let pairs = Pairs::new(&base.records, &new.records);
-        let fates = verdicts::fates(base, new);
-        let (verdicts, same_verdicts) = verdicts::moved(&fates, base, new);
-        let mut checks = verdicts::checks(&fates);
+        let counterparts = verdicts::counterparts(base, new);
+        let (verdicts, same_verdicts) = verdicts::moved(&counterparts, base, new);
+        let mut checks = verdicts::checks(&counterparts);
         for gate in gates {
             checks.push(gate.judge(&pairs)?);
         }
@@ -148,7 +148,7 @@ impl Diff {
         Ok(Self {
             base: Side::new(paths[0], &base.manifest),
             new: Side::new(paths[1], &new.manifest),
-            loosened: verdicts::loosened(&fates),
+            loosened: verdicts::loosened(&counterparts),
             question: question::differences(&base.manifest, &new.manifest),
             verdicts,
             same_verdicts,

@@ -33,8 +33,8 @@ pub struct LoosenedGate {
     pub now: Option<String>,
 }
 
-/// What became of a verdict of BASE.
-pub enum Fate<'a> {
+/// What NEW has in place of a verdict of BASE.
+pub enum Counterpart<'a> {
     Kept(&'a Verdict),
     /// NEW does not have the recipe, and states the gate.
     NoRecipe,
@@ -82,29 +82,32 @@ fn partner<'a>(verdict: &Verdict, others: &'a [Verdict]) -> Option<&'a Verdict> 
     found.or_else(|| others.iter().filter(same).reduce(strictest))
 }
 
-/// Every verdict of BASE, and what became of it.
-pub fn fates<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Fate<'a>)> {
+/// Every verdict of BASE, and what NEW has in its place.
+pub fn counterparts<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Counterpart<'a>)> {
     let has = |name: &str| {
         let recipes = &new.manifest.recipes;
         name == REFERENCE || recipes.iter().any(|recipe| recipe.name == name)
     };
     let stated = |rule: &Rule| new.manifest.experiment.gates.iter().any(|other| alike(other, rule));
-    let fate = |verdict: &'a Verdict| match partner(verdict, &new.verdicts) {
-        Some(kept) => Fate::Kept(kept),
-        None if stated(&verdict.rule) && !has(&verdict.recipe) => Fate::NoRecipe,
-        None => Fate::Removed,
+    let counterpart = |verdict: &'a Verdict| match partner(verdict, &new.verdicts) {
+        Some(kept) => Counterpart::Kept(kept),
+        None if stated(&verdict.rule) && !has(&verdict.recipe) => Counterpart::NoRecipe,
+        None => Counterpart::Removed,
     };
-    base.verdicts.iter().map(|verdict| (verdict, fate(verdict))).collect()
+    base.verdicts
+        .iter()
+        .map(|verdict| (verdict, counterpart(verdict)))
+        .collect()
 }
 
 /// The gates of BASE that were removed or relaxed, each with all its recipes.
-pub fn loosened(fates: &[(&Verdict, Fate)]) -> Vec<LoosenedGate> {
+pub fn loosened(counterparts: &[(&Verdict, Counterpart)]) -> Vec<LoosenedGate> {
     let mut found: Vec<LoosenedGate> = Vec::new();
-    for (verdict, fate) in fates {
-        let now = match fate {
-            Fate::Kept(new) if looser(&new.rule, &verdict.rule) => Some(new.rule.require.clone()),
-            Fate::Removed => None,
-            Fate::Kept(_) | Fate::NoRecipe => continue,
+    for (verdict, counterpart) in counterparts {
+        let now = match counterpart {
+            Counterpart::Kept(new) if looser(&new.rule, &verdict.rule) => Some(new.rule.require.clone()),
+            Counterpart::Removed => None,
+            Counterpart::Kept(_) | Counterpart::NoRecipe => continue,
         };
         let gate = text(&verdict.rule);
         match found.iter_mut().find(|other| other.gate == gate && other.now == now) {
@@ -121,18 +124,18 @@ pub fn loosened(fates: &[(&Verdict, Fate)]) -> Vec<LoosenedGate> {
 
 /// The verdicts whose status changed (those that fail now, then those that are not judged now, then the others), and how many are
 /// as they were.
-pub fn moved(fates: &[(&Verdict, Fate)], base: &Run, new: &Run) -> (Vec<ChangedVerdict>, usize) {
+pub fn moved(counterparts: &[(&Verdict, Counterpart)], base: &Run, new: &Run) -> (Vec<ChangedVerdict>, usize) {
     let mut moved = Vec::new();
     let mut same = 0;
-    for (verdict, fate) in fates {
-        let (now, message) = match fate {
-            Fate::Kept(new) if new.status == verdict.status => {
+    for (verdict, counterpart) in counterparts {
+        let (now, message) = match counterpart {
+            Counterpart::Kept(new) if new.status == verdict.status => {
                 same += 1;
                 continue;
             }
-            Fate::Kept(new) => (Some(*new), new.message.clone()),
-            Fate::NoRecipe => (None, "NEW does not have the recipe".into()),
-            Fate::Removed => (None, "NEW does not hold the recipe to this gate".into()),
+            Counterpart::Kept(new) => (Some(*new), new.message.clone()),
+            Counterpart::NoRecipe => (None, "NEW does not have the recipe".into()),
+            Counterpart::Removed => (None, "NEW does not hold the recipe to this gate".into()),
         };
         moved.push(ChangedVerdict {
             recipe: verdict.recipe.clone(),
@@ -160,23 +163,23 @@ pub fn moved(fates: &[(&Verdict, Fate)], base: &Run, new: &Run) -> (Vec<ChangedV
 }
 
 /// The gates that are always there, unless BASE has no verdicts: on those that pass, and on the gates they are by.
-pub fn checks(fates: &[(&Verdict, Fate)]) -> Vec<Check> {
-    let passing: Vec<&Fate> = fates
+pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
+    let passing: Vec<&Counterpart> = counterparts
         .iter()
-        .filter(|(verdict, fate)| verdict.passes() && !matches!(fate, Fate::Removed))
-        .map(|(_, fate)| fate)
+        .filter(|(verdict, counterpart)| verdict.passes() && !matches!(counterpart, Counterpart::Removed))
+        .map(|(_, counterpart)| counterpart)
         .collect();
     let kept = |which: fn(&Verdict) -> bool| {
         let kept = passing
             .iter()
-            .filter(|fate| matches!(fate, Fate::Kept(new) if which(new)));
+            .filter(|counterpart| matches!(counterpart, Counterpart::Kept(new) if which(new)));
         kept.count()
     };
     let (pass, fail) = (kept(Verdict::passes), kept(Verdict::fails));
     let unknown = passing.len() - pass - fail;
-    let loosened = loosened(fates);
+    let loosened = loosened(counterparts);
     let weaker: usize = loosened.iter().map(|loosened| loosened.recipes.len()).sum();
-    let verdicts = (!fates.is_empty()).then(|| Check {
+    let verdicts = (!counterparts.is_empty()).then(|| Check {
         gate: "a check that passes in BASE passes in NEW".into(),
         why: String::new(),
         status: match (fail, unknown) {
@@ -192,7 +195,7 @@ pub fn checks(fates: &[(&Verdict, Fate)]) -> Vec<Check> {
         ),
         worst: None,
     });
-    let gates = (!fates.is_empty()).then(|| Check {
+    let gates = (!counterparts.is_empty()).then(|| Check {
         gate: "no gate of BASE is removed or relaxed".into(),
         why: String::new(),
         status: if weaker > 0 { Status::Fail } else { Status::Pass },
@@ -200,7 +203,7 @@ pub fn checks(fates: &[(&Verdict, Fate)]) -> Vec<Check> {
             0 => "none is".into(),
             _ => format!(
                 "in NEW, {weaker} of {} verdicts of BASE have a weaker gate or none",
-                fates.len()
+                counterparts.len()
             ),
         },
         worst: None,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
-pub use stats::{Against, Histogram, Stats, Worst};
+pub use stats::{Histogram, SourceStats, Stats, Worst};
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::formats::{Format, GlobalScale};
 use ulplab_core::packed::{Opened, Stack, in_batches, parts};

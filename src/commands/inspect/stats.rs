@@ -24,7 +24,7 @@ pub struct Stats {
     pub nonfinite: u64,
     pub negative: u64,
     /// Codes of the largest magnitude. Every block has one where the scale is of the block's largest magnitude: they are
-    /// clipped only if [`Against::clipped`] says so.
+    /// clipped only if [`SourceStats::clipped`] says so.
     pub saturated: u64,
     pub zeros: u64,
     /// By the power of two below them.
@@ -33,12 +33,12 @@ pub struct Stats {
     /// Blocks whose codes are all zero.
     pub zero_blocks: u64,
     pub globals: Vec<f32>,
-    pub against: Option<Against>,
+    pub against: Option<SourceStats>,
 }
 
 /// Statistics that need the source.
 #[derive(Debug)]
-pub struct Against {
+pub struct SourceStats {
     /// Elements that are not zero, rotated where the format rotates, and whose codes are.
     pub underflow: u64,
     /// Elements that are further above the largest value of their block than half its last step: not rounded, but clipped.
@@ -124,7 +124,7 @@ impl Stats {
                 let largest = !shifted && repr.decode(codes[*at]).abs() == most;
                 largest && rotated[*at].abs() > kept[*at].abs() * reach
             };
-            Against {
+            SourceStats {
                 underflow: (0..source.len()).filter(lost).count() as u64,
                 clipped: (0..source.len()).filter(over).count() as u64,
                 nonfinite: source.iter().filter(|x| !x.is_finite()).count() as u64,
@@ -180,7 +180,7 @@ impl Stats {
             let mut worst = [against.worst, later.worst].concat();
             sort(&mut worst);
             worst.truncate(blocks);
-            Against {
+            SourceStats {
                 underflow: against.underflow + later.underflow,
                 clipped: against.clipped + later.clipped,
                 nonfinite: against.nonfinite + later.nonfinite,

@@ -33,20 +33,20 @@ const WIDTH: usize = 100;
 
 /// An operation, with its kernels and cases.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct OperationEntry {
     op: String,
     doc: String,
     /// The file of its kernels.
     file: Option<String>,
     outputs: Vec<JudgementLine>,
-    variants: Vec<Named>,
-    mutants: Vec<Named>,
+    variants: Vec<KernelEntry>,
+    mutants: Vec<KernelEntry>,
     cases: Vec<CaseLine>,
 }
 
 /// A variant or a fault, as `op.name`.
 #[derive(Debug, Serialize)]
-struct Named {
+struct KernelEntry {
     name: String,
     doc: String,
 }
@@ -64,7 +64,7 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
         }
         names.retain(|name| name == op);
     }
-    let listed = names.par_iter().map(|name| Listed::new(name, &sources));
+    let listed = names.par_iter().map(|name| OperationEntry::new(name, &sources));
     let listed = listed.collect::<Result<Vec<_>>>()?;
     match args.json {
         true => json::print(&listed)?,
@@ -76,10 +76,10 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
     Ok(if broken { Exit::Usage } else { Exit::Pass })
 }
 
-impl Listed {
+impl OperationEntry {
     fn new(name: &str, sources: &[Source]) -> Result<Self> {
         let source = sources.iter().find(|source| source.op == name);
-        let named = |(name, doc): (&String, &String)| Named {
+        let named = |(name, doc): (&String, &String)| KernelEntry {
             name: source.map_or(name.clone(), |source| format!("{}.{name}", source.op)),
             doc: doc.clone(),
         };
@@ -126,7 +126,7 @@ impl Listed {
         let mut lines = hanging(&format!("{}: ", self.op), &self.doc, 2);
         let judged = self.judged();
         lines.extend(section("outputs", &judged));
-        let named = |all: &'_ [Named]| {
+        let named = |all: &'_ [KernelEntry]| {
             let lines = all.iter().map(|one| (one.name.clone(), one.doc.clone()));
             lines.collect::<Vec<_>>()
         };

@@ -16,12 +16,12 @@ use crate::backend::cuda::{Device, Session};
 use crate::dataset::Checkpoint;
 use crate::run::folder::Folder;
 use crate::run::plan::Cell;
-use crate::run::session::Begun;
+use crate::run::session::ActiveSession;
 use crate::run::{Hindrance, Manifest, runs};
 use crate::signal;
 use crate::studies::kernels::capsules::Capsules;
 use crate::studies::kernels::compile::Compile;
-use crate::studies::kernels::mutants::{self, Fate};
+use crate::studies::kernels::mutants::{self, MutantResult};
 use crate::studies::kernels::{self, OnDevice, attest, operations, programs};
 use crate::studies::{Bench, Runs, Text};
 pub use args::SweepArgs;
@@ -73,11 +73,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     }
     let (folder, manifest) = enter(args, prepared.manifest)?;
     prepared.manifest = manifest;
-    let session = Begun::now();
+    let session = ActiveSession::now();
     let outcome = signal::while_running(|| execute(args, &prepared, device.as_ref(), &folder, &session));
     let partition = args.partition.map(|partition| partition.to_string());
     let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
-    let fates = outcome?;
+    let mutant_results = outcome?;
     written?;
     // Read again: this process's session, and those of others, count by now.
     let (folder, manifest) = Folder::open(&folder.path)?;
@@ -85,7 +85,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         // Its own work is done; what others have yet to do is no failure of this one.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
-            let unnoticed = mutants::print(&fates);
+            let unnoticed = mutants::print(&mutant_results);
             return Ok(if unnoticed { Exit::GateFailed } else { Exit::Pass });
         }
         (_, records) => records?,
@@ -95,10 +95,10 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     if args.kernels.timed && !args.json {
         out!("\n{}", kernels::times(&run));
     }
-    let unnoticed = mutants::print(&fates);
+    let unnoticed = mutants::print(&mutant_results);
     if let (Some(results), Some(device)) = (&args.kernels.attest, &device) {
         let machine = attest::Machine::new(device)?;
-        let attestation = attest::Attestation::of(&run, &question.sources, &machine, &fates);
+        let attestation = attest::Attestation::of(&run, &question.sources, &machine, &mutant_results);
         outln!("{}", attestation.write(results)?.display());
     }
     Ok(match run.outcome() {
@@ -166,8 +166,8 @@ fn execute(
     prepared: &Prepared,
     device: Option<&Device>,
     folder: &Folder,
-    session: &Begun,
-) -> Result<Vec<Fate>> {
+    session: &ActiveSession,
+) -> Result<Vec<MutantResult>> {
     let share: Vec<&Cell> = match args.partition {
         Some(partition) => partition.of(&prepared.cells).collect(),
         None => prepared.cells.iter().collect(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::TIME;
-use super::mutants::Fate;
+use super::mutants::MutantResult;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::run::Run;
@@ -30,12 +30,12 @@ pub struct Attestation {
     /// The card.
     pub device: String,
     /// By operation.
-    pub ops: BTreeMap<String, Verified>,
+    pub ops: BTreeMap<String, VerifiedFile>,
 }
 
 /// A file of kernels in the state in which it was verified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verified {
+pub struct VerifiedFile {
     /// RFC 3339.
     pub at: String,
     /// Version of CUDA that the driver was for.
@@ -95,7 +95,7 @@ pub struct VariantResult {
 impl Attestation {
     /// The attestation of a complete run: the operations whose variants were all run on every case without any finding, and
     /// whose gates pass.
-    pub fn of(run: &Run, sources: &[Source], machine: &Machine, fates: &[Fate]) -> Self {
+    pub fn of(run: &Run, sources: &[Source], machine: &Machine, results: &[MutantResult]) -> Self {
         let mut all = Self {
             device: machine.device.clone(),
             ..Self::default()
@@ -135,12 +135,12 @@ impl Attestation {
             }
             let variants = source.header.variants.iter();
             let variants = variants.map(|variant| (variant.name.clone(), variant_result(run, &kernel(&variant.name))));
-            let planted = fates.iter().filter_map(|fate| {
-                let (op, variant) = fate.kernel.split_once('.')?;
-                let name = format!("{variant} {}", fate.mutant);
-                (op == source.op).then(|| (name, fate.killed.clone().unwrap_or_default()))
+            let planted = results.iter().filter_map(|result| {
+                let (op, variant) = result.kernel.split_once('.')?;
+                let name = format!("{variant} {}", result.mutant);
+                (op == source.op).then(|| (name, result.killed.clone().unwrap_or_default()))
             });
-            let verified = Verified {
+            let verified = VerifiedFile {
                 at: run.manifest.started_at.clone(),
                 driver: machine.driver.clone(),
                 arch: machine.arch.clone(),
@@ -232,11 +232,11 @@ fn variant_result(run: &Run, kernel: &str) -> VariantResult {
 pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
     let mut findings = Vec::new();
     for source in sources {
-        let verified: Vec<&Verified> = attestations
+        let verified: Vec<&VerifiedFile> = attestations
             .iter()
             .filter_map(|(_, attestation)| attestation.ops.get(&source.op))
             .collect();
-        let current = |verified: &&&Verified| differences(source, verified).is_empty();
+        let current = |verified: &&&VerifiedFile| differences(source, verified).is_empty();
         if verified.iter().find(current).is_some() {
             continue;
         }
@@ -271,7 +271,7 @@ fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<S
     findings
 }
 
-fn differences(source: &Source, verified: &Verified) -> Vec<String> {
+fn differences(source: &Source, verified: &VerifiedFile) -> Vec<String> {
     let mut found = Vec::new();
     if verified.kernels != source.digest().to_hex().as_str() {
         found.push("the kernel changed".into());

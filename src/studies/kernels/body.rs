@@ -13,7 +13,7 @@ use crate::experiment::{Mistake, Window};
 use crate::gate::CHECKS;
 use crate::report::Show;
 use crate::run::RecipeInfo;
-use crate::run::plan::{Plan, Planned};
+use crate::run::plan::{Plan, RecipePlan};
 use crate::studies::limits::Parts;
 use crate::studies::study::{Body, Runs, Study, body_of};
 use ulplab_core::error::did_you_mean;
@@ -182,7 +182,7 @@ impl Study for KernelStudy {
         let planned = |variant: &Variant| {
             let cases = operations::names_of(self, &variant.name);
             let windows = (0..self.case_names.len()).filter(|at| cases.contains(&self.case_names[*at]));
-            Planned {
+            RecipePlan {
                 name: variant.name.clone(),
                 phases: vec![Phase::Local],
                 windows: Some(windows.collect()),

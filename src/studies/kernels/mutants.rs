@@ -8,9 +8,9 @@ use ulplab_core::ops;
 use ulplab_core::ops::Inputs;
 use ulplab_core::ops::checks::failures;
 
-/// A fault in one variant.
+/// A fault in one variant, and whether it was noticed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fate {
+pub struct MutantResult {
     /// `op.variant`
     pub kernel: String,
     pub mutant: String,
@@ -19,24 +19,24 @@ pub struct Fate {
     pub killed: Option<String>,
 }
 
-/// Prints what became of every fault; whether one went unnoticed.
-pub fn print(fates: &[Fate]) -> bool {
-    let width = fates
+/// Prints whether each fault was noticed. True if one was not.
+pub fn print(results: &[MutantResult]) -> bool {
+    let width = results
         .iter()
-        .map(|fate| fate.kernel.len() + fate.mutant.len() + 1)
+        .map(|result| result.kernel.len() + result.mutant.len() + 1)
         .max()
         .unwrap_or(0);
-    for fate in fates {
-        let name = format!("{} {}", fate.kernel, fate.mutant);
-        let end = fate.killed.as_deref().unwrap_or("UNNOTICED");
-        outln!("{name:width$}  {}: {end}", fate.doc);
+    for result in results {
+        let name = format!("{} {}", result.kernel, result.mutant);
+        let end = result.killed.as_deref().unwrap_or("UNNOTICED");
+        outln!("{name:width$}  {}: {end}", result.doc);
     }
-    let unnoticed = fates.iter().filter(|fate| fate.killed.is_none()).count();
-    if !fates.is_empty() {
+    let unnoticed = results.iter().filter(|result| result.killed.is_none()).count();
+    if !results.is_empty() {
         outln!(
             "{} of {} planted faults are noticed",
-            fates.len() - unnoticed,
-            fates.len()
+            results.len() - unnoticed,
+            results.len()
         );
     }
     unnoticed > 0
@@ -44,21 +44,21 @@ pub fn print(fates: &[Fate]) -> bool {
 
 impl Variants<'_> {
     /// Plants every fault in every variant that has it, in the files that have cells.
-    pub fn mutants(&self, cells: &[&Cell]) -> Result<Vec<Fate>> {
-        let mut fates = Vec::new();
+    pub fn mutants(&self, cells: &[&Cell]) -> Result<Vec<MutantResult>> {
+        let mut results = Vec::new();
         for source in self
             .sources
             .iter()
             .filter(|source| !of_op(&source.op, cells).is_empty())
         {
             for mutant in &source.header.mutants {
-                fates.extend(self.fates(source, mutant)?);
+                results.extend(self.results(source, mutant)?);
             }
         }
-        Ok(fates)
+        Ok(results)
     }
 
-    fn fates(&self, source: &Source, mutant: &Mutant) -> Result<Vec<Fate>> {
+    fn results(&self, source: &Source, mutant: &Mutant) -> Result<Vec<MutantResult>> {
         let kernels = self.session.load_with(source, Some(mutant))?;
         let op = ops::find(&source.op).map_err(Error::Usage)?;
         // Large cases are for times; activations of the model are the slowest to come by and add little here.
@@ -69,30 +69,30 @@ impl Variants<'_> {
             .collect();
         let variants = source.header.variants.iter();
         let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.session.runs(variant));
-        let mut fates: Vec<_> = named
+        let mut results: Vec<_> = named
             .map(|variant| {
-                let fate = Fate {
+                let result = MutantResult {
                     kernel: format!("{}.{}", source.op, variant.name),
                     mutant: mutant.name.clone(),
                     doc: mutant.doc.clone(),
                     killed: None,
                 };
-                (variant, fate)
+                (variant, result)
             })
             .collect();
         for case in cases {
-            if fates.iter().all(|(_, fate)| fate.killed.is_some()) {
+            if results.iter().all(|(_, result)| result.killed.is_some()) {
                 break;
             }
             let problem = op.problem(&case, self.cells.data).map_err(Error::Usage)?;
             let bench = kernels.case(&case, &problem);
-            for (variant, fate) in fates.iter_mut().filter(|(_, fate)| fate.killed.is_none()) {
+            for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
                 let checked = bench.check(variant)?;
                 let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
-                fate.killed =
+                result.killed =
                     first.map(|first| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output));
             }
         }
-        Ok(fates.into_iter().map(|(_, fate)| fate).collect())
+        Ok(results.into_iter().map(|(_, result)| result).collect())
     }
 }

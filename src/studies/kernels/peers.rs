@@ -34,7 +34,7 @@ pub struct Peer {
 
 /// The file, before its entries are looked at.
 #[derive(Deserialize)]
-struct Raw {
+struct PeersFile {
     device: String,
     peers: BTreeMap<String, serde_json::Value>,
 }
@@ -42,7 +42,7 @@ struct Raw {
 impl Peers {
     pub fn read(file: &Path) -> Result<Self> {
         let text = input::text(file)?;
-        let raw: Raw =
+        let raw: PeersFile =
             serde_json::from_str(&text).map_err(|error| Error::data(file, format!("not a file of peers: {error}")))?;
         let cases = OPS.iter().flat_map(|op| {
             let cases = op.cases().into_iter();

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::relations::relate;
 use super::{Cells, of_op, records, time, unknown};
 use super::{Command, KernelStudy};
-use crate::backend::program::{Failed, Program};
+use crate::backend::program::{Program, ProgramFailure};
 use crate::experiment::Mistake;
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
@@ -105,7 +105,7 @@ fn cell_of(
         Ok(ran) => ran,
         // Ctrl-C also ends the program: that is not its failure.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
-        Err(Failed { why, left }) => {
+        Err(ProgramFailure { why, left }) => {
             errln!("{}: {why}", cell.id);
             all.keep_unjudged(cell, case, problem, &why, left.as_deref())?;
             return Ok(vec![unknown(cell, case, "program", &why)]);

@@ -19,7 +19,7 @@ pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
         let (Some(judge), None, Some(failure)) = (judges.next(), judges.next(), &mut measured.failure) else {
             continue;
         };
-        let Some(elements) = Elements::new(judge, outputs, measured.value) else {
+        let Some(elements) = WrongElements::new(judge, outputs, measured.value) else {
             continue;
         };
         let relation = elements
@@ -35,7 +35,7 @@ pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
 }
 
 /// An output with its wrong elements.
-struct Elements {
+struct WrongElements {
     rows: usize,
     cols: usize,
     want: Vec<f64>,
@@ -44,7 +44,7 @@ struct Elements {
     wrong: Vec<usize>,
 }
 
-impl Elements {
+impl WrongElements {
     /// The elements of a judgement that found `count` of them wrong.
     fn new(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
         let len: usize = judge.shape.iter().product();

@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_tokens};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of, check_among, of_recipe};
+use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
 use crate::backend::stand_in::stand_in;
 use crate::experiment::{Mistake, Window};
 use crate::report::Show;
 use crate::run::RecipeInfo;
-use crate::run::plan::{Cell, Plan, Planned, REFERENCE};
+use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::call::Type;
 use ulplab_core::pattern::{matches, matches_nothing};
@@ -115,7 +115,7 @@ impl Study for ModelStudy {
         let windows = self.windows.iter().map(Window::name).collect();
         let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
         let mut plan = Plan::whole(&self.phases, windows, recipes);
-        let own = Planned {
+        let own = RecipePlan {
             name: REFERENCE.into(),
             phases: vec![Phase::Cumulative],
             windows: None,
@@ -194,7 +194,7 @@ struct ReadyModel<'a> {
     bytes: HashMap<&'a str, (Option<f64>, Option<f64>)>,
 }
 
-impl Ready for ReadyModel<'_> {
+impl ReadyRecipes for ReadyModel<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let text = bench
             .text

@@ -15,7 +15,7 @@ use ulplab_core::record::{Phase, Record};
 type Place = (Option<usize>, &'static str);
 
 /// A selection of the reference, with the mass of what was selected where it is known.
-pub struct Selected<'a, T> {
+pub struct Selection<'a, T> {
     pub layer: Option<usize>,
     pub site: &'static str,
     pub choice: &'a Choice<T>,
@@ -32,9 +32,9 @@ pub struct Trace<T> {
 
 impl<T: Real + Into<f64>> Trace<T> {
     /// What was selected from caches, layer by layer.
-    pub fn selected(&self) -> Vec<Selected<'_, T>> {
+    pub fn selected(&self) -> Vec<Selection<'_, T>> {
         let selected = self.choices.iter().filter(|((_, site), _)| selects(self.path, site));
-        let selected = selected.map(|(&(layer, site), choice)| Selected {
+        let selected = selected.map(|(&(layer, site), choice)| Selection {
             layer,
             site,
             choice,

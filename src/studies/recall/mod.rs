@@ -17,7 +17,7 @@ pub use measure::{drawn, of_vectors};
 use super::limits::{Parts, halved_windows};
 use super::model::{finite, run_candidate, run_reference, sites_at};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of, check_among, of_recipe};
+use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
 use crate::experiment::{Mistake, Source, Window};
@@ -233,11 +233,11 @@ struct ReadyRecall<'a> {
     seed: u64,
     /// The sites of queries and keys.
     selection: [&'static str; 2],
-    /// With what [`Ready::bytes`] tells.
+    /// With what [`ReadyRecipes::bytes`] tells.
     recipes: HashMap<&'a str, (&'a Recipe, Rounding, (Option<f64>, Option<f64>))>,
 }
 
-impl Ready for ReadyRecall<'_> {
+impl ReadyRecipes for ReadyRecall<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let Some(text) = bench.text else {
             let drawn = measure::drawn(self.study, self.seed, bench.window);

@@ -22,12 +22,12 @@ use ulplab_core::pattern::{matches, matches_nothing};
 /// A recipe made ready.
 pub struct Method {
     form: Form,
-    rounds: Vec<Rounded>,
+    rounds: Vec<SiteRounding>,
     prefill: Option<&'static Prefill>,
 }
 
-/// The roundings.
-struct Rounded {
+/// A rounding at the sites that a pattern names.
+struct SiteRounding {
     at: String,
     codec: Arc<dyn Codec>,
     direction: Direction,
@@ -69,10 +69,9 @@ impl Method {
                 return wrong(format!("form '{form}' is not for source '{name}'"));
             }
         }
-        let rounds =
-            recipe.rounds.iter().enumerate().map(|(at, round)| {
-                Rounded::resolve(round, &form, sources).map_err(|mistake| mistake.within("round", at))
-            });
+        let rounds = recipe.rounds.iter().enumerate().map(|(at, round)| {
+            SiteRounding::resolve(round, &form, sources).map_err(|mistake| mistake.within("round", at))
+        });
         Ok(Self {
             rounds: rounds.collect::<Result<_, _>>()?,
             prefill: known,
@@ -89,12 +88,12 @@ impl Method {
         first: usize,
         random: &ChaCha8Rng,
     ) -> Result<Tensor<f32>, String> {
-        let stored: Vec<&Rounded> = self.rounds.iter().filter(|round| matches(&round.at, STATE)).collect();
+        let stored: Vec<&SiteRounding> = self.rounds.iter().filter(|round| matches(&round.at, STATE)).collect();
         let store = |at: Token, state: &mut [f32], cols: usize| {
             let place = (at.head, first + at.token);
             stored.iter().for_each(|round| round.round(state, cols, place, random));
         };
-        let rounds = Rounds(&self.rounds, random);
+        let rounds = ChunkRoundings(&self.rounds, random);
         match (piece, &self.form, self.prefill) {
             (Piece::Attention { .. }, _, Some(prefill)) => attend(piece, &prefill.form(), state),
             (Piece::Attention { .. }, Form::Chunked(chunk), _) => {
@@ -177,7 +176,7 @@ fn scan<T: Real>(
     }
 }
 
-impl Rounded {
+impl SiteRounding {
     fn resolve(round: &Round, form: &Form, sources: &[Source<Operation>]) -> Result<Self, Mistake> {
         let at = |message: String| Mistake::at("at", message);
         let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
@@ -238,16 +237,16 @@ impl Rounded {
 }
 
 /// Rounds the intermediates of a chunked form.
-struct Rounds<'a>(&'a [Rounded], &'a ChaCha8Rng);
+struct ChunkRoundings<'a>(&'a [SiteRounding], &'a ChaCha8Rng);
 
-impl Rounds<'_> {
+impl ChunkRoundings<'_> {
     fn round_named(&self, name: &str, values: &mut [f32], cols: usize) {
         let here = self.0.iter().filter(|round| matches(&round.at, name));
         here.for_each(|round| round.round(values, cols, (0, 0), self.1));
     }
 }
 
-impl Policy<f32> for Rounds<'_> {
+impl Policy<f32> for ChunkRoundings<'_> {
     fn round(&self, what: Intermediate, values: &mut [f32], cols: usize) {
         if !self.0.is_empty() {
             self.round_named(&snake_case(what), values, cols);

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
 use super::sources::{check_checkpoint, check_draws, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of, of_recipe};
+use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
@@ -206,7 +206,7 @@ struct ReadyRecurrence<'a> {
     methods: HashMap<&'a str, Method>,
 }
 
-impl Ready for ReadyRecurrence<'_> {
+impl ReadyRecipes for ReadyRecurrence<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let want = walk::exact(self.study, self.seed, bench.window)?;
         bench.each(cells, |cell, blank| {

@@ -11,15 +11,15 @@ use ulplab_core::formats::{BF16, Element, F16};
 
 /// A dtype narrower than f32.
 #[derive(Clone, Copy, Debug)]
-pub enum Narrow {
+pub enum NarrowType {
     /// Stored: through its bytes, rounded as the element rounds.
     Stored(&'static Element),
     /// Operands of tensor cores in TF32: f32 less its last 13 bits, which the hardware does not read.
     Tf32,
 }
 
-const B: Narrow = Narrow::Stored(&BF16);
-const H: Narrow = Narrow::Stored(&F16);
+const B: NarrowType = NarrowType::Stored(&BF16);
+const H: NarrowType = NarrowType::Stored(&F16);
 
 /// A published kernel's chunked form, for inputs in bf16.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub struct Prefill {
     pub doc: &'static str,
     pub chunk: usize,
     pub inversion: Inversion,
-    pub rounds: &'static [(Intermediate, Narrow)],
+    pub rounds: &'static [(Intermediate, NarrowType)],
 }
 
 /// All of them.
@@ -42,7 +42,7 @@ pub const PREFILLS: &[Prefill] = &[
             (Query, B),
             (Key, B),
             (P, B),
-            (InverseOperand, Narrow::Tf32),
+            (InverseOperand, NarrowType::Tf32),
             (Inverse, B),
             (BetaValue, B),
             (BetaKey, B),
@@ -63,7 +63,7 @@ pub const PREFILLS: &[Prefill] = &[
         rounds: &[
             (Query, B),
             (Key, B),
-            (ScoreOperand, Narrow::Tf32),
+            (ScoreOperand, NarrowType::Tf32),
             (A, H),
             (P, B),
             (InverseOperand, H),
@@ -134,7 +134,7 @@ impl Policy<f32> for Prefill {
     }
 }
 
-impl Narrow {
+impl NarrowType {
     /// Rounds values in place.
     pub fn round(self, values: &mut [f32]) {
         match self {

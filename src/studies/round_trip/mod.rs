@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of, check_among, of_recipe};
+use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::experiment::{Mistake, Source, Window};
 use crate::report::Show;
 use crate::run::RecipeInfo;
@@ -201,7 +201,7 @@ struct ReadyRoundTrip<'a> {
     codecs: HashMap<&'a str, (Arc<dyn Codec>, Option<&'a str>)>,
 }
 
-impl Ready for ReadyRoundTrip<'_> {
+impl ReadyRecipes for ReadyRoundTrip<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let samples = match bench.text {
             Some(text) => {

@@ -3,13 +3,13 @@
 use reference::paths::swap_ffn::{Decisions, Model, RouterForm, State};
 use reference::{Plain, Tensor};
 
-use super::method::{Forced, Method};
+use super::method::{ForcedDecisions, Method};
 use super::sizes::Inputs;
 use ulplab_core::ops::call::Runner;
 use ulplab_core::ops::swap_ffn::{Part, Resident};
 
 /// Whether a row's gate is open, and its bank.
-pub type Own = (bool, u8);
+pub type GateAndBank = (bool, u8);
 
 /// A model that decides.
 pub enum Candidate<'a> {
@@ -47,10 +47,10 @@ impl<'a> Candidate<'a> {
         state: &mut State<f32>,
         event: usize,
         given: &Decisions<f64>,
-    ) -> Result<Vec<Own>, String> {
+    ) -> Result<Vec<GateAndBank>, String> {
         match self {
             Self::Emulated { model, method } => {
-                let mut forced = Forced::new(Some(method), given);
+                let mut forced = ForcedDecisions::new(Some(method), given);
                 (method.event)(model, x, state, event, &mut forced)?;
                 Ok(forced.own())
             }
@@ -69,11 +69,11 @@ impl<'a> Candidate<'a> {
         state: &State<f32>,
         event: usize,
         given: &Decisions<f64>,
-    ) -> Result<Vec<Own>, String> {
+    ) -> Result<Vec<GateAndBank>, String> {
         let mut state = state.clone();
         match self {
             Self::Emulated { model, method } => {
-                let mut forced = Forced::new(Some(method), given);
+                let mut forced = ForcedDecisions::new(Some(method), given);
                 model.exchange(&mut x.clone(), &mut state, event, &mut forced)?;
                 Ok(forced.own())
             }
@@ -94,7 +94,7 @@ impl<'a> Candidate<'a> {
         x_in: &Tensor<f32>,
         state: &mut State<f32>,
         events: usize,
-    ) -> Result<(Vec<f32>, Vec<Vec<Own>>), String> {
+    ) -> Result<(Vec<f32>, Vec<Vec<GateAndBank>>), String> {
         let done = match self {
             Self::Emulated { model, method } => {
                 let mut rounding: &Method = method;

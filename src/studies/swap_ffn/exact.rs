@@ -26,13 +26,13 @@ pub(super) struct Token {
 /// More of a token, where runs are compared.
 pub(super) struct Checkpoint {
     /// The token's events, one by one.
-    pub events: Vec<Known>,
+    pub events: Vec<ExactEvent>,
     pub map: Vec<u8>,
     pub ram: Vec<f64>,
 }
 
 /// An event, computed in f64 from numbers in f32.
-pub(super) struct Known {
+pub(super) struct ExactEvent {
     /// Before it.
     pub state: State<f32>,
     pub x: Tensor<f32>,
@@ -88,11 +88,11 @@ fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize)
 }
 
 /// One event from the state as f32 has it.
-fn known(model: &Model<f64>, x: &Tensor<f64>, state: &State<f64>, event: usize) -> Result<Known, String> {
+fn known(model: &Model<f64>, x: &Tensor<f64>, state: &State<f64>, event: usize) -> Result<ExactEvent, String> {
     let (x, state): (Tensor<f32>, State<f32>) = (x.cast(), cast_state(state));
     let mut after = x.cast();
     let decisions = model.event(&mut after, &mut cast_state(&state), event, &mut Plain)?;
-    Ok(Known {
+    Ok(ExactEvent {
         state,
         x,
         decisions,

@@ -22,7 +22,7 @@ pub(super) fn measure(
     let mut candidate = Candidate::new(inputs, method)?;
     let mut state = inputs.state()?;
     let mut same = vec![true; state.map.len()];
-    let mut since = Since::new(method);
+    let mut since = SinceCheckpoint::new(method);
     let mut all = Vec::new();
     for (token, known) in want.tokens.iter().enumerate() {
         let (delta, decisions) = candidate.token(&inputs.token(token), &mut state, known.decisions.len())?;
@@ -46,7 +46,7 @@ pub(super) fn measure(
         since.got.extend(delta);
         since.want.extend(&known.delta);
         if let Some(checkpoint) = &known.checkpoint {
-            let since = std::mem::replace(&mut since, Since::new(method));
+            let since = std::mem::replace(&mut since, SinceCheckpoint::new(method));
             let place = |what| at(blank, source, what, token + 1);
             all.extend(records(&place("decisions"), &since.decisions, &[]));
             all.extend(records(&place("lanes"), &history(checkpoint, &state, &same), &[]));
@@ -60,13 +60,13 @@ pub(super) fn measure(
 }
 
 /// What has come since the last checkpoint.
-struct Since {
+struct SinceCheckpoint {
     decisions: Decisions,
     want: Vec<f64>,
     got: Vec<f32>,
 }
 
-impl Since {
+impl SinceCheckpoint {
     fn new(method: &Method) -> Self {
         Self {
             decisions: Decisions::new(method.margin),

@@ -6,7 +6,7 @@ use reference::paths::Config as _;
 use reference::paths::swap_ffn::{Config, DecisionRule, Decisions, Model, RouterForm, SITES, State, sites};
 use reference::{Choice, Numerics, Site, SiteKind, Tensor};
 
-use super::candidate::Own;
+use super::candidate::GateAndBank;
 use super::{DecidesOn, Recipe, Round, Router, Weights};
 use crate::backend::cuda::runner::Worker;
 use crate::backend::stand_in::chosen;
@@ -108,18 +108,18 @@ fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
     }))
 }
 
-/// Gate and bank of every row.
-type Chosen = [Vec<i32>; 2];
+/// The gate of every row, and the bank of every row.
+type GatesAndBanks = [Vec<i32>; 2];
 
 /// Rounds, keeps what the candidate would decide, and has it do what the reference decided.
-pub struct Forced<'a> {
+pub struct ForcedDecisions<'a> {
     /// None rounds nothing.
     method: Option<&'a Method>,
-    given: Chosen,
-    own: Chosen,
+    given: GatesAndBanks,
+    own: GatesAndBanks,
 }
 
-impl<'a> Forced<'a> {
+impl<'a> ForcedDecisions<'a> {
     pub fn new(method: Option<&'a Method>, given: &Decisions<f64>) -> Self {
         let gates = given.gate.iter().map(|&gate| i32::from(gate));
         let banks = given.bank.iter().map(|&bank| i32::from(bank));
@@ -131,7 +131,7 @@ impl<'a> Forced<'a> {
     }
 
     /// The candidate's own decisions, row by row.
-    pub fn own(&self) -> Vec<Own> {
+    pub fn own(&self) -> Vec<GateAndBank> {
         let [gates, banks] = &self.own;
         gates
             .iter()
@@ -141,7 +141,7 @@ impl<'a> Forced<'a> {
     }
 }
 
-impl Numerics<f32> for Forced<'_> {
+impl Numerics<f32> for ForcedDecisions<'_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         if let Some(method) = self.method {
             method.round(site, tensor);

@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
 use super::sources::{check_checkpoint, check_draws, check_phases, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Bench, Body, Ready, Runs, Study, body_of, of_recipe};
+use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
@@ -30,7 +30,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Decided;
 use ulplab_core::record::{Phase, Record};
 
-use exact::Known;
+use exact::ExactEvent;
 pub use exact::{Trajectory, exact};
 pub use method::{Event, Kernels, Method};
 use sizes::Inputs;
@@ -273,7 +273,7 @@ struct ReadySwapFfn<'a> {
     methods: HashMap<&'a str, Method>,
 }
 
-impl Ready for ReadySwapFfn<'_> {
+impl ReadyRecipes for ReadySwapFfn<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let want = exact(self.study, self.seed, bench.window)?;
         bench.each(cells, |cell, blank| {

@@ -165,7 +165,7 @@ impl<'a> Inputs<'a> {
             config: &self.config,
             draw,
         };
-        let Ok(model) = Model::load(config, &mut Stored(initial), numerics);
+        let Ok(model) = Model::load(config, &mut StoredWeights(initial), numerics);
         model
     }
 
@@ -185,9 +185,9 @@ impl<'a> Inputs<'a> {
 }
 
 /// Weights as they are stored.
-struct Stored<W>(W);
+struct StoredWeights<W>(W);
 
-impl<W: Weights<Error = Infallible>> Weights for Stored<W> {
+impl<W: Weights<Error = Infallible>> Weights for StoredWeights<W> {
     type Error = Infallible;
 
     fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Infallible> {

@@ -1,9 +1,9 @@
 //! The local phase: every event from the reference's state, with the reference's decisions.
 
-use super::candidate::{Candidate, Own};
+use super::candidate::{Candidate, GateAndBank};
 use super::exact::Checkpoint;
 use super::sizes::Inputs;
-use super::{Known, Method, Trajectory, at, decided};
+use super::{ExactEvent, Method, Trajectory, at, decided};
 use crate::studies::measure::records;
 use ulplab_core::metrics::{Decided, Decisions, Pair};
 use ulplab_core::record::Record;
@@ -32,15 +32,15 @@ pub(super) fn measure(
 }
 
 /// The events of a token.
-struct Found {
+struct TokenEvents {
     decisions: Decisions,
     next: Decisions,
     want: Vec<f64>,
     got: Vec<f32>,
 }
 
-fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<Found, String> {
-    let mut found = Found {
+fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<TokenEvents, String> {
+    let mut found = TokenEvents {
         decisions: Decisions::new(margin),
         next: Decisions::new(margin),
         want: Vec::new(),
@@ -64,7 +64,7 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
 }
 
 /// Adds the decisions of those rows, or of all; which of all agree.
-fn compare(decisions: &mut Decisions, known: &Known, own: &[Own], rows: Option<&[bool]>) -> Vec<bool> {
+fn compare(decisions: &mut Decisions, known: &ExactEvent, own: &[GateAndBank], rows: Option<&[bool]>) -> Vec<bool> {
     let pairs = decided(&known.decisions).zip(own).enumerate();
     let pairs = pairs.map(|(row, (want, &(open, bank)))| {
         let got = Decided { open, bank, ..want };

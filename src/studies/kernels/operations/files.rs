@@ -81,7 +81,7 @@ fn walk(home: &Path, at: PathBuf, parts: &[&str], found: &mut BTreeSet<String>) 
         return Ok(());
     };
     if !part.contains('*') {
-        // Of an absolute path the first part is empty.
+        // The first part of an absolute path is empty.
         let next = at.join(if part.is_empty() { "/" } else { part });
         if rest.is_empty() {
             return keep(home, next, found);

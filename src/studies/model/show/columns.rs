@@ -68,7 +68,7 @@ pub fn measured_recall(index: &Index) -> Vec<Quantity<'static>> {
 
 /// All columns.
 pub fn columns() -> Vec<Column> {
-    MODEL.iter().map(Fixed::column).collect()
+    MODEL.iter().map(StandardColumn::column).collect()
 }
 
 /// What rows are sorted by: the first of these that the run has, in words.
@@ -101,14 +101,14 @@ fn median_error(index: &Index, recipe: &str) -> Option<f64> {
 }
 
 /// A column that is the same in every experiment.
-struct Fixed {
+struct StandardColumn {
     title: [&'static str; 2],
     doc: &'static str,
     weight: u8,
     cell: fn(&Index, &Candidate) -> Option<String>,
 }
 
-impl Fixed {
+impl StandardColumn {
     fn column(&self) -> Column {
         Column {
             title: self.title.map(Cow::Borrowed),
@@ -120,14 +120,14 @@ impl Fixed {
 }
 
 /// Columns of models.
-const MODEL: &[Fixed] = &[
-    Fixed {
+const MODEL: &[StandardColumn] = &[
+    StandardColumn {
         title: ["bytes/", "vector"],
         doc: "Bytes one KV vector takes in the cache, scales included.",
         weight: 9,
         cell: |_, candidate| candidate.bytes_per_vector.map(number::tenths),
     },
-    Fixed {
+    StandardColumn {
         title: ["stored", "cosine"],
         doc: "Cosine between a KV vector and what is read back from the cache, mean over layers: what the format \
               does to the vector itself, before any layer uses it.",
@@ -138,7 +138,7 @@ const MODEL: &[Fixed] = &[
             index::mean(&cosines).map(number::near_one)
         },
     },
-    Fixed {
+    StandardColumn {
         title: ["local error", "median"],
         doc: "Relative L2 error of a layer's output when the layer is fed the reference's input, ‖got − want‖ / \
               ‖want‖, median over the layers that have an error: the error a layer makes by itself. Layers that a \
@@ -146,7 +146,7 @@ const MODEL: &[Fixed] = &[
         weight: 6,
         cell: |index, candidate| median_error(index, candidate.name).map(number::error),
     },
-    Fixed {
+    StandardColumn {
         title: ["final", "cosine"],
         doc: "Cosine of the residual streams after the last layer when the candidate runs free.",
         weight: 5,
@@ -155,7 +155,7 @@ const MODEL: &[Fixed] = &[
             Some(number::near_one(index.last(candidate.name, cosine)?.mean))
         },
     },
-    Fixed {
+    StandardColumn {
         title: ["final", "error"],
         doc: "Relative L2 error of the residual streams after the last layer when the candidate runs free: local \
               errors added up, and damped or amplified by the layers behind them. Rows are sorted by it.",
@@ -165,14 +165,14 @@ const MODEL: &[Fixed] = &[
             Some(number::error(last.mean))
         },
     },
-    Fixed {
+    StandardColumn {
         title: ["logits", "KL"],
         doc: "Kullback–Leibler divergence of the candidate's next-token distribution from the reference's, in nats, \
               mean over positions.",
         weight: 8,
         cell: |index, candidate| Some(number::error(index.whole(candidate.name, kl(index))?.mean)),
     },
-    Fixed {
+    StandardColumn {
         title: ["top-1", "same"],
         doc: "Share of positions where candidate and reference rank the same token first.",
         weight: 3,
@@ -181,7 +181,7 @@ const MODEL: &[Fixed] = &[
             Some(number::share(index.whole(candidate.name, top1)?.mean))
         },
     },
-    Fixed {
+    StandardColumn {
         title: ["Δ nats/byte", "± 95 %"],
         doc: "Change of the loss on the text (positive: worse), with a 95 % bootstrap interval of the mean over \
               windows. An interval that spans 0 means this text cannot tell the two apart.",
@@ -192,7 +192,7 @@ const MODEL: &[Fixed] = &[
             Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))
         },
     },
-    Fixed {
+    StandardColumn {
         title: ["recall", "min/mean"],
         doc: "Share of the indexer's top-k choices that the candidate makes too: in the worst layer, and the mean \
               over layers.",
@@ -211,7 +211,7 @@ const MODEL: &[Fixed] = &[
             ))
         },
     },
-    Fixed {
+    StandardColumn {
         title: ["NaN or", "inf"],
         doc: "NaN and infinite elements of the layers' outputs, all layers together. Shown only if there are any.",
         weight: 11,
