@@ -184,10 +184,7 @@ pub fn read_records(path: &Path) -> Result<Vec<Record>> {
                 recipe: recipe.get(row).ok_or_else(|| missing("recipe"))?.into(),
                 phase: parse_phase(phase.get(row)).ok_or_else(|| missing("phase"))?,
                 window: window.get(row).ok_or_else(|| missing("window"))?.into(),
-                layer: layer
-                    .get(row)
-                    .map(|layer| u32::try_from(layer).map_err(|_| missing("layer")))
-                    .transpose()?,
+                layer: table.layer(layer, row)?,
                 site: site.get(row).ok_or_else(|| missing("site"))?.into(),
                 metric: metric.get(row).ok_or_else(|| missing("metric"))?.into(),
                 value: value.get(row).ok_or_else(|| missing("value"))?,
@@ -219,10 +216,7 @@ pub fn read_summaries(path: &Path) -> Result<Vec<Summary>> {
             Ok(Summary {
                 recipe: recipe.get(row).ok_or_else(|| missing("recipe"))?.into(),
                 phase: parse_phase(phase.get(row)).ok_or_else(|| missing("phase"))?,
-                layer: layer
-                    .get(row)
-                    .map(|layer| u32::try_from(layer).map_err(|_| missing("layer")))
-                    .transpose()?,
+                layer: table.layer(layer, row)?,
                 site: site.get(row).ok_or_else(|| missing("site"))?.into(),
                 metric: metric.get(row).ok_or_else(|| missing("metric"))?.into(),
                 windows: windows
@@ -279,6 +273,12 @@ impl<'a> Table<'a> {
         self.column("layer")?
             .i32()
             .map_err(|error| polars_error(self.path, error))
+    }
+
+    /// The layer in a row of [`Self::layers`]; none outside the layers.
+    fn layer(&self, layers: &Int32Chunked, row: usize) -> Result<Option<u32>> {
+        let layer = layers.get(row).map(u32::try_from).transpose();
+        layer.map_err(|_| self.missing("layer", row))
     }
 
     fn missing(&self, column: &str, row: usize) -> Error {

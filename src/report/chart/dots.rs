@@ -54,13 +54,8 @@ impl Dots {
             bottom: 42.0 + ROW * self.rows.len() as f64 + HEAD * heads,
         };
         let x = x.between(area.left, area.right);
-        let mut svg = open(
-            self.width,
-            area.bottom + 24.0,
-            &format!("{}: {}", self.title, self.unit),
-        );
-        text(&mut svg, 0.0, 14.0, "title", &self.title);
-        text(&mut svg, 0.0, 30.0, "unit", &self.unit);
+        let label = format!("{}: {}", self.title, self.unit);
+        let mut svg = open([self.width, area.bottom + 24.0], &label, &self.title, &self.unit);
         for (value, label) in x.ticks() {
             line(&mut svg, [x.at(value), area.top], [x.at(value), area.bottom], "grid");
             text(&mut svg, x.at(value), area.bottom + 16.0, "tick middle", &label);

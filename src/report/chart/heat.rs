@@ -59,13 +59,8 @@ impl Heat {
         let left = 12.0 + names.chain([width(AXIS)]).fold(0.0, f64::max);
         let wide = (self.width - left) / layers.len() as f64;
         let bottom = TOP + ROW * self.rows.len() as f64;
-        let mut svg = open(
-            self.width,
-            bottom + 72.0,
-            &format!("{}: {} by recipe and layer", self.title, self.unit),
-        );
-        text(&mut svg, 0.0, 14.0, "title", &self.title);
-        text(&mut svg, 0.0, 30.0, "unit", &self.unit);
+        let label = format!("{}: {} by recipe and layer", self.title, self.unit);
+        let mut svg = open([self.width, bottom + 72.0], &label, &self.title, &self.unit);
         for (at, row) in self.rows.iter().enumerate() {
             let y = TOP + ROW * at as f64;
             text(&mut svg, left - 8.0, y + 12.0, "label end", &short(&row.name));

@@ -1,7 +1,7 @@
 //! Values by layer, event, steps or tokens, one line a series.
 
 use super::scale::Scale;
-use super::{Area, Coloured, GREY, Mark, escape, line, marker, open, short, text, unit, width};
+use super::{Area, Coloured, GREY, Mark, escape, line, marker, open, rules, short, text, unit, width};
 use crate::report::number;
 
 /// A line.
@@ -104,19 +104,9 @@ impl Lines {
             bottom: high - 34.0,
         };
         let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
-        let mut svg = open(
-            wide,
-            high,
-            &format!("{}: {} by {}", self.title, self.unit, self.axis.name()),
-        );
-        text(&mut svg, 0.0, 14.0, "title", &self.title);
-        text(
-            &mut svg,
-            0.0,
-            30.0,
-            "unit",
-            &unit(&self.unit, self.series.iter().map(|series| series.slot)),
-        );
+        let label = format!("{}: {} by {}", self.title, self.unit, self.axis.name());
+        let unit = unit(&self.unit, self.series.iter().map(|series| series.slot));
+        let mut svg = open(self.size, &label, &self.title, &unit);
         self.axes(&mut svg, area, &x, &y);
         // Grey ones first, so that they cover nothing.
         let grey = self.series.iter().filter(|series| series.slot >= GREY);
@@ -142,11 +132,7 @@ impl Lines {
     }
 
     fn axes(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
-        for (value, label) in y.ticks() {
-            let at = y.at(value);
-            line(svg, [area.left, at], [area.right, at], "grid");
-            text(svg, area.left - 6.0, at + 4.0, "tick end", &label);
-        }
+        rules(svg, area, y);
         for (value, label) in x.ticks() {
             if value.fract() == 0.0 && value >= 0.0 {
                 line(

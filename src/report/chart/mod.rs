@@ -14,6 +14,8 @@ pub use scatter::{Point, Scatter};
 
 use std::fmt::Write;
 
+use scale::Scale;
+
 /// Number of distinct colours, and of distinct marker shapes.
 pub const SLOTS: usize = 8;
 /// The slot of all series without a colour: thin and grey, without a name beside it.
@@ -42,12 +44,24 @@ struct Area {
     bottom: f64,
 }
 
-/// Opens an SVG of that size; `label` is the text for screen readers.
-fn open(width: f64, height: f64, label: &str) -> String {
-    format!(
+/// Opens an SVG of that size with its title, and the unit below it; `label` is the text for screen readers.
+fn open([width, height]: [f64; 2], label: &str, title: &str, unit: &str) -> String {
+    let mut svg = format!(
         "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">",
         escape(label)
-    )
+    );
+    text(&mut svg, 0.0, 14.0, "title", title);
+    text(&mut svg, 0.0, 30.0, "unit", unit);
+    svg
+}
+
+/// Lines across the area at the ticks of `y`, with their labels.
+fn rules(svg: &mut String, area: Area, y: &Scale) {
+    for (value, label) in y.ticks() {
+        let at = y.at(value);
+        line(svg, [area.left, at], [area.right, at], "grid");
+        text(svg, area.left - 6.0, at + 4.0, "tick end", &label);
+    }
 }
 
 /// A text; `class` also says how it is anchored.

@@ -1,7 +1,7 @@
 //! Cost against error, with the Pareto front.
 
 use super::scale::Scale;
-use super::{Area, Bound, Coloured, GREY, Mark, line, marker, open, short, text, unit, width};
+use super::{Area, Bound, Coloured, GREY, Mark, line, marker, open, rules, short, text, unit, width};
 
 /// A candidate.
 #[derive(Clone, Debug)]
@@ -64,19 +64,9 @@ impl Scatter {
             bottom: high - 40.0,
         };
         let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
-        let mut svg = open(
-            wide,
-            high,
-            &format!("{}: {} against {}", self.title, self.unit, self.cost_unit),
-        );
-        text(&mut svg, 0.0, 14.0, "title", &self.title);
-        text(
-            &mut svg,
-            0.0,
-            30.0,
-            "unit",
-            &unit(&self.unit, points.iter().map(|point| point.slot)),
-        );
+        let label = format!("{}: {} against {}", self.title, self.unit, self.cost_unit);
+        let unit = unit(&self.unit, points.iter().map(|point| point.slot));
+        let mut svg = open(self.size, &label, &self.title, &unit);
         self.axes(&mut svg, area, &x, &y);
         let front = front(&points);
         let path = if self.guide.is_empty() {
@@ -127,11 +117,7 @@ impl Scatter {
     }
 
     fn axes(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
-        for (value, label) in y.ticks() {
-            let at = y.at(value);
-            line(svg, [area.left, at], [area.right, at], "grid");
-            text(svg, area.left - 6.0, at + 4.0, "tick end", &label);
-        }
+        rules(svg, area, y);
         for (value, label) in x.ticks() {
             let at = x.at(value);
             line(svg, [at, area.top], [at, area.bottom], "grid");

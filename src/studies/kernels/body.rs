@@ -196,11 +196,8 @@ impl Study for KernelStudy {
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let infos = self
-            .variants
-            .iter()
-            .map(|variant| RecipeInfo::new(&variant.name, &variant.doc));
-        infos.collect()
+        let info = |variant: &Variant| RecipeInfo::new(&variant.name, &variant.doc);
+        self.variants.iter().map(info).collect()
     }
 
     /// Checks other than those of outputs are always bound.

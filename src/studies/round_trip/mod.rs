@@ -132,11 +132,8 @@ impl Study for RoundTripStudy {
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let infos = self
-            .recipes
-            .iter()
-            .map(|recipe| RecipeInfo::new(&recipe.name, &recipe.doc));
-        infos.collect()
+        let info = |recipe: &Recipe| RecipeInfo::new(&recipe.name, &recipe.doc);
+        self.recipes.iter().map(info).collect()
     }
 
     fn check_site(&self, at: &str) -> Result<(), String> {
