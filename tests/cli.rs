@@ -1,5 +1,7 @@
 //! The command line as a user drives it: exit codes, errors, files, interruption.
 
+#[path = "cli/array.rs"]
+mod array;
 #[path = "cli/bring.rs"]
 mod bring;
 #[path = "compare.rs"]
@@ -113,6 +115,18 @@ fn records(run: &Path) -> Vec<String> {
     text.lines().skip(1).map(String::from).collect()
 }
 
+/// The same as JSON, a measured place each.
+fn measurements(run: &Path) -> Vec<serde_json::Value> {
+    let lines = records(run);
+    lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The first line of the output, as JSON.
+fn first(output: &Output) -> serde_json::Value {
+    let text = stdout(output);
+    serde_json::from_str(text.lines().next().unwrap()).unwrap()
+}
+
 const FP8: &str = r#"
 [[recipe]]
 name = "v4_fp8"
@@ -131,8 +145,62 @@ recipes = ["v4_fp8"]
 why = "e4m3 keeps about 0.9997 of a vector"
 "#;
 
+/// Two formats on drawn numbers: a run of milliseconds.
+const TRIP: &str = r#"
+name = "trip"
+question = "What is left?"
+kind = "round_trip"
+draws = 2
+shape = [4, 128]
+
+[[source]]
+name = "gauss"
+from = "gaussian"
+
+[[recipe]]
+name = "fp8"
+doc = "E4M3"
+format = "e4m3"
+"#;
+
+const NVFP4: &str = r#"
+[[recipe]]
+name = "nvfp4"
+doc = "NVFP4"
+format = "nvfp4"
+"#;
+
+const COSINE: &str = r#"
+[[gate]]
+metric = "cosine"
+at = "gauss"
+phase = "local"
+statistic = "min"
+require = ">= 0.98"
+recipes = ["*"]
+why = "most of it"
+"#;
+
+/// The gate of an experiment of kernels and programs: every output is right.
+const NO_VIOLATIONS: &str = r#"
+[[gate]]
+metric = "violations"
+at = "**"
+phase = "local"
+statistic = "max"
+require = "<= 0"
+recipes = ["**"]
+why = "each output has a bound"
+"#;
+
 fn path(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")
+}
+
+/// A text contains these words.
+#[track_caller]
+fn says(text: &str, words: &str) {
+    assert!(text.contains(words), "'{words}' is not in: {text}");
 }
 
 /// A change of an experiment is refused with these words, and leaves no run behind.

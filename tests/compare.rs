@@ -12,47 +12,15 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
-use safetensors::tensor::{View, serialize};
+use safetensors::tensor::serialize;
 use ulplab::Exit;
 use ulplab::commands::compare::{CompareArgs, run_to};
 
-/// A tensor to be written.
-#[derive(Clone)]
-struct Array {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl View for &Array {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
-        self.bytes.as_slice().into()
-    }
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-fn raw(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Array {
-    Array {
-        dtype,
-        shape: shape.into(),
-        bytes,
-    }
-}
-
-fn f32s(shape: &[usize], values: &[f32]) -> Array {
-    raw(Dtype::F32, shape, values.iter().flat_map(|x| x.to_le_bytes()).collect())
-}
+use crate::array::{Array, f32s, raw};
 
 fn i64s(shape: &[usize], values: &[i64]) -> Array {
-    raw(Dtype::I64, shape, values.iter().flat_map(|x| x.to_le_bytes()).collect())
+    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    raw(Dtype::I64, shape, &bytes)
 }
 
 /// The bytes of a safetensors file, by the crate that defines the format.

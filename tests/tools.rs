@@ -19,49 +19,14 @@ mod quantize;
 #[path = "tools/stacks.rs"]
 mod stacks;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::process::Command;
 
 use safetensors::Dtype;
-use safetensors::tensor::{View, serialize};
+use safetensors::tensor::serialize;
 use ulplab::tensorfile::TensorFile;
 
-/// A tensor to be written.
-#[derive(Clone)]
-struct Array {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl View for &Array {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.bytes.as_slice().into()
-    }
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-fn raw(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Array {
-    Array {
-        dtype,
-        shape: shape.into(),
-        bytes: bytes.into(),
-    }
-}
-
-fn f32s(shape: &[usize], values: &[f32]) -> Array {
-    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-    raw(Dtype::F32, shape, &bytes)
-}
+use crate::array::{Array, f32s, raw};
 
 fn bf16s(shape: &[usize], values: &[f32]) -> Array {
     let bytes: Vec<u8> = values

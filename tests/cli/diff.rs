@@ -6,42 +6,6 @@ use ulplab::run::folder::Folder;
 
 use super::*;
 
-/// Two formats on drawn numbers: a run of milliseconds.
-const TRIP: &str = r#"
-name = "trip"
-question = "What is left?"
-kind = "round_trip"
-draws = 2
-shape = [4, 128]
-
-[[source]]
-name = "gauss"
-from = "gaussian"
-
-[[recipe]]
-name = "fp8"
-doc = "E4M3"
-format = "e4m3"
-"#;
-
-const NVFP4: &str = r#"
-[[recipe]]
-name = "nvfp4"
-doc = "NVFP4"
-format = "nvfp4"
-"#;
-
-const COSINE: &str = r#"
-[[gate]]
-metric = "cosine"
-at = "gauss"
-phase = "local"
-statistic = "min"
-require = ">= 0.98"
-recipes = ["*"]
-why = "most of it"
-"#;
-
 /// Sweeps into `folder/name`, whatever the gates say.
 #[track_caller]
 fn swept(folder: &Path, name: &str, text: &str, more: &[&str]) -> PathBuf {
@@ -93,11 +57,7 @@ fn json(base: &Path, new: &Path, more: &[&str]) -> (i32, Value) {
 fn refused(base: &Path, new: &Path, more: &[&str], words: &str) {
     let output = diff(base, new, more);
     assert_eq!(code(&output), 2, "{}", stdout(&output));
-    assert!(
-        stderr(&output).contains(words),
-        "'{words}' is not in: {}",
-        stderr(&output)
-    );
+    says(&stderr(&output), words);
 }
 
 #[test]

@@ -52,16 +52,7 @@ offset = 0
 op = "rmsnorm"
 name = "mine"
 doc = ""
-run = ["python3", "{}"]
-[[gate]]
-metric = "violations"
-at = "**"
-phase = "local"
-statistic = "max"
-require = "<= 0"
-recipes = ["**"]
-why = "the bound follows from the arithmetic"
-"#,
+run = ["python3", "{}"]{NO_VIOLATIONS}"#,
         path(&script)
     );
     let (run_folder, kept) = (folder.join("run"), folder.join("kept"));
@@ -85,7 +76,7 @@ fn what_is_wrong_is_said_everywhere() {
     let output = sweep(folder.path());
     assert_eq!(code(&output), 100, "{}{}", stdout(&output), stderr(&output));
     let judged = run(&["gate", path(&folder.path().join("run")), "--json"]);
-    let verdict: serde_json::Value = serde_json::from_str(stdout(&judged).lines().next().unwrap()).unwrap();
+    let verdict = first(&judged);
     assert_eq!(verdict["failures"]["cells"], 1);
     let failure = &verdict["failures"]["worst"][0];
     let message = failure["message"].as_str().unwrap();

@@ -209,7 +209,7 @@ fn a_case_without_outputs_is_kept_and_fails_every_gate() {
         let output = sweep(folder.path(), &text(folder.path(), "right", how, mode));
         assert_eq!(code(&output), 100, "{how}: {}{}", stdout(&output), stderr(&output));
         let judged = run(&["gate", path(&folder.path().join("run")), "--json"]);
-        let verdict: serde_json::Value = serde_json::from_str(stdout(&judged).lines().next().unwrap()).unwrap();
+        let verdict = first(&judged);
         let message = verdict["message"].as_str().unwrap();
         assert!(message.starts_with(headline), "{how}: {message}");
         let kept = folder.path().join("kept");
@@ -327,7 +327,7 @@ fn relations_of_wrong_elements_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let output = sweep(folder.path(), &text(folder.path(), "right", how, "once"));
         let judged = run(&["gate", path(&folder.path().join("run")), "--json"]);
-        let verdict: serde_json::Value = serde_json::from_str(stdout(&judged).lines().next().unwrap()).unwrap();
+        let verdict = first(&judged);
         let failure = &verdict["failures"]["worst"][0];
         for word in words {
             let pattern = failure["pattern"].as_str().unwrap();

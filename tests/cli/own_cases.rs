@@ -56,16 +56,7 @@ name = "python"
 doc = ""
 run = ["python3", "{script}", '{expected}']
 cases = ["mine"]
-
-[[gate]]
-metric = "violations"
-at = "**"
-phase = "local"
-statistic = "max"
-require = "<= 0"
-recipes = ["**"]
-why = "the bound is of f32"
-"#
+{NO_VIOLATIONS}"#
     )
 }
 

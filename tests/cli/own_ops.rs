@@ -127,16 +127,7 @@ op = "sums"
 name = "candidate"
 doc = "one addition after the other"
 run = ["python3", "{home}/candidate.py", "{candidate}"]
-
-[[gate]]
-metric = "violations"
-at = "**"
-phase = "local"
-statistic = "max"
-require = "<= 0"
-recipes = ["**"]
-why = "each output has a bound"
-"#
+{NO_VIOLATIONS}"#
     )
 }
 
@@ -146,10 +137,8 @@ fn sweep(folder: &Path, text: &str) -> Output {
 
 /// The violations at a site of a case.
 fn violations(folder: &Path, case: &str, site: &str) -> f64 {
-    let lines = records(&folder.join("run"));
-    let mut all = lines
-        .iter()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let all = measurements(&folder.join("run"));
+    let mut all = all.iter();
     let found = all.find(|record| record["window"] == case && record["site"] == site);
     found.unwrap()["metrics"]["violations"].as_f64().unwrap()
 }
@@ -206,11 +195,7 @@ fn a_reference_that_fails_ends_the_run() {
         let output = sweep(folder.path(), &own(folder.path(), how, "right"));
         assert_eq!(code(&output), 101, "{how}: {}{}", stdout(&output), stderr(&output));
         for word in [why, "the reference failed: case 'small' of 'sums'"] {
-            assert!(
-                stderr(&output).contains(word),
-                "'{word}' is not in: {}",
-                stderr(&output)
-            );
+            says(&stderr(&output), word);
         }
     }
 }
@@ -425,11 +410,7 @@ fn own_operations_and_cases_are_described_and_dumped() {
     ] {
         let output = run(args);
         assert_eq!(code(&output), 2, "{args:?}");
-        assert!(
-            stderr(&output).contains(hint),
-            "'{hint}' is not in: {}",
-            stderr(&output)
-        );
+        says(&stderr(&output), hint);
     }
     // A shipped operation with a case of the user's.
     let mine = "name = \"c\"\nquestion = \"?\"\nkind = \"kernels\"\nkernels = [\"rmsnorm.*\"]\n[[case]]\nop = \"rmsnorm\"\nname = \"mine\"\n\

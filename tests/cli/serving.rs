@@ -78,27 +78,16 @@ name = "{how}"
 doc = ""
 run = ["python3", "{script}", "{how}", "{home}"]
 {settings}
-
-[[gate]]
-metric = "violations"
-at = "**"
-phase = "local"
-statistic = "max"
-require = "<= 0"
-recipes = ["**"]
-why = "nothing is computed"
-"#
+{NO_VIOLATIONS}"#
     );
     write(folder, &text)
 }
 
 /// What failed in a cell of the run, if anything did.
 fn failure(folder: &Path, case: &str) -> Option<String> {
-    let lines = records(&folder.join("run"));
-    let all = lines
-        .iter()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let all = measurements(&folder.join("run"));
     let failed = all
+        .iter()
         .filter(|record| record["window"] == case)
         .find(|record| record["site"] == "program")?;
     let violations = &failed["metrics"]["violations"];
@@ -238,6 +227,6 @@ fn settings_of_programs_are_checked() {
     ] {
         let output = sweep(folder.path(), "right", settings);
         assert_eq!(code(&output), 2, "{settings}: {}", stderr(&output));
-        assert!(stderr(&output).contains(why), "'{why}' is not in: {}", stderr(&output));
+        says(&stderr(&output), why);
     }
 }

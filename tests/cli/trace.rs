@@ -126,11 +126,7 @@ fn headers_say_what_they_launch() {
         assert!(LAUNCHES.contains(right), "{right}");
         let output = traced(&LAUNCHES.replacen(right, wrong, 1));
         assert_eq!(code(&output), 2, "{wrong}: {}", stderr(&output));
-        assert!(
-            stderr(&output).contains(expected),
-            "'{expected}' is not in: {}",
-            stderr(&output)
-        );
+        says(&stderr(&output), expected);
     }
 }
 
@@ -204,11 +200,7 @@ fn mistakes_are_named() {
     for (arguments, expected) in mistakes {
         let output = trace(arguments);
         assert_eq!(code(&output), 2);
-        assert!(
-            stderr(&output).contains(expected),
-            "'{expected}' is not in: {}",
-            stderr(&output)
-        );
+        says(&stderr(&output), expected);
     }
 }
 
@@ -225,11 +217,7 @@ fn pairs_are_of_kernels_on_cases() {
     for (kernels, expected) in mistakes {
         let output = run(&["kernels", "compare", kernels[0], kernels[1]]);
         assert_eq!(code(&output), 2);
-        assert!(
-            stderr(&output).contains(expected),
-            "'{expected}' is not in: {}",
-            stderr(&output)
-        );
+        says(&stderr(&output), expected);
     }
     let output = run(&["kernels", "compare", "a.b/c", "a.b/c", "--pairs", "29"]);
     assert_eq!(code(&output), 2, "{}", stderr(&output));

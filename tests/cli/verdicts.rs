@@ -2,40 +2,6 @@
 
 use super::*;
 
-/// Two formats on drawn numbers: a run of milliseconds.
-const TRIP: &str = r#"
-name = "trip"
-question = "What is left?"
-kind = "round_trip"
-draws = 2
-shape = [4, 128]
-
-[[source]]
-name = "gauss"
-from = "gaussian"
-
-[[recipe]]
-name = "fp8"
-doc = "E4M3"
-format = "e4m3"
-
-[[recipe]]
-name = "nvfp4"
-doc = "NVFP4"
-format = "nvfp4"
-"#;
-
-const COSINE: &str = r#"
-[[gate]]
-metric = "cosine"
-at = "gauss"
-phase = "local"
-statistic = "min"
-require = ">= 0.98"
-recipes = ["*"]
-why = "most of it"
-"#;
-
 /// Sweeps the text; the output, and the folder of the run.
 fn sweep(folder: &Path, text: &str, more: &[&str]) -> (Output, PathBuf) {
     let out = folder.join("run");
@@ -55,7 +21,7 @@ fn said(text: &str, more: &[&str]) -> (i32, String) {
 #[test]
 fn an_interval_needs_two_windows() {
     let interval = COSINE.replace("\"min\"", "\"ci_low\"");
-    let text = format!("{TRIP}{COSINE}{interval}");
+    let text = format!("{TRIP}{NVFP4}{COSINE}{interval}");
     let (code, table) = said(&text, &[]);
     assert_eq!(code, 0, "{table}");
     assert!(table.contains("PASS 2 gates"), "{table}");
@@ -79,7 +45,7 @@ fn an_interval_needs_two_windows() {
 
 #[test]
 fn what_was_not_selected_is_not_judged() {
-    let text = format!("{TRIP}{COSINE}");
+    let text = format!("{TRIP}{NVFP4}{COSINE}");
     let one_recipe = ["--only", "fp8/**"];
     let (code, table) = said(&text, &one_recipe);
     assert_eq!(code, 4, "{table}");
@@ -116,7 +82,7 @@ fn what_was_not_selected_is_not_judged() {
 /// No gate looks at what was left out, and yet the question of the experiment was not asked whole.
 #[test]
 fn a_part_is_no_whole_even_if_no_gate_looks_at_the_rest() {
-    let text = format!("{TRIP}{}", COSINE.replace("[\"*\"]", "[\"fp8\"]"));
+    let text = format!("{TRIP}{NVFP4}{}", COSINE.replace("[\"*\"]", "[\"fp8\"]"));
     assert_eq!(said(&text, &[]).0, 0);
     let (code, table) = said(&text, &["--only", "fp8/**"]);
     assert_eq!(code, 4, "{table}");
@@ -167,12 +133,12 @@ fn a_model_partly_measured_has_no_smallest_format() {
 
 #[test]
 fn without_gates_nothing_is_judged() {
-    let (code, table) = said(TRIP, &[]);
+    let (code, table) = said(&format!("{TRIP}{NVFP4}"), &[]);
     assert!(
         code == 4 && table.contains("NOT JUDGED: 0 checks pass, 0 fail; no gate binds 2 recipes"),
         "{table}"
     );
-    let (code, table) = said(&format!("{TRIP}{COSINE}"), &["--set", "gate=[]"]);
+    let (code, table) = said(&format!("{TRIP}{NVFP4}{COSINE}"), &["--set", "gate=[]"]);
     assert!(code == 4 && table.contains("NOT JUDGED"), "{table}");
 }
 
@@ -183,7 +149,7 @@ fn a_control_is_not_called_a_pass() {
         .replace(">= 0.98", "<= 0.9999")
         .replace("[\"*\"]", "[\"nvfp4\"]\ncontrol = true");
     let first = COSINE.replace("[\"*\"]", "[\"fp8\"]");
-    let text = format!("{TRIP}{first}{control}");
+    let text = format!("{TRIP}{NVFP4}{first}{control}");
     let (code, table) = said(&text, &[]);
     assert_eq!(code, 0, "{table}");
     assert!(
@@ -204,7 +170,7 @@ fn a_control_is_not_called_a_pass() {
 #[test]
 fn gates_of_another_file_judge_a_run() {
     let folder = tempfile::tempdir().unwrap();
-    let (output, out) = sweep(folder.path(), &format!("{TRIP}{COSINE}"), &[]);
+    let (output, out) = sweep(folder.path(), &format!("{TRIP}{NVFP4}{COSINE}"), &[]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let rules = folder.path().join("rules.toml");
     let judged = |text: &str| {
@@ -241,7 +207,7 @@ fn gates_of_another_file_judge_a_run() {
     // A sweep takes them too, and its folder keeps them.
     std::fs::write(&rules, COSINE.replace(">= 0.98", ">= 0.9999")).unwrap();
     let again = folder.path().join("again");
-    let file = write(folder.path(), &format!("{TRIP}{COSINE}"));
+    let file = write(folder.path(), &format!("{TRIP}{NVFP4}{COSINE}"));
     let strict = run(&["sweep", path(&file), "--out", path(&again), "--rules", path(&rules)]);
     assert_eq!(code(&strict), 100, "{}", stderr(&strict));
     assert_eq!(code(&run(&["gate", path(&again)])), 100);
@@ -250,7 +216,7 @@ fn gates_of_another_file_judge_a_run() {
 #[test]
 fn verdicts_in_json_say_where_they_are_from() {
     let folder = tempfile::tempdir().unwrap();
-    let (output, out) = sweep(folder.path(), &format!("{TRIP}{COSINE}"), &["--json"]);
+    let (output, out) = sweep(folder.path(), &format!("{TRIP}{NVFP4}{COSINE}"), &["--json"]);
     let lines = stdout(&output);
     let verdict: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     assert_eq!(
@@ -356,7 +322,7 @@ fn gate_and_report_take_the_newest_run() {
             stderr(&output)
         );
     }
-    let text = format!("{TRIP}{COSINE}");
+    let text = format!("{TRIP}{NVFP4}{COSINE}");
     // Alphabetically the last is first in time.
     for name in ["zebra", "ant"] {
         let file = write(folder.path(), &text.replace("\"trip\"", &format!("\"{name}\"")));

@@ -37,16 +37,7 @@ name = "copy"
 doc = ""
 run = ["python3", "{}"]
 {watch}
-
-[[gate]]
-metric = "violations"
-at = "**"
-phase = "local"
-statistic = "max"
-require = "<= 0"
-recipes = ["**"]
-why = "nothing is computed"
-"#,
+{NO_VIOLATIONS}"#,
         case("one"),
         case("two"),
         path(&folder.join("program.py"))
@@ -93,7 +84,7 @@ fn slips_are_told_by_name() {
             "cannot start 'no-such-program': no folder of $PATH has it",
         ),
         (
-            ["why = \"nothing".into(), "why = \"\" # \"".into()],
+            ["why = \"each".into(), "why = \"\" # \"".into()],
             "gate on violations: why is empty",
         ),
         (
@@ -129,11 +120,7 @@ fn kernels_of_no_operation() {
         "an [[op]] with programs",
         "Your own operation",
     ] {
-        assert!(
-            stderr(&output).contains(word),
-            "'{word}' is not in: {}",
-            stderr(&output)
-        );
+        says(&stderr(&output), word);
     }
 }
 
@@ -167,11 +154,7 @@ fn mistakes_of_headers_are_told_with_their_lines() {
         std::fs::write(kernels.join("rmsnorm.cu"), text).unwrap();
         let output = list();
         assert_eq!(code(&output), 2, "{}", stdout(&output));
-        assert!(
-            stderr(&output).contains(words),
-            "'{words}' is not in: {}",
-            stderr(&output)
-        );
+        says(&stderr(&output), words);
         assert!(stdout(&output).contains("rope.fine"), "{}", stdout(&output));
         let mut gate = ulplab(&["gate", "--attested"]);
         let output = gate.env("ULPLAB_KERNELS", &kernels).output().unwrap();

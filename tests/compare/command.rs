@@ -115,12 +115,12 @@ fn the_same_infinities_pass_until_a_metric_is_demanded() {
 fn integers_are_equal_or_not() {
     let want = [
         ("ids", i64s(&[2, 3], &[0, 1, 2, 3, 4, 5])),
-        ("mask", raw(Dtype::BOOL, &[2], vec![1, 0])),
+        ("mask", raw(Dtype::BOOL, &[2], &[1, 0])),
     ];
     let narrow: Vec<u8> = [0i32, 1, 2, 3, 4, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
     let same = [
-        ("ids", raw(Dtype::I32, &[2, 3], narrow)),
-        ("mask", raw(Dtype::BOOL, &[2], vec![1, 0])),
+        ("ids", raw(Dtype::I32, &[2, 3], &narrow)),
+        ("mask", raw(Dtype::BOOL, &[2], &[1, 0])),
     ];
     assert_eq!(
         Bench::new(&want, &same).run().0,
@@ -129,7 +129,7 @@ fn integers_are_equal_or_not() {
     );
     let other = [
         ("ids", i64s(&[2, 3], &[0, 1, 2, 3, -4, 6])),
-        ("mask", raw(Dtype::BOOL, &[2], vec![1, 1])),
+        ("mask", raw(Dtype::BOOL, &[2], &[1, 1])),
     ];
     let (exit, out) = Bench::new(&want, &other).run();
     assert_eq!(exit, Exit::GateFailed);
@@ -158,14 +158,14 @@ fn ulps_need_one_type() {
         .iter()
         .flat_map(|&x| half::bf16::from_f32(x).to_le_bytes())
         .collect();
-    let bench = Bench::new(&[("x", want)], &[("x", raw(Dtype::BF16, &[2], half.clone()))]).gates(&["ulp_max<=1"]);
+    let bench = Bench::new(&[("x", want)], &[("x", raw(Dtype::BF16, &[2], &half))]).gates(&["ulp_max<=1"]);
     let (exit, out) = bench.run();
     assert_eq!(exit, Exit::GateFailed, "a gate that cannot be judged is not passed");
     assert!(out.contains("ulp_max is not defined between F32 and BF16"), "{out}");
     // In the type's own steps: 2 and its bf16 neighbour.
     let mut next = half.clone();
     next[2] += 1;
-    let pair = [half, next].map(|bytes| [("x", raw(Dtype::BF16, &[2], bytes))]);
+    let pair = [half, next].map(|bytes| [("x", raw(Dtype::BF16, &[2], &bytes))]);
     assert_eq!(
         Bench::new(&pair[0], &pair[1]).gates(&["ulp_max<=1"]).run().0,
         Exit::Pass
@@ -174,8 +174,8 @@ fn ulps_need_one_type() {
 
 #[test]
 fn fp8_is_compared_by_value_and_scales_exactly() {
-    let fp8 = |codes: &[u8]| raw(Dtype::F8_E4M3, &[codes.len()], codes.to_vec());
-    let scale = |codes: &[u8]| raw(Dtype::F8_E8M0, &[codes.len()], codes.to_vec());
+    let fp8 = |codes: &[u8]| raw(Dtype::F8_E4M3, &[codes.len()], codes);
+    let scale = |codes: &[u8]| raw(Dtype::F8_E8M0, &[codes.len()], codes);
     // 1.0 and 1.125 are neighbours; 0x7F is NaN.
     let bench = Bench::new(&[("x", fp8(&[0x38, 0x38]))], &[("x", fp8(&[0x38, 0x39]))]);
     let (_, records) = bench.metrics(&["max_abs", "ulp_max"]).json();

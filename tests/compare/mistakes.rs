@@ -98,12 +98,12 @@ fn nothing_to_compare() {
 
 #[test]
 fn types_that_cannot_be_compared() {
-    let complex = [("z", raw(Dtype::C64, &[1], vec![0; 8]))];
+    let complex = [("z", raw(Dtype::C64, &[1], &[0; 8]))];
     usage(
         &Bench::new(&complex, &complex),
         "want.safetensors: tensor 'z': type C64 cannot be compared",
     );
-    let packed = [("w", raw(Dtype::F4, &[2], vec![0x21]))];
+    let packed = [("w", raw(Dtype::F4, &[2], &[0x21]))];
     usage(
         &Bench::new(&packed, &packed),
         "want.safetensors: tensor 'w': type F4 cannot be compared",

@@ -8,7 +8,7 @@ use super::{Dtype, raw, safetensors};
 
 /// The values of a file's only tensor, as f64, f32 and integers.
 fn decode(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> (Option<Vec<f64>>, Option<Vec<f32>>, Vec<i128>) {
-    let bytes = safetensors(&[("x", raw(dtype, shape, bytes))]);
+    let bytes = safetensors(&[("x", raw(dtype, shape, &bytes))]);
     let file = TensorFile::from_bytes("x.safetensors", bytes).unwrap();
     let tensor = file.get("x").unwrap();
     assert_eq!((tensor.dtype, tensor.shape), (dtype, shape));
@@ -83,8 +83,8 @@ fn types_that_are_no_numbers() {
         assert_eq!((f64s, f32s), (None, None), "{dtype}");
     }
     let bytes = safetensors(&[
-        ("s", raw(Dtype::F8_E8M0, &[1], vec![127])),
-        ("z", raw(Dtype::F4, &[2], vec![0])),
+        ("s", raw(Dtype::F8_E8M0, &[1], &[127])),
+        ("z", raw(Dtype::F4, &[2], &[0])),
     ]);
     let file = TensorFile::from_bytes("x.safetensors", bytes).unwrap();
     assert_eq!(file.get("s").unwrap().kind(), Kind::Exact);
