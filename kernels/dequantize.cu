@@ -99,6 +99,6 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
         fast<FORMAT>(data, scale, amax, y, rows, cols);                                                        \
     }
 
-#define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
+#define ENTRIES(FORMAT, ...) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
 
 FOR_ALL_FORMATS(ENTRIES)

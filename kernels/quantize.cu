@@ -212,7 +212,7 @@ __device__ __forceinline__ void found(const T *x, const u32 *largest, float *ama
     VARIANT(few, FORMAT, DTYPE, T, 256, 4, 1)                                                                                    \
     VARIANT(pieces, FORMAT, DTYPE, T, 128, 10, N)
 
-#define ENTRIES(FORMAT) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
+#define ENTRIES(FORMAT, ...) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 
 FOR_ALL_FORMATS(ENTRIES)
 

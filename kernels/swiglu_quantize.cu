@@ -88,6 +88,6 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
         fast<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                        \
     }
 
-#define ENTRIES(FORMAT) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
+#define ENTRIES(FORMAT, ...) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)
 
 FOR_ALL_FORMATS(ENTRIES)

@@ -7,29 +7,51 @@ use super::grid::Rows;
 use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use crate::formats::{Encoded, Format, GlobalScale};
 
-/// A block format that kernels are instantiated for, by its name in `kernels/lib/formats.cuh`.
+/// A block format that kernels are compiled for, by its name in `kernels/lib/formats.cuh`.
 pub struct Blocks {
     pub key: &'static str,
     /// Format string, or name of a format.
     pub format: &'static str,
     /// Elements of a block.
     pub width: usize,
+    /// Which operations are timed in it.
+    timed: &'static [Timed],
 }
 
-const fn blocks(key: &'static str, format: &'static str, width: usize) -> Blocks {
-    Blocks { key, format, width }
+/// Operations on block formats, as far as it is decided for each format whether they are timed.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Timed {
+    Quantize,
+    Dequantize,
+    /// Operations that end in quantized rows.
+    Fused,
+}
+use Timed::{Dequantize, Fused, Quantize};
+
+const fn blocks(key: &'static str, format: &'static str, width: usize, timed: &'static [Timed]) -> Blocks {
+    Blocks {
+        key,
+        format,
+        width,
+        timed,
+    }
 }
 
 pub const BLOCKS: &[Blocks] = &[
-    blocks("fp8_b128_f32", "e4m3/b128:f32(deepgemm)", 128),
-    blocks("fp8_b64_f32", "e4m3/b64:f32(deepgemm)", 64),
-    blocks("fp8_b128", "e4m3/b128:e8m0(act_quant)", 128),
-    blocks("fp8_b64", "e4m3/b64:e8m0(act_quant)", 64),
-    blocks("fp8_b128_rceil", "e4m3/b128:e8m0", 128),
-    blocks("fp8_b64_rceil", "e4m3/b64:e8m0", 64),
-    blocks("mxfp8", "e4m3/b32:e8m0", 32),
-    blocks("mxfp4", "e2m1/b32:e8m0(fp4_act_quant)", 32),
-    blocks(NVFP4, "e2m1/b16:e4m3/t:f32", 16),
+    blocks(
+        "fp8_b128_f32",
+        "e4m3/b128:f32(deepgemm)",
+        128,
+        &[Quantize, Dequantize, Fused],
+    ),
+    blocks("fp8_b64_f32", "e4m3/b64:f32(deepgemm)", 64, &[]),
+    blocks("fp8_b128", "e4m3/b128:e8m0(act_quant)", 128, &[Quantize, Fused]),
+    blocks("fp8_b64", "e4m3/b64:e8m0(act_quant)", 64, &[]),
+    blocks("fp8_b128_rceil", "e4m3/b128:e8m0", 128, &[]),
+    blocks("fp8_b64_rceil", "e4m3/b64:e8m0", 64, &[]),
+    blocks("mxfp8", "e4m3/b32:e8m0", 32, &[Quantize, Dequantize, Fused]),
+    blocks("mxfp4", "e2m1/b32:e8m0(fp4_act_quant)", 32, &[Quantize]),
+    blocks(NVFP4, "e2m1/b16:e4m3/t:f32", 16, &[Quantize, Dequantize, Fused]),
 ];
 
 /// The format with a scale above its block scales.
@@ -51,9 +73,9 @@ impl Blocks {
         Rows::new(format!("{}.{dtype}", self.key), &keys, sizes)
     }
 
-    /// Whether operations that end in this format are timed.
-    pub(super) fn timed_fused(&self) -> bool {
-        ["fp8_b128_f32", "fp8_b128", "mxfp8", NVFP4].contains(&self.key)
+    /// Whether an operation is timed in this format on elements of a type.
+    pub(super) fn timed(&self, operation: Timed, dtype: &str) -> bool {
+        dtype == "bf16" && self.timed.contains(&operation)
     }
 
     pub fn format(&self) -> Result<Format, String> {

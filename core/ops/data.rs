@@ -1,6 +1,7 @@
 //! What problems are filled with.
 
-use std::sync::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
@@ -25,8 +26,8 @@ pub type Sites<'a> = dyn Fn(&str) -> Result<Vec<Rows>, String> + Send + Sync + '
 pub struct Data<'a> {
     seed: u64,
     sites: &'a Sites<'a>,
-    /// The last answer: the variants of an operation ask for the same.
-    seen: Mutex<Option<(String, Vec<Rows>)>>,
+    /// What was found, by pattern: an answer takes a run of the model, and many cases ask for the same.
+    found: Mutex<BTreeMap<String, Arc<Vec<Rows>>>>,
 }
 
 /// Elements drawn from a stream of their own, so that any number of threads draws the same.
@@ -34,8 +35,8 @@ const CHUNK: usize = 1 << 16;
 
 impl<'a> Data<'a> {
     pub fn new(seed: u64, sites: &'a Sites<'a>) -> Self {
-        let seen = Mutex::new(None);
-        Self { seed, sites, seen }
+        let found = Mutex::default();
+        Self { seed, sites, found }
     }
 
     /// N(0, 1).
@@ -75,15 +76,13 @@ impl<'a> Data<'a> {
     }
 
     /// What passes at a site of the model in every layer that has it, first to last.
-    pub fn site(&self, pattern: &str) -> Result<Vec<Rows>, String> {
-        let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((last, rows)) = &*seen
-            && last == pattern
-        {
+    pub fn site(&self, pattern: &str) -> Result<Arc<Vec<Rows>>, String> {
+        let mut found = self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(rows) = found.get(pattern) {
             return Ok(rows.clone());
         }
-        let rows = (self.sites)(pattern)?;
-        *seen = Some((pattern.into(), rows.clone()));
+        let rows = Arc::new((self.sites)(pattern)?);
+        found.insert(pattern.into(), rows.clone());
         Ok(rows)
     }
 
@@ -92,7 +91,7 @@ impl<'a> Data<'a> {
         let layers = self.site(pattern)?;
         let each = rows.div_ceil(layers.len().max(1)) * cols;
         let mut values = Vec::with_capacity(rows * cols);
-        for layer in &layers {
+        for layer in layers.iter() {
             if layer.cols != cols || layer.values.len() < each {
                 let found = layer.values.len() / layer.cols.max(1);
                 return Err(format!(

@@ -2,15 +2,12 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, Blocks, NVFP4, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters, traffic};
 use super::data::{bf16_bytes, f32_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Dequantize;
-
-/// Formats of which large and small tensors are timed.
-const TIMED: &[&str] = &["fp8_b128_f32", "mxfp8", NVFP4];
 
 impl Op for Dequantize {
     fn name(&self) -> &'static str {
@@ -28,7 +25,7 @@ impl Op for Dequantize {
                 .random(&[(37, 7168), (5, 328)])
                 .edges("all", &[(208, 1024)])
                 .site("site", "layers.*.attention.kv.window", (61 * 64, 512))
-                .when(dtype == "bf16" && TIMED.contains(&blocks.key), |rows| {
+                .when(blocks.timed(Timed::Dequantize, dtype), |rows| {
                     rows.timed("random", &[(1, 7168), (8192, 7168)])
                 })
                 .done()

@@ -2,15 +2,12 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, Blocks, NVFP4, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, NVFP4, Timed, amax_input, blocks_and_types, check, numbers, parameters, traffic};
 use super::grid::{Rows, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Op, Parameters, Problem};
 
 pub struct Quantize;
-
-/// Formats of which large and small tensors are timed.
-const TIMED: &[&str] = &["fp8_b128_f32", "fp8_b128", "mxfp8", "mxfp4", NVFP4];
 
 impl Op for Quantize {
     fn name(&self) -> &'static str {
@@ -81,7 +78,7 @@ fn cases(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
             rows.key("edges", edges)
         })
         .site("site", "layers.*.attention.kv.window", (61 * 64, 512))
-        .when(dtype == "bf16" && TIMED.contains(&blocks.key), |rows| {
+        .when(blocks.timed(Timed::Quantize, dtype), |rows| {
             rows.timed("random", &[(1, 7168), (128, 7168), (8192, 7168)])
         })
         .done()

@@ -1,6 +1,6 @@
 //! RMSNorm and block quantization of its unrounded result in one.
 
-use super::blocks::{AMAX, Blocks, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters, traffic};
 use super::grid::element_bytes;
 use super::judge::Judge;
 use super::rmsnorm::{EPS_RANGE, Normed, error, why};
@@ -26,7 +26,7 @@ impl Op for RmsNormQuantize {
                 .edges("edges", &[(176, 1024)])
                 .site("kv", "layers.*.attention.kv.window", (61 * 64, 512))
                 .site("stream", "layers.*.input", (61 * 64, 256))
-                .when(dtype == "bf16" && blocks.timed_fused(), |rows| {
+                .when(blocks.timed(Timed::Fused, dtype), |rows| {
                     rows.timed("timed", &[(1, 7168), (128, 7168), (8192, 7168)])
                 })
                 .done()

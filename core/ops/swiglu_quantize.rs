@@ -1,6 +1,6 @@
 //! SwiGLU and block quantization of its unrounded result in one.
 
-use super::blocks::{AMAX, Blocks, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters, traffic};
 use super::judge::Judge;
 use super::swiglu::{Activated, LIMIT_RANGE, WHY};
 use super::{Case, Data, Op, Parameters, Problem, Scalar};
@@ -23,7 +23,7 @@ impl Op for SwiGluQuantize {
                 .random(&[(37, 3072), (7, 328)])
                 .edges("edges", &[(208, 512)])
                 .site("model", "layers.*.moe.gate_up", (61 * 64, 48))
-                .when(dtype == "bf16" && blocks.timed_fused(), |rows| {
+                .when(blocks.timed(Timed::Fused, dtype), |rows| {
                     rows.timed("timed", &[(1, 3072), (128, 3072), (8192, 3072)])
                 })
                 .done()

@@ -1,4 +1,4 @@
-// Elements, scale rules and block formats, bit for bit those of src/formats.
+// Elements, scale rules and block formats, bit for bit those of core/formats.
 #pragma once
 
 #include "lib/vec.cuh"
@@ -415,24 +415,19 @@ __device__ __forceinline__ void quantize_vec8(u32 (&amax)[N], Get get, typename 
     }
 }
 
-typedef Format<E4m3, Deepgemm, 128> fp8_b128_f32;
-typedef Format<E4m3, Deepgemm, 64> fp8_b64_f32;
-typedef Format<E4m3, ActQuant, 128> fp8_b128;
-typedef Format<E4m3, ActQuant, 64> fp8_b64;
-typedef Format<E4m3, Rceil, 128> fp8_b128_rceil;
-typedef Format<E4m3, Rceil, 64> fp8_b64_rceil;
-typedef Format<E4m3, Rceil, 32> mxfp8;
-typedef Format<E2m1, Fp4ActQuant, 32> mxfp4;
-typedef Format<E2m1, Te, 16> nvfp4;
+// Calls MACRO(name, element, scale rule, width) for every block format. A line here and a row of `BLOCKS` in
+// core/ops/blocks.rs make the kernels of a format.
+#define FOR_ALL_FORMATS(MACRO)               \
+    MACRO(fp8_b128_f32, E4m3, Deepgemm, 128) \
+    MACRO(fp8_b64_f32, E4m3, Deepgemm, 64)   \
+    MACRO(fp8_b128, E4m3, ActQuant, 128)     \
+    MACRO(fp8_b64, E4m3, ActQuant, 64)       \
+    MACRO(fp8_b128_rceil, E4m3, Rceil, 128)  \
+    MACRO(fp8_b64_rceil, E4m3, Rceil, 64)    \
+    MACRO(mxfp8, E4m3, Rceil, 32)            \
+    MACRO(mxfp4, E2m1, Fp4ActQuant, 32)      \
+    MACRO(nvfp4, E2m1, Te, 16)
 
-// Calls MACRO(format) for every format.
-#define FOR_ALL_FORMATS(MACRO) \
-    MACRO(fp8_b128_f32)        \
-    MACRO(fp8_b64_f32)         \
-    MACRO(fp8_b128)            \
-    MACRO(fp8_b64)             \
-    MACRO(fp8_b128_rceil)      \
-    MACRO(fp8_b64_rceil)       \
-    MACRO(mxfp8)               \
-    MACRO(mxfp4)               \
-    MACRO(nvfp4)
+#define FORMAT(NAME, ELEMENT, RULE, WIDTH) typedef Format<ELEMENT, RULE, WIDTH> NAME;
+FOR_ALL_FORMATS(FORMAT)
+#undef FORMAT
