@@ -255,49 +255,50 @@ pub static E5M2: Element = Element {
 
 pub static E3M2: Element = Element {
     name: "e3m2",
-    doc: "OCP MX FP6 E3M2, one code per byte; no NaN, so it needs a scale that has one",
+    doc: "OCP MX FP6 E3M2, one code per byte; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 6,
     repr: Repr::Float(float(3, 2, 0x1f, false, Policy::satfinite(0x1f))),
 };
 
 pub static E2M3: Element = Element {
     name: "e2m3",
-    doc: "OCP MX FP6 E2M3, one code per byte; no NaN, so it needs a scale that has one",
+    doc: "OCP MX FP6 E2M3, one code per byte; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 6,
     repr: Repr::Float(float(2, 3, 0x1f, false, Policy::satfinite(0x1f))),
 };
 
 pub static E2M1: Element = Element {
     name: "e2m1",
-    doc: "OCP MX FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; no NaN, so it needs a scale that has one",
+    doc: "OCP MX FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; no NaN, so NaN is stored in the scale, \
+          whose type must have one",
     bits: 4,
     repr: Repr::Float(E2M1_CAST),
 };
 
 pub static INT8: Element = Element {
     name: "int8",
-    doc: "symmetric integer -127 … 127; no NaN, so it needs a scale that has one",
+    doc: "symmetric integer -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 8,
     repr: integer(8, 0),
 };
 
 pub static INT4: Element = Element {
     name: "int4",
-    doc: "symmetric integer -7 … 7; no NaN, so it needs a scale that has one",
+    doc: "symmetric integer -7 … 7; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 4,
     repr: integer(4, 0),
 };
 
 pub static INT3: Element = Element {
     name: "int3",
-    doc: "symmetric integer -3 … 3; no NaN, so it needs a scale that has one",
+    doc: "symmetric integer -3 … 3; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 3,
     repr: integer(3, 0),
 };
 
 pub static INT2: Element = Element {
     name: "int2",
-    doc: "symmetric integer -1 … 1; no NaN, so it needs a scale that has one",
+    doc: "symmetric integer -1 … 1; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 2,
     repr: integer(2, 0),
 };
@@ -309,15 +310,15 @@ pub static UINT2: Element = unsigned("uint2", "integer 0 … 3 under a scale wit
 
 pub static NF4: Element = Element {
     name: "nf4",
-    doc: "NormalFloat4 of QLoRA: 16 quantiles of a normal distribution in -1 … 1, as bitsandbytes has them; code 7 is 0; \
-          no NaN, so it needs a scale that has one",
+    doc: "NormalFloat4 of QLoRA: the 16 quantiles of a normal distribution in -1 … 1 that bitsandbytes uses; code 7 is 0; \
+          no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 4,
     repr: Repr::Codebook(NF4_VALUES),
 };
 
 pub static MXINT8: Element = Element {
     name: "mxint8",
-    doc: "OCP MX INT8: i/64 for i = -127 … 127; no NaN, so it needs a scale that has one",
+    doc: "OCP MX INT8: i/64 for i = -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 8,
     repr: integer(8, 6),
 };

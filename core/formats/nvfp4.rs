@@ -404,7 +404,7 @@ pub static VLLM: Nvfp4Rule = VLLM_RULE;
 
 pub static FLASHINFER_TWO: Nvfp4Rule = Nvfp4Rule {
     name: "flashinfer",
-    doc: "vllm's, but a block whose s underflows to 0 gets the codes of x·∞ (FlashInfer, its rcp.approx taken as exact)",
+    doc: "like vllm, but a block whose s underflows to 0 gets the codes of x·∞ (FlashInfer, its rcp.approx taken as exact)",
     drops_zero_scale: false,
     ..VLLM_RULE
 };

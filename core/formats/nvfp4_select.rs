@@ -86,28 +86,28 @@ const fn four_over_six(name: &'static str, doc: &'static str, largest: f32, erro
 
 pub static TE46_MAE: Nvfp4Rule = four_over_six(
     "te46_mae",
-    "four-over-six: of s = e4m3((amax_b/6)·G) and 3/2 of it the one with less Σ|error|, else as te (TransformerEngine)",
+    "four-over-six: s = e4m3((amax_b/6)·G) or 3/2 of it, whichever has the smaller Σ|error|; otherwise like te (TransformerEngine)",
     448.0,
     Error::Absolute,
     Domain::F32,
 );
 pub static TE46_MSE: Nvfp4Rule = four_over_six(
     "te46_mse",
-    "four-over-six with less Σerror²",
+    "four-over-six with the smaller Σerror²",
     448.0,
     Error::Squared,
     Domain::F32,
 );
 pub static TE46_MAE_256: Nvfp4Rule = four_over_six(
     "te46_mae_256",
-    "four-over-six with G = 6·256/amax, which leaves room for the larger scale, and less Σ|error|",
+    "four-over-six with G = 6·256/amax, which leaves room for the larger scale, and with the smaller Σ|error|",
     256.0,
     Error::Absolute,
     Domain::F32,
 );
 pub static TE46_MSE_256: Nvfp4Rule = four_over_six(
     "te46_mse_256",
-    "four-over-six with G = 6·256/amax and less Σerror² (the paper's)",
+    "four-over-six with G = 6·256/amax and the smaller Σerror² (the paper's)",
     256.0,
     Error::Squared,
     Domain::F32,
@@ -144,6 +144,6 @@ pub static SEARCH: Nvfp4Rule = Nvfp4Rule {
     select: Select::Search { radius: 8 },
     ..rule(
         "search",
-        "te with the E4M3 scale of least Σerror² among the 17 codes around its own",
+        "like te, with the E4M3 scale of least Σerror² among the 17 codes around te's",
     )
 };

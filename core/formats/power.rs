@@ -231,7 +231,7 @@ pub static TE: PowerRule = PowerRule {
     infinity_is_nan: false,
     ..rule(
         "te",
-        "rceil where an infinity saturates to 2^127 (TransformerEngine MXFP8, whose maximum besides ignores NaN)",
+        "rceil, but an infinity saturates to 2^127 (TransformerEngine MXFP8, whose maximum also ignores NaN)",
         Pick::Cast(PowerCast::UP),
     )
 };
@@ -274,7 +274,7 @@ pub static FLASHINFER: PowerRule = PowerRule {
     multiplier_of_zero: 0.0,
     ..rule(
         "flashinfer",
-        "rceil where an infinity saturates and a block under the scale 2^-127 is stored as zeros (FlashInfer MXFP8, its \
+        "rceil, but an infinity saturates, and a block with a scale below 2^-127 is stored as zeros (FlashInfer MXFP8, its \
          rcp.approx taken as exact: on a GPU a scale may be one code off where amax/max is a power of two)",
         Pick::Cast(PowerCast::UP),
     )
@@ -289,7 +289,7 @@ pub static MODELOPT: PowerRule = PowerRule {
 };
 pub static TORCHAO_018_FLOOR: PowerRule = torchao_018(
     "torchao_018_floor",
-    "floor as of torchao 0.18: an infinity saturates, values under the scale 2^-127 come back halved",
+    "floor as of torchao 0.18: an infinity saturates, values with the scale 2^-127 decode to half",
     Pick::Floor,
     f32::from_bits(0x7e80_0000),
 );

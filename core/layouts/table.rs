@@ -83,7 +83,7 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "blocked_128x4_m_groups",
-        doc: "groups of rows, each blocked_128x4 from a multiple of 128 rows on; starts in padded rows",
+        doc: "groups of rows, each in blocked_128x4 and starting at a multiple of 128 rows; group offsets count padded rows",
         source: "torchao torch_to_blocked_2d_M_groups",
         scale: 1,
         tile: Tile::Rows128,
@@ -93,7 +93,7 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "blocked_128x4_k_groups",
-        doc: "groups of columns, each blocked_128x4 from a multiple of 4 columns on; starts in padded columns",
+        doc: "groups of columns, each in blocked_128x4 and starting at a multiple of 4 columns; group offsets count padded columns",
         source: "torchao torch_to_blocked_2d_K_groups",
         scale: 1,
         tile: Tile::Rows128,
@@ -123,8 +123,8 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "mn_major_ue8m0x4",
-        doc: "four E8M0 scales of a row in a u32, the first in the low byte; these column by column, a column padded to \
-              16 bytes: DeepGEMM on sm_100",
+        doc: "four E8M0 scales of a row packed into a u32, the first in the low byte; the u32 are stored column by column, \
+              each column padded to 16 bytes: DeepGEMM on sm_100",
         source: "DeepGEMM get_mn_major_tma_aligned_packed_ue8m0_tensor",
         scale: 1,
         tile: Tile::All,

@@ -6,7 +6,7 @@ use super::{Better, Eval, Metric, Show};
 /// `top1` counts flips, near-ties included; this tells whether one of them overturned a clear preference.
 pub const FLIP_GAP: Metric = Metric {
     name: "flip_gap",
-    doc: "largest lead, in the reference's logits, of a first choice that the candidate overturned",
+    doc: "largest lead, in the reference's logits, of a top choice that the candidate changed",
     unit: "nats",
     better: Better::Lower,
     show: Show::Significant,

@@ -13,7 +13,7 @@ pub struct Gain {
 /// Not defined where nothing wrong enters.
 pub const GAIN: Metric = Metric {
     name: "gain",
-    doc: "relative error of what leaves a layer over that of what entered it",
+    doc: "relative error of a layer's output over that of its input",
     unit: "",
     better: Better::Lower,
     show: Show::Significant,

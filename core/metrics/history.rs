@@ -13,7 +13,7 @@ pub struct History {
 /// One flip exchanges a whole vector, and the bank it leaves behind is another from then on: a core does not come back.
 pub const SAME_HISTORY: Metric = Metric {
     name: "same_history",
-    doc: "share of cores of which every decision so far was the reference's",
+    doc: "share of cores whose decisions so far all equal the reference's",
     unit: "",
     better: Better::Higher,
     show: Show::Share,
@@ -23,7 +23,7 @@ pub const SAME_HISTORY: Metric = Metric {
 /// Hamming distance of the maps. Maps that have nothing to do with each other have 3.
 pub const LANE_DISTANCE: Metric = Metric {
     name: "lane_distance",
-    doc: "lanes, of the four of a core, that hold another bank, mean over cores",
+    doc: "number of a core's four lanes that hold another bank, mean over cores",
     unit: "",
     better: Better::Lower,
     show: Show::Significant,

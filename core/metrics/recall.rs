@@ -15,7 +15,7 @@ const fn share(name: &'static str, doc: &'static str, eval: fn(&Choice) -> Optio
 /// Mean over contested rows of |A ∩ B| / |A|, A the reference's selection, B the candidate's.
 pub const RECALL: Metric = share(
     "recall",
-    "share of the reference's top-k that the candidate selected too",
+    "share of the reference's top-k that the candidate also selected",
     |choice| choice.judge(|choice| choice.recall / choice.rows as f64),
 );
 
@@ -36,6 +36,8 @@ pub const RECALL_MASS: Metric = share(
 );
 
 /// Share of contested rows with the same set.
-pub const AGREEMENT: Metric = share("agreement", "share of rows where both select the same set", |choice| {
-    choice.judge(|choice| choice.equal as f64 / choice.rows as f64)
-});
+pub const AGREEMENT: Metric = share(
+    "agreement",
+    "share of rows in which both select the same set",
+    |choice| choice.judge(|choice| choice.equal as f64 / choice.rows as f64),
+);

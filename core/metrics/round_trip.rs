@@ -23,7 +23,7 @@ pub(super) const fn trip(
 /// ⟨x, y − x⟩ / ‖x‖²: how much of the error is a mere loss (negative) or gain of size. 0 for noise that knows nothing of x.
 pub const RHO: Metric = trip(
     "rho",
-    "share of the signal that the error takes away (negative) or adds",
+    "share of the signal that the error removes (negative) or adds",
     "",
     Better::Higher,
     Show::Signed,
@@ -42,7 +42,7 @@ pub(super) fn rho(pair: &Pair) -> f64 {
 /// SQNR of the row that one row in twenty is as bad as or worse than.
 pub const ROW_SQNR_P05: Metric = trip(
     "row_sqnr_p05",
-    "signal-to-quantization-noise ratio that 5 % of the rows do not exceed",
+    "5th percentile over rows of the signal-to-quantization-noise ratio",
     "dB",
     Better::Higher,
     Show::Decibels,
@@ -62,7 +62,7 @@ pub const ROW_SQNR_P50: Metric = trip(
 /// SQNR above that of another format on the same numbers: its interval is narrower than the difference of two intervals.
 pub const SQNR_GAIN: Metric = trip(
     "sqnr_gain",
-    "signal-to-quantization-noise ratio above that of the recipe it is set against, on the same numbers",
+    "SQNR minus that of the recipe in `against`, on the same numbers",
     "dB",
     Better::Higher,
     Show::DecibelsAbove,
@@ -85,7 +85,7 @@ pub const ZEROED: Metric = trip(
 /// Bits in storage, scales included, scales per tensor excluded.
 pub const STORED_BITS: Metric = trip(
     "stored_bits",
-    "bits an element takes in storage, its share of the scales included",
+    "stored bits per element, including its share of the scales",
     "bit",
     Better::Lower,
     Show::Significant,

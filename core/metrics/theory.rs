@@ -15,7 +15,7 @@ pub fn float_nsr(mantissa_bits: u32) -> f64 {
 
 pub const SQNR_THEORY: Metric = trip(
     "sqnr_theory",
-    "SQNR in theory: 6.02 M + 14.14 dB of floats with M mantissa bits, a twelfth of the squared step of integers",
+    "SQNR in theory: 6.02 M + 14.14 dB for floats with M mantissa bits; noise of step²/12 for integers",
     "dB",
     Better::Higher,
     Show::Decibels,
@@ -46,7 +46,7 @@ pub const COSINE_THEORY: Metric = trip(
 
 pub const COSINE_EXCESS: Metric = trip(
     "cosine_excess",
-    "distance of the measured cosine from cosine_theory: rounding of f64, or a mistake",
+    "difference between the measured cosine and cosine_theory; more than f64 rounding is a bug",
     "",
     Better::Lower,
     Show::Significant,

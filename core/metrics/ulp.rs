@@ -19,7 +19,7 @@ pub const ULP_P50: Metric = ulp("ulp_p50", "median distance in units in the last
 
 pub const ULP_P99: Metric = ulp(
     "ulp_p99",
-    "distance in units in the last place that 99 % of the elements keep",
+    "99th percentile of the distance in units in the last place",
     |pair| quantile(pair, |ulps| ulps.p99),
 );
 

@@ -140,7 +140,7 @@ const V41_FP4: KvRecord = KvRecord {
 
 const V32_FP8: KvRecord = KvRecord {
     name: "v32_fp8",
-    doc: "DeepSeek-V3.2 FP8 KV: e4m3 in 4 tiles of 128 with f32 scales, rope in bf16. It has room for 512 channels \
+    doc: "DeepSeek-V3.2 FP8 KV: e4m3 in 4 tiles of 128 with f32 scales, rope in bf16. It holds 512 channels \
           without position; DeepSeek-V4's 448 are zero-padded",
     source: "vLLM concat_and_cache_ds_mla, FlashMLA",
     dim: 512,
