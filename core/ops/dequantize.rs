@@ -1,4 +1,4 @@
-//! Codes and scales of a block format → `[T, C]`.
+//! Dequantization: codes and scales of a block format → `[T, C]`.
 
 use safetensors::Dtype;
 
@@ -9,7 +9,7 @@ use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Dequantize;
 
-/// Formats of which large and small tensors are timed.
+/// Formats that are timed on a large and a small tensor.
 const TIMED: &[&str] = &["fp8_b128_f32", "mxfp8", NVFP4];
 
 impl Op for Dequantize {
@@ -18,7 +18,7 @@ impl Op for Dequantize {
     }
 
     fn doc(&self) -> &'static str {
-        "codes and block scales to rows"
+        "dequantizes codes and block scales to rows"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -43,7 +43,7 @@ impl Op for Dequantize {
         check(case)
     }
 
-    /// Edges are any codes under any scales, besides what such numbers become.
+    /// In edge cases, half of the codes and scales are random bytes; the others come from quantized numbers.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, half) = (case.dim("T"), case.dim("C"), case.key("dtype") == "bf16");
         let blocks = Blocks::for_case(case)?;
@@ -76,6 +76,6 @@ impl Op for Dequantize {
     }
 }
 
-/// Why values of codes are defined to the bit.
-pub(super) const WHY: &str = "a code times its scale is a number of f32, rounded once where the output is bf16; a NaN stands for \
-                              any other, since products of NaN have other bits on other machines";
+/// Why decoded values are defined bit for bit.
+pub(super) const WHY: &str = "a code times its scale is exact in f32 and is rounded once if the output is bf16; any NaN \
+                              matches any other, since the bits of a NaN product depend on the machine";

@@ -1,4 +1,4 @@
-//! `[T, C]` → codes and scales of a block format.
+//! Block quantization: `[T, C]` → codes and scales of a block format.
 
 use safetensors::Dtype;
 
@@ -9,7 +9,7 @@ use super::{Buffer, Case, Data, Op, Parameters, Problem};
 
 pub struct Quantize;
 
-/// Formats of which large and small tensors are timed.
+/// Formats that are timed on a large and a small tensor.
 const TIMED: &[&str] = &["fp8_b128_f32", "fp8_b128", "mxfp8", "mxfp4", NVFP4];
 
 impl Op for Quantize {
@@ -18,7 +18,7 @@ impl Op for Quantize {
     }
 
     fn doc(&self) -> &'static str {
-        "rows to codes and block scales; NVFP4 under a given or its own largest magnitude"
+        "quantizes rows to codes and block scales; NVFP4 uses a given largest magnitude or the tensor's own"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -65,17 +65,17 @@ impl Op for Quantize {
 
 const WHY: &str = "the format defines every code and scale to the bit (docs/formats.md)";
 
-/// Cases under a given largest magnitude, or with `find` 1 under the tensor's own.
+/// Cases with a given largest magnitude, or, if `find` is 1, with the tensor's own.
 fn cases(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
     let (edges, level) = if find == 1 { ("finite", ".find") } else { ("all", "") };
     let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
     let sizes = [("W", blocks.width as i64), ("S", element_bytes(dtype)), ("FIND", find)];
     Rows::new(format!("{}{level}.{dtype}", blocks.key), &keys, &sizes)
         .random(&[(37, 7168), (3, 640)])
-        // A row too short for a block has nothing to find the magnitude with in whole blocks.
+        // A row shorter than a block is left out, because the kernel finds the magnitude in whole blocks.
         .when(find == 0, |rows| rows.random(&[(5, 328)]))
         .edges(edges, &[(208, 1024)])
-        // Without its last rows there is a NaN, but no infinity.
+        // These tensors end before the rows with infinities: they contain NaN but no infinity.
         .when(find == 1, |rows| {
             let rows = rows.key("edges", "all").edges("all", &[(10, 512), (26, 512)]);
             rows.key("edges", edges)

@@ -1,4 +1,4 @@
-//! RMSNorm and block quantization of its unrounded result in one.
+//! RMSNorm fused with block quantization; the normed rows are not rounded in between.
 
 use super::blocks::{AMAX, Blocks, amax_input, blocks_and_types, check, numbers, parameters, traffic};
 use super::grid::element_bytes;
@@ -14,7 +14,7 @@ impl Op for RmsNormQuantize {
     }
 
     fn doc(&self) -> &'static str {
-        "rows over their root mean square, times weights, to codes and block scales"
+        "RMSNorm with weights, then block quantization to codes and scales"
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,4 +1,4 @@
-//! SwiGLU and block quantization of its unrounded result in one.
+//! SwiGLU fused with block quantization; the activation is not rounded in between.
 
 use super::blocks::{AMAX, Blocks, amax_input, blocks_and_types, check, numbers, parameters, traffic};
 use super::judge::Judge;
@@ -13,7 +13,7 @@ impl Op for SwiGluQuantize {
     }
 
     fn doc(&self) -> &'static str {
-        "the gated activation of an expert's two projections, both clamped, to codes and block scales"
+        "SwiGLU with both inputs clamped, then block quantization to codes and scales"
     }
 
     fn cases(&self) -> Vec<Case> {
