@@ -26,6 +26,7 @@ pub enum Exit {
     Interrupted = 130,
 }
 
+/// The result of a fallible operation, with [`Error`] unless another type is given.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error a user can act on: each message names the file, the key or tensor, what was found and what was expected.
@@ -36,30 +37,49 @@ pub enum Error {
     Usage(String),
     /// An experiment or manifest file is wrong; `message` holds line, key, and the nearest valid name.
     #[error("{}: {message}", file.display())]
-    Config { file: PathBuf, message: String },
+    Config {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong in it, and what was expected.
+        message: String,
+    },
     /// A data file (checkpoint, text, safetensors, npy, stored run) is wrong.
     #[error("{}: {message}", file.display())]
-    Data { file: PathBuf, message: String },
+    Data {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong in it, and what was expected.
+        message: String,
+    },
     /// The operating system refused to read or write.
     #[error("{}: cannot {action}: {source}", file.display())]
     Io {
+        /// The file or folder that the system refused.
         file: PathBuf,
+        /// The refused action as a verb, e.g. `read`; it follows "cannot" in the message.
         action: &'static str,
+        /// The system's reason.
         source: std::io::Error,
     },
+    /// A selection, such as a filter of cells, matches nothing. The text says what was selected from.
     #[error("nothing selected: {0}")]
     NothingSelected(String),
+    /// The machine lacks something, e.g. a GPU or a writable folder. The text says what.
     #[error("set-up: {0}")]
     Setup(String),
+    /// The reference could not compute a result, or its result is not finite. The text says which and why.
     #[error("the reference failed: {0}")]
     Reference(String),
+    /// A run lacks cells, so it cannot be judged. The text says which.
     #[error("incomplete run: {0}")]
     Incomplete(String),
+    /// SIGINT or SIGTERM stopped the run.
     #[error("interrupted; finished cells are kept, go on with --resume")]
     Interrupted,
 }
 
 impl Error {
+    /// An [`Error::Config`] of an experiment or manifest file.
     pub fn config(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
         Self::Config {
             file: file.as_ref().to_path_buf(),
@@ -67,6 +87,7 @@ impl Error {
         }
     }
 
+    /// An [`Error::Data`] of a data file.
     pub fn data(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
         Self::Data {
             file: file.as_ref().to_path_buf(),
@@ -80,6 +101,7 @@ impl Error {
         move |source| Self::Io { file, action, source }
     }
 
+    /// The exit code of a command that ends in this error.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config { .. } | Self::Data { .. } => Exit::Usage,

@@ -14,6 +14,7 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// The name in experiment files and records: `local` or `cumulative`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -33,7 +34,9 @@ impl std::fmt::Display for Phase {
 pub struct Record {
     /// `<recipe>/<phase>/<window>`: filter key, test name and JUnit name of the cell that measured it.
     pub cell: String,
+    /// Name of the recipe.
     pub recipe: String,
+    /// The phase in which it was measured.
     pub phase: Phase,
     /// Name of the input window, e.g. `alice@4096`.
     pub window: String,
@@ -92,9 +95,12 @@ pub fn place(layer: Option<u32>, site: &str) -> String {
 /// One element, with both values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Worst {
+    /// Index of the element, one number per dimension.
     pub index: Vec<u64>,
+    /// The reference's value.
     #[serde(with = "nullable")]
     pub want: f64,
+    /// The candidate's value.
     #[serde(with = "nullable")]
     pub got: f64,
 }
@@ -144,10 +150,12 @@ pub mod nullable {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::Value;
 
+    /// Stores NaN and infinities in the form that [`to_json`](super::to_json) describes.
     pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         super::to_json(*value).serialize(serializer)
     }
 
+    /// Reads a number that `serialize` stored; anything else is an error.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         let value = Value::deserialize(deserializer)?;
         super::from_json(&value).ok_or_else(|| serde::de::Error::custom(format!("{value} is not a number")))

@@ -14,7 +14,12 @@ use super::zero_point::Affine;
 pub enum Group {
     /// So many consecutive rows and channels. Tiles at the lower and right edge may be cut short: they are rounded as if
     /// filled up with zeros.
-    Tile { rows: usize, cols: usize },
+    Tile {
+        /// Rows of a tile.
+        rows: usize,
+        /// Channels of a tile.
+        cols: usize,
+    },
     /// A row.
     Token,
     /// A column.
@@ -60,7 +65,9 @@ impl Group {
 /// The scales next to the elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
+    /// The elements that share a scale.
     pub group: Group,
+    /// The type of the scales, and the rule that picks them.
     pub scale: Scale,
 }
 
@@ -69,9 +76,11 @@ pub struct Scaling {
 pub struct Format {
     /// Channels of a random Hadamard rotation before the elements are rounded.
     pub rotation: Option<usize>,
+    /// The type of the elements.
     pub element: &'static Element,
     /// Whose cast it is, if not the element's own.
     pub convention: Option<&'static Convention>,
+    /// The block scales; `None` for a plain cast of elements.
     pub scaling: Option<Scaling>,
     /// Elements that share the f32 above the block scales; only over [`Scale::E4m3`].
     pub global: Option<Group>,

@@ -7,7 +7,9 @@ use super::power::PowerCast;
 /// What one library does in its casts from f32.
 #[derive(Debug)]
 pub struct Convention {
+    /// Name in format strings and on the command line, e.g. `torch` in `e4m3(torch)`.
     pub name: &'static str,
+    /// One line that says which library does this, and how it differs.
     pub doc: &'static str,
     /// By name of the element.
     pub casts: &'static [(&'static str, Rounding)],
@@ -16,8 +18,11 @@ pub struct Convention {
 /// One cast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounding {
+    /// A cast to a float element.
     Float(Policy),
+    /// A cast to an integer element.
     Integer(Whole),
+    /// A cast to E8M0, a bare power of two.
     Power(PowerCast),
 }
 

@@ -16,7 +16,9 @@ pub enum StoredScale {
 /// A rule for f32 scales.
 #[derive(Debug, PartialEq)]
 pub struct F32Rule {
+    /// Name in format strings, e.g. `deepgemm` in `e4m3/b128:f32(deepgemm)`.
     pub name: &'static str,
+    /// One line with the library and its formula.
     pub doc: &'static str,
     /// `amax` counts as at least this.
     pub amax_floor: f32,
@@ -28,6 +30,7 @@ pub struct F32Rule {
     pub reciprocal_floor: f32,
     /// A scale of 16 bits is the smallest not below its f32, instead of the nearest.
     pub up: bool,
+    /// Whether the scale is stored for decoding or for encoding.
     pub stored: StoredScale,
 }
 

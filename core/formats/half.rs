@@ -9,7 +9,9 @@ use super::minifloat::Added;
 /// A float of 16 bits that scales are stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
+    /// IEEE 754 binary16.
     F16,
+    /// bfloat16.
     Bf16,
 }
 

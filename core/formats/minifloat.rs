@@ -9,9 +9,11 @@ use super::cast::Cast;
 /// where `E` is 0 (OCP OFP8 v1.0, OCP MX v1.0 §5.3, IEEE 754).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MiniFloat {
+    /// Bits of the exponent `E`.
     pub exponent_bits: u32,
     /// `M`; at most 10.
     pub mantissa_bits: u32,
+    /// The exponent bias.
     pub bias: u32,
     /// Code of the largest finite value.
     pub max: u32,
@@ -24,8 +26,11 @@ pub struct MiniFloat {
 /// What two neighbours do with the number half-way between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
+    /// The neighbour with an even code.
     Even,
+    /// The neighbour with the larger magnitude.
     Away,
+    /// The neighbour with the smaller magnitude.
     Zero,
 }
 
@@ -65,12 +70,15 @@ pub enum Zeros {
 /// How a cast decides where the format leaves it open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// What happens to numbers half-way between two values.
     pub ties: Ties,
     /// Codes of finite numbers that round beyond the largest one.
     pub overflow: Overflow,
     /// Codes of infinities.
     pub infinity: Overflow,
+    /// The code of NaN.
     pub nan: NanCode,
+    /// The code of zero and of numbers that round to zero.
     pub zeros: Zeros,
 }
 
@@ -142,7 +150,9 @@ impl MiniFloat {
 /// A float under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatCast {
+    /// The number format.
     pub float: MiniFloat,
+    /// What the cast does where the number format leaves a choice.
     pub policy: Policy,
 }
 

@@ -44,7 +44,7 @@ pub use convention::{CONVENTIONS, Convention, Rounding, convention};
 pub use direction::Direction;
 pub use element::{
     BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT2, INT3, INT4, INT8, Integer, MXINT8, NF4,
-    Repr, UE4M3, UINT2, UINT3, UINT4, UINT8, Whole, element,
+    Repr, UE4M3, Whole, element,
 };
 pub use f32_scale::{F32_RULES, F32Rule, HALF_RULES, StoredScale};
 pub use hadamard::hadamard;

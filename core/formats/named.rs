@@ -3,9 +3,11 @@
 /// A name for a format string.
 #[derive(Debug)]
 pub struct Named {
+    /// The name, e.g. `nvfp4`.
     pub name: &'static str,
     /// The format string it stands for.
     pub format: &'static str,
+    /// One line with the block size, the scales and the library that uses it.
     pub doc: &'static str,
 }
 

@@ -15,6 +15,7 @@ use super::nvfp4_select::Select;
 pub enum Global {
     /// None: one level.
     Absent,
+    /// The largest magnitude of the tensor or row; the decoder computes the scale from it.
     Amax,
     /// `g = amax/span`.
     Decode,
@@ -53,16 +54,21 @@ pub enum Division {
 /// A rule for E4M3 scales of E2M1 elements.
 #[derive(Debug)]
 pub struct Nvfp4Rule {
+    /// Name in format strings, e.g. `te`.
     pub name: &'static str,
+    /// One line with the library and its formula.
     pub doc: &'static str,
+    /// The global value that is stored.
     pub stored: Global,
     /// The largest value per unit of `g`: 448·6, or less to leave room.
     pub span: f32,
+    /// How the scale of a block is computed.
     pub scale: BlockScale,
     /// The scale before its cast is at least this.
     pub floor: f32,
     /// The scale of a block of zeros before its cast.
     pub zero_block: f32,
+    /// How elements are divided by the scales.
     pub division: Division,
     /// Blocks whose scale underflows to 0 have codes 0, whatever is in them.
     pub drops_zero_scale: bool,

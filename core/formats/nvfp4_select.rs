@@ -10,9 +10,17 @@ pub enum Select {
     /// There is only one.
     One,
     /// The block's largest value becomes 6, or 4 where that leaves strictly less error: E2M1 is finer below 4.
-    FourOverSix { error: Error, domain: Domain },
+    FourOverSix {
+        /// The error that is compared.
+        error: Error,
+        /// The numbers on which it is measured.
+        domain: Domain,
+    },
     /// All E4M3 codes at most `radius` from the one of the rule; of equal errors the smallest code.
-    Search { radius: u32 },
+    Search {
+        /// How many codes below and above the rule's scale are tried.
+        radius: u32,
+    },
 }
 
 /// What is summed over the elements of a block.

@@ -43,6 +43,7 @@ impl PowerCast {
         ..Self::UP
     };
 
+    /// The same cast, but an infinity becomes NaN.
     pub const fn special(self) -> Self {
         Self { special: true, ..self }
     }
@@ -103,8 +104,11 @@ pub enum Pick {
 /// A rule for E8M0 scales: one byte, a power of two.
 #[derive(Debug, PartialEq)]
 pub struct PowerRule {
+    /// Name in format strings, e.g. `rceil`.
     pub name: &'static str,
+    /// One line with the library and its formula.
     pub doc: &'static str,
+    /// How the power of two is picked for a block's largest magnitude.
     pub pick: Pick,
     /// `amax` counts as at least this.
     pub amax_floor: f32,

@@ -14,12 +14,15 @@ use super::zero_point::{AFFINE_RULES, Affine};
 /// A stored scale: its format and the rule that picks it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
+    /// One byte, a power of two (OCP MX v1.0 §5.4.1).
     E8m0(&'static PowerRule),
+    /// An f32.
     F32(&'static F32Rule),
     /// 16 bits.
     Half(Half, &'static F32Rule),
     /// A scale with a zero point, for codes without a sign.
     Affine(Affine),
+    /// FP8 E4M3 without a sign, the block scale of NVFP4.
     E4m3(&'static Nvfp4Rule),
 }
 

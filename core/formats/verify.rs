@@ -24,6 +24,7 @@ pub struct Verified {
     pub cast: String,
     /// Numbers it was tried on, and those with a wrong code.
     pub numbers: u64,
+    /// How many of `numbers` have a wrong code.
     pub wrong: u64,
     /// Bits of the first of them, the code found and the code expected.
     pub first: Option<(u32, u32, u32)>,

@@ -36,9 +36,13 @@ pub enum AffineFit {
 /// A rule for scales with zero points.
 #[derive(Debug, PartialEq)]
 pub struct AffineRule {
+    /// Name in format strings, e.g. `kivi`.
     pub name: &'static str,
+    /// One line with the library and its formula.
     pub doc: &'static str,
+    /// The kind of zero point.
     pub zero: ZeroPoint,
+    /// How scale and zero point are computed from the block's smallest and largest value.
     pub fit: AffineFit,
     /// Every step to scale, zero point and code is rounded to the type of the scale, the elements first of all. Otherwise
     /// steps are f32.
@@ -100,6 +104,7 @@ pub static HQQ: AffineRule = AffineRule {
 pub struct Affine {
     /// The type of the scale, and of a zero point that is no byte; f32 where there is none.
     pub half: Option<Half>,
+    /// The rule that picks scale and zero point.
     pub rule: &'static AffineRule,
 }
 

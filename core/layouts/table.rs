@@ -5,6 +5,7 @@ use crate::error::did_you_mean;
 /// A way to order the scales of a matrix.
 #[derive(Debug)]
 pub struct Layout {
+    /// Name on the command line, e.g. `blocked_128x4`.
     pub name: &'static str,
     /// What it is, in a line.
     pub doc: &'static str,
@@ -12,7 +13,9 @@ pub struct Layout {
     pub source: &'static str,
     /// Bytes of one scale, 1 or 4.
     pub scale: usize,
+    /// The tile within which scales are reordered.
     pub tile: Tile,
+    /// Whether rows or columns come in groups, each of which is laid out by itself.
     pub groups: Groups,
     /// Byte of the scale in row `r` and column `c`, as a formula.
     pub offset: &'static str,

@@ -10,6 +10,7 @@ use super::Better;
 pub struct Bound {
     /// Better `Higher` is a lower bound, written `>=`.
     pub better: Better,
+    /// The number on the right-hand side, in the unit of the metric; equality is allowed.
     pub value: f64,
 }
 

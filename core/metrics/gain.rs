@@ -3,7 +3,9 @@ use super::{Better, Eval, Metric, Show};
 /// Relative errors (`relative_l2`) of what enters a layer and of what leaves it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
+    /// Relative error of the layer's input.
     pub entering: f64,
+    /// Relative error of the layer's output.
     pub leaving: f64,
     /// Elements of the tensor that leaves.
     pub n: u64,

@@ -3,6 +3,7 @@ use super::{Better, Eval, Metric, Show};
 /// What decisions have made of the cores so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct History {
+    /// Number of cores: rows of all tokens of the batch.
     pub cores: u64,
     /// Cores of which every decision up to here was the reference's.
     pub same: u64,

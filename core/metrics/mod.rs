@@ -49,14 +49,17 @@ use crate::error::{Error, Result, did_you_mean};
 /// One number that tells how well a candidate agrees with its reference.
 #[derive(Debug)]
 pub struct Metric {
+    /// Name in experiment files and reports, e.g. `relative_l2`.
     pub name: &'static str,
     /// What it is, in a line.
     pub doc: &'static str,
     /// Empty for pure numbers.
     pub unit: &'static str,
+    /// Whether larger or smaller values are better.
     pub better: Better,
     /// How its values are written for people.
     pub show: Show,
+    /// The evidence that the metric needs, and its formula.
     pub eval: Eval,
 }
 
@@ -70,7 +73,9 @@ impl PartialEq for Metric {
 /// Which way is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
+    /// Larger values are better, as for a cosine.
     Higher,
+    /// Smaller values are better, as for an error.
     Lower,
 }
 
@@ -110,14 +115,23 @@ impl Show {
 /// The kind of evidence a metric needs, and its formula, which gives `None` if the metric is not defined.
 #[derive(Clone, Copy, Debug)]
 pub enum Eval {
+    /// Computed from two tensors.
     Pair(fn(&Pair) -> Option<f64>),
+    /// Computed from logits.
     Logits(fn(&Logits) -> Option<f64>),
+    /// Computed from two top-k selections.
     Choice(fn(&Choice) -> Option<f64>),
+    /// Computed from decisions of gates and banks.
     Decisions(fn(&Decisions) -> Option<f64>),
+    /// Computed from the errors before and after a layer.
     Gain(fn(&Gain) -> Option<f64>),
+    /// Computed from errors at several numbers of steps.
     Growth(fn(&Growth) -> Option<f64>),
+    /// Computed from the history of decisions.
     History(fn(&History) -> Option<f64>),
+    /// Computed from a tensor before and after a round trip.
     RoundTrip(fn(&RoundTrip) -> Option<f64>),
+    /// Computed from errors of scores and their spread.
     Threshold(fn(&Threshold) -> Option<f64>),
     /// Given by what runs kernels.
     Kernel,

@@ -22,14 +22,18 @@ pub const CALLED: [&str; 6] = ["mhc_pre", "rmsnorm", "rope", "swiglu", "record_w
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Type {
+    /// f32.
     #[default]
     F32,
+    /// bfloat16; values are rounded to nearest even when they are stored.
     Bf16,
 }
 
 /// An operation with its inputs.
 pub struct Call {
+    /// Name of the operation, one of [`CALLED`].
     pub op: &'static str,
+    /// The sizes and keys of the call.
     pub case: Case,
     /// The buffers and scalars; it has no judgements.
     pub problem: Problem,
@@ -40,6 +44,7 @@ pub trait Runner: Send + Sync {
     /// Names of the operations that this runner computes.
     fn ops(&self) -> &[String];
 
+    /// Runs a call and returns its outputs; the error says why it could not run.
     fn run(&self, call: Call) -> Result<Outputs, String>;
 }
 
@@ -60,6 +65,7 @@ struct CallLog {
 }
 
 impl Type {
+    /// Whether the type is f32.
     pub fn is_f32(&self) -> bool {
         *self == Self::F32
     }
@@ -128,6 +134,7 @@ impl Call {
 }
 
 impl StandIn {
+    /// Lets `runner` compute its operations on tensors of type `dtype`.
     pub fn new(runner: Box<dyn Runner>, dtype: Type) -> Self {
         Self {
             runner,

@@ -14,7 +14,9 @@ pub const GUARD_BYTE: u8 = 0xc3;
 pub struct Band {
     /// Name of the buffer, or of the scratch buffer.
     pub of: String,
+    /// Whether the bytes follow the buffer; otherwise they precede it.
     pub behind: bool,
+    /// The contents after the run; untouched bytes are [`GUARD_BYTE`].
     pub bytes: Vec<u8>,
 }
 

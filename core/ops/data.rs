@@ -13,8 +13,11 @@ use crate::tensorfile::TensorFile;
 /// The activations at one site of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rows {
+    /// Decoder layer, 0-based; `None` for a site outside of the layers.
     pub layer: Option<u32>,
+    /// Columns of a row.
     pub cols: usize,
+    /// The activations `[rows, cols]`, row-major.
     pub values: Vec<f32>,
 }
 
@@ -33,6 +36,7 @@ pub struct Data<'a> {
 const CHUNK: usize = 1 << 16;
 
 impl<'a> Data<'a> {
+    /// Inputs drawn with `seed`, and activations looked up by `sites`.
     pub fn new(seed: u64, sites: &'a Sites<'a>) -> Self {
         let seen = Mutex::new(None);
         Self { seed, sites, seen }

@@ -15,6 +15,7 @@ const POISONS: [u8; 2] = [POISON_BYTE, 0x5a];
 
 /// A kernel whose buffers are allocated on a device.
 pub trait Guarded {
+    /// The problem whose buffers the kernel reads and writes.
     fn problem(&self) -> &Problem;
 
     /// Fills outputs and scratch with the byte `poison`, restores the buffers that are changed in place, runs the kernel
@@ -30,6 +31,7 @@ pub trait Guarded {
 
 /// Outputs of a run, and the results of the checks.
 pub struct Checked {
+    /// The outputs of the first run.
     pub outputs: Outputs,
     /// The metric `violations` for guard bands, inputs and the second run.
     pub measured: Vec<Measured>,

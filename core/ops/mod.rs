@@ -93,6 +93,7 @@ pub struct Case {
     /// Named sizes. The launch expressions of a variant use them, and they are passed as `int` to arguments of the same
     /// name.
     pub dims: Vec<(&'static str, i64)>,
+    /// How the inputs are filled.
     pub inputs: Inputs,
     /// Whether kernels are timed on it, because its size makes the time informative.
     pub timed: bool,
@@ -163,24 +164,33 @@ impl Problem {
     }
 }
 
+/// An argument of a kernel that is passed by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
+    /// A 32-bit signed integer.
     I32(i32),
+    /// A 64-bit signed integer.
     I64(i64),
+    /// A single-precision float.
     F32(f32),
 }
 
 /// An array in device memory.
 #[derive(Clone, Debug)]
 pub struct Buffer {
+    /// Name in the arguments of variants, e.g. `x`.
     pub name: &'static str,
+    /// Whether kernels read or write it.
     pub role: Role,
+    /// Type of the elements; packed codes are bytes.
     pub dtype: Dtype,
+    /// Shape in elements of `dtype`.
     pub shape: Vec<usize>,
     /// The contents before the run, little-endian; empty for outputs.
     pub bytes: Vec<u8>,
 }
 
+/// How kernels may access a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The kernel only reads it: it must be unchanged.
@@ -192,6 +202,11 @@ pub enum Role {
 }
 
 impl Buffer {
+    /// An input with these contents, little-endian.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` has another length than `shape` and `dtype` require.
     pub fn input(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         let buffer = Self {
             name,
@@ -214,6 +229,7 @@ impl Buffer {
         Self::input(name, Dtype::BF16, shape, data::bf16_bytes(values))
     }
 
+    /// An output, whose contents before the run do not matter.
     pub fn output(name: &'static str, dtype: Dtype, shape: &[usize]) -> Self {
         Self {
             name,
@@ -224,6 +240,11 @@ impl Buffer {
         }
     }
 
+    /// A buffer that kernels change in place, with its contents before the run.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` has another length than `shape` and `dtype` require.
     pub fn in_place(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         Self {
             role: Role::InOut,

@@ -24,8 +24,11 @@ pub struct Parameters {
 /// An optional number, with the range in which the operation's error bounds hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Range {
+    /// Name of the number, e.g. `eps`.
     pub name: String,
+    /// The smallest allowed value.
     pub least: f64,
+    /// The largest allowed value.
     pub most: f64,
     /// The value if a case does not set it; `None` if the operation chooses.
     pub default: Option<f64>,
@@ -51,6 +54,7 @@ impl Parameters {
         }
     }
 
+    /// Adds an optional number from `least` to `most`, without a default.
     pub fn scalar(mut self, name: &str, [least, most]: [f64; 2]) -> Self {
         self.scalars.push(Range {
             name: name.into(),

@@ -13,9 +13,13 @@ use crate::tensorfile::Tensor;
 /// Codes, scales, zero points and global scale, as they are in a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
+    /// The codes.
     pub data: Tensor<'a>,
+    /// The scales of blocks, rows or tensors; `None` if the format has none.
     pub scale: Option<Tensor<'a>>,
+    /// The f32 global scales of NVFP4, one per matrix or one for all.
     pub global: Option<Tensor<'a>>,
+    /// The zero points of an affine format.
     pub zero: Option<Tensor<'a>>,
     /// Codes are `[…, blocks, bytes]`: the last two dimensions are one.
     pub blocked: bool,
@@ -24,7 +28,9 @@ pub struct Buffers<'a> {
 /// A quantized tensor whose types, shapes and codes were checked, so that every matrix can be taken out of it.
 #[derive(Debug)]
 pub struct Opened<'a> {
+    /// The format of the codes and scales.
     pub format: Format,
+    /// Number and shape of the matrices.
     pub stack: Stack,
     data: &'a [u8],
     scales: Option<Scales<'a>>,

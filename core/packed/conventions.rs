@@ -12,9 +12,13 @@ use crate::tensorfile::{Tensor, TensorFile};
 pub struct Convention {
     /// Whose files have it.
     pub writer: &'static str,
+    /// Ending of the name of the codes.
     pub codes: &'static str,
+    /// Ending of the name of the scales.
     pub scale: &'static str,
+    /// Ending of the name of the global scale; `None` if the writer stores none.
     pub global: Option<&'static str>,
+    /// Ending of the name of the zero points.
     pub zero: &'static str,
     /// Ending of the name of the tensor itself.
     pub own: &'static str,
@@ -29,8 +33,11 @@ pub struct Convention {
 /// A format that is recognised by the types of its tensors and the shape of its scales.
 #[derive(Debug, PartialEq)]
 pub struct Kind {
+    /// Name or string of the format.
     pub format: &'static str,
+    /// Types that the codes may have in the file.
     pub codes: &'static [Dtype],
+    /// Types that the scales may have in the file.
     pub scale: &'static [Dtype],
 }
 

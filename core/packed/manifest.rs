@@ -15,7 +15,9 @@ const VERSION: u32 = 2;
 /// The quantized tensors of a file by name; their parts are `<name>.data`, `<name>.scale` and `<name>.global`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
+    /// Version of the manifest; other versions are refused.
     pub version: u32,
+    /// The quantized tensors by name.
     pub tensors: BTreeMap<String, Entry>,
 }
 
@@ -24,6 +26,7 @@ pub struct Manifest {
 pub struct Entry {
     /// Format string with its rule.
     pub format: String,
+    /// Shape of the tensor before it was quantized.
     pub shape: Vec<usize>,
     /// As safetensors calls it, e.g. `BF16`.
     pub dtype: String,

@@ -54,15 +54,19 @@ pub struct Naming {
 /// One quantized tensor of a file.
 #[derive(Debug)]
 pub struct Packed<'a> {
+    /// Name of the quantized tensor, without the endings of its parts.
     pub name: String,
+    /// The format, with the rule that picked its scales if it is known.
     pub format: Format,
     /// Shape of the tensor that was quantized.
     pub shape: Vec<usize>,
     /// Its type, where the file says it.
     pub dtype: Option<String>,
+    /// The layout of the scales; `None` if they are row-major.
     pub layout: Option<&'static Layout>,
     /// What says how its scales are read, where not the format's table alone: a name, or the file.
     pub said: Option<String>,
+    /// Codes and scales as they are in the file.
     pub buffers: Buffers<'a>,
 }
 
@@ -109,6 +113,7 @@ impl Naming {
         self.rule.is_some() || self.format.as_deref().is_some_and(|format| format.contains('('))
     }
 
+    /// The layout of scales that is asked for; an unknown name is an error.
     pub fn layout(&self) -> Result<Option<&'static Layout>> {
         let find = |name: &String| Layout::find(name).map_err(Error::Usage);
         self.layout.as_ref().map(find).transpose()
@@ -314,7 +319,9 @@ pub fn codes(format: &Format, data: &[u8]) -> Vec<u16> {
 /// The groups of a format over a tensor; rows where the format has no scales.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
+    /// Rows of the tensor.
     pub rows: usize,
+    /// Columns of the tensor.
     pub cols: usize,
     /// Rows and columns of a group.
     pub tile: (usize, usize),
@@ -323,6 +330,7 @@ pub struct Grid {
 }
 
 impl Grid {
+    /// The groups of `format` over a tensor `[rows, cols]`.
     pub fn new(format: &Format, rows: usize, cols: usize) -> Self {
         let group = format.scaling.map_or(Group::Token, |scaling| scaling.group);
         Self {
@@ -333,10 +341,12 @@ impl Grid {
         }
     }
 
+    /// Number of groups.
     pub fn len(&self) -> usize {
         self.count.0 * self.count.1
     }
 
+    /// Whether there is no group, because the tensor is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

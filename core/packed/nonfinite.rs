@@ -9,7 +9,9 @@ use crate::metrics::unravel;
 /// The elements of a tensor that are not finite; there is at least one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nonfinite {
+    /// Number of NaN.
     pub nan: u64,
+    /// Number of infinities of either sign.
     pub inf: u64,
     /// Index of the first.
     pub first: Vec<u64>,
@@ -28,6 +30,7 @@ impl Nonfinite {
         })
     }
 
+    /// Number of NaN and infinities together.
     pub fn total(&self) -> u64 {
         self.nan + self.inf
     }

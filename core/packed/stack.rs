@@ -6,8 +6,11 @@
 /// is a matrix of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack {
+    /// Number of matrices.
     pub experts: usize,
+    /// Rows of a matrix.
     pub rows: usize,
+    /// Columns of a matrix.
     pub cols: usize,
 }
 

@@ -52,6 +52,7 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The name in reports and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Amax => "amax",

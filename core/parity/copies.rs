@@ -23,8 +23,11 @@ pub struct Copies<'a> {
 /// What was found of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
+    /// Tensors of both files that are equal.
     pub alike: usize,
+    /// Tensors that both files have.
     pub all: usize,
+    /// Tensors that only one file has.
     pub unmatched: usize,
 }
 

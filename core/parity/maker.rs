@@ -8,6 +8,7 @@ use crate::formats::{Format, Group, Scale, Select, Single};
 pub struct Input {
     /// What is wrong, in words that follow "the input is".
     pub detail: &'static str,
+    /// The cause that is reported if this explains the bytes.
     pub cause: Cause,
     change: Change,
 }
@@ -120,9 +121,11 @@ pub fn rounded(x: f32, drop: u32) -> f32 {
 /// A rule at work.
 #[derive(Clone)]
 pub struct Maker {
+    /// The format, with the rule that picks its scales.
     pub format: Format,
     /// As the rule stores them; none if the format has no such level.
     pub globals: Vec<f32>,
+    /// What was done to the values first; `None` if they are the source's.
     pub input: Option<&'static Input>,
 }
 

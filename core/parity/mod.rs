@@ -55,7 +55,9 @@ pub struct StoredBytes<'a> {
 /// Mismatches of one cause.
 #[derive(Clone, Debug)]
 pub struct Finding {
+    /// The most likely cause.
     pub cause: Cause,
+    /// The cause in words, with the values that differ.
     pub detail: String,
     /// Other causes that explain the same mismatches as well.
     pub others: Vec<String>,
@@ -63,10 +65,13 @@ pub struct Finding {
     pub place: Option<String>,
     /// How many there are at that place.
     pub region: usize,
+    /// Number of mismatches that the cause explains.
     pub count: usize,
+    /// Number of items compared, in `unit`.
     pub of: usize,
     /// What is counted.
     pub unit: &'static str,
+    /// The first mismatch; `None` if a single element does not show the cause.
     pub example: Option<Example>,
 }
 
@@ -77,7 +82,9 @@ pub struct Example {
     pub place: Vec<usize>,
     /// The element, or the first 16 of the block.
     pub source: Vec<f32>,
+    /// What is stored, in words or hexadecimal.
     pub stored: String,
+    /// What the reference rule gives, in the same form.
     pub expected: String,
 }
 
@@ -88,6 +95,7 @@ pub struct Diagnosis {
     pub reference: Candidate,
     /// Order of the codes and of the scales.
     pub data_order: String,
+    /// Order of the scales: `row-major` or a layout.
     pub scale_order: String,
     /// All rules that explain every byte, in that order of storage.
     pub exact: Vec<Candidate>,
@@ -159,6 +167,7 @@ pub enum Rules {
 /// What a diagnosis is told besides the format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiagnosisOptions {
+    /// The rules that are tried.
     pub rules: Rules,
     /// The type that the scales have in the file, where the rules compute them as f32.
     pub narrow: Option<Half>,

@@ -11,6 +11,7 @@ use crate::error::{Error, Result, counted};
 use crate::formats::Format;
 use crate::record::to_json;
 
+/// Writes the diagnosis of a tensor, as text or as one line of JSON.
 pub fn print(
     out: &mut dyn Write,
     json: bool,
@@ -64,6 +65,7 @@ pub fn summary(
     Ok(pass)
 }
 
+/// Writes text to the standard output, `out`; an error names it.
 pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes())
         .map_err(Error::io("standard output", "write"))

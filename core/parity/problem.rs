@@ -43,10 +43,12 @@ impl<'a> Source<'a> {
         Self { values, rotation: None }
     }
 
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Number of values.
     pub fn len(&self) -> usize {
         match self.values {
             Values::Slice(x) => x.len(),

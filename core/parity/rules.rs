@@ -13,8 +13,11 @@ const SAMPLE: usize = 1 << 14;
 /// One rule beside what is stored.
 #[derive(Clone, Debug)]
 pub struct Candidate {
+    /// The format with the rule.
     pub format: Format,
+    /// Blocks whose scale differs from the rule's.
     pub wrong_scales: usize,
+    /// Elements whose code differs from the rule's.
     pub wrong_codes: usize,
     /// Blocks with a wrong scale or code.
     pub wrong_blocks: usize,
@@ -27,6 +30,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// Whether the rule explains every byte.
     pub fn exact(&self) -> bool {
         self.wrong_blocks + self.wrong_globals == 0
     }

@@ -16,7 +16,9 @@ const LISTED: usize = 20;
 
 /// The safetensors files of a folder.
 pub struct Shards {
+    /// The files in the order in which their tensors are read.
     pub files: Vec<PathBuf>,
+    /// The index file, if the folder has one.
     pub index: Option<Index>,
 }
 

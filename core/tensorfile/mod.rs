@@ -46,7 +46,9 @@ pub type Metadata = BTreeMap<String, String>;
 pub struct Tensor<'a> {
     /// Its name; for `.npy`, which has none, the name of the file without the extension.
     pub name: &'a str,
+    /// Type of the elements.
     pub dtype: Dtype,
+    /// The shape; empty for a scalar.
     pub shape: &'a [usize],
     /// Row-major, little endian.
     pub bytes: &'a [u8],
@@ -204,6 +206,7 @@ impl TensorFile {
         &self.metadata
     }
 
+    /// The tensor called `name`, if the file has it.
     pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
         self.index.get(name).map(|at| self.tensor(&self.entries[*at]))
     }

@@ -15,8 +15,11 @@ use crate::error::{Error, Result};
 /// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct Slot {
+    /// Name of the tensor; unique within the file.
     pub name: String,
+    /// Type of the elements.
     pub dtype: Dtype,
+    /// Shape in elements of `dtype`.
     pub shape: Vec<usize>,
 }
 

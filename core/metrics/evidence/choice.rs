@@ -20,6 +20,7 @@ pub struct Choice {
     pub(in crate::metrics) recall: f64,
     /// Smallest recall of a contested row, and that row.
     pub(in crate::metrics) recall_min: f64,
+    /// Index of the row with the smallest recall; `None` if no row is contested.
     pub worst: Option<usize>,
     /// Contested rows whose sets are equal but for ties.
     pub(in crate::metrics) equal: u64,

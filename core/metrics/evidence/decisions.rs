@@ -3,6 +3,7 @@
 /// One decision, and how clear it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decided {
+    /// Whether the gate is open.
     pub open: bool,
     /// Has no meaning if the gate is shut.
     pub bank: u8,
@@ -25,6 +26,7 @@ impl Decided {
 pub struct Decisions {
     /// Margins above this are to be safe.
     margin: f64,
+    /// Number of rows with a decision.
     pub rows: u64,
     /// Margins of the reference that are not finite.
     pub nonfinite: u64,
@@ -38,6 +40,8 @@ pub struct Decisions {
 }
 
 impl Decisions {
+    /// No decisions yet. Flips of decisions whose margin in the reference is above `margin`, in units of logits, are
+    /// counted separately.
     pub fn new(margin: f64) -> Self {
         Self {
             margin,
@@ -51,6 +55,7 @@ impl Decisions {
         }
     }
 
+    /// Adds the decision of a row: `want` is the reference's, `got` the candidate's.
     pub fn add(&mut self, want: Decided, got: Decided) {
         self.rows += 1;
         self.nonfinite += want.margins.iter().filter(|margin| !margin.is_finite()).count() as u64;

@@ -7,12 +7,15 @@
 pub struct Logits {
     /// Positions.
     pub rows: u64,
+    /// NaN and infinite logits of the reference.
     pub nonfinite_want: u64,
+    /// NaN and infinite logits of the candidate.
     pub nonfinite_got: u64,
     /// Σ over positions of KL(want ‖ got), nats.
     pub(in crate::metrics) kl: f64,
     /// Largest KL(want ‖ got) of a position, and that position.
     pub(in crate::metrics) kl_max: f64,
+    /// Index of the position with the largest KL divergence.
     pub kl_worst: usize,
     /// Positions where the candidate's first choice is one of the reference's.
     pub(in crate::metrics) agree: u64,

@@ -24,14 +24,23 @@ use super::{Gain, Growth, History};
 /// Any kind of evidence.
 #[derive(Clone, Copy, Debug)]
 pub enum Evidence<'a> {
+    /// Two tensors.
     Pair(&'a Pair),
+    /// Logits of two models at the same positions.
     Logits(&'a Logits),
+    /// Two top-k selections.
     Choice(&'a Choice),
+    /// Decisions of gates and banks.
     Decisions(&'a Decisions),
+    /// Errors before and after a layer.
     Gain(&'a Gain),
+    /// An error as a function of the number of steps.
     Growth(&'a Growth),
+    /// The history of decisions.
     History(&'a History),
+    /// A tensor stored in a format and read back.
     RoundTrip(&'a RoundTrip<'a>),
+    /// Errors of scores relative to their spread.
     Threshold(&'a Threshold),
 }
 

@@ -9,8 +9,11 @@ use crate::record;
 /// NaN and infinities are counted before anything else; if there is one on either side, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
+    /// Number of elements of each tensor.
     pub n: u64,
+    /// NaN and infinite elements of the reference.
     pub nonfinite_want: u64,
+    /// NaN and infinite elements of the candidate.
     pub nonfinite_got: u64,
     /// Whether both sides are NaN at the same places, and infinite at the same places with the same signs.
     pub same_nonfinite: bool,
@@ -25,6 +28,7 @@ pub struct Pair {
     pub worst: Option<Worst>,
     /// A power of two: 1, except for f64 tensors whose squares would leave the range of f64.
     pub scale: f64,
+    /// Distances in ulps of the tensors' type, where they were measured; merged and non-finite pairs have none.
     pub ulps: Option<Ulps>,
 }
 
@@ -33,7 +37,9 @@ pub struct Pair {
 pub struct Worst {
     /// Flat row-major index.
     pub index: usize,
+    /// The reference's value.
     pub want: f64,
+    /// The candidate's value.
     pub got: f64,
 }
 
@@ -170,6 +176,7 @@ impl Pair {
         self
     }
 
+    /// Whether no element of either tensor is NaN or infinite.
     pub fn finite(&self) -> bool {
         self.nonfinite_want + self.nonfinite_got == 0
     }

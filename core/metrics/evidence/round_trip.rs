@@ -7,6 +7,7 @@ use super::Pair;
 /// If an element is NaN or infinite, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTrip<'a> {
+    /// The numbers before and after the round trip.
     pub pair: &'a Pair,
     /// Σ e² / Σ x² of every row that is not all zero, ascending.
     pub(in crate::metrics) row_nsr: Vec<f64>,

@@ -11,6 +11,7 @@ use super::Choice;
 pub struct Threshold {
     /// Contested rows whose scores are not all equal.
     pub rows: u64,
+    /// NaN and +∞ scores, and masses that are not finite, as in [`Choice`]; if there are any, every metric is NaN.
     pub nonfinite: u64,
     /// Σ over rows of ε: standard deviation of the scores' error over that of the scores.
     pub(in crate::metrics) error: f64,

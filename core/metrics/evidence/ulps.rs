@@ -2,7 +2,9 @@
 
 /// A floating-point number by its code.
 pub trait Bits: Copy {
+    /// Bits of a code.
     const WIDTH: u32;
+    /// The bits of the number.
     fn code(self) -> u64;
 }
 
@@ -32,8 +34,11 @@ pub fn ordered(code: u64, width: u32) -> i64 {
 /// A quantile q is the smallest distance that at least a share q of the elements do not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ulps {
+    /// The median.
     pub p50: u64,
+    /// The 99th percentile.
     pub p99: u64,
+    /// The largest distance.
     pub max: u64,
 }
 

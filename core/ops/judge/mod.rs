@@ -27,11 +27,13 @@ pub use values::{POISON_BYTE, is_number, number};
 pub struct Judge {
     /// The output, or a part of it; becomes the site of the records.
     pub output: &'static str,
+    /// The type of the elements.
     pub dtype: Dtype,
     /// The shape of the elements.
     pub shape: Vec<usize>,
     /// The rows of the output that are judged, if not all are.
     pub rows: Option<Vec<usize>>,
+    /// The requirement.
     pub rule: Rule,
     /// The reason for the bound.
     pub why: Cow<'static, str>,
@@ -44,33 +46,46 @@ pub type Bound = Box<dyn Fn(usize, f64) -> f64 + Send + Sync>;
 /// The condition under which elements are right.
 pub enum Rule {
     /// They have the expected bits. In the columns `any_nan` of the last dimension, any NaN matches any other.
-    Equal { want: Vec<u8>, any_nan: Range<usize> },
+    Equal {
+        /// The expected bytes.
+        want: Vec<u8>,
+        /// Columns in which NaN payloads do not matter.
+        any_nan: Range<usize>,
+    },
     /// They are within a bound of the expected values; NaN must meet NaN, and an infinity the same infinity. The usual
     /// metrics are computed only if `metrics` is set.
     Within {
+        /// The expected values.
         want: Vec<f64>,
+        /// The largest error of each element.
         bound: Bound,
+        /// Whether the usual metrics are computed.
         metrics: bool,
     },
     /// They are finite, and the root-mean-square error over a group of rows is at most `bar` times the root mean square of
     /// the expected values. A group that should be zero must be zero.
     Rms {
+        /// The expected values.
         want: Vec<f64>,
         /// The group of each row of the last dimension.
         groups: Vec<u32>,
         /// For each group, a number to add to the expected sum of squares.
         added: Vec<f64>,
+        /// The largest relative root-mean-square error.
         bar: f64,
     },
     /// They are codes in `data` and scales in `scale` that numbers within a bound of the expected values can have; see
     /// [`admissible`].
     Admissible {
+        /// The format of codes and scales.
         format: Box<Format>,
         /// Elements per block.
         width: usize,
         /// The f32 global scale above the block scales; ignored by formats without one.
         above: f32,
+        /// The numbers before quantization, `[rows, cols]`.
         want: Vec<f64>,
+        /// The largest error of each of these numbers.
         bound: Bound,
     },
     /// They are finite.
@@ -81,18 +96,24 @@ pub enum Rule {
 
 /// A part of outputs, with its judgement.
 pub struct Part {
+    /// How the part is judged.
     pub judge: Judge,
+    /// The bytes of the part, under the name of the judge's output.
     pub outputs: Outputs,
 }
 
 /// A measured metric of an output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
+    /// The output that was measured, or the name of a check such as `guards`.
     pub output: &'static str,
+    /// The metric.
     pub metric: &'static Metric,
+    /// The value, in the unit of the metric.
     pub value: f64,
     /// Number of elements measured.
     pub n: u64,
+    /// The element with the largest error, if the metric has one.
     pub worst: Option<Worst>,
     /// The description of the failure, if there is one.
     pub failure: Option<Box<Failure>>,

@@ -9,9 +9,13 @@ use super::{Judge, Rule};
 
 /// An array to be written to a file.
 pub struct Tensor<'a> {
+    /// Name of the array.
     pub name: String,
+    /// Type of the elements.
     pub dtype: Dtype,
+    /// Shape in elements.
     pub shape: Vec<usize>,
+    /// The contents, row-major and little-endian.
     pub bytes: Cow<'a, [u8]>,
 }
 

@@ -33,6 +33,7 @@ const REDUCED: usize = 224;
 
 pub use resident::{Part, Resident, TokenOutputs};
 
+/// The operation `swap_ffn`.
 pub struct SwapFfn;
 
 impl Op for SwapFfn {

@@ -26,6 +26,7 @@ pub enum Part {
 pub struct TokenOutputs {
     /// For every event and row: whether the gate is open, and the bank.
     pub decisions: Vec<Vec<(bool, u8)>>,
+    /// x `[B · core_count, d_model]` after the last event.
     pub x: Tensor<f32>,
     /// The token's output `[B, d_model]`; meaningful only after [`Part::Token`].
     pub delta: Vec<f32>,
