@@ -148,7 +148,7 @@ impl Element {
     }
 
     /// Whether it holds scales only.
-    pub fn is_scale(&self) -> bool {
+    pub(crate) fn is_scale(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => !float.signed,
             Repr::Integer(_) | Repr::Codebook(_) => false,

@@ -84,7 +84,7 @@ pub struct Policy {
 
 impl Policy {
     /// PTX `cvt.rn.satfinite`: ties to even, infinities saturate too, one code for all NaNs.
-    pub const fn satfinite(nan: u32) -> Self {
+    pub(crate) const fn satfinite(nan: u32) -> Self {
         Self {
             ties: Ties::Even,
             overflow: Overflow::Saturate,

@@ -93,7 +93,7 @@ impl Format {
     }
 
     /// The same format with every library's cast to its element, its own first.
-    pub fn by_casts(&self) -> Vec<Self> {
+    pub(crate) fn by_casts(&self) -> Vec<Self> {
         let casts = CONVENTIONS.iter().filter(|cast| cast.repr(self.element).is_some());
         let casts = std::iter::once(None).chain(casts.map(Some));
         let others = casts.filter(|cast| *cast != self.convention);

@@ -17,34 +17,34 @@ pub struct PowerCast {
 
 impl PowerCast {
     /// The smallest power not below: PTX `cvt.rp.satfinite.ue8m0x2.f32`.
-    pub const UP: Self = Self {
+    pub(crate) const UP: Self = Self {
         threshold: 0,
         subnormal_threshold: 0x40_0000,
         special: false,
         positive_only: false,
     };
     /// The largest power not above: PTX `cvt.rz.satfinite.ue8m0x2.f32`.
-    pub const DOWN: Self = Self {
+    pub(crate) const DOWN: Self = Self {
         threshold: 0x7f_ffff,
         subnormal_threshold: 0x7f_ffff,
         ..Self::UP
     };
     /// The nearest power, of two equally near the larger; among subnormals, as torch and ml_dtypes have it, up.
-    pub const HALF_UP: Self = Self {
+    pub(crate) const HALF_UP: Self = Self {
         threshold: 0x3f_ffff,
         subnormal_threshold: 0x40_0000,
         special: true,
         positive_only: false,
     };
     /// The power nearest in the logarithm; 0x3504f3 are the fraction bits of √2 rounded down.
-    pub const NEAREST: Self = Self {
+    pub(crate) const NEAREST: Self = Self {
         threshold: 0x35_04f3,
         subnormal_threshold: 0x40_0000 + 0x35_04f3 / 2,
         ..Self::UP
     };
 
     /// The same cast, but an infinity becomes NaN.
-    pub const fn special(self) -> Self {
+    pub(crate) const fn special(self) -> Self {
         Self { special: true, ..self }
     }
 }

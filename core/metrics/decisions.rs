@@ -1,14 +1,7 @@
 use super::{Better, Decisions, Eval, Metric, Show};
 
 const fn share(name: &'static str, doc: &'static str, eval: fn(&Decisions) -> Option<f64>) -> Metric {
-    Metric {
-        name,
-        doc,
-        unit: "",
-        better: Better::Higher,
-        show: Show::Share,
-        eval: Eval::Decisions(eval),
-    }
+    Metric::new(name, doc, Better::Higher, Show::Share, Eval::Decisions(eval))
 }
 
 const fn flips(name: &'static str, doc: &'static str, show: Show, eval: fn(&Decisions) -> Option<f64>) -> Metric {

@@ -3,14 +3,7 @@
 use super::{Better, Eval, Metric, Show};
 
 const fn metric(name: &'static str, doc: &'static str, better: Better, show: Show) -> Metric {
-    Metric {
-        name,
-        doc,
-        unit: "",
-        better,
-        show,
-        eval: Eval::Kernel,
-    }
+    Metric::new(name, doc, better, show, Eval::Kernel)
 }
 
 /// A time in microseconds.

@@ -63,6 +63,20 @@ pub struct Metric {
     pub eval: Eval,
 }
 
+impl Metric {
+    /// A pure number.
+    const fn new(name: &'static str, doc: &'static str, better: Better, show: Show, eval: Eval) -> Self {
+        Self {
+            name,
+            doc,
+            unit: "",
+            better,
+            show,
+            eval,
+        }
+    }
+}
+
 /// A metric is its name: there are no two of one name in [`METRICS`].
 impl PartialEq for Metric {
     fn eq(&self, other: &Self) -> bool {

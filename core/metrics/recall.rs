@@ -2,14 +2,7 @@ use super::{Better, Choice, Eval, Metric, Show};
 
 /// How [`Choice`] treats ties and rows without a real choice.
 const fn share(name: &'static str, doc: &'static str, eval: fn(&Choice) -> Option<f64>) -> Metric {
-    Metric {
-        name,
-        doc,
-        unit: "",
-        better: Better::Higher,
-        show: Show::Share,
-        eval: Eval::Choice(eval),
-    }
+    Metric::new(name, doc, Better::Higher, Show::Share, Eval::Choice(eval))
 }
 
 /// Mean over contested rows of |A ∩ B| / |A|, A the reference's selection, B the candidate's.

@@ -11,12 +11,8 @@ pub(super) const fn trip(
     eval: fn(&RoundTrip) -> Option<f64>,
 ) -> Metric {
     Metric {
-        name,
-        doc,
         unit,
-        better,
-        show,
-        eval: Eval::RoundTrip(eval),
+        ..Metric::new(name, doc, better, show, Eval::RoundTrip(eval))
     }
 }
 

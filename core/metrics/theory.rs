@@ -68,14 +68,7 @@ const fn threshold(
     show: Show,
     eval: fn(&Threshold) -> Option<f64>,
 ) -> Metric {
-    Metric {
-        name,
-        doc,
-        unit: "",
-        better,
-        show,
-        eval: Eval::Threshold(eval),
-    }
+    Metric::new(name, doc, better, show, Eval::Threshold(eval))
 }
 
 /// ε, mean over contested rows.

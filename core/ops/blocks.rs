@@ -118,12 +118,6 @@ pub fn amax_input() -> Buffer {
     Buffer::input("amax", Dtype::F32, &[1], AMAX.to_le_bytes().into())
 }
 
-/// Bytes of all buffers except `amax`, each read or written once.
-pub fn traffic(buffers: &[Buffer]) -> u64 {
-    let moved = buffers.iter().filter(|buffer| buffer.name != "amax");
-    moved.map(|buffer| buffer.size() as u64).sum()
-}
-
 /// The input `[T, cols]` of a case in its type, and its values as f32.
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
     let (rows, half) = (case.dim("T"), case.key("dtype") == "bf16");

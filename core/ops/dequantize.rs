@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, Blocks, NVFP4, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, NVFP4, amax_input, blocks_and_types, check, numbers, parameters};
 use super::data::{bf16_bytes, f32_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
@@ -64,15 +64,8 @@ impl Op for Dequantize {
         let mut buffers = blocks.inputs(encoded);
         buffers.push(amax_input());
         buffers.push(Buffer::output("y", dtype, &[rows, cols]));
-        let bytes = traffic(&buffers);
         let judge = Judge::equal("y", dtype, &[rows, cols], want, WHY).any_nan(0..cols);
-        Ok(Problem {
-            buffers,
-            scalars: Vec::new(),
-            bytes,
-            flops: 0,
-            judges: vec![judge],
-        })
+        Ok(Problem::new(buffers, vec![judge]))
     }
 }
 

@@ -57,20 +57,15 @@ impl Op for DiagonalSsmOp {
         let mut state = Tensor::full([heads, states], 0.0);
         let want = ssm.recurrent(&u, &mut state, &Unrounded)?;
         let bounds = bounds(&ssm, &u);
-        Ok(Problem {
-            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
-            buffers,
-            scalars: vec![],
-            flops: 0,
-            judges: vec![Judge::within(
-                "y",
-                Dtype::F32,
-                &[heads, steps],
-                want.data,
-                move |at, _| bounds[at],
-                WHY,
-            )],
-        })
+        let judge = Judge::within(
+            "y",
+            Dtype::F32,
+            &[heads, steps],
+            want.data,
+            move |at, _| bounds[at],
+            WHY,
+        );
+        Ok(Problem::new(buffers, vec![judge]))
     }
 }
 

@@ -78,11 +78,9 @@ impl Op for MhcPre {
         ];
         let want = site.want(&x, dim);
         Ok(Problem {
-            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
             flops: (2 * tokens * WIDTH * row) as u64,
-            buffers,
             scalars: vec![("norm_eps", Scalar::F32(EPS)), ("eps", Scalar::F32(EPS))],
-            judges: want.into_iter().map(|want| want.judge(tokens)).collect(),
+            ..Problem::new(buffers, want.into_iter().map(|want| want.judge(tokens)).collect())
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, Blocks, NVFP4, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, NVFP4, amax_input, blocks_and_types, check, numbers, parameters};
 use super::grid::{Rows, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Op, Parameters, Problem};
@@ -48,18 +48,11 @@ impl Op for Quantize {
         } else {
             amax_input()
         });
-        let bytes = traffic(&buffers);
         let amax = find.then(|| Judge::equal("amax", Dtype::F32, &[1], want.part("global").to_vec(), WHY));
         let parts = want.parts.into_iter().take(2);
         let parts = parts.map(|part| Judge::equal(part.name, part.dtype, &part.shape, part.bytes, WHY));
         let judges = parts.chain(amax).collect();
-        Ok(Problem {
-            buffers,
-            scalars: Vec::new(),
-            bytes,
-            flops: 0,
-            judges,
-        })
+        Ok(Problem::new(buffers, judges))
     }
 }
 

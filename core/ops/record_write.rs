@@ -94,11 +94,9 @@ impl Op for RecordWrite {
             Judge::equal("pages", Dtype::U8, &page_shape, want, WHY_KNOWN)
         };
         Ok(Problem {
-            buffers,
             scalars: vec![("eps", Scalar::F32(EPS))],
             bytes: bytes as u64,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{numbers, traffic};
+use super::blocks::numbers;
 use super::data::f32_values;
 use super::grid::{Rows, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
@@ -50,18 +50,14 @@ impl Op for RmsNorm {
         let dtype = input.dtype;
         let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
         let buffers = vec![input, weight, Buffer::output("y", dtype, &[rows, cols])];
-        let bytes = traffic(&buffers);
         let bound = move |_, y: f64| match dtype {
             Dtype::BF16 => bf16_error(y, error(cols, eps, y)),
             _ => error(cols, eps, y),
         };
         let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
         Ok(Problem {
-            buffers,
             scalars: vec![("eps", Scalar::F32(eps))],
-            bytes,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }

@@ -3,7 +3,7 @@
 use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
-use super::blocks::{numbers, traffic};
+use super::blocks::numbers;
 use super::grid::Rows;
 use super::judge::{Judge, UNIT, bf16_error};
 use super::rmsnorm::rounded;
@@ -46,18 +46,14 @@ impl Op for SwiGlu {
         let dtype = input.dtype;
         let Activated { want, error, limit } = Activated::new(&x, case);
         let buffers = vec![input, Buffer::output("y", dtype, &[rows, cols])];
-        let bytes = traffic(&buffers);
         let bound = move |at: usize, y: f64| match dtype {
             Dtype::BF16 => bf16_error(y, error[at]),
             _ => error[at],
         };
         let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, WHY.into()));
         Ok(Problem {
-            buffers,
             scalars: vec![("limit", Scalar::F32(limit))],
-            bytes,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }

@@ -1,6 +1,6 @@
 //! SwiGLU fused with block quantization; the activation is not rounded in between.
 
-use super::blocks::{AMAX, Blocks, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, amax_input, blocks_and_types, check, numbers, parameters};
 use super::judge::Judge;
 use super::swiglu::{Activated, LIMIT_RANGE, WHY};
 use super::{Case, Data, Op, Parameters, Problem, Scalar};
@@ -46,15 +46,11 @@ impl Op for SwiGluQuantize {
         let Activated { want, error, limit } = Activated::new(&x, case);
         let mut buffers = vec![input, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
-        let bytes = traffic(&buffers);
         let stored = (blocks.format()?, blocks.width, AMAX);
         let judge = Judge::admissible(stored, cols, want, move |at, _| error[at], WHY);
         Ok(Problem {
-            buffers,
             scalars: vec![("limit", Scalar::F32(limit))],
-            bytes,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Which of many explanations of the same differences holds.
 
-use super::Cause;
+use super::{Cause, Finding};
 
 /// The least share of differences that an explanation must explain.
 pub const ENOUGH: f64 = 0.9;
@@ -29,6 +29,14 @@ pub struct Explanation {
     pub explained: Vec<usize>,
     /// How much of what does not differ it predicts to differ, as a share.
     pub alarms: f64,
+}
+
+impl Explanation {
+    /// The findings of all explanations; `finding` takes cause, detail, other causes and what is explained.
+    pub fn findings(all: Vec<Self>, finding: impl Fn(Cause, String, Vec<String>, &[usize]) -> Finding) -> Vec<Finding> {
+        let one = |one: Self| finding(one.cause, one.detail, one.others, &one.explained);
+        all.into_iter().map(one).collect()
+    }
 }
 
 /// The explanations of what differs, at most two, and what they leave open. Explanations that hold equally are named

@@ -65,10 +65,8 @@ impl Op for DeltaDecode {
         buffers.push(pool);
         Ok(Problem {
             bytes: bytes as u64,
-            buffers,
             scalars: vec![("bound", Scalar::F32(bound))],
-            flops: 0,
-            judges: vec![state.without_metrics(), o],
+            ..Problem::new(buffers, vec![state.without_metrics(), o])
         })
     }
 }

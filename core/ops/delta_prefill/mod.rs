@@ -75,12 +75,10 @@ impl Op for DeltaPrefill {
             }
         };
         Ok(Problem {
-            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
             // The state is read for k and for q, and updated.
             flops: (6 * t * heads * matrix) as u64,
-            buffers,
             scalars: vec![("scale", Scalar::F32(prefill.scale()))],
-            judges,
+            ..Problem::new(buffers, judges)
         })
     }
 }

@@ -228,7 +228,7 @@ impl Judge {
     }
 
     /// Turns off the usual metrics, which would be slow to compute for hundreds of millions of numbers.
-    pub fn without_metrics(mut self) -> Self {
+    pub(crate) fn without_metrics(mut self) -> Self {
         if let Rule::Within { metrics, .. } = &mut self.rule {
             *metrics = false;
         }
@@ -236,7 +236,7 @@ impl Judge {
     }
 
     /// Elements of n are about 1. With this deviation of the weights, gates are about 1, too.
-    pub fn of_rows(mut self, rows: Vec<usize>) -> Self {
+    pub(crate) fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
         self
     }
@@ -346,11 +346,11 @@ impl Judge {
 }
 
 /// Half an ulp of f32, relative: 2^-24.
-pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
+pub(crate) const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
 /// The error bound of a number after it is rounded to bfloat16, if it errs by at most `error` before. Rounding adds half a
 /// step: at most 2^-8 of the number, or half of the smallest subnormal.
-pub fn bf16_error(y: f64, error: f64) -> f64 {
+pub(crate) fn bf16_error(y: f64, error: f64) -> f64 {
     let unit = 2f64.powi(-8);
     error * (1.0 + unit) + (unit * y.abs()).max(2f64.powi(-134))
 }

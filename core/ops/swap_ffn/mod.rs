@@ -18,7 +18,6 @@ use reference::paths::swap_ffn::{
 };
 use safetensors::Dtype;
 
-use super::blocks::traffic;
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use super::grid::Grid;
 use super::judge::Judge;
@@ -57,11 +56,9 @@ impl Op for SwapFfn {
         let follower = Follower::new(token);
         let parts = move |outputs: &Outputs| follower.parts(outputs);
         Ok(Problem {
-            bytes: traffic(&buffers),
             flops: flops as u64,
-            buffers,
             scalars: vec![("eps", Scalar::F32(EPS))],
-            judges: vec![Judge::parts("decisions", parts, WHY)],
+            ..Problem::new(buffers, vec![Judge::parts("decisions", parts, WHY)])
         })
     }
 }
