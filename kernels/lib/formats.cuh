@@ -1,4 +1,4 @@
-// Elements, scale rules and block formats, bit for bit those of src/formats.
+// Elements, scale rules and block formats, bit for bit those of core/formats.
 #pragma once
 
 #include "lib/vec.cuh"
