@@ -1,20 +1,20 @@
-//! Errors people meet, and the exit codes they end in.
+//! Errors that users see, and exit codes.
 
 use std::path::{Path, PathBuf};
 
-/// What a command ends in; the number is the process's exit code.
+/// The outcome of a command; the number is the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
     /// All gates hold, on everything that the experiment plans.
     Pass = 0,
-    /// A bug of ulplab's.
+    /// A bug in ulplab.
     Bug = 1,
     /// Bad command line, experiment file or input data.
     Usage = 2,
     /// Not everything was judged.
     NotJudged = 4,
-    /// Something the machine must have is not there (a device, a writable folder).
+    /// The machine lacks something that is needed (a device, a writable folder).
     Setup = 96,
     /// A gate failed.
     GateFailed = 100,
@@ -29,7 +29,7 @@ pub enum Exit {
 /// The result of a fallible operation, with [`Error`] unless another type is given.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error a user can act on: each message names the file, the key or tensor, what was found and what was expected.
+/// An error that a user can act on: each message names the file, the key or tensor, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line asks for something that does not exist or does not fit.
@@ -105,7 +105,7 @@ impl Error {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config { .. } | Self::Data { .. } => Exit::Usage,
-            // A file to read that is not there was misnamed; what else the system refuses is the machine's matter.
+            // A missing input file is a usage error; other refusals of the system are set-up errors.
             Self::Io { source, action, .. }
                 if source.kind() == std::io::ErrorKind::NotFound
                     && (action.starts_with("read") || action.starts_with("open")) =>
@@ -121,13 +121,13 @@ impl Error {
     }
 }
 
-/// Names of a family that an error lists at most.
+/// The most names of a family that an error lists.
 const LISTED: usize = 8;
 
-/// The names among `valid` that `wrong` may stand for, worded for the end of an error message, or nothing if none is near.
+/// The names in `valid` that `wrong` may stand for, as the end of an error message; empty if none is similar.
 ///
-/// Upper and lower case are the same. A name that is one slip away comes first, then all names that begin with `wrong` and
-/// those that have it as the end of a word, then the nearest name.
+/// Case does not matter. A name with one typo comes first, then all names that begin with `wrong`, then those that contain
+/// it as the end of a word, then the most similar name.
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let wrong = wrong.to_lowercase();
     let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
@@ -171,7 +171,7 @@ pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// A checkpoint is checked when it is opened, so what is wrong later is the reference's error.
+/// A checkpoint is checked when it is opened, so a later error is the reference's.
 #[expect(
     clippy::from_over_into,
     reason = "a second `From` of errors leaves open what `?` in closures turns into"

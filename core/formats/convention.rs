@@ -1,21 +1,21 @@
-//! How libraries cast where formats leave it open.
+//! The casts of libraries where formats leave a choice.
 
 use super::element::{Element, Integer, Repr, Whole, element};
 use super::minifloat::{FloatCast, NanCode, Overflow, Policy, Ties, Zeros};
 use super::power::PowerCast;
 
-/// What one library does in its casts from f32.
+/// The casts from f32 that one library performs.
 #[derive(Debug)]
 pub struct Convention {
     /// Name in format strings and on the command line, e.g. `torch` in `e4m3(torch)`.
     pub name: &'static str,
     /// One line that says which library does this, and how it differs.
     pub doc: &'static str,
-    /// By name of the element.
+    /// The casts by name of the element.
     pub casts: &'static [(&'static str, Rounding)],
 }
 
-/// One cast.
+/// A cast that may differ from the element's own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounding {
     /// A cast to a float element.
@@ -64,13 +64,13 @@ const fn away(nan: u32) -> Policy {
     }
 }
 
-/// ml_dtypes on formats without NaN.
+/// The policy of ml_dtypes for formats without NaN.
 const FLIPPED: Policy = Policy {
     nan: NanCode::FlippedZero,
     ..Policy::satfinite(0)
 };
 
-/// All conventions that differ from the elements' own casts somewhere.
+/// All conventions that differ from the elements' own casts for some input.
 pub const CONVENTIONS: &[Convention] = &[
     Convention {
         name: "nosat",

@@ -1,11 +1,11 @@
-//! Element formats: what one number is stored as.
+//! Element formats: the types in which single numbers are stored.
 
 use super::cast::{Cast, Limits};
 use super::codebook::{Codebook, NF4_VALUES};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Policy};
 use super::power::PowerCast;
 
-/// How a number becomes a whole one.
+/// How a number is rounded to an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
     /// To nearest, ties to even.
@@ -22,8 +22,8 @@ pub enum Whole {
 pub struct Integer {
     /// Bits of a code, at most 8.
     pub bits: u32,
-    /// Values are clamped to `min … max`: symmetric if there is a sign, so the most negative code is never written; else
-    /// from 0.
+    /// Values are clamped to `min … max`. Signed types are symmetric, so the most negative code is never written; unsigned
+    /// types start at 0.
     pub min: i32,
     /// The largest code value, before division by `2^fraction_bits`.
     pub max: i32,
@@ -66,14 +66,14 @@ impl Cast for Integer {
     }
 }
 
-/// How the codes of an element mean numbers, and numbers become codes.
+/// How codes represent numbers, and how numbers are encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Repr {
     /// A floating-point code.
     Float(FloatCast),
     /// An integer or fixed-point code.
     Integer(Integer),
-    /// A place in a table of values.
+    /// An index into a table of values.
     Codebook(Codebook),
     /// A bare exponent: code `b` is `2^(b-127)`, 255 is NaN; no sign, no zero. Holds scales only.
     Power(PowerCast),
@@ -110,12 +110,12 @@ pub struct Element {
     pub doc: &'static str,
     /// Bits of a code: 2, 3, 4, 6, 8 or 16.
     pub bits: u32,
-    /// With the policy of casts that name no other.
+    /// The representation, with the element's own cast.
     pub repr: Repr,
 }
 
 impl Element {
-    /// Bits a code takes in memory: one byte for 6-bit codes, as in PTX registers and torchao.
+    /// Bits of a code in memory: one byte for 6-bit codes, as in PTX registers and torchao.
     pub const fn stored_bits(&self) -> usize {
         if self.bits == 6 { 8 } else { self.bits as usize }
     }
@@ -125,9 +125,9 @@ impl Element {
         self.repr.decode((u32::from(code) & ((1 << self.bits) - 1)) as u16)
     }
 
-    /// The code of `x` by the element's own policy: nearest, ties to even.
+    /// The code of `x` by the element's own cast: to nearest, ties to even.
     ///
-    /// A power rounds up to the next one, as scales do (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the sign.
+    /// E8M0 rounds up to the next power of two, as scales do (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the sign.
     pub fn encode(&self, x: f32) -> u16 {
         self.repr.encode(x)
     }
@@ -142,12 +142,12 @@ impl Element {
         }
     }
 
-    /// Whether it is an integer without a sign, which needs a zero point beside its scale.
+    /// Whether it is an unsigned integer, which needs a zero point beside its scale.
     pub fn needs_zero_point(&self) -> bool {
         matches!(self.repr, Repr::Integer(integer) if !integer.is_signed())
     }
 
-    /// Whether it holds scales only.
+    /// Whether it can only hold scales.
     pub(crate) fn is_scale(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => !float.signed,
@@ -196,7 +196,7 @@ const fn float(exponent_bits: u32, mantissa_bits: u32, max: u32, infinity: bool,
     FloatCast { float, policy }
 }
 
-// As constants, for loops made for one of them.
+// Constants, so that loops can be specialised for them.
 pub(super) const F16_CAST: FloatCast = float(5, 10, 0x7bff, true, Policy::special(NanCode::Code(0x7fff)));
 pub(super) const BF16_CAST: FloatCast = float(8, 7, 0x7f7f, true, Policy::special(NanCode::Code(0x7fff)));
 pub(super) const E4M3_CAST: FloatCast = float(4, 3, 0x7e, false, Policy::satfinite(0x7f));

@@ -1,7 +1,7 @@
 //! Number formats: elements, scales, blocks, KV-cache records.
 //!
-//! Everything that rounds is a [`Codec`]; [`codec`] finds it by the name of a record (`v4_fp8`), the name of a format
-//! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding goes through the stored bytes, always.
+//! Everything that rounds is a [`Codec`]. [`codec`] finds it by the name of a record (`v4_fp8`), the name of a format
+//! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding always goes through the stored bytes.
 //!
 //! A new element, way to cast, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`],
 //! [`CONVENTIONS`], [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`] or [`AFFINE_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
@@ -65,7 +65,7 @@ pub use zero_point::{AFFINE_RULES, Affine, AffineFit, AffineRule, ZeroPoint};
 
 use crate::error::did_you_mean;
 
-/// What others call elements that are formats of their own.
+/// Other names of element formats.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("fp8", "e4m3"),
     ("float8", "e4m3"),

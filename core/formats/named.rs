@@ -1,4 +1,4 @@
-//! Formats with a name of their own.
+//! Formats that have names.
 
 /// A name for a format string.
 #[derive(Debug)]

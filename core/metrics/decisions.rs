@@ -18,7 +18,7 @@ pub const GATE_AGREEMENT: Metric = share(
     |decisions| decisions.judge(|decisions| Some(decisions.same_gate as f64 / decisions.rows as f64)),
 );
 
-/// Not defined where no gate is open on both sides.
+/// Undefined if no gate is open on both sides.
 pub const BANK_AGREEMENT: Metric = share(
     "bank_agreement",
     "share of rows with both gates open in which both select the same bank",
@@ -28,8 +28,7 @@ pub const BANK_AGREEMENT: Metric = share(
     },
 );
 
-/// How clear what was overturned had been: beside the error of the logits it tells near-ties from other causes. 0 if
-/// nothing flipped.
+/// Compared with the error of the logits, it distinguishes near-ties from other causes. 0 if nothing flipped.
 pub const FLIP_MARGIN: Metric = flips(
     "flip_margin",
     "median margin, in the reference's logits, of flipped decisions",
@@ -37,7 +36,7 @@ pub const FLIP_MARGIN: Metric = flips(
     |decisions| decisions.judge(|decisions| Some(decisions.median())),
 );
 
-/// The largest of them.
+/// The largest margin of a flipped decision.
 pub const FLIP_MARGIN_MAX: Metric = flips(
     "flip_margin_max",
     "largest margin, in the reference's logits, of a flipped decision",
@@ -45,7 +44,7 @@ pub const FLIP_MARGIN_MAX: Metric = flips(
     |decisions| decisions.judge(|decisions| Some(decisions.largest())),
 );
 
-/// What a bound on the error of the logits does not explain.
+/// Flips that a bound on the error of the logits does not explain.
 pub const FLIPS_OUTSIDE: Metric = flips(
     "flips_outside",
     "number of flipped decisions whose margin in the reference is above the stated margin",

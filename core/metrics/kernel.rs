@@ -1,4 +1,4 @@
-//! What running a kernel shows. `backend::cuda` measures these itself.
+//! Metrics of kernel runs. `backend::cuda` measures them.
 
 use super::{Better, Eval, Metric, Show};
 

@@ -1,6 +1,6 @@
 use super::{Better, Eval, Metric, Show};
 
-/// Number of NaN and infinite elements in both tensors. The one metric that such elements do not make NaN.
+/// Number of NaN and infinite elements in both tensors. It is the only metric that is not NaN if there are such elements.
 pub const NONFINITE: Metric = Metric {
     name: "nonfinite",
     doc: "number of NaN and infinite elements in both tensors",

@@ -12,13 +12,13 @@ pub const RECALL: Metric = share(
     |choice| choice.judge(|choice| choice.recall / choice.rows as f64),
 );
 
-/// The same in the worst row.
+/// The recall of the worst row.
 pub const RECALL_MIN: Metric = share("recall_min", "recall of the worst row", |choice| {
     choice.judge(|choice| choice.recall_min)
 });
 
-/// Mean over contested rows of the share of the reference's mass (attention, gate) on A that lies on A ∩ B. What is
-/// swapped sits near the threshold, so this is nearer to 1 than the recall.
+/// Mean over contested rows of the share of the reference's mass (attention, gate) on A that lies on A ∩ B. Swapped items
+/// are near the threshold, so this is nearer to 1 than the recall.
 pub const RECALL_MASS: Metric = share(
     "recall_mass",
     "recall weighted by the mass the reference gives each item",

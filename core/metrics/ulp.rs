@@ -1,7 +1,7 @@
 use super::{Better, Eval, Metric, Pair, Show, Ulps};
 
-/// How many representable numbers two elements are apart: defined only if both tensors have the same floating-point
-/// type. Both zeros count as one number.
+/// The number of representable numbers between two elements: defined only if both tensors have the same floating-point
+/// type. The two zeros count as one number.
 const fn ulp(name: &'static str, doc: &'static str, eval: fn(&Pair) -> Option<f64>) -> Metric {
     Metric {
         name,

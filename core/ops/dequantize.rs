@@ -70,5 +70,5 @@ impl Op for Dequantize {
 }
 
 /// Why decoded values are defined bit for bit.
-pub(super) const WHY: &str = "a code times its scale is exact in f32 and is rounded once if the output is bf16; any NaN \
-                              matches any other, since the bits of a NaN product depend on the machine";
+pub(super) const WHY: &str = "the format defines a code times its scale as an f32, which is rounded once if the output is \
+                              bf16; any NaN matches any other, since the bits of a NaN product depend on the machine";

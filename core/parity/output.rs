@@ -1,4 +1,4 @@
-//! A diagnosis as text and as JSON.
+//! Diagnoses as text and as JSON.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -27,7 +27,7 @@ pub fn print(
     write(out, &text)
 }
 
-/// The last line; whether it is PASS.
+/// Prints the last line; returns whether it is PASS.
 pub fn summary(
     out: &mut dyn Write,
     json: bool,

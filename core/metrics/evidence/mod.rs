@@ -1,5 +1,5 @@
-//! What metrics are computed from. Each kind is gathered in one pass over the data, in f64; a metric is then a formula
-//! of a few numbers.
+//! The evidence from which metrics are computed. Each kind is gathered in one pass over the data, in f64; a metric is then
+//! a formula of a few numbers.
 
 mod choice;
 mod decisions;
@@ -45,7 +45,7 @@ pub enum Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// Elements (rows, for logits and choices) behind the metrics.
+    /// Number of elements (rows, for logits and choices) behind the metrics.
     pub fn n(self) -> u64 {
         match self {
             Self::Pair(pair) => pair.n,
@@ -60,7 +60,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// NaN and infinite elements of the reference's side and of the candidate's.
+    /// NaN and infinite elements of the reference and of the candidate.
     pub fn nonfinite(self) -> (u64, u64) {
         match self {
             Self::Pair(pair) => (pair.nonfinite_want, pair.nonfinite_got),
@@ -74,7 +74,7 @@ impl Evidence<'_> {
     }
 }
 
-/// What a kind of evidence is called, and what it is made of.
+/// The name of a kind of evidence, and what it consists of.
 macro_rules! kinds {
     ($($kind:ident: $of:ty,)*) => {$(
         impl<'a> From<&'a $of> for Evidence<'a> {
