@@ -1,4 +1,4 @@
-//! Writing files so that a reader sees the old file or the new one, never a piece.
+//! Writing files so that a reader sees either the old file or the new one, never a part.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,27 +9,27 @@ use tempfile::TempPath;
 
 use crate::{Error, Result};
 
-/// Ending of the temporary files; a dot is their first letter.
+/// Suffix of temporary files, whose names start with a dot.
 const ENDING: &str = ".tmp";
 
-/// Has `write` fill a temporary file in the folder of `path`, brings it to disk, and renames it to `path`.
+/// Lets `write` fill a temporary file in the folder of `path`, syncs it to disk, and renames it to `path`.
 ///
-/// The temporary file belongs to this call alone: writers in other threads, processes and containers have their own, so
-/// that of two who write one path the later wins, whole. On any failure (full disk, unwritable folder, an error from
-/// `write`) it is removed, what was at `path` stays as it was, and the error names `path`.
+/// The temporary file is unique: writers in other threads, processes and containers have their own. If two write to the
+/// same path, the later one wins, whole. On any failure (full disk, read-only folder, an error from `write`) the temporary
+/// file is removed, the file at `path` is unchanged, and the error names `path`.
 pub fn write_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
     rename(filled(path, write)?, path)
 }
 
-/// `write_atomic` of a whole text.
+/// [`write_atomic`] for a text.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
     write_atomic(path, |writer| writer.write_all(text.as_bytes()))
 }
 
-/// As [`write_atomic`], but only if nothing is at `path` yet: of all who do this at once, one is told `true`.
+/// Like [`write_atomic`], but only if nothing is at `path` yet: of all concurrent callers, one gets `true`.
 ///
-/// A file system that has neither a rename that replaces nothing nor hard links (some that keep files in an object store)
-/// may tell `true` to several who come within the same instant; the last of their files stays, whole.
+/// Some file systems (on object stores) have neither an exclusive rename nor hard links. There, several callers within the
+/// same instant may get `true`; the last of their files remains, whole.
 pub fn create_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<bool> {
     match filled(path, write)?.persist_noclobber(path) {
         Ok(_) => sync_folder(path)?,
@@ -39,13 +39,13 @@ pub fn create_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io
     Ok(true)
 }
 
-/// Whether a file of this name is a temporary one, of a writer that is at work or was killed.
+/// Whether a file of this name is a temporary file, of a writer that is running or was killed.
 pub fn is_temporary(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b".") && name.ends_with(ENDING.as_bytes())
 }
 
-/// A temporary file beside `path` (a rename does not cross file systems) with all its bytes on disk.
+/// A temporary file beside `path` (a rename cannot cross file systems) with all its bytes on disk.
 fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<TempPath> {
     let name = path
         .file_name()
@@ -80,7 +80,7 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// The rename itself is on disk only once the folder is.
+/// The rename is durable only after the folder is synced.
 #[cfg(unix)]
 fn sync_folder(path: &Path) -> Result<()> {
     File::open(folder_of(path))

@@ -1,20 +1,20 @@
-//! Errors people meet, and the exit codes they end in.
+//! Errors that users see, and exit codes.
 
 use std::path::{Path, PathBuf};
 
-/// What a command ends in; the number is the process's exit code.
+/// The outcome of a command; the number is the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
     /// All gates hold, on everything that the experiment plans.
     Pass = 0,
-    /// A bug of ulplab's.
+    /// A bug in ulplab.
     Bug = 1,
     /// Bad command line, experiment file or input data.
     Usage = 2,
     /// Not everything was judged.
     NotJudged = 4,
-    /// Something the machine must have is not there (a device, a writable folder).
+    /// The machine lacks something that is needed (a device, a writable folder).
     Setup = 96,
     /// A gate failed.
     GateFailed = 100,
@@ -26,9 +26,10 @@ pub enum Exit {
     Interrupted = 130,
 }
 
+/// The result of a fallible operation, with [`Error`] unless another type is given.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error a user can act on: each message names the file, the key or tensor, what was found and what was expected.
+/// An error that a user can act on: each message names the file, the key or tensor, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line asks for something that does not exist or does not fit.
@@ -36,30 +37,49 @@ pub enum Error {
     Usage(String),
     /// An experiment or manifest file is wrong; `message` holds line, key, and the nearest valid name.
     #[error("{}: {message}", file.display())]
-    Config { file: PathBuf, message: String },
+    Config {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong in it, and what was expected.
+        message: String,
+    },
     /// A data file (checkpoint, text, safetensors, npy, stored run) is wrong.
     #[error("{}: {message}", file.display())]
-    Data { file: PathBuf, message: String },
+    Data {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong in it, and what was expected.
+        message: String,
+    },
     /// The operating system refused to read or write.
     #[error("{}: cannot {action}: {source}", file.display())]
     Io {
+        /// The file or folder that the system refused.
         file: PathBuf,
+        /// The refused action as a verb, e.g. `read`; it follows "cannot" in the message.
         action: &'static str,
+        /// The system's reason.
         source: std::io::Error,
     },
+    /// A selection, such as a filter of cells, matches nothing. The text says what was selected from.
     #[error("nothing selected: {0}")]
     NothingSelected(String),
+    /// The machine lacks something, e.g. a GPU or a writable folder. The text says what.
     #[error("set-up: {0}")]
     Setup(String),
+    /// The reference could not compute a result, or its result is not finite. The text says which and why.
     #[error("the reference failed: {0}")]
     Reference(String),
+    /// A run lacks cells, so it cannot be judged. The text says which.
     #[error("incomplete run: {0}")]
     Incomplete(String),
+    /// SIGINT or SIGTERM stopped the run.
     #[error("interrupted; finished cells are kept, go on with --resume")]
     Interrupted,
 }
 
 impl Error {
+    /// An [`Error::Config`] of an experiment or manifest file.
     pub fn config(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
         Self::Config {
             file: file.as_ref().to_path_buf(),
@@ -67,6 +87,7 @@ impl Error {
         }
     }
 
+    /// An [`Error::Data`] of a data file.
     pub fn data(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
         Self::Data {
             file: file.as_ref().to_path_buf(),
@@ -80,10 +101,11 @@ impl Error {
         move |source| Self::Io { file, action, source }
     }
 
+    /// The exit code of a command that ends in this error.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config { .. } | Self::Data { .. } => Exit::Usage,
-            // A file to read that is not there was misnamed; what else the system refuses is the machine's matter.
+            // A missing input file is a usage error; other refusals of the system are set-up errors.
             Self::Io { source, action, .. }
                 if source.kind() == std::io::ErrorKind::NotFound
                     && (action.starts_with("read") || action.starts_with("open")) =>
@@ -99,13 +121,13 @@ impl Error {
     }
 }
 
-/// Names of a family that an error lists at most.
+/// The most names of a family that an error lists.
 const LISTED: usize = 8;
 
-/// The names among `valid` that `wrong` may stand for, worded for the end of an error message, or nothing if none is near.
+/// The names in `valid` that `wrong` may stand for, as the end of an error message; empty if none is similar.
 ///
-/// Upper and lower case are the same. A name that is one slip away comes first, then all names that begin with `wrong` and
-/// those that have it as the end of a word, then the nearest name.
+/// Case does not matter. A name with one typo comes first, then all names that begin with `wrong`, then those that contain
+/// it as the end of a word, then the most similar name.
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let wrong = wrong.to_lowercase();
     let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
@@ -149,7 +171,7 @@ pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// A checkpoint is checked when it is opened, so what is wrong later is the reference's error.
+/// A checkpoint is checked when it is opened, so a later error is the reference's.
 #[expect(
     clippy::from_over_into,
     reason = "a second `From` of errors leaves open what `?` in closures turns into"

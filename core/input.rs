@@ -1,4 +1,4 @@
-//! Reading the files that users name. A pipe or a device would keep the program waiting, so only regular files are opened.
+//! Reading files that users name. A pipe or a device could block the program, so only regular files are opened.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// Opens a regular file for reading; anything else is an error that says what is there.
+/// Opens a regular file for reading; anything else is an error that says what was found.
 pub fn open(path: &Path) -> Result<File> {
     open_to(path, "open")
 }
@@ -17,7 +17,7 @@ fn open_to(path: &Path, action: &'static str) -> Result<File> {
         path,
         std::fs::metadata(path).map_err(Error::io(path, action))?.file_type(),
     )?;
-    // A program that still runs may have put a pipe there meanwhile: it is opened without a wait, and looked at again.
+    // The path may have become a pipe in the meantime, so it is opened without blocking and checked again.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(nix::libc::O_NONBLOCK);
     let file = options.open(path).map_err(Error::io(path, action))?;
@@ -38,7 +38,7 @@ fn regular(path: &Path, kind: FileType) -> Result<()> {
     }
 }
 
-/// All bytes of a file of at most `most`; the size of a larger one, of which nothing is read.
+/// All bytes of a file of at most `most` bytes. The size of a larger file is returned without reading it.
 pub fn bytes_up_to(path: &Path, most: u64) -> Result<Result<Vec<u8>, u64>> {
     let file = open(path)?;
     let size = file.metadata().map_err(Error::io(path, "read"))?.len();
@@ -46,7 +46,7 @@ pub fn bytes_up_to(path: &Path, most: u64) -> Result<Result<Vec<u8>, u64>> {
         return Ok(Err(size));
     }
     let mut bytes = Vec::new();
-    // One byte more tells a file that grows while it is read.
+    // One byte more is requested, which reveals a file that grows while it is read.
     file.take(most + 1)
         .read_to_end(&mut bytes)
         .map_err(Error::io(path, "read"))?;

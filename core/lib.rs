@@ -37,6 +37,7 @@
 //! | [`parity`] | which rule made the bytes of a quantized tensor, or what went wrong |
 //! | [`ops`] | what kernels compute: cases, inputs, expected outputs, bounds |
 
+#![deny(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod atomic;

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result, counted, did_you_mean};
 
-/// Whether the whole of `name` matches `pattern`: `*` stands for any characters but a dot, `**` for any characters, none
-/// included; everything else for itself.
+/// Whether the whole of `name` matches `pattern`: `*` stands for any characters except a dot, `**` for any characters,
+/// including none; every other character stands for itself.
 pub fn matches(pattern: &str, name: &str) -> bool {
     // reach[i]: the pattern so far can match the first i bytes of the name.
     let name = name.as_bytes();
@@ -13,7 +13,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     while let Some((&byte, tail)) = rest.split_first() {
         rest = tail;
         if byte == b'*' {
-            // More stars than two say no more than two.
+            // More than two stars in a row mean the same as two.
             rest = &tail[tail.iter().take_while(|byte| **byte == b'*').count()..];
             let any = rest.len() < tail.len();
             for i in 0..name.len() {
@@ -32,13 +32,13 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     reach[name.len()]
 }
 
-/// Whether a name matches one of `only`, or that is empty, and none of `skip`.
+/// Whether a name matches one of `only` (or `only` is empty) and none of `skip`.
 pub fn selects(only: &[String], skip: &[String], name: &str) -> bool {
     let any = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
     (only.is_empty() || any(only)) && !any(skip)
 }
 
-/// Checks that each of the patterns matches one of the `names` of things called `what`.
+/// Checks that each pattern matches at least one of `names`; `what` is the kind of things named.
 pub fn check(what: &str, patterns: &[&[String]], names: &[&str]) -> Result<()> {
     let mut patterns = patterns.iter().copied().flatten();
     let idle = patterns.find(|pattern| !names.iter().any(|name| matches(pattern, name)));
@@ -48,11 +48,10 @@ pub fn check(what: &str, patterns: &[&[String]], names: &[&str]) -> Result<()> {
     })
 }
 
-/// The message about a pattern that matches none of the `names` of things called `what`: it says which pattern would match
-/// some, or which name is near.
+/// The message for a pattern that matches none of `names`: it suggests a pattern that would match, or a similar name.
 pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
-    // Of "site of the model", "site".
+    // From "site of the model", "site".
     let noun = what.split(" of ").next().unwrap_or(what);
     let matched = |pattern: &str| names.iter().filter(|name| matches(pattern, name)).count();
     let (wide, around) = (across_dots(pattern), format!("**{pattern}**"));

@@ -1,4 +1,4 @@
-//! What a run measures: the one type between the runner and everything after it.
+//! The measurements of a run: the one type between the runner and everything after it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,13 +7,14 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Every layer is fed the reference's input, so that its own error shows.
+    /// Every layer is fed the reference's input, so that only its own error shows.
     Local,
-    /// The candidate runs free, so that errors add up.
+    /// The candidate runs free, so that errors accumulate.
     Cumulative,
 }
 
 impl Phase {
+    /// The name in experiment files and records: `local` or `cumulative`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -33,7 +34,9 @@ impl std::fmt::Display for Phase {
 pub struct Record {
     /// `<recipe>/<phase>/<window>`: filter key, test name and JUnit name of the cell that measured it.
     pub cell: String,
+    /// Name of the recipe.
     pub recipe: String,
+    /// The phase in which it was measured.
     pub phase: Phase,
     /// Name of the input window, e.g. `alice@4096`.
     pub window: String,
@@ -46,22 +49,22 @@ pub struct Record {
     /// NaN is a measurement too (and fails every gate); JSON stores it as null.
     #[serde(with = "nullable")]
     pub value: f64,
-    /// Elements (or rows, for decisions) behind the number.
+    /// Number of elements (or rows, for decisions) behind the value.
     pub n: u64,
     /// NaN and infinite elements of the reference's tensor.
     pub nonfinite_want: u64,
     /// NaN and infinite elements of the candidate's tensor.
     pub nonfinite_got: u64,
-    /// The element with the largest absolute error, where the metric has one.
+    /// The element with the largest absolute error, if the metric has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst: Option<Worst>,
-    /// What is wrong, if something must not be as it was found.
+    /// The description of the failure, if the value shows that something is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<Failure>>,
 }
 
 impl Record {
-    /// A record of nothing yet, to be filled with what is measured in a cell.
+    /// A record without a measurement, to be filled in for a cell.
     pub fn blank(cell: &str, recipe: &str, phase: Phase, window: &str) -> Self {
         Self {
             cell: cell.to_string(),
@@ -81,7 +84,7 @@ impl Record {
     }
 }
 
-/// Full name of a site: `layers.12.output`, or `logits`.
+/// The full name of a site: `layers.12.output`, or `logits`.
 pub fn place(layer: Option<u32>, site: &str) -> String {
     match layer {
         Some(layer) => format!("layers.{layer}.{site}"),
@@ -89,32 +92,35 @@ pub fn place(layer: Option<u32>, site: &str) -> String {
     }
 }
 
-/// One element, with both values.
+/// An element with both values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Worst {
+    /// Index of the element, one number per dimension.
     pub index: Vec<u64>,
+    /// The reference's value.
     #[serde(with = "nullable")]
     pub want: f64,
+    /// The candidate's value.
     #[serde(with = "nullable")]
     pub got: f64,
 }
 
-/// What is wrong with an output, so that a reader can tell without the data.
+/// A description of what is wrong with an output, which can be understood without the data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// A sentence that stands alone: element, want, got, bound, how many of how many, in what pattern; or what a program did
-    /// wrong.
+    /// A sentence that stands alone: element, expected and found value, bound, how many of how many, in what pattern; or
+    /// what a program did wrong.
     pub message: String,
-    /// The worst element. `None` if no element can be named, as when a program left no output.
+    /// The worst element. `None` if no element can be named, for example if a program wrote no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst: Option<Worst>,
-    /// Largest error that `worst` may have; 0 where bits are compared.
+    /// The largest allowed error of `worst`; 0 if bits are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
-    /// Where the bound comes from.
+    /// The reason for the bound.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// Where the wrong elements lie, e.g. `all in columns 512..1024`.
+    /// The place of the wrong elements, e.g. `all in columns 512..1024`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pattern: String,
 }
@@ -144,10 +150,12 @@ pub mod nullable {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::Value;
 
+    /// Stores NaN and infinities in the form that [`to_json`](super::to_json) describes.
     pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         super::to_json(*value).serialize(serializer)
     }
 
+    /// Reads a number that `serialize` stored; anything else is an error.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         let value = Value::deserialize(deserializer)?;
         super::from_json(&value).ok_or_else(|| serde::de::Error::custom(format!("{value} is not a number")))

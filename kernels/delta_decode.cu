@@ -34,7 +34,9 @@ args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "
 
 [[variant]]
 name = "kv"
-doc = "[K, V]: 64 columns for each block, in registers; a lane has the same columns of many rows, so sums go over few lanes, then over warps"
+doc = """
+[K, V]: 64 columns per thread block, in registers; a lane has the same columns of many rows, so sums go over few lanes, then \
+over warps"""
 needs = ["vk == 0", "K == 128", "V % 64 == 0"]
 
 [[variant.launch]]

@@ -13,7 +13,9 @@ args = ["q", "k", "v", "g", "beta", "initial", "starts", "o", "final", "N", "H",
 
 [[variant]]
 name = "chunks"
-doc = "chunks of 64 in tensor cores: first, in parallel, everything that does not depend on states; then the states through the chunks, 64 value channels in a thread block, 16 in the registers of each warp"
+doc = """
+chunks of 64 on tensor cores: one kernel computes, in parallel, everything that does not depend on states; a second takes \
+the states through the chunks, with 64 value channels per thread block, 16 in the registers of each warp"""
 arch = "sm_90a"
 needs = ["size == 2", "K == 128", "V == 128", "HV == H"]
 scratch = [{ name = "left", bytes = "(T / 64 + N) * H * (17408 + 49152 * (G / 128))" }]

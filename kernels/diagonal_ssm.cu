@@ -22,7 +22,9 @@ args = ["u", "a", "b", "c", "y", "S"]
 
 [[variant]]
 name = "cluster"
-doc = "few heads: 256 segments of each in a cluster of 8 blocks, of 4 threads each: first where they end, from 0, then from where they start"
+doc = """
+few heads: each has 256 segments in a cluster of 8 thread blocks, with 4 threads per segment: the first pass scans every \
+segment from 0 for its final states, the second scans from its true start"""
 needs = ["N == 32", "S % 1024 == 0"]
 
 [[variant.launch]]
@@ -35,7 +37,9 @@ args = ["u", "a", "b", "c", "y", "S"]
 
 [[variant]]
 name = "rows"
-doc = "a block for each head, 4 warps for 4,096 steps at a time: chunks of 32 steps as products with powers of a, by tensor cores, f32 as two TF32, all in registers"
+doc = """
+one thread block per head, 4 warps for 4,096 steps at a time: chunks of 32 steps are products with powers of a, on tensor \
+cores, with f32 as two TF32, all in registers"""
 needs = ["N == 32", "S % 32 == 0"]
 
 [[variant.launch]]

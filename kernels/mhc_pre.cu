@@ -11,7 +11,9 @@ args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "C", "norm_ep
 
 [[variant]]
 name = "split"
-doc = "few tokens: 112 thread blocks multiply 64 channels of all streams each; then 14 add up the sums and mix, and one makes the other weights"
+doc = """
+few tokens: 112 thread blocks each multiply 64 channels of all streams; then 14 add up the sums and mix, and one computes \
+the other weights"""
 needs = ["C == 7168", "T <= 16"]
 scratch = [{ name = "sums", bytes = "T * 34 * 112 * 4" }]
 
@@ -30,7 +32,9 @@ args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "norm_eps",
 
 [[variant]]
 name = "resident"
-doc = "many tokens: 32 blocks share them, each with its channels of the projection in registers, as exact bf16 thirds; tokens stay on the chip until they are mixed"
+doc = """
+many tokens: 32 thread blocks share them; each holds its channels of the projection in registers, as exact bf16 thirds; \
+tokens stay on the chip until they are mixed"""
 needs = ["C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 

@@ -11,7 +11,9 @@ args = ["x", "weight", "positions", "cos_sin", "slots", "pages", "T", "slot_byte
 
 [[variant]]
 name = "eights"
-doc = "a thread for each 8 channels; two warps that have a token add up its squares through shared memory: the fastest of few tokens, and of 128 channels"
+doc = """
+one thread per 8 channels; if a token takes two warps, they add up its squares through shared memory: the fastest for few \
+tokens, and for 128 channels"""
 
 [[variant.launch]]
 entry = "record_write_eights_{record}_{form}"
@@ -393,8 +395,8 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
             fetch(step + STAGES);
             fetch_angles(step + STAGES);
 
-            // The largest magnitudes of blocks, those of the first piece in the low halves. If there are two pieces, neighbouring lanes work
-            // out one scale each.
+            // The largest magnitudes of blocks, those of the first piece in the low halves. If there are two pieces, neighbouring
+            // lanes compute one scale each.
             Stored scale = {};
             float factors[2] = {};
             if constexpr (R::CODED > 0) {

@@ -1,4 +1,4 @@
-//! Block formats with zero points at work: tensors to stored bytes and back.
+//! Encoding and decoding of block formats with zero points.
 
 use super::block::{Format, Group};
 use super::cast::INFINITY_BITS;
@@ -7,11 +7,11 @@ use super::codes;
 use super::quantize::{PIECE, span};
 use super::zero_point::{Affine, Fitted};
 
-/// The values of a strip of tiles that their scales and zero points follow.
+/// The smallest and largest values of a strip of tiles, from which scales and zero points are computed.
 struct Ranges {
     lo: Vec<f32>,
     hi: Vec<f32>,
-    /// Bits of the largest magnitude, which tell NaN and infinities.
+    /// Bits of the largest magnitude, which reveal NaN and infinities.
     amax: Vec<u32>,
 }
 
@@ -24,7 +24,7 @@ impl Ranges {
         }
     }
 
-    /// Finds the ranges of a strip, of rows of `cols` channels in tiles of `width`.
+    /// Finds the ranges of a strip of rows of `cols` channels, in tiles of `width`.
     #[inline(always)]
     fn measure(&mut self, x: &[f32], cols: usize, width: usize) {
         self.lo.fill(f32::INFINITY);
@@ -47,7 +47,7 @@ impl Ranges {
     }
 }
 
-/// Numbers of the tiles of a strip, and room for a piece of a row.
+/// The scale and zero point of each tile of a strip, and a buffer for a piece of a row.
 struct Room {
     first: Vec<f32>,
     second: Vec<f32>,
@@ -65,8 +65,8 @@ impl Room {
 }
 
 impl Format {
-    /// Writes the codes of rows of `cols` channels, and gives the bytes of scales and zero points. A tile that the edge cuts
-    /// has the range of what it holds.
+    /// Writes the codes of rows of `cols` channels, and returns the bytes of scales and zero points. A tile at the edge has
+    /// the range of the elements it holds.
     #[inline(always)]
     pub(super) fn store_affine(
         &self,
@@ -124,7 +124,7 @@ impl Format {
         (scales, zeros)
     }
 
-    /// The values of stored bytes.
+    /// Decodes stored bytes to values.
     #[inline(always)]
     pub(super) fn load_affine(&self, affine: Affine, group: Group, encoded: &Encoded, out: &mut [f32]) {
         let (rows, cols) = (encoded.rows, encoded.cols);

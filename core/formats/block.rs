@@ -1,4 +1,4 @@
-//! Block formats: an element under none, one or two levels of scales.
+//! Block formats: an element type with no, one or two levels of scales.
 
 use safetensors::Dtype;
 
@@ -12,9 +12,14 @@ use super::zero_point::Affine;
 /// The elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// So many consecutive rows and channels. Tiles at the lower and right edge may be cut short: they are rounded as if
-    /// filled up with zeros.
-    Tile { rows: usize, cols: usize },
+    /// A tile of consecutive rows and channels. Tiles at the lower and right edge may be shorter: they are rounded as if
+    /// padded with zeros.
+    Tile {
+        /// Rows of a tile.
+        rows: usize,
+        /// Channels of a tile.
+        cols: usize,
+    },
     /// A row.
     Token,
     /// A column.
@@ -39,7 +44,7 @@ impl Group {
         }
     }
 
-    /// How many groups a tensor has, down and across.
+    /// Number of groups of a tensor, down and across.
     pub fn count(self, rows: usize, cols: usize) -> (usize, usize) {
         let (height, width) = self.tile(rows, cols);
         (rows.div_ceil(height), cols.div_ceil(width))
@@ -57,34 +62,38 @@ impl Group {
     }
 }
 
-/// The scales next to the elements.
+/// Scales that belong to groups of elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
+    /// The elements that share a scale.
     pub group: Group,
+    /// The type of the scales, and the rule that picks them.
     pub scale: Scale,
 }
 
 /// An element format with up to two levels of scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Format {
-    /// Channels of a random Hadamard rotation before the elements are rounded.
+    /// Size of the random Hadamard rotation that is applied to channels before rounding.
     pub rotation: Option<usize>,
+    /// The type of the elements.
     pub element: &'static Element,
-    /// Whose cast it is, if not the element's own.
+    /// The library whose cast is used; `None` for the element's own cast.
     pub convention: Option<&'static Convention>,
+    /// The block scales; `None` for a plain cast of elements.
     pub scaling: Option<Scaling>,
-    /// Elements that share the f32 above the block scales; only over [`Scale::E4m3`].
+    /// Elements that share the f32 global scale above the block scales; only with [`Scale::E4m3`].
     pub global: Option<Group>,
 }
 
 impl Format {
-    /// The element with the cast it is to have.
+    /// The element, with the cast of its convention.
     pub fn repr(&self) -> Repr {
         let of = |convention: &Convention| convention.repr(self.element);
         self.convention.and_then(of).unwrap_or(self.element.repr)
     }
 
-    /// The rule of the zero points next to the scales, if there are any.
+    /// The rule of the zero points; `None` if the format has none.
     pub fn zero_point(&self) -> Option<Affine> {
         match self.scaling?.scale {
             Scale::Affine(affine) => Some(affine),
@@ -92,12 +101,12 @@ impl Format {
         }
     }
 
-    /// Bytes of so many elements of a row.
+    /// Bytes of the codes of `cols` elements of a row.
     pub(super) fn data_bytes(&self, cols: usize) -> usize {
         cols * self.element.stored_bits() / 8
     }
 
-    /// Bytes of a row with scales and zero points, those of columns and tensors excluded.
+    /// Bytes per row, with scales and zero points, but without those of columns and tensors.
     pub(super) fn bytes_per_row(&self, cols: usize) -> f64 {
         let per_group = |group, bytes: usize| match group {
             Group::Tile { rows, cols: width } => (cols.div_ceil(width) * bytes) as f64 / rows as f64,
@@ -113,7 +122,7 @@ impl Format {
         self.data_bytes(cols) as f64 + scales + zeros + globals
     }
 
-    /// Whether a row of this many channels fits, or why not.
+    /// Checks that rows of this many channels can be encoded; the error says why not.
     pub fn check(&self, cols: usize) -> Result<(), String> {
         if cols == 0 {
             return Err("a row has no channels".into());
@@ -132,7 +141,7 @@ impl Format {
         Ok(())
     }
 
-    /// Elements of [`Format::dtype`] that so many codes of a row take: bytes where several codes share one.
+    /// Elements of [`Format::dtype`] for `cols` codes of a row: bytes if several codes share one.
     pub(super) fn across(&self, cols: usize) -> usize {
         if self.element.stored_bits() < 8 {
             self.data_bytes(cols)
@@ -154,7 +163,7 @@ impl Format {
     }
 }
 
-/// A [`Format`] with the name it was asked for by.
+/// A [`Format`] with the name by which it was requested.
 pub(super) struct FormatCodec {
     pub name: String,
     pub doc: String,

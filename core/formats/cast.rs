@@ -1,6 +1,6 @@
-//! What elements and scales share: the cast of a number, limits of an element, and the operation of a block.
+//! What elements and scales share: casts, limits of an element type, and the scaling of a block.
 
-/// What a scale rule must know of the elements.
+/// The properties of an element type that scale rules need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// The largest finite value.
@@ -24,12 +24,12 @@ pub(super) trait Cast: Copy {
 /// propagates NaN, which `f32::max` drops.
 pub(super) const INFINITY_BITS: u32 = 0x7f80_0000;
 
-/// What is done with the elements of a block and a factor of their own.
+/// The operation on the elements of a block, with a factor per block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     /// `x / factor` instead of `x · factor`.
     pub divide: bool,
-    /// Added last: −0 changes nothing, +0 clears the sign of a negative zero.
+    /// A zero that is added last: −0 changes nothing, +0 clears the sign of a negative zero.
     pub zero: f32,
 }
 

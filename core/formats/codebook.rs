@@ -1,22 +1,22 @@
-//! Codebooks: elements whose codes are places in a table of values.
+//! Codebooks: element types whose codes are indices into a table of values.
 
 use std::sync::Mutex;
 
 use super::cast::Cast;
 use super::element::{Element, Repr};
 
-/// Values in ascending order; a code is the place of its value.
+/// Values in ascending order; a code is the index of its value.
 ///
-/// A number becomes the value nearest to it. The border of two neighbours is their midpoint rounded to f32, and a number on it
-/// becomes the smaller value, as in bitsandbytes.
+/// A number is rounded to the nearest value. The border between two neighbours is their midpoint rounded to f32, and a
+/// number on the border becomes the smaller value, as in bitsandbytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Codebook {
     values: &'static [f32],
-    /// One for each value but the first.
+    /// The borders: one for each value but the first.
     borders: &'static [f32],
 }
 
-/// How many values a table may have: all codes of 2, 3, 4 or 8 bits, so that every code is a value.
+/// Allowed numbers of values: all codes of 2, 3, 4 or 8 bits, so that every code is a value.
 const LENGTHS: [usize; 4] = [4, 8, 16, 256];
 
 /// The 16 values of NF4, in bitsandbytes 0.50 `functional.get_4bit_type`.
@@ -66,10 +66,10 @@ impl Codebook {
         self.values.iter().fold(0.0, |max: f32, value| max.max(value.abs()))
     }
 
-    /// The same table with its length known to the compiler, for loops that vectorise.
+    /// The same table with a length that the compiler knows, for loops that vectorise.
     pub(super) fn sized<const N: usize>(&self) -> Option<Table<N>> {
         let values: [f32; N] = self.values.try_into().ok()?;
-        // One border more than there are, which no number exceeds.
+        // One more border than needed, which no number exceeds.
         let mut borders = [f32::INFINITY; N];
         borders[..N - 1].copy_from_slice(self.borders);
         Some(Table { values, borders })
@@ -108,9 +108,9 @@ impl<const N: usize> Cast for Table<N> {
     }
 }
 
-/// The element of a table written out as numbers with commas between them, named `lut(…)`. The same table is the same element.
+/// The element of a table given as comma-separated numbers, named `lut(…)`. Equal tables give the same element.
 pub(super) fn element(numbers: &str) -> Result<&'static Element, String> {
-    // Elements are static; a table lives as long as the program, once for each that is asked for.
+    // Elements are static, so each distinct table is leaked once.
     static ELEMENTS: Mutex<Vec<&'static Element>> = Mutex::new(Vec::new());
     let values = values(numbers)?;
     let name = values.iter().map(f32::to_string).collect::<Vec<_>>().join(",");
@@ -133,7 +133,7 @@ pub(super) fn element(numbers: &str) -> Result<&'static Element, String> {
     Ok(element)
 }
 
-/// The numbers of a table, if they can be one.
+/// Parses the numbers of a table and checks them.
 fn values(numbers: &str) -> Result<Vec<f32>, String> {
     let parse = |text: &str| {
         let value = text.trim().parse().ok().filter(|value: &f32| value.is_finite());

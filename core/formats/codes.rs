@@ -1,18 +1,18 @@
 //! The hot loops: largest magnitudes, divisions, and casts to and from packed codes.
 //!
-//! They run over long slices, whatever the size of a block, so that they vectorise.
+//! They run over long slices, whatever the block size, so that they vectorise.
 
 use super::cast::{Cast, Operation};
 use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, Repr};
 use super::minifloat::Added;
 
-/// Bits of the largest magnitude; NaN beats infinity beats finite values.
+/// Bits of the largest magnitude; NaN is above infinity, which is above finite values.
 #[inline(always)]
 pub(super) fn amax(x: &[f32]) -> u32 {
     x.iter().fold(0, |amax, x| (x.to_bits() & 0x7fff_ffff).max(amax))
 }
 
-/// Raises each number to the [`amax`] of its block of `width` elements, the last of which may be short.
+/// Raises each element of `amaxes` to the [`amax`] of its block of `width` elements, the last of which may be short.
 #[inline(always)]
 pub(super) fn amax_of_blocks(x: &[f32], width: usize, largest: &mut [u32]) {
     match width {
@@ -26,7 +26,7 @@ pub(super) fn amax_of_blocks(x: &[f32], width: usize, largest: &mut [u32]) {
     }
 }
 
-/// Small blocks one by one would be mostly shuffles: here all blocks are halved at a time, neighbour with neighbour.
+/// Small blocks one by one would be mostly shuffles, so all blocks are halved at the same time, neighbour with neighbour.
 #[inline(always)]
 fn amax_of<const N: usize>(x: &[f32], largest: &mut [u32]) {
     const PAIRS: usize = 512;
@@ -135,7 +135,7 @@ const E4M3_ADDED: Added = Added::new(E4M3_CAST).unwrap();
 const E5M2_ADDED: Added = Added::new(E5M2_CAST).unwrap();
 const E2M1_ADDED: Added = Added::new(E2M1_CAST).unwrap();
 
-/// Calls `$loop` with the cast as a constant where it is a common one.
+/// Calls `$loop` with the cast as a constant if it is a common one.
 macro_rules! specialised {
     ($repr:expr, $loop:ident, $($argument:expr),+) => {
         match *$repr {
@@ -238,14 +238,14 @@ fn decode_with(cast: impl Cast, bits: u32, packed: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The codes in packed bytes, which take so many bits each, one by one.
+/// Iterates over packed codes of `bits` bits each.
 pub fn unpack(packed: &[u8], bits: usize) -> Vec<u16> {
     (0..packed.len() * 8 / bits)
         .map(|at| code_at(packed, bits, at))
         .collect()
 }
 
-/// The code at an index of packed codes that take so many bits each.
+/// The code at an index of packed codes of `bits` bits each.
 #[inline]
 pub(super) fn code_at(packed: &[u8], bits: usize, at: usize) -> u16 {
     let first = at * bits;

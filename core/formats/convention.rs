@@ -1,23 +1,28 @@
-//! How libraries cast where formats leave it open.
+//! The casts of libraries where formats leave a choice.
 
 use super::element::{Element, Integer, Repr, Whole, element};
 use super::minifloat::{FloatCast, NanCode, Overflow, Policy, Ties, Zeros};
 use super::power::PowerCast;
 
-/// What one library does in its casts from f32.
+/// The casts from f32 that one library performs.
 #[derive(Debug)]
 pub struct Convention {
+    /// Name in format strings and on the command line, e.g. `torch` in `e4m3(torch)`.
     pub name: &'static str,
+    /// One line that says which library does this, and how it differs.
     pub doc: &'static str,
-    /// By name of the element.
+    /// The casts by name of the element.
     pub casts: &'static [(&'static str, Rounding)],
 }
 
-/// One cast.
+/// A cast that may differ from the element's own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounding {
+    /// A cast to a float element.
     Float(Policy),
+    /// A cast to an integer element.
     Integer(Whole),
+    /// A cast to E8M0, a bare power of two.
     Power(PowerCast),
 }
 
@@ -59,17 +64,17 @@ const fn away(nan: u32) -> Policy {
     }
 }
 
-/// ml_dtypes on formats without NaN.
+/// The policy of ml_dtypes for formats without NaN.
 const FLIPPED: Policy = Policy {
     nan: NanCode::FlippedZero,
     ..Policy::satfinite(0)
 };
 
-/// All conventions that differ from the elements' own casts somewhere.
+/// All conventions that differ from the elements' own casts for some input.
 pub const CONVENTIONS: &[Convention] = &[
     Convention {
         name: "nosat",
-        doc: "CUDA headers with __NV_NOSAT, PTX without .satfinite: overflow gives infinity, or NaN where there is none",
+        doc: "CUDA headers with __NV_NOSAT, PTX without .satfinite: overflow gives infinity, or NaN if the type has no infinity",
         casts: &[
             float("e4m3", Policy::special(NanCode::Code(0x7f))),
             float("e5m2", Policy::special(NanCode::Code(0x7f))),
@@ -78,18 +83,18 @@ pub const CONVENTIONS: &[Convention] = &[
     },
     Convention {
         name: "rz",
-        doc: "CUDA headers, PTX cvt.rz.satfinite.ue8m0x2: the power below",
+        doc: "CUDA headers, PTX cvt.rz.satfinite.ue8m0x2: rounds down to a power of two",
         casts: &[("e8m0", Rounding::Power(PowerCast::DOWN))],
     },
     Convention {
         name: "rz_nosat",
-        doc: "the power below; infinity gives NaN",
+        doc: "rounds down to a power of two; infinity gives NaN",
         casts: &[("e8m0", Rounding::Power(PowerCast::DOWN.special()))],
     },
     Convention {
         name: "ml_dtypes",
-        doc: "ml_dtypes 0.6: E4M3 and E5M2 overflow to NaN or infinity and keep the sign of NaN; FP6 and FP4 make of NaN a \
-              zero of the opposite sign; e8m0 rounds to nearest, 0 and negative numbers are NaN",
+        doc: "ml_dtypes 0.6: E4M3 and E5M2 overflow to NaN or infinity and keep the sign of NaN; FP6 and FP4 turn NaN into a \
+              zero of the opposite sign; e8m0 rounds to nearest and turns 0 and negative numbers into NaN",
         casts: &[
             float("e4m3", Policy::special(NanCode::Signed(0x7f))),
             float("e5m2", Policy::special(NanCode::Signed(0x7e))),
@@ -107,7 +112,8 @@ pub const CONVENTIONS: &[Convention] = &[
     },
     Convention {
         name: "torch",
-        doc: "torch 2.15 `.to`: E4M3 saturates, infinities too, E5M2 does not; NaN keeps its sign; e8m0 rounds to nearest",
+        doc: "torch 2.15 `.to`: E4M3 saturates, also for infinities; E5M2 does not saturate; NaN keeps its sign; e8m0 \
+              rounds to nearest",
         casts: &[
             float(
                 "e4m3",
@@ -139,7 +145,7 @@ pub const CONVENTIONS: &[Convention] = &[
     },
     Convention {
         name: "modelopt",
-        doc: "ModelOpt NVFP4: −0 becomes +0; of NaN anything",
+        doc: "ModelOpt NVFP4: −0 becomes +0; NaN is undefined",
         casts: &[float(
             "e2m1",
             Policy {
@@ -150,7 +156,7 @@ pub const CONVENTIONS: &[Convention] = &[
     },
     Convention {
         name: "modelopt_mxfp4",
-        doc: "ModelOpt MXFP4: ties toward zero; zeros become −0; of NaN anything",
+        doc: "ModelOpt MXFP4: ties toward zero; zeros become −0; NaN is undefined",
         casts: &[float(
             "e2m1",
             Policy {
@@ -162,7 +168,7 @@ pub const CONVENTIONS: &[Convention] = &[
     },
     Convention {
         name: "deepgemm",
-        doc: "DeepGEMM FP4: ties toward zero; what becomes zero has no sign; NaN becomes 0",
+        doc: "DeepGEMM FP4: ties toward zero; zeros lose their sign; NaN becomes 0",
         casts: &[float(
             "e2m1",
             Policy {
@@ -175,8 +181,8 @@ pub const CONVENTIONS: &[Convention] = &[
     },
     Convention {
         name: "microxcaling",
-        doc: "microxcaling `nearest`: ties away from zero, −0 becomes +0; infinities stay where there are some; of int8 the f32 \
-              just below 1/2 becomes 1",
+        doc: "microxcaling `nearest`: ties away from zero, −0 becomes +0; infinities are preserved if the type \
+              has them; in int8 the f32 just below 1/2 becomes 1",
         casts: &[
             float("e4m3", away(0x7f)),
             float(

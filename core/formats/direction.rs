@@ -1,4 +1,4 @@
-//! Tensors whose elements are not rounded to nearest. Their scales are those of the format all the same.
+//! Quantization with other rounding directions than to nearest. Scales are the same as usual.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,28 +10,28 @@ use super::quantize::GlobalScale;
 use super::single::Single;
 use super::stochastic::{Between, carries};
 
-/// Which of the two codes about a number it becomes.
+/// The choice between the two codes next to a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// The nearer one, as the format has it.
+    /// The nearer code: the format's usual rounding.
     #[default]
     Nearest,
-    /// The smaller in magnitude.
+    /// The code with the smaller magnitude.
     TowardZero,
-    /// Either, with the probability of the distance to the other.
+    /// Either code, with a probability proportional to the distance from the other.
     Stochastic,
 }
 
 impl Direction {
-    /// Whether it is the one that formats have anyway.
+    /// Whether this is the usual rounding.
     pub fn is_nearest(&self) -> bool {
         *self == Self::Nearest
     }
 }
 
 impl Format {
-    /// Whether [`Format::round_toward`] knows the format, or why not.
+    /// Checks that [`Format::round_toward`] supports the format; the error says why not.
     pub fn has_directions(&self) -> Result<(), String> {
         let float = matches!(self.element.repr, Repr::Float(_));
         let plain = self.convention.is_none() && self.rotation.is_none() && self.global.is_none();
@@ -47,11 +47,12 @@ impl Format {
         ))
     }
 
-    /// Replaces `[rows, cols]` by what is read back after storing it, rounded so. `random` fills in a number for each element
-    /// if rounding is stochastic.
+    /// Replaces `[rows, cols]` by the values that are read back after storing it with this rounding. `random` provides a
+    /// random number per element if rounding is stochastic.
     ///
     /// # Panics
-    /// When [`Format::check`] refuses `cols`, `x` is not a whole number of rows, or [`Format::has_directions`] says no.
+    /// If [`Format::check`] refuses `cols`, `x` is not a whole number of rows, or [`Format::has_directions`] refuses the
+    /// format.
     pub fn round_toward(&self, direction: Direction, x: &mut [f32], cols: usize, random: impl FnOnce(&mut [u32])) {
         if direction == Direction::Nearest {
             return self.decode(&self.encode(x, cols, GlobalScale::Own), x);
@@ -65,7 +66,7 @@ impl Format {
         if direction == Direction::Stochastic {
             random(&mut chance);
         }
-        // With nothing added, nothing is carried.
+        // With nothing added, there is no carry.
         let codes = x
             .iter()
             .zip(&chance)
@@ -77,7 +78,7 @@ impl Format {
         self.decode(&encoded, x);
     }
 
-    /// Leaves in `x` what is to be cast, and gives what is stored but for the codes.
+    /// Scales `x` in place for the cast, and returns the stored parts other than codes.
     fn scale_in_place(&self, x: &mut [f32], cols: usize) -> Encoded {
         let Some((Scaling { group, .. }, single)) = self.scaling.zip(Single::new(self, 1.0)) else {
             let rows = x.len() / cols;
@@ -98,7 +99,7 @@ impl Format {
     }
 }
 
-/// Codes as they lie in memory: of two 4-bit codes of a byte the first in the lower half.
+/// Codes in memory order: of the two 4-bit codes in a byte, the first is in the lower half.
 fn pack(codes: impl Iterator<Item = u16>, bits: usize, data: &mut [u8]) {
     match bits {
         4 => {

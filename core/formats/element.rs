@@ -1,11 +1,11 @@
-//! Element formats: what one number is stored as.
+//! Element formats: the types in which single numbers are stored.
 
 use super::cast::{Cast, Limits};
 use super::codebook::{Codebook, NF4_VALUES};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Policy};
 use super::power::PowerCast;
 
-/// How a number becomes a whole one.
+/// How a number is rounded to an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
     /// To nearest, ties to even.
@@ -20,12 +20,16 @@ pub enum Whole {
 /// An integer: code `i` is the value `i / 2^fraction_bits`, in two's complement if it has a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integer {
+    /// Bits of a code, at most 8.
     pub bits: u32,
-    /// Values are clamped to `min … max`: symmetric if there is a sign, so the most negative code is never written; else
-    /// from 0.
+    /// Values are clamped to `min … max`. Signed types are symmetric, so the most negative code is never written; unsigned
+    /// types start at 0.
     pub min: i32,
+    /// The largest code value, before division by `2^fraction_bits`.
     pub max: i32,
+    /// Bits of a code after the binary point: 6 for MXINT8, else 0.
     pub fraction_bits: u32,
+    /// How a scaled value is rounded to an integer.
     pub whole: Whole,
 }
 
@@ -62,12 +66,14 @@ impl Cast for Integer {
     }
 }
 
-/// How the codes of an element mean numbers, and numbers become codes.
+/// How codes represent numbers, and how numbers are encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Repr {
+    /// A floating-point code.
     Float(FloatCast),
+    /// An integer or fixed-point code.
     Integer(Integer),
-    /// A place in a table of values.
+    /// An index into a table of values.
     Codebook(Codebook),
     /// A bare exponent: code `b` is `2^(b-127)`, 255 is NaN; no sign, no zero. Holds scales only.
     Power(PowerCast),
@@ -98,16 +104,18 @@ impl Repr {
 /// A scalar format.
 #[derive(Debug, PartialEq)]
 pub struct Element {
+    /// Name in format strings, e.g. `e4m3`.
     pub name: &'static str,
+    /// One line with the standard, the range and the treatment of NaN and infinities.
     pub doc: &'static str,
     /// Bits of a code: 2, 3, 4, 6, 8 or 16.
     pub bits: u32,
-    /// With the policy of casts that name no other.
+    /// The representation, with the element's own cast.
     pub repr: Repr,
 }
 
 impl Element {
-    /// Bits a code takes in memory: one byte for 6-bit codes, as in PTX registers and torchao.
+    /// Bits of a code in memory: one byte for 6-bit codes, as in PTX registers and torchao.
     pub const fn stored_bits(&self) -> usize {
         if self.bits == 6 { 8 } else { self.bits as usize }
     }
@@ -117,9 +125,9 @@ impl Element {
         self.repr.decode((u32::from(code) & ((1 << self.bits) - 1)) as u16)
     }
 
-    /// The code of `x` by the element's own policy: nearest, ties to even.
+    /// The code of `x` by the element's own cast: to nearest, ties to even.
     ///
-    /// A power rounds up to the next one, as scales do (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the sign.
+    /// E8M0 rounds up to the next power of two, as scales do (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the sign.
     pub fn encode(&self, x: f32) -> u16 {
         self.repr.encode(x)
     }
@@ -134,13 +142,13 @@ impl Element {
         }
     }
 
-    /// Whether it is an integer without a sign, which needs a zero point beside its scale.
+    /// Whether it is an unsigned integer, which needs a zero point beside its scale.
     pub fn needs_zero_point(&self) -> bool {
         matches!(self.repr, Repr::Integer(integer) if !integer.is_signed())
     }
 
-    /// Whether it holds scales only.
-    pub fn is_scale(&self) -> bool {
+    /// Whether it can only hold scales.
+    pub(crate) fn is_scale(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => !float.signed,
             Repr::Integer(_) | Repr::Codebook(_) => false,
@@ -188,7 +196,7 @@ const fn float(exponent_bits: u32, mantissa_bits: u32, max: u32, infinity: bool,
     FloatCast { float, policy }
 }
 
-// As constants, for loops made for one of them.
+// Constants, so that loops can be specialised for them.
 pub(super) const F16_CAST: FloatCast = float(5, 10, 0x7bff, true, Policy::special(NanCode::Code(0x7fff)));
 pub(super) const BF16_CAST: FloatCast = float(8, 7, 0x7f7f, true, Policy::special(NanCode::Code(0x7fff)));
 pub(super) const E4M3_CAST: FloatCast = float(4, 3, 0x7e, false, Policy::satfinite(0x7f));
@@ -213,7 +221,7 @@ const fn integer(bits: u32, fraction_bits: u32) -> Repr {
     })
 }
 
-/// The codes `0 … 2^bits − 1` under a zero point.
+/// The codes `0 … 2^bits − 1`, decoded with a zero point.
 const fn unsigned(name: &'static str, doc: &'static str, bits: u32) -> Element {
     let repr = Repr::Integer(Integer {
         bits,
@@ -225,6 +233,7 @@ const fn unsigned(name: &'static str, doc: &'static str, bits: u32) -> Element {
     Element { name, doc, bits, repr }
 }
 
+/// bfloat16, the upper half of an f32.
 pub static BF16: Element = Element {
     name: "bf16",
     doc: "bfloat16: the upper half of an f32; overflow gives infinity",
@@ -232,6 +241,7 @@ pub static BF16: Element = Element {
     repr: Repr::Float(BF16_CAST),
 };
 
+/// IEEE 754 binary16.
 pub static F16: Element = Element {
     name: "f16",
     doc: "IEEE 754 binary16; overflow gives infinity",
@@ -239,6 +249,7 @@ pub static F16: Element = Element {
     repr: Repr::Float(F16_CAST),
 };
 
+/// FP8 with 4 exponent and 3 mantissa bits, without infinities (OCP OFP8 v1.0, "e4m3fn").
 pub static E4M3: Element = Element {
     name: "e4m3",
     doc: "OCP OFP8 E4M3 (\"fn\"): no infinities; overflow and infinities saturate to 448, NaN stays NaN",
@@ -246,6 +257,7 @@ pub static E4M3: Element = Element {
     repr: Repr::Float(E4M3_CAST),
 };
 
+/// FP8 with 5 exponent and 2 mantissa bits (OCP OFP8 v1.0).
 pub static E5M2: Element = Element {
     name: "e5m2",
     doc: "OCP OFP8 E5M2; overflow and infinities saturate to 57344, NaN stays NaN",
@@ -253,75 +265,86 @@ pub static E5M2: Element = Element {
     repr: Repr::Float(E5M2_CAST),
 };
 
+/// FP6 with 3 exponent and 2 mantissa bits (OCP MX v1.0).
 pub static E3M2: Element = Element {
     name: "e3m2",
-    doc: "OCP MX FP6 E3M2, one code per byte; no NaN, so it needs a scale that has one",
+    doc: "OCP MX FP6 E3M2, one code per byte; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 6,
     repr: Repr::Float(float(3, 2, 0x1f, false, Policy::satfinite(0x1f))),
 };
 
+/// FP6 with 2 exponent and 3 mantissa bits (OCP MX v1.0).
 pub static E2M3: Element = Element {
     name: "e2m3",
-    doc: "OCP MX FP6 E2M3, one code per byte; no NaN, so it needs a scale that has one",
+    doc: "OCP MX FP6 E2M3, one code per byte; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 6,
     repr: Repr::Float(float(2, 3, 0x1f, false, Policy::satfinite(0x1f))),
 };
 
+/// FP4 with 2 exponent bits and 1 mantissa bit (OCP MX v1.0).
 pub static E2M1: Element = Element {
     name: "e2m1",
-    doc: "OCP MX FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; no NaN, so it needs a scale that has one",
+    doc: "OCP MX FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; no NaN, so NaN is stored in the scale, \
+          whose type must have one",
     bits: 4,
     repr: Repr::Float(E2M1_CAST),
 };
 
+/// Symmetric 8-bit integer −127 … 127.
 pub static INT8: Element = Element {
     name: "int8",
-    doc: "symmetric integer -127 … 127; no NaN, so it needs a scale that has one",
+    doc: "symmetric integer -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 8,
     repr: integer(8, 0),
 };
 
+/// Symmetric 4-bit integer −7 … 7.
 pub static INT4: Element = Element {
     name: "int4",
-    doc: "symmetric integer -7 … 7; no NaN, so it needs a scale that has one",
+    doc: "symmetric integer -7 … 7; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 4,
     repr: integer(4, 0),
 };
 
+/// Symmetric 3-bit integer −3 … 3.
 pub static INT3: Element = Element {
     name: "int3",
-    doc: "symmetric integer -3 … 3; no NaN, so it needs a scale that has one",
+    doc: "symmetric integer -3 … 3; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 3,
     repr: integer(3, 0),
 };
 
+/// Symmetric 2-bit integer −1 … 1.
 pub static INT2: Element = Element {
     name: "int2",
-    doc: "symmetric integer -1 … 1; no NaN, so it needs a scale that has one",
+    doc: "symmetric integer -1 … 1; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 2,
     repr: integer(2, 0),
 };
 
-pub static UINT8: Element = unsigned("uint8", "integer 0 … 255 under a scale with a zero point", 8);
-pub static UINT4: Element = unsigned("uint4", "integer 0 … 15 under a scale with a zero point", 4);
-pub static UINT3: Element = unsigned("uint3", "integer 0 … 7 under a scale with a zero point", 3);
-pub static UINT2: Element = unsigned("uint2", "integer 0 … 3 under a scale with a zero point", 2);
+static UINT8: Element = unsigned("uint8", "integer 0 … 255 with a scale and a zero point", 8);
+static UINT4: Element = unsigned("uint4", "integer 0 … 15 with a scale and a zero point", 4);
+static UINT3: Element = unsigned("uint3", "integer 0 … 7 with a scale and a zero point", 3);
+static UINT2: Element = unsigned("uint2", "integer 0 … 3 with a scale and a zero point", 2);
 
+/// NormalFloat4: 16 quantiles of a normal distribution (QLoRA, Dettmers et al. 2023).
 pub static NF4: Element = Element {
     name: "nf4",
-    doc: "NormalFloat4 of QLoRA: 16 quantiles of a normal distribution in -1 … 1, as bitsandbytes has them; code 7 is 0; \
-          no NaN, so it needs a scale that has one",
+    doc: "NormalFloat4 of QLoRA: the 16 quantiles of a normal distribution in -1 … 1 that bitsandbytes uses; code 7 is 0; \
+          no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 4,
     repr: Repr::Codebook(NF4_VALUES),
 };
 
+/// 8-bit fixed point with 6 fraction bits (OCP MX v1.0, INT8).
 pub static MXINT8: Element = Element {
     name: "mxint8",
-    doc: "OCP MX INT8: i/64 for i = -127 … 127; no NaN, so it needs a scale that has one",
+    doc: "OCP MX INT8: i/64 for i = -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one",
     bits: 8,
     repr: integer(8, 6),
 };
 
+/// E4M3 without a sign, the block scale of NVFP4.
 pub static UE4M3: Element = Element {
     name: "ue4m3",
     doc: "E4M3 without a sign, the scale of NVFP4: negative numbers become 0, codes with the top bit are NaN; for scales \
@@ -330,6 +353,7 @@ pub static UE4M3: Element = Element {
     repr: Repr::Float(UE4M3_CAST),
 };
 
+/// A power of two 2^-127 … 2^127 or NaN, the scale of OCP MX formats.
 pub static E8M0: Element = Element {
     name: "e8m0",
     doc: "OCP MX scale: powers of two 2^-127 … 2^127 and NaN (255); for scales only",

@@ -4,35 +4,38 @@ use super::cast::{Cast, INFINITY_BITS, Limits, Operation};
 use super::half::Half;
 use super::power::{PowerCast, e8m0_value};
 
-/// What is stored.
+/// The meaning of the stored scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredScale {
-    /// What codes are multiplied by.
+    /// The factor that codes are multiplied by.
     Decode,
-    /// What values were multiplied by; codes are divided by it.
+    /// The factor that values were multiplied by; codes are divided by it.
     Encode,
 }
 
 /// A rule for f32 scales.
 #[derive(Debug, PartialEq)]
 pub struct F32Rule {
+    /// Name in format strings, e.g. `deepgemm` in `e4m3/b128:f32(deepgemm)`.
     pub name: &'static str,
+    /// One line with the library and its formula.
     pub doc: &'static str,
-    /// `amax` counts as at least this.
+    /// A lower bound of `amax`.
     pub amax_floor: f32,
-    /// Make a power of two of the scale: the decoding scale rounded up, the encoding one down.
+    /// Rounds the scale to a power of two: a decoding scale up, an encoding scale down.
     pub power: bool,
-    /// Elements `x / s` instead of `x · fl32(1/s)`. Only of decoding scales.
+    /// Whether elements are `x / s` instead of `x · fl32(1/s)`; only with decoding scales.
     pub divide: bool,
-    /// The reciprocal `fl32(1/s)` is that of at least this.
+    /// A lower bound of `s` in the reciprocal `fl32(1/s)`.
     pub reciprocal_floor: f32,
-    /// A scale of 16 bits is the smallest not below its f32, instead of the nearest.
+    /// Whether a 16-bit scale is rounded up to the smallest value not below its f32, instead of to nearest.
     pub up: bool,
+    /// Whether the scale is stored for decoding or for encoding.
     pub stored: StoredScale,
 }
 
 impl F32Rule {
-    /// Stores the scales for the bits of largest magnitudes, and gives the factors of elements.
+    /// Stores the scales for blocks with these largest magnitudes (as bits), and returns the factors of their elements.
     #[inline(always)]
     pub(super) fn encode(&self, amax: &[u32], limits: &Limits, stored: &mut [u8], factors: &mut [f32]) {
         for ((amax, bytes), factor) in amax.iter().zip(stored.as_chunks_mut().0).zip(factors) {
@@ -42,7 +45,7 @@ impl F32Rule {
         }
     }
 
-    /// [`F32Rule::encode`] where the scale is rounded to 16 bits, and elements follow the rounded one.
+    /// [`F32Rule::encode`] for scales that are rounded to 16 bits; elements are divided by the rounded scale.
     #[inline(always)]
     pub(super) fn encode_half(
         &self,
@@ -69,7 +72,7 @@ impl F32Rule {
         match (self.stored, self.power) {
             (StoredScale::Decode, false) => amax / limits.max,
             (StoredScale::Decode, true) => e8m0_value(PowerCast::UP.encode(amax * limits.inverse) as u8),
-            // The quotient is one of f64, with a floor no f32 equals.
+            // The quotient is computed in f64, with a floor that no f32 equals.
             (StoredScale::Encode, power) => {
                 let scale = (f64::from(limits.max) / f64::from(amax).max(1e-12)) as f32;
                 if power {
@@ -81,8 +84,8 @@ impl F32Rule {
         }
     }
 
-    /// The factor of elements under a scale. A block of zeros, or one so small that its scale underflows, is stored as
-    /// zeros.
+    /// The factor of elements for a stored scale. A block of zeros, or of numbers so small that the scale underflows, is
+    /// stored as zeros.
     #[inline(always)]
     pub(super) fn factor(&self, scale: f32) -> f32 {
         match (self.stored, self.divide) {
@@ -102,7 +105,7 @@ impl F32Rule {
         }
     }
 
-    /// How codes become values again.
+    /// How codes are decoded to values.
     pub(super) fn inverse(&self) -> Operation {
         let divide = self.stored == StoredScale::Encode;
         Operation {

@@ -6,7 +6,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// Replaces each row `x` of `cols` channels by `x · H · cols^-1/2`, `H` in Sylvester's natural order
 /// (`H_2n = [[H_n, H_n], [H_n, −H_n]]`): symmetric, and its own inverse.
 ///
-/// In f32 by butterflies, the factor last, as in the fast_hadamard_transform package. Does not depend on the machine.
+/// The transform is computed in f32 by butterflies and multiplied by the factor last, as in the fast_hadamard_transform
+/// package. The result does not depend on the machine.
 pub fn hadamard(x: &mut [f32], cols: usize) -> Result<(), String> {
     if !cols.is_power_of_two() {
         return Err(format!(
@@ -45,7 +46,7 @@ impl pulp::WithSimd for Butterflies<'_> {
     }
 }
 
-/// The random signs of a rotation: TransformerEngine's for 16 channels, else the bits of a ChaCha8 stream seeded with the
+/// The random signs of a rotation: TransformerEngine's for 16 channels, otherwise bits of a ChaCha8 stream seeded with the
 /// number of channels.
 fn signs(size: usize) -> Vec<f32> {
     const TE: [f32; 16] = [
@@ -60,14 +61,14 @@ fn signs(size: usize) -> Vec<f32> {
         .collect()
 }
 
-/// The random Hadamard transform of each `size` consecutive elements: signs, then [`hadamard`]. `size` is a power of two
-/// that divides the length.
+/// The random Hadamard transform of each `size` consecutive elements: random signs, then [`hadamard`]. `size` is a power of
+/// two that divides the length.
 pub(super) fn rotate(x: &mut [f32], size: usize) {
     flip(x, &signs(size));
     hadamard(x, size).expect("rotations are whole");
 }
 
-/// The inverse of [`rotate`], but for rounding.
+/// The inverse of [`rotate`], except for rounding.
 pub(super) fn rotate_back(x: &mut [f32], size: usize) {
     hadamard(x, size).expect("rotations are whole");
     flip(x, &signs(size));

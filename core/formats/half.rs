@@ -6,10 +6,12 @@ use super::cast::Cast;
 use super::element::{BF16_CAST, F16_CAST};
 use super::minifloat::Added;
 
-/// A float of 16 bits that scales are stored as.
+/// A 16-bit float type of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
+    /// IEEE 754 binary16.
     F16,
+    /// bfloat16.
     Bf16,
 }
 
@@ -31,7 +33,7 @@ impl Half {
         }
     }
 
-    /// The nearest value, ties to even; what is too large becomes infinity.
+    /// Rounds to the nearest value, ties to even; numbers beyond the range become infinity.
     #[inline(always)]
     pub(super) fn nearest(self, x: f32) -> f32 {
         match self {
@@ -40,7 +42,7 @@ impl Half {
         }
     }
 
-    /// The smallest value that is not below `x`, a magnitude or NaN.
+    /// The smallest value not below `x`, a magnitude or NaN.
     pub(super) fn up(self, x: f32) -> f32 {
         let nearest = self.nearest(x);
         // Magnitudes sort by their codes.
@@ -51,7 +53,7 @@ impl Half {
         }
     }
 
-    /// The bytes of a value that it has, little-endian.
+    /// The little-endian bytes of a value that the type represents exactly.
     #[inline(always)]
     pub(super) fn bytes(self, value: f32) -> [u8; 2] {
         self.bits(value).to_le_bytes()

@@ -18,7 +18,7 @@ const ROW: usize = 512;
 
 const INTRODUCTION: &str = "# Formats
 
-Written from the tables in `src/formats` by `formats::markdown()`; change those, then run the tests with
+Written from the tables in `core/formats` by `formats::markdown()`; change those, then run the tests with
 `ULPLAB_BLESS=1`.
 
 A format is an element under up to two levels of scales:

@@ -1,4 +1,4 @@
-//! Small floating-point numbers as data, with one rounding routine for all of them.
+//! Small floating-point formats as data, with one rounding routine for all of them.
 
 use super::cast::Cast;
 
@@ -9,27 +9,32 @@ use super::cast::Cast;
 /// where `E` is 0 (OCP OFP8 v1.0, OCP MX v1.0 §5.3, IEEE 754).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MiniFloat {
+    /// Bits of the exponent `E`.
     pub exponent_bits: u32,
     /// `M`; at most 10.
     pub mantissa_bits: u32,
+    /// The exponent bias.
     pub bias: u32,
     /// Code of the largest finite value.
     pub max: u32,
     /// Whether the code after `max` is infinity. All codes above are NaN.
     pub infinity: bool,
-    /// Whether the top bit is a sign. Without one negative numbers become 0, and codes with the bit set are NaN.
+    /// Whether the top bit is a sign. Without a sign, negative numbers become 0, and codes with the top bit set are NaN.
     pub signed: bool,
 }
 
-/// What two neighbours do with the number half-way between them.
+/// Rounding of numbers half-way between two neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
+    /// The neighbour with an even code.
     Even,
+    /// The neighbour with the larger magnitude.
     Away,
+    /// The neighbour with the smaller magnitude.
     Zero,
 }
 
-/// What a number beyond the largest finite one becomes.
+/// The result for numbers beyond the largest finite value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
     /// The largest finite value with its sign.
@@ -38,7 +43,7 @@ pub enum Overflow {
     Special,
 }
 
-/// What a NaN becomes.
+/// The result for NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NanCode {
     /// This code, whatever the sign.
@@ -49,34 +54,37 @@ pub enum NanCode {
     FlippedZero,
 }
 
-/// What becomes of the sign of zero.
+/// The sign of results that are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeros {
-    /// It stays, also where a number is rounded to zero.
+    /// The sign is preserved, also if a number is rounded to zero.
     Signed,
     /// A zero is stored as +0, but a negative number rounded to zero as −0.
     UnsignedIfExact,
-    /// Whatever becomes zero is stored as +0.
+    /// Every zero is stored as +0.
     Unsigned,
     /// A zero of either sign is stored as −0.
     NegativeIfExact,
 }
 
-/// How a cast decides where the format leaves it open.
+/// The choices that a format leaves to its casts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// What happens to numbers half-way between two values.
     pub ties: Ties,
-    /// Codes of finite numbers that round beyond the largest one.
+    /// The result for finite numbers that round beyond the largest value.
     pub overflow: Overflow,
-    /// Codes of infinities.
+    /// The result for infinities.
     pub infinity: Overflow,
+    /// The code of NaN.
     pub nan: NanCode,
+    /// The code of zero and of numbers that round to zero.
     pub zeros: Zeros,
 }
 
 impl Policy {
     /// PTX `cvt.rn.satfinite`: ties to even, infinities saturate too, one code for all NaNs.
-    pub const fn satfinite(nan: u32) -> Self {
+    pub(crate) const fn satfinite(nan: u32) -> Self {
         Self {
             ties: Ties::Even,
             overflow: Overflow::Saturate,
@@ -86,7 +94,7 @@ impl Policy {
         }
     }
 
-    /// IEEE 754: what is too large becomes infinity (or NaN, where there is none).
+    /// IEEE 754: numbers beyond the range become infinity, or NaN in a format without infinities.
     pub const fn special(nan: NanCode) -> Self {
         Self {
             overflow: Overflow::Special,
@@ -108,13 +116,13 @@ impl MiniFloat {
         magnitude > self.max + self.infinity as u32 || (!self.signed && code & self.sign() != 0)
     }
 
-    /// Whether some code is a NaN.
+    /// Whether the format has a NaN.
     pub const fn has_nan(&self) -> bool {
         self.is_nan(self.sign() - 1)
     }
 
-    /// Significand and number of its bits to drop for a finite magnitude, and the code of the binade's start less the
-    /// leading one: `code = base + round(significand / 2^drop)`.
+    /// For a finite magnitude: its significand, the number of bits to drop, and the code of the binade's start minus the
+    /// leading one, so that `code = base + round(significand / 2^drop)`.
     #[inline(always)]
     const fn split(&self, magnitude: u32) -> (u32, u32, u32) {
         let field = magnitude >> 23;
@@ -128,9 +136,8 @@ impl MiniFloat {
         (significand, drop, (quantum - lowest) << self.mantissa_bits)
     }
 
-    /// The code of the largest magnitude not above that of `x`, and by how much the magnitude exceeds it, in units of
-    /// 2^-32 of the step to the next code; what is below one unit counts as none. For stochastic rounding. NaN and infinities
-    /// are beyond the largest code.
+    /// The code of the largest magnitude not above that of `x`, and the excess of `x` over it in units of 2^-32 of the step
+    /// to the next code, rounded down. Used for stochastic rounding. NaN and infinities give a code beyond the largest.
     #[inline(always)]
     pub(super) fn truncate(&self, x: f32) -> (u32, u32) {
         let (significand, drop, base) = self.split(x.to_bits() & 0x7fff_ffff);
@@ -142,12 +149,14 @@ impl MiniFloat {
 /// A float under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatCast {
+    /// The number format.
     pub float: MiniFloat,
+    /// What the cast does where the number format leaves a choice.
     pub policy: Policy,
 }
 
 impl FloatCast {
-    /// The code of `x`, whose magnitude rounds to `rounded` if there were no largest value.
+    /// The code of `x`, whose magnitude would round to `rounded` if there were no largest value.
     #[inline(always)]
     fn finish(&self, x: f32, rounded: u32) -> u32 {
         let Self { float, policy } = *self;
@@ -182,7 +191,7 @@ impl FloatCast {
 }
 
 impl Cast for FloatCast {
-    /// Rounds by integers alone: f32 subnormals come out right, and a carry of the rounding moves into the exponent by
+    /// Rounds with integer arithmetic only: f32 subnormals are handled correctly, and a carry moves into the exponent by
     /// itself.
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
@@ -221,8 +230,8 @@ impl Cast for FloatCast {
     }
 }
 
-/// The same cast in fewer instructions where ties go to the even code and exponents have at most 5 bits: the machine's
-/// adder rounds. That both agree is checked on every f32.
+/// The same cast in fewer instructions, for ties to even and exponents of at most 5 bits: the FPU's adder rounds. A test
+/// checks on every f32 that both casts agree.
 #[derive(Clone, Copy)]
 pub(super) struct Added(FloatCast);
 

@@ -1,7 +1,7 @@
 //! Number formats: elements, scales, blocks, KV-cache records.
 //!
-//! Everything that rounds is a [`Codec`]; [`codec`] finds it by the name of a record (`v4_fp8`), the name of a format
-//! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding goes through the stored bytes, always.
+//! Everything that rounds is a [`Codec`]. [`codec`] finds it by the name of a record (`v4_fp8`), the name of a format
+//! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding always goes through the stored bytes.
 //!
 //! A new element, way to cast, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`],
 //! [`CONVENTIONS`], [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`] or [`AFFINE_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
@@ -44,7 +44,7 @@ pub use convention::{CONVENTIONS, Convention, Rounding, convention};
 pub use direction::Direction;
 pub use element::{
     BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT2, INT3, INT4, INT8, Integer, MXINT8, NF4,
-    Repr, UE4M3, UINT2, UINT3, UINT4, UINT8, Whole, element,
+    Repr, UE4M3, Whole, element,
 };
 pub use f32_scale::{F32_RULES, F32Rule, HALF_RULES, StoredScale};
 pub use hadamard::hadamard;
@@ -65,7 +65,7 @@ pub use zero_point::{AFFINE_RULES, Affine, AffineFit, AffineRule, ZeroPoint};
 
 use crate::error::did_you_mean;
 
-/// What others call elements that are formats of their own.
+/// Other names of element formats.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("fp8", "e4m3"),
     ("float8", "e4m3"),

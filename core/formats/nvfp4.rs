@@ -1,20 +1,21 @@
-//! Scales of NVFP4: E4M3 per block of E2M1, alone or under a second, f32 level.
+//! Scales of NVFP4: an E4M3 scale per block of E2M1, with or without an f32 global scale.
 //!
-//! Libraries agree on what the bytes mean up to the last bit of the product, and differ in how they pick them. A rule is
-//! a row of data. `amax_b` is the largest magnitude of a block, `amax` that of all blocks under one f32; `G` is the f32
-//! that values are multiplied by, `span/amax`, and `g` the one that codes are multiplied by; both are 1 where there is
-//! one level.
+//! Libraries agree on the meaning of the bytes up to the last bit of the product, and differ in how they choose them. A
+//! rule is a row of data. `amax_b` is the largest magnitude of a block, and `amax` that of all blocks under one global
+//! scale. `G = span/amax` is the f32 that values are multiplied by, and `g` the one that codes are multiplied by; both are
+//! 1 without a global scale.
 
 use super::cast::{Cast, INFINITY_BITS, Operation};
 use super::element::UE4M3_CAST;
 use super::nvfp4_select;
 use super::nvfp4_select::Select;
 
-/// Which f32 is stored above the block scales.
+/// The f32 that is stored as the global scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Global {
-    /// None: one level.
+    /// There is no global scale.
     Absent,
+    /// The largest magnitude of the tensor or row; the decoder computes the scale from it.
     Amax,
     /// `g = amax/span`.
     Decode,
@@ -37,7 +38,7 @@ pub enum BlockScale {
     OverSixG,
 }
 
-/// How elements are divided, `s` being the value of the stored E4M3.
+/// How elements are divided; `s` is the value of the stored E4M3 scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Division {
     /// `x·min(1/(s·fl32(1/G)), FLT_MAX)`.
@@ -53,25 +54,30 @@ pub enum Division {
 /// A rule for E4M3 scales of E2M1 elements.
 #[derive(Debug)]
 pub struct Nvfp4Rule {
+    /// Name in format strings, e.g. `te`.
     pub name: &'static str,
+    /// One line with the library and its formula.
     pub doc: &'static str,
+    /// The global value that is stored.
     pub stored: Global,
     /// The largest value per unit of `g`: 448·6, or less to leave room.
     pub span: f32,
+    /// How the scale of a block is computed.
     pub scale: BlockScale,
-    /// The scale before its cast is at least this.
+    /// A lower bound of the scale before its cast.
     pub floor: f32,
     /// The scale of a block of zeros before its cast.
     pub zero_block: f32,
+    /// How elements are divided by the scales.
     pub division: Division,
-    /// Blocks whose scale underflows to 0 have codes 0, whatever is in them.
+    /// Whether blocks whose scale underflows to 0 get codes 0, whatever their values.
     pub drops_zero_scale: bool,
-    /// −0 is stored as +0.
+    /// Whether −0 is stored as +0.
     pub unsigned_zero: bool,
-    /// How one of several scales is chosen.
+    /// How one of several candidate scales is chosen.
     pub select: Select,
-    /// The library's kernel takes an approximate reciprocal (≤ 1 ulp) where the rule is exact: its scale may be one code
-    /// off, and its elements one step.
+    /// Whether the library's kernel uses an approximate reciprocal (≤ 1 ulp) where the rule is exact: a scale may then be
+    /// one code off, and elements one step.
     pub approximate: bool,
 }
 
@@ -81,10 +87,10 @@ impl PartialEq for Nvfp4Rule {
     }
 }
 
-/// The factors of the level above the block scales.
+/// The factors of the global scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Level {
-    /// What is stored.
+    /// The stored f32.
     pub stored: f32,
     /// `G`.
     pub encode: f32,
@@ -95,7 +101,7 @@ pub(super) struct Level {
 }
 
 impl Level {
-    /// No such level.
+    /// The factors without a global scale.
     pub const ONE: Self = Self {
         stored: 1.0,
         encode: 1.0,
@@ -112,13 +118,13 @@ pub(super) fn finite(x: f32) -> f32 {
     if x > f32::MAX { f32::MAX } else { x }
 }
 
-/// `1` for what nothing can be divided by.
+/// Replaces 0 by 1, since nothing can be divided by 0.
 fn nonzero(x: f32) -> f32 {
     if x == 0.0 { 1.0 } else { x }
 }
 
 impl Nvfp4Rule {
-    /// The level of an `amax`; one that is not finite makes everything under it NaN.
+    /// The factors for an `amax`. If it is not finite, all values under it become NaN.
     pub(super) fn level(&self, amax: f32) -> Level {
         let amax = if amax.is_finite() { amax } else { f32::NAN };
         let encode = |amax: f32| nonzero(if amax == 0.0 { 1.0 } else { finite(self.span / amax) });
@@ -130,7 +136,7 @@ impl Nvfp4Rule {
         })
     }
 
-    /// The level of a stored f32.
+    /// The factors for a stored f32.
     pub(super) fn stored_level(&self, stored: f32) -> Level {
         match self.stored {
             Global::Absent => Level::ONE,
@@ -143,7 +149,7 @@ impl Nvfp4Rule {
                     decode: stored / self.span,
                 }
             }
-            // A tensor of zeros has g = 0; libraries make NaN of it, or have the caller avoid it.
+            // A tensor of zeros has g = 0; libraries produce NaN or leave this case to the caller.
             Global::Decode => Level {
                 stored,
                 encode: 1.0 / nonzero(stored),
@@ -159,7 +165,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// Stores the codes for the bits of largest magnitudes, and gives the factors of elements.
+    /// Stores the scales for blocks with these largest magnitudes (as bits), and returns the factors of their elements.
     #[inline(always)]
     pub(super) fn encode(
         &self,
@@ -169,7 +175,7 @@ impl Nvfp4Rule {
         stored: &mut [u8],
         factors: &mut [f32],
     ) {
-        // Constants for the default, so that its loops vectorise.
+        // The default rule as a constant, so that its loops vectorise.
         match (self.scale, self.division) {
             (BlockScale::AmaxTimesSixth, Division::Reciprocal) => {
                 self.scales(BlockScale::AmaxTimesSixth, amax, level, factors);
@@ -184,7 +190,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// Scales of blocks before their cast.
+    /// The scales of blocks before their cast.
     #[inline(always)]
     fn scales(&self, scale: BlockScale, amax: &[u32], level: &Level, out: &mut [f32]) {
         let sixth = level.encode * SIXTH;
@@ -202,7 +208,7 @@ impl Nvfp4Rule {
                 BlockScale::OverSixG => amax / (6.0 * level.decode),
             };
             let scale = if amax == 0.0 { self.zero_block } else { scale };
-            // Unlike `f32::max` this keeps NaN. Infinities, where G is large, saturate in the cast.
+            // Unlike `f32::max` this keeps NaN. Infinities, which occur if G is large, saturate in the cast.
             *out = if scale < self.floor { self.floor } else { scale };
         }
     }
@@ -221,7 +227,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// Factors of elements under stored scales.
+    /// The factors of elements for stored scales.
     #[inline(always)]
     fn factors(&self, division: Division, amax: &[u32], stored: &[u8], level: &Level, out: &mut [f32]) {
         for ((amax, code), out) in amax.iter().zip(stored).zip(out) {
@@ -230,7 +236,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// The factor of elements of a block with that largest magnitude, under a scale.
+    /// The factor of elements of a block with that largest magnitude, for a stored scale.
     #[inline(always)]
     pub(super) fn factor(&self, division: Division, amax: u32, scale: f32, level: &Level) -> f32 {
         let factor = match division {
@@ -238,7 +244,7 @@ impl Nvfp4Rule {
             Division::Unclamped if amax == 0 => 0.0,
             Division::Unclamped => 1.0 / (scale * level.inverse),
             Division::InverseOver => level.encode / scale,
-            // A step that underflows to 0 holds zeros only; dividing by it would make NaN of them.
+            // A step that underflows to 0 holds only zeros; dividing by it would give NaN.
             Division::Over if scale * level.decode == 0.0 => f32::INFINITY,
             Division::Over => scale * level.decode,
         };
@@ -256,7 +262,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// What the elements are multiplied by, from the block scale's value.
+    /// The factor of the elements, given the value of the block scale.
     #[inline(always)]
     pub(super) fn decode(&self, scale: f32, level: &Level) -> f32 {
         match self.stored {
@@ -293,10 +299,10 @@ const fn single(name: &'static str, doc: &'static str) -> Nvfp4Rule {
     }
 }
 
-/// Rules with one level; the first is the default.
+/// Rules without a global scale; the first is the default.
 pub const NVFP4_SINGLE_RULES: &[&Nvfp4Rule] = &[&FLASHINFER, &TORCHAO_SINGLE, &V41];
 
-/// Rules with two levels; the first is the default.
+/// Rules with a global scale; the first is the default.
 pub const NVFP4_RULES: &[&Nvfp4Rule] = &[
     &TE,
     &TORCHAO,
@@ -404,7 +410,7 @@ pub static VLLM: Nvfp4Rule = VLLM_RULE;
 
 pub static FLASHINFER_TWO: Nvfp4Rule = Nvfp4Rule {
     name: "flashinfer",
-    doc: "vllm's, but a block whose s underflows to 0 gets the codes of x·∞ (FlashInfer, its rcp.approx taken as exact)",
+    doc: "like vllm, but a block whose s underflows to 0 gets the codes of x·∞ (FlashInfer, its rcp.approx taken as exact)",
     drops_zero_scale: false,
     ..VLLM_RULE
 };

@@ -4,18 +4,26 @@ use super::cast::{Cast, INFINITY_BITS};
 use super::element::{E2M1_CAST, UE4M3_CAST};
 use super::nvfp4::{BlockScale, Level, Nvfp4Rule, rule};
 
-/// How one of several scales is chosen.
+/// How one of several candidate scales is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
-    /// There is only one.
+    /// There is only one candidate.
     One,
-    /// The block's largest value becomes 6, or 4 where that leaves strictly less error: E2M1 is finer below 4.
-    FourOverSix { error: Error, domain: Domain },
-    /// All E4M3 codes at most `radius` from the one of the rule; of equal errors the smallest code.
-    Search { radius: u32 },
+    /// The block's largest value maps to 6, or to 4 if the error is then strictly smaller: E2M1 is finer below 4.
+    FourOverSix {
+        /// The error that is compared.
+        error: Error,
+        /// The arithmetic in which it is measured.
+        domain: Domain,
+    },
+    /// The candidates are all E4M3 codes at most `radius` from the rule's. Among equal errors the smallest code wins.
+    Search {
+        /// How many codes below and above the rule's scale are tried.
+        radius: u32,
+    },
 }
 
-/// What is summed over the elements of a block.
+/// The sum over the elements of a block that is minimised; `d` is an element's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// `|d|`.
@@ -24,7 +32,7 @@ pub enum Error {
     Squared,
 }
 
-/// Where the error of an element is taken, `q` being the value of its code.
+/// The arithmetic of an element's error `d`; `q` is the value of its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
     /// `((q·s)·amax)/span − x` in f32.
@@ -33,7 +41,7 @@ pub enum Domain {
     F16,
 }
 
-/// The best candidate's code. `scale` is what the rule picks alone, before the cast.
+/// The code of the best candidate. `scale` is the rule's own scale before the cast.
 pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level: &Level) -> u8 {
     let own = UE4M3_CAST.encode(scale);
     if amax >= INFINITY_BITS || !level.stored.is_finite() {
@@ -44,7 +52,7 @@ pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level
     let (code, _) = match rule.select {
         Select::One => (own, 0.0),
         Select::FourOverSix { error: kind, domain } => {
-            // The largest value is to become 4, not 6: a scale 3/2 as large.
+            // The largest value should become 4 instead of 6, so the scale is 3/2 as large.
             let four = UE4M3_CAST.encode(scale * 1.5);
             better((own, error(own, kind, domain)), four, error(four, kind, domain))
         }
@@ -57,7 +65,7 @@ pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level
     code as u8
 }
 
-/// The error of a block under a scale, summed in order, in f32.
+/// The error of a block for a scale, summed in order in f32.
 fn sum(rule: &Nvfp4Rule, (error, domain): (Error, Domain), amax: u32, code: u32, block: &[f32], level: &Level) -> f32 {
     let half = |x: f32| half::f16::from_f32(x).to_f32();
     let scale = UE4M3_CAST.decode(code);
@@ -86,28 +94,28 @@ const fn four_over_six(name: &'static str, doc: &'static str, largest: f32, erro
 
 pub static TE46_MAE: Nvfp4Rule = four_over_six(
     "te46_mae",
-    "four-over-six: of s = e4m3((amax_b/6)·G) and 3/2 of it the one with less Σ|error|, else as te (TransformerEngine)",
+    "four-over-six: s = e4m3((amax_b/6)·G) or 3/2 of it, whichever has the smaller Σ|error|; otherwise like te (TransformerEngine)",
     448.0,
     Error::Absolute,
     Domain::F32,
 );
 pub static TE46_MSE: Nvfp4Rule = four_over_six(
     "te46_mse",
-    "four-over-six with less Σerror²",
+    "four-over-six with the smaller Σerror²",
     448.0,
     Error::Squared,
     Domain::F32,
 );
 pub static TE46_MAE_256: Nvfp4Rule = four_over_six(
     "te46_mae_256",
-    "four-over-six with G = 6·256/amax, which leaves room for the larger scale, and less Σ|error|",
+    "four-over-six with G = 6·256/amax, which leaves room for the larger scale, and with the smaller Σ|error|",
     256.0,
     Error::Absolute,
     Domain::F32,
 );
 pub static TE46_MSE_256: Nvfp4Rule = four_over_six(
     "te46_mse_256",
-    "four-over-six with G = 6·256/amax and less Σerror² (the paper's)",
+    "four-over-six with G = 6·256/amax and the smaller Σerror² (the paper's)",
     256.0,
     Error::Squared,
     Domain::F32,
@@ -144,6 +152,6 @@ pub static SEARCH: Nvfp4Rule = Nvfp4Rule {
     select: Select::Search { radius: 8 },
     ..rule(
         "search",
-        "te with the E4M3 scale of least Σerror² among the 17 codes around its own",
+        "like te, with the E4M3 scale of least Σerror² among the 17 codes around te's",
     )
 };

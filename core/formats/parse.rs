@@ -1,8 +1,7 @@
 //! Format strings: `[rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/<group>:f32]`.
 //!
 //! An element may be a table of values, `lut(-1,-0.3,0.3,1)`.
-//! At most two levels of scales. The first holds the scales next to the elements; the second is the f32 above E4M3 block
-//! scales.
+//! There are at most two levels of scales: block scales, and an f32 global scale above E4M3 block scales.
 
 use std::fmt;
 
@@ -14,7 +13,7 @@ use super::nvfp4_select::Select;
 use super::scale::Scale;
 use crate::error::did_you_mean;
 
-/// The largest block or rotation a string may ask for.
+/// The largest block or rotation that a string may specify.
 const LARGEST: usize = 65536;
 
 impl fmt::Display for Group {
@@ -29,7 +28,7 @@ impl fmt::Display for Group {
     }
 }
 
-/// Prints a string that parses back to the same format; a default rule is left out.
+/// Prints a string that parses back to the same format; default rules are left out.
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(size) = self.rotation {
@@ -53,7 +52,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Names of rules that people may know better under another: of libraries, papers and standards.
+/// Other names of rules, from libraries, papers and standards.
 const ALIASES: &[(&str, &str)] = &[
     ("transformer_engine", "te"),
     ("transformerengine", "te"),
@@ -67,7 +66,7 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 impl Format {
-    /// The same format with its scales picked by the rule of that name or alias.
+    /// The same format with the rule of that name or alias.
     pub fn with_rule(&self, name: &str) -> Result<Self, String> {
         let Some(Scaling { group, scale }) = self.scaling else {
             return Err(format!("format '{self}' has no scales, so no rule '{name}' for them"));
@@ -77,11 +76,11 @@ impl Format {
             scaling: Some(Scaling { group, scale }),
             ..*self
         };
-        // Some rules do not go with some groups.
+        // Some rules do not support some groups.
         format.to_string().parse()
     }
 
-    /// The same format by every rule of its table, its own first.
+    /// The same format with every rule of its table, its own first.
     pub fn by_rules(&self) -> Vec<Self> {
         let Some(Scaling { scale, .. }) = self.scaling else {
             return vec![*self];
@@ -92,8 +91,8 @@ impl Format {
         std::iter::once(*self).chain(others).collect()
     }
 
-    /// The same format with every library's cast to its element, its own first.
-    pub fn by_casts(&self) -> Vec<Self> {
+    /// The same format with every library's cast of its element, its own first.
+    pub(crate) fn by_casts(&self) -> Vec<Self> {
         let casts = CONVENTIONS.iter().filter(|cast| cast.repr(self.element).is_some());
         let casts = std::iter::once(None).chain(casts.map(Some));
         let others = casts.filter(|cast| *cast != self.convention);
@@ -102,7 +101,7 @@ impl Format {
     }
 }
 
-/// The scale of that kind by the rule of that name or alias.
+/// The scale of that kind with the rule of that name or alias.
 fn find_rule(kind: &str, element: &Element, two_levels: bool, name: &str) -> Result<Scale, String> {
     let table = Scale::table(kind, element, two_levels);
     let named = |name: &str| table.iter().copied().find(|scale| scale.rule().0 == name);
@@ -125,7 +124,7 @@ fn find_rule(kind: &str, element: &Element, two_levels: bool, name: &str) -> Res
         })
 }
 
-/// `<group>:<scale>[(rule)]` in its parts.
+/// Splits `<group>:<scale>[(rule)]`.
 struct Level<'a> {
     text: &'a str,
     group: Group,
@@ -150,7 +149,7 @@ fn parse(text: &str) -> Result<Format, String> {
         [] if !element.has_nan() => {
             let name = element.name;
             return Err(format!(
-                "'{name}' has no NaN, so it needs a scale that has one, e.g. '{name}/token:f32'"
+                "'{name}' has no NaN, so NaN is stored in the scale, whose type must have one, e.g. '{name}/token:f32'"
             ));
         }
         [] => (None, None),
@@ -176,14 +175,14 @@ fn parse(text: &str) -> Result<Format, String> {
     })
 }
 
-/// A number of channels or rows.
+/// Parses a number of channels or rows.
 fn size(text: &str) -> Option<usize> {
-    // Not a sign, which `parse` would take.
+    // A sign is refused, although `parse` would accept it.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|size| digits && *size <= LARGEST)
 }
 
-/// The rotation a string begins with, and the rest.
+/// Splits off the rotation at the beginning of a string.
 fn rotation(text: &str) -> Result<(Option<usize>, &str), String> {
     let Some((first, rest)) = text.split_once('/') else {
         return Ok((None, text));
@@ -199,7 +198,7 @@ fn rotation(text: &str) -> Result<(Option<usize>, &str), String> {
     }
 }
 
-/// `name` or `name(argument)`.
+/// Splits `name` or `name(argument)`.
 fn call(text: &str) -> Result<(&str, Option<&str>), String> {
     match text.split_once('(') {
         None => Ok((text, None)),
@@ -271,7 +270,7 @@ fn level(text: &str) -> Result<Level<'_>, String> {
     })
 }
 
-/// Whether the second level goes above the first.
+/// Checks that the second level can be above the first.
 fn second_level(inner: &Level, outer: &Level) -> Result<(), String> {
     let Group::Tile { rows, .. } = inner.group else {
         return Err(format!(
@@ -316,7 +315,7 @@ fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, 
             element.name, level.text
         ));
     }
-    // Under zero points whole columns are a group of their own, as keys are stored.
+    // With zero points, whole columns are a group of their own, since keys are stored so.
     let columns = element.needs_zero_point() && level.group.tile(1, 2).1 == 1;
     if element.stored_bits() < 8 && level.group == Group::Channel && !columns {
         return Err(format!(

@@ -5,45 +5,46 @@ use super::cast::{Cast, INFINITY_BITS, Limits};
 /// The cast of an f32 to the exponent byte `b` of `2^(b-127)`; 255 is NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerCast {
-    /// The next power is taken where the fraction bits of the number exceed this.
+    /// A number is rounded up if its fraction bits exceed this.
     pub threshold: u32,
-    /// The same among f32's subnormals, where 2^-127, the power of code 0, is the fraction 0x400000.
+    /// The same threshold for subnormal f32, where 2^-127, the power of code 0, has the fraction 0x400000.
     pub subnormal_threshold: u32,
-    /// Infinities and what rounds beyond 2^127 become NaN instead of 2^127.
+    /// Whether infinities and numbers that round beyond 2^127 become NaN instead of 2^127.
     pub special: bool,
-    /// Zero and negative numbers become NaN; otherwise the sign is ignored, and zero becomes 2^-127.
+    /// Whether zero and negative numbers become NaN; otherwise the sign is ignored, and zero becomes 2^-127.
     pub positive_only: bool,
 }
 
 impl PowerCast {
     /// The smallest power not below: PTX `cvt.rp.satfinite.ue8m0x2.f32`.
-    pub const UP: Self = Self {
+    pub(crate) const UP: Self = Self {
         threshold: 0,
         subnormal_threshold: 0x40_0000,
         special: false,
         positive_only: false,
     };
     /// The largest power not above: PTX `cvt.rz.satfinite.ue8m0x2.f32`.
-    pub const DOWN: Self = Self {
+    pub(crate) const DOWN: Self = Self {
         threshold: 0x7f_ffff,
         subnormal_threshold: 0x7f_ffff,
         ..Self::UP
     };
-    /// The nearest power, of two equally near the larger; among subnormals, as torch and ml_dtypes have it, up.
-    pub const HALF_UP: Self = Self {
+    /// Rounds to the nearest power; a tie goes to the larger one, also among subnormals, as in torch and ml_dtypes.
+    pub(crate) const HALF_UP: Self = Self {
         threshold: 0x3f_ffff,
         subnormal_threshold: 0x40_0000,
         special: true,
         positive_only: false,
     };
-    /// The power nearest in the logarithm; 0x3504f3 are the fraction bits of √2 rounded down.
-    pub const NEAREST: Self = Self {
+    /// Rounds to the power that is nearest in the logarithm; 0x3504f3 are the fraction bits of √2 rounded down.
+    pub(crate) const NEAREST: Self = Self {
         threshold: 0x35_04f3,
         subnormal_threshold: 0x40_0000 + 0x35_04f3 / 2,
         ..Self::UP
     };
 
-    pub const fn special(self) -> Self {
+    /// The same cast, but an infinity becomes NaN.
+    pub(crate) const fn special(self) -> Self {
         Self { special: true, ..self }
     }
 }
@@ -85,40 +86,43 @@ pub(super) fn e8m0_value(code: u8) -> f32 {
     })
 }
 
-/// Which power of two a block gets.
+/// The power of two that a block gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pick {
     /// `2^(⌊log2 amax⌋ − emax)`.
     Floor,
     /// `2^(⌈log2 amax⌉ − emax)`.
     Ceil,
-    /// Floor of `amax` rounded to the element's mantissa bits, half a step up.
+    /// The floor of `amax` after rounding it to the element's mantissa bits, half a step up.
     Even,
     /// The cast of `amax · fl32(1/max)`.
     Cast(PowerCast),
-    /// `⌈fl32(log2(amax / max))⌉`, which rounds to the power below where the logarithm rounds to an integer.
+    /// `⌈fl32(log2(amax / max))⌉`, which gives the power below if the logarithm rounds down to an integer.
     Log,
 }
 
 /// A rule for E8M0 scales: one byte, a power of two.
 #[derive(Debug, PartialEq)]
 pub struct PowerRule {
+    /// Name in format strings, e.g. `rceil`.
     pub name: &'static str,
+    /// One line with the library and its formula.
     pub doc: &'static str,
+    /// How the power of two is picked for a block's largest magnitude.
     pub pick: Pick,
-    /// `amax` counts as at least this.
+    /// A lower bound of `amax`.
     pub amax_floor: f32,
-    /// What a block with an infinity gets: NaN, or the largest power the rule can pick.
+    /// Whether a block with an infinity gets NaN; otherwise it gets the largest power that the rule can pick.
     pub infinity_is_nan: bool,
-    /// What elements are multiplied by under code 0, the scale 2^-127.
+    /// The factor of elements for code 0, the scale 2^-127.
     pub multiplier_of_zero: f32,
 }
 
 impl PowerRule {
-    /// Stores the codes for the bits of largest magnitudes, and gives the factors of elements.
+    /// Stores the codes for blocks with these largest magnitudes (as bits), and returns the factors of their elements.
     #[inline(always)]
     pub(super) fn encode(&self, amax: &[u32], limits: &Limits, stored: &mut [u8], factors: &mut [f32]) {
-        // A constant for the common one, so that its loop vectorises.
+        // The most common cast as a constant, so that its loop vectorises.
         match self.pick {
             Pick::Cast(PowerCast::UP) => self.codes(Pick::Cast(PowerCast::UP), amax, limits, stored),
             pick => self.codes(pick, amax, limits, stored),
@@ -128,11 +132,11 @@ impl PowerRule {
         }
     }
 
-    /// The factor of elements under a scale.
+    /// The factor of elements for a stored scale.
     #[inline(always)]
     pub(super) fn factor(&self, code: u8) -> f32 {
-        // 254 - code is the code of the reciprocal; of 2^127 that is the subnormal 2^-127. What is stored under a NaN
-        // scale means nothing.
+        // 254 - code is the code of the reciprocal; for 2^127 that is the subnormal 2^-127. Codes under a NaN scale have no
+        // meaning.
         let reciprocal = e8m0_value(254u8.saturating_sub(code));
         if code == 0 { self.multiplier_of_zero } else { reciprocal }
     }
@@ -182,7 +186,7 @@ const fn rule(name: &'static str, doc: &'static str, pick: Pick) -> PowerRule {
     }
 }
 
-/// torchao 0.18: infinities saturate, and blocks under the scale 2^-127 are multiplied by something else.
+/// torchao 0.18: infinities saturate, and blocks with the scale 2^-127 use another factor.
 const fn torchao_018(name: &'static str, doc: &'static str, pick: Pick, multiplier_of_zero: f32) -> PowerRule {
     PowerRule {
         infinity_is_nan: false,
@@ -231,7 +235,7 @@ pub static TE: PowerRule = PowerRule {
     infinity_is_nan: false,
     ..rule(
         "te",
-        "rceil where an infinity saturates to 2^127 (TransformerEngine MXFP8, whose maximum besides ignores NaN)",
+        "rceil, but an infinity saturates to 2^127 (TransformerEngine MXFP8, whose maximum also ignores NaN)",
         Pick::Cast(PowerCast::UP),
     )
 };
@@ -274,7 +278,7 @@ pub static FLASHINFER: PowerRule = PowerRule {
     multiplier_of_zero: 0.0,
     ..rule(
         "flashinfer",
-        "rceil where an infinity saturates and a block under the scale 2^-127 is stored as zeros (FlashInfer MXFP8, its \
+        "rceil, but an infinity saturates, and a block with the scale 2^-127 is stored as zeros (FlashInfer MXFP8, its \
          rcp.approx taken as exact: on a GPU a scale may be one code off where amax/max is a power of two)",
         Pick::Cast(PowerCast::UP),
     )
@@ -289,7 +293,7 @@ pub static MODELOPT: PowerRule = PowerRule {
 };
 pub static TORCHAO_018_FLOOR: PowerRule = torchao_018(
     "torchao_018_floor",
-    "floor as of torchao 0.18: an infinity saturates, values under the scale 2^-127 come back halved",
+    "floor as of torchao 0.18: an infinity saturates, values with the scale 2^-127 decode to half their size",
     Pick::Floor,
     f32::from_bits(0x7e80_0000),
 );
@@ -308,7 +312,7 @@ pub static TORCHAO_018_EVEN: PowerRule = torchao_018(
 pub static TORCHAO_018_RCEIL: PowerRule = torchao_018(
     "torchao_018_rceil",
     "2^⌈fl32(log2(amax/max))⌉ as of torchao 0.18: one step too low just above max·2^k; an infinity saturates, values \
-     under the scale 2^-127 are not scaled",
+     with the scale 2^-127 are not scaled",
     Pick::Log,
     1.0,
 );

@@ -1,7 +1,7 @@
-//! Block formats at work: tensors to stored bytes and back.
+//! Encoding and decoding of block formats.
 //!
-//! Rows are worked on in pieces that fit the first-level cache, in passes that vectorise: largest magnitudes, scales of
-//! all blocks, multiplication by them, cast.
+//! Rows are processed in pieces that fit the L1 cache, in passes that vectorise: largest magnitudes, scales of all blocks,
+//! multiplication by their factors, cast.
 
 use safetensors::Dtype;
 
@@ -13,22 +13,22 @@ use super::hadamard::{rotate, rotate_back};
 use super::nvfp4::{Level, Nvfp4Rule};
 use super::scale::{Scale, Target};
 
-/// Elements of a piece.
+/// Elements per piece.
 pub(super) const PIECE: usize = 2048;
 
-/// Where the f32 above the block scales comes from. Formats without one ignore it.
+/// The source of the global scale above the block scales. Formats without one ignore it.
 #[derive(Clone, Copy, Debug)]
 pub enum GlobalScale<'a> {
-    /// The largest magnitude it stands above.
+    /// It is computed from the tensor's own largest magnitude.
     Own,
-    /// This largest magnitude, as calibration gives it.
+    /// It is computed from this largest magnitude, as calibration provides.
     Amax(f32),
-    /// What is stored, one for each row or for the tensor.
+    /// The stored values: one for each row, or one for the tensor.
     Stored(&'a [f32]),
 }
 
-/// [`Format::store`] compiled for each instruction set. A closure would not do: nothing forces it to be inlined into the
-/// code for the better ones.
+/// [`Format::store`] compiled for each instruction set. A closure would not work, since nothing forces the compiler to
+/// inline it into the code for wider registers.
 pub(super) struct Encode<'a> {
     pub format: &'a Format,
     pub x: &'a [f32],
@@ -80,10 +80,10 @@ impl pulp::WithSimd for Decode<'_> {
 }
 
 impl Format {
-    /// The stored bytes of `[rows, cols]`.
+    /// Encodes `[rows, cols]`.
     ///
     /// # Panics
-    /// When [`Format::check`] refuses `cols`, or `x` is not a whole number of rows.
+    /// If [`Format::check`] refuses `cols`, or `x` is not a whole number of rows.
     pub fn encode(&self, x: &[f32], cols: usize, global: GlobalScale) -> Encoded {
         if let Err(why) = self.check(cols) {
             panic!("format '{self}': {why}");
@@ -98,13 +98,13 @@ impl Format {
         })
     }
 
-    /// The values of stored bytes.
+    /// Decodes stored bytes to values.
     ///
     /// # Panics
-    /// When `out` does not have `rows · cols` elements, or `encoded` is not of this format.
+    /// If `out` does not have `rows · cols` elements, or `encoded` is not of this format.
     pub fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
         assert_eq!(out.len(), encoded.rows * encoded.cols, "elements of '{self}'");
-        // Rows of an empty tensor may be of any length.
+        // The rows of an empty tensor may have any length.
         if out.is_empty() {
             return;
         }
@@ -115,7 +115,7 @@ impl Format {
         });
     }
 
-    /// What is stored of `[rows, cols]`, without the bytes.
+    /// The parts of an encoded `[rows, cols]`, without their bytes.
     pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
         let part = |name, dtype, shape| Part {
             name,
@@ -182,7 +182,7 @@ impl Format {
         Encoded { rows, cols, parts }
     }
 
-    /// The second level: one for each row or for the tensor, or none.
+    /// The factors of the global scales: one for each row, one for the tensor, or none.
     #[inline(always)]
     fn levels(&self, x: &[f32], cols: usize, global: GlobalScale) -> Vec<Level> {
         let Some((rule, group)) = self.second_level() else {
@@ -202,7 +202,7 @@ impl Format {
         }
     }
 
-    /// The second level as it is stored.
+    /// The global scales as they are stored.
     pub(super) fn stored_levels(&self, encoded: &Encoded) -> Vec<Level> {
         let Some((rule, _)) = self.second_level() else {
             return Vec::new();
@@ -296,16 +296,16 @@ impl Format {
     }
 }
 
-/// How the rows of a strip lie and what is done with them.
+/// The geometry of a strip, and the operation on its elements.
 #[derive(Clone, Copy)]
 struct Blocks {
     cols: usize,
-    /// Columns of a tile.
+    /// Columns per tile.
     width: usize,
     operation: Operation,
 }
 
-/// Where a strip of tiles is worked on.
+/// The working memory of a strip of tiles.
 struct Room {
     /// Bits of the largest magnitude of each tile.
     amax: Vec<u32>,
@@ -333,12 +333,12 @@ impl Room {
     }
 }
 
-/// Channels of a row that are worked on with one slice of scales: as many whole tiles as make a piece, or one large tile.
+/// Number of channels that are processed with one slice of scales: as many whole tiles as fit a piece, or one large tile.
 pub(super) const fn span(width: usize) -> usize {
     if width < PIECE { PIECE / width * width } else { width }
 }
 
-/// The level above the strip of that index; strips are rows where rows have levels of their own.
+/// The factors of the global scale for the strip of that index. If rows have global scales, strips are rows.
 pub(super) fn level(levels: &[Level], strip: usize) -> Level {
     match levels {
         [] => Level::ONE,
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
     use crate::formats::{FORMATS, NVFP4_RULES, POWER_RULES};
 
-    /// What this machine can run: one of them otherwise only runs where there is nothing better.
+    /// Tests each instruction set that this machine supports; normally only the best one runs.
     fn machines() -> Vec<pulp::Arch> {
         let mut machines = vec![pulp::Arch::Scalar];
         #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,7 @@
-//! Scales: how the largest magnitude of a block becomes the factor its elements are stored against.
+//! Scales: from the largest magnitude of a block to the factor of its elements.
 //!
-//! A rule is a row of a table; what differs between libraries is data. Unless a rule says otherwise, a NaN or an infinity
-//! in a block makes its scale NaN and so the whole block: it must not vanish in a cast to an element that has no NaN.
+//! A rule is a row of a table, since libraries differ only in data. Unless a rule says otherwise, a NaN or an infinity
+//! makes the scale of its block NaN, and so the whole block: it must not vanish in a cast to an element without NaN.
 
 use super::cast::{Cast, Limits, Operation};
 use super::element::{Element, UE4M3_CAST};
@@ -14,17 +14,21 @@ use super::zero_point::{AFFINE_RULES, Affine};
 /// A stored scale: its format and the rule that picks it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
+    /// One byte, a power of two (OCP MX v1.0 §5.4.1).
     E8m0(&'static PowerRule),
+    /// An f32.
     F32(&'static F32Rule),
-    /// 16 bits.
+    /// A 16-bit float.
     Half(Half, &'static F32Rule),
-    /// A scale with a zero point, for codes without a sign.
+    /// A scale with a zero point, for unsigned codes.
     Affine(Affine),
+    /// FP8 E4M3 without a sign, the block scale of NVFP4.
     E4m3(&'static Nvfp4Rule),
 }
 
 impl Scale {
-    /// The scales of that kind for an element by all rules of their table, the default first; none if there is no such kind.
+    /// The scales of that kind for an element, one per rule of the table, the default first; empty if there is no such
+    /// kind.
     pub fn table(kind: &str, element: &Element, two_levels: bool) -> Vec<Self> {
         let half = match kind {
             "f16" => Some(Half::F16),
@@ -61,7 +65,7 @@ impl Scale {
         }
     }
 
-    /// Name of its format in format strings.
+    /// Name of the scale's type in format strings.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::E8m0(_) => "e8m0",
@@ -82,7 +86,7 @@ impl Scale {
         }
     }
 
-    /// What is done with the elements before their cast; of a scale with a zero point that is [`Affine::forward`].
+    /// The operation on elements before their cast; for scales with a zero point use [`Affine::forward`].
     pub(super) fn division(&self) -> Operation {
         match self {
             Self::E8m0(_) | Self::Affine(_) => Operation::TIMES,
@@ -91,8 +95,8 @@ impl Scale {
         }
     }
 
-    /// Stores the scales for the bits of the largest magnitudes of blocks, and gives the factors of their elements. `x`
-    /// has the blocks, of `width` elements, for rules that try several scales.
+    /// Stores the scales for blocks with these largest magnitudes (as bits), and returns the factors of their elements. `x`
+    /// holds the blocks of `width` elements, for rules that try several scales.
     #[inline(always)]
     pub(super) fn encode(
         &self,
@@ -111,7 +115,7 @@ impl Scale {
         }
     }
 
-    /// The factor of the elements of a block with that largest magnitude under a scale that is stored already.
+    /// The factor of elements of a block with that largest magnitude, for a scale that is already stored.
     pub(super) fn factor(&self, bytes: &[u8], amax: u32, level: &Level) -> f32 {
         match self {
             Self::E8m0(rule) => rule.factor(bytes[0]),
@@ -122,8 +126,8 @@ impl Scale {
         }
     }
 
-    /// The value of a stored scale, apart from any level above it: what codes are multiplied by, or for a scale that is
-    /// stored the other way round, its inverse.
+    /// The value of a stored scale without any global scale: the factor of codes, or the inverse if the stored scale is the
+    /// factor of values.
     pub fn value(&self, bytes: &[u8]) -> f32 {
         if let Self::E4m3(_) = self {
             return UE4M3_CAST.decode(u32::from(bytes[0]));
@@ -137,7 +141,7 @@ impl Scale {
         }
     }
 
-    /// What is done with the values of codes.
+    /// The operation on decoded codes.
     pub(super) fn multiplication(&self) -> Operation {
         match self {
             Self::F32(rule) | Self::Half(_, rule) => rule.inverse(),
@@ -173,7 +177,7 @@ impl Scale {
     }
 }
 
-/// What scales are picked for.
+/// The inputs of a scale rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub limits: Limits,
@@ -181,7 +185,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Blocks with no level of scales above them.
+    /// Blocks without a global scale.
     pub fn alone(element: &Element) -> Self {
         Self {
             limits: element.limits(),

@@ -1,4 +1,4 @@
-//! Block formats one scale and one element at a time, for judging codes that someone else has chosen.
+//! Block formats one scale and one element at a time, for judging codes that another program chose.
 
 use super::block::{Format, Scaling};
 use super::cast::Operation;
@@ -7,7 +7,7 @@ use super::element::Repr;
 use super::nvfp4::Level;
 use super::scale::{Scale, Target};
 
-/// A block format with one scale per block, under a given f32 where it has a level above.
+/// A block format with one scale per block, and a given f32 global scale if the format has one.
 pub struct Single {
     format: Format,
     scale: Scale,
@@ -17,7 +17,7 @@ pub struct Single {
 }
 
 impl Single {
-    /// None where the format has no scales, or zero points beside them.
+    /// `None` if the format has no scales, or has zero points.
     pub fn new(format: &Format, stored: f32) -> Option<Self> {
         let Scaling { scale, .. } = format.scaling.filter(|_| format.zero_point().is_none())?;
         let level = format
@@ -42,14 +42,14 @@ impl Single {
         codes::code_at(data, self.format.element.stored_bits(), at).into()
     }
 
-    /// A code as a number that grows with the value; −0 is below +0.
+    /// A code mapped to a number that grows with its value; −0 is below +0.
     pub fn rank(&self, code: u32) -> i32 {
         let sign = 1 << (self.format.element.bits - 1);
         let magnitude = (code & (sign - 1)) as i32;
         if code & sign == 0 { magnitude } else { -1 - magnitude }
     }
 
-    /// The bytes, little-endian, of the scale of a block with that largest magnitude. They grow with it, NaN last.
+    /// The little-endian bytes of the scale of a block with that largest magnitude. Scales grow with it; NaN is last.
     pub fn scale(&self, amax: f32) -> u32 {
         let target = Target {
             level: self.level,
@@ -62,17 +62,17 @@ impl Single {
         u32::from_le_bytes(stored)
     }
 
-    /// What elements are multiplied or divided by under a scale.
+    /// The factor or divisor of elements for a scale.
     pub fn factor(&self, scale: u32, amax: f32) -> f32 {
         self.scale.factor(&scale.to_le_bytes(), amax.to_bits(), &self.level)
     }
 
-    /// An element under a factor, before its cast.
+    /// An element scaled by a factor, before its cast.
     pub fn scaled(&self, x: f32, factor: f32) -> f32 {
         self.operation.apply(factor, x)
     }
 
-    /// The code of an element under a factor.
+    /// The code of an element for a factor.
     pub fn code(&self, x: f32, factor: f32) -> u32 {
         u32::from(self.repr.encode(self.scaled(x, factor)))
     }

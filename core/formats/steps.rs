@@ -1,4 +1,4 @@
-//! The steps of quantization one by one, for who looks for where the bytes of another program part from a rule's.
+//! The single steps of quantization, for finding where another program's bytes diverge from a rule's.
 
 use super::block::{Format, Scaling};
 use super::codec::Encoded;
@@ -8,7 +8,7 @@ use super::quantize::level;
 use super::scale::Target;
 
 impl Format {
-    /// The values that are rounded: `x`, rotated if the format says so.
+    /// The values that are rounded: `x`, rotated if the format has a rotation.
     pub fn rotated(&self, x: &[f32]) -> Vec<f32> {
         let mut out = x.to_vec();
         if let Some(size) = self.rotation {
@@ -17,13 +17,13 @@ impl Format {
         out
     }
 
-    /// The global scale that a rule stores of a largest magnitude; none if there is no such level.
+    /// The global scale that a rule stores for a largest magnitude; `None` if the format has none.
     pub fn global_of(&self, amax: f32) -> Option<f32> {
         self.second_level().map(|(rule, _)| rule.level(amax).stored)
     }
 
-    /// The bytes of the scale that a block of largest magnitude `amax` gets, under a stored global scale if there is one.
-    /// Rules that try several scales try them on `block`.
+    /// The bytes of the scale for a block with largest magnitude `amax` and a stored global scale if there is one. Rules
+    /// that try several scales try them on `block`.
     pub fn scale_of(&self, amax: f32, block: &[f32], global: f32) -> Vec<u8> {
         let Some(Scaling { scale, .. }) = self.scaling else {
             return Vec::new();
@@ -38,10 +38,10 @@ impl Format {
         stored
     }
 
-    /// What the cast sees: each value divided by its scale as it is stored. Of `x` after any rotation.
+    /// The inputs of the cast: each value of `x`, after any rotation, divided by its stored scale.
     ///
     /// # Panics
-    /// When `stored`, of which only scales are read, does not fit.
+    /// If `stored`, of which only the scales are read, does not fit.
     pub fn quotients(&self, x: &[f32], stored: &Encoded) -> Vec<f32> {
         let (rows, cols) = (stored.rows, stored.cols);
         let mut out = x.to_vec();

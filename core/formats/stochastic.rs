@@ -1,30 +1,30 @@
-//! Rounding other than to nearest: stochastic, which is up with the probability of the distance to the code below, and
-//! towards zero, which is never up.
+//! Rounding in other ways than to nearest: stochastic rounding goes up with a probability equal to the distance from the
+//! code below, and rounding towards zero never goes up.
 //!
-//! Random bits are added to the part of the significand that a cast drops, and the carry decides. Forms with fewer than 32
-//! of them are biased towards zero by less than one random step (2^-16 or 2^-8 of a code), as the dropped part is cut off
-//! to as many bits as there are random ones.
+//! Random bits are added to the part of the significand that a cast drops, and the carry decides. Variants with fewer than
+//! 32 random bits are biased towards zero by less than one random step (2^-16 or 2^-8 of a code), because the dropped part
+//! is truncated to as many bits.
 
 use super::cast::Cast;
 use super::element::{Element, Repr};
 use super::minifloat::FloatCast;
 
-/// Rounds with 32 random bits: up with the probability of the distance to the code below, to 2^-32 of it.
+/// Rounds with 32 random bits: up with a probability equal to the distance from the code below, to 2^-32 of a step.
 ///
-/// Saturates as the element's own cast does, infinities included; an element that is no float rounds to nearest.
+/// Saturates like the element's own cast, also for infinities. Elements that are not floats round to nearest.
 pub fn stochastic(element: &Element, x: f32, random: u32) -> u16 {
     round(element, x, |fraction| carries(fraction, random))
 }
 
-/// Rounds towards zero: the bits below the code's are cut off. Otherwise as [`stochastic`].
+/// Rounds towards zero: the bits below the code's are truncated. Otherwise like [`stochastic`].
 pub fn toward_zero(element: &Element, x: f32) -> u16 {
     round(element, x, |_| false)
 }
 
-/// Rounds with eight random bits: up if `⌊256·f⌋ + random ≥ 256`, `f` being how far the magnitude is above the code
-/// below, in steps. TransformerEngine's software form.
+/// Rounds with eight random bits: up if `⌊256·f⌋ + random ≥ 256`, where `f` is the distance of the magnitude from the code
+/// below, in steps. This is TransformerEngine's software implementation.
 ///
-/// Saturates as the element's own cast does, infinities included; an element that is no float rounds to nearest.
+/// Saturates like the element's own cast, also for infinities. Elements that are not floats round to nearest.
 pub fn stochastic_byte(element: &Element, x: f32, random: u8) -> u16 {
     round(element, x, |fraction| (fraction >> 24) + u32::from(random) >= 1 << 8)
 }
@@ -32,8 +32,8 @@ pub fn stochastic_byte(element: &Element, x: f32, random: u8) -> u16 {
 /// Rounds four numbers with 32 random bits, as PTX `cvt.rs.satfinite.{e4m3x4, e5m2x4, e3m2x4, e2m3x4, e2m1x4}.f32` does
 /// by a published reverse engineering. A **model**: not checked against the instruction, which sm_100a and sm_103a have.
 ///
-/// `x[0]` is the number whose code comes first in memory (the instruction's last operand). Each number sees 16 bits, but
-/// two numbers see the same ones, once reversed: they are not independent.
+/// `x[0]` is the number whose code comes first in memory (the instruction's last operand). Each number uses 16 bits, but
+/// two numbers use the same bits, once reversed: they are not independent.
 pub fn stochastic_hardware(element: &Element, x: [f32; 4], random: u32) -> [u16; 4] {
     let bits = if element.bits == 4 {
         let [b0, b1, b2, b3] = random.to_le_bytes();
@@ -51,7 +51,7 @@ pub fn stochastic_hardware(element: &Element, x: [f32; 4], random: u32) -> [u16;
     })
 }
 
-/// The code of the magnitude below `x`, or of the next if `up` says so of the distance between, in 2^-32 of it.
+/// The code of the magnitude below `x`, or the next one if `up` says so for the distance, in 2^-32 of a step.
 fn round(element: &Element, x: f32, up: impl Fn(u32) -> bool) -> u16 {
     match element.repr {
         Repr::Float(cast) => Between::new(cast).code(x, up),
@@ -59,13 +59,13 @@ fn round(element: &Element, x: f32, up: impl Fn(u32) -> bool) -> u16 {
     }
 }
 
-/// Whether the random number added to the dropped part makes it a whole step.
+/// Whether the random number, added to the dropped part, gives a whole step.
 #[inline(always)]
 pub(super) fn carries(fraction: u32, random: u32) -> bool {
     fraction.checked_add(random).is_none()
 }
 
-/// A float's cast that chooses between the two codes about a number.
+/// A float cast that chooses between the two codes next to a number.
 #[derive(Clone, Copy)]
 pub(super) struct Between {
     cast: FloatCast,
@@ -81,7 +81,7 @@ impl Between {
         }
     }
 
-    /// The code of the magnitude below `x`, or of the next if `up` says so of the distance between, in 2^-32 of it.
+    /// The code of the magnitude below `x`, or the next one if `up` says so for the distance, in 2^-32 of a step.
     #[inline(always)]
     pub fn code(&self, x: f32, up: impl Fn(u32) -> bool) -> u16 {
         let float = &self.cast.float;

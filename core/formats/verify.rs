@@ -1,8 +1,8 @@
-//! All casts against their definition, over every f32 if wanted.
+//! Compares all casts with their definition, on request for every f32.
 //!
-//! The definition shares nothing with the casts: a code is reached at a threshold, half-way between its value and the one
-//! before in f64, where all values and midpoints are exact. Going through all f32 in order, the expected code changes at
-//! its threshold and nowhere else.
+//! The definition shares no code with the casts. A code is reached at a threshold, half-way between its value and the
+//! previous one in f64, where all values and midpoints are exact. Over all f32 in order, the expected code changes only at
+//! its threshold.
 
 use rayon::prelude::*;
 
@@ -14,24 +14,25 @@ use super::element::{ELEMENTS, Element, Integer, Repr, Whole};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Ties, Zeros};
 use super::power::PowerCast;
 
-/// Numbers in a row that are cast at once: those whose bits have the upper half in common.
+/// Number of consecutive values that are cast at once: those whose bits share the upper half.
 const RUN: u32 = 1 << 16;
 
-/// What was found of one cast.
+/// The result for one cast.
 #[derive(Clone, Debug)]
 pub struct Verified {
     /// `e4m3`, or `e4m3(torch)`.
     pub cast: String,
-    /// Numbers it was tried on, and those with a wrong code.
+    /// How many numbers were tested.
     pub numbers: u64,
+    /// How many of `numbers` have a wrong code.
     pub wrong: u64,
-    /// Bits of the first of them, the code found and the code expected.
+    /// Bits of the first wrong number, the code found and the code expected.
     pub first: Option<(u32, u32, u32)>,
-    /// Codes whose value is not what the format's formula says.
+    /// Number of codes whose value differs from the format's formula.
     pub wrong_values: u64,
 }
 
-/// Verifies every cast of every element: over all f32, or over those with a bf16 or f16 pattern near a threshold.
+/// Verifies every cast of every element: for all f32, or for those with a bf16 or f16 pattern or near a threshold.
 pub fn verify(exhaustive: bool) -> Vec<Verified> {
     let own = ELEMENTS
         .iter()
@@ -72,7 +73,7 @@ fn verify_cast(cast: String, element: &Element, repr: &Repr, exhaustive: bool) -
     }
 }
 
-/// What came of a run of numbers.
+/// The result for a run of numbers.
 #[derive(Default)]
 struct Tried {
     numbers: u64,
@@ -80,11 +81,12 @@ struct Tried {
     first: Option<(u32, u32, u32)>,
 }
 
-/// What codes are expected.
+/// The expected codes.
 struct Expected<'a> {
     repr: &'a Repr,
-    /// `thresholds[k]` are the bits of the smallest positive f32 that becomes code `k + 1` or a larger one. Finite
-    /// numbers beyond all have the last code. Of a codebook, which is not symmetric, the magnitudes of the borders.
+    /// `thresholds[k]` are the bits of the smallest positive f32 that becomes code `k + 1` or a larger one. Finite numbers
+    /// beyond all thresholds have the last code. For a codebook, which is not symmetric, these are the magnitudes of the
+    /// borders.
     thresholds: Vec<u32>,
     sign: u32,
 }
@@ -108,7 +110,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// All bf16 and f16 values, and what is near thresholds.
+    /// All bf16 and f16 values, and the neighbours of thresholds.
     fn interesting(&self) -> Vec<Vec<u32>> {
         let halves = |code: u32| {
             let half = half::f16::from_bits(code as u16).to_f32().to_bits();
@@ -126,7 +128,7 @@ impl<'a> Expected<'a> {
         ]
     }
 
-    /// Casts numbers by all the ways there are and counts wrong codes.
+    /// Casts numbers by all implementations and counts wrong codes.
     fn try_on(&self, element: &Element, repr: &Repr, run: &[u32]) -> Tried {
         let x: Vec<f32> = run.iter().map(|bits| f32::from_bits(*bits)).collect();
         let (fast, slow) = pulp::Arch::new().dispatch(BothWays {
@@ -171,7 +173,7 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// How many thresholds a number is at or above; numbers mostly come in order.
+/// How many thresholds a number has reached; numbers mostly come in order.
 #[derive(Default)]
 struct Rank {
     last: u32,
@@ -191,7 +193,7 @@ impl Rank {
     }
 }
 
-/// The value of a magnitude code, by the formula; beyond the largest as if there were more.
+/// The value of a magnitude code by the formula, extended beyond the largest code.
 fn float_value(float: &MiniFloat, code: u32) -> f64 {
     let (exponent, mantissa) = (code >> float.mantissa_bits, code & ((1 << float.mantissa_bits) - 1));
     let fraction = f64::from(mantissa) / f64::from(1u32 << float.mantissa_bits);
@@ -262,7 +264,7 @@ fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
             match *cast {
                 // Infinity is not a number to be reached.
                 _ if own.is_infinite() || (code == 255 && cast.threshold == PowerCast::DOWN.threshold) => 0x7f80_0000,
-                // Among subnormals whatever is above 2^-127 is taken up, but not where powers are taken below.
+                // Among subnormals, anything above 2^-127 is rounded up, unless powers are rounded down.
                 PowerCast { threshold, .. } if threshold == PowerCast::DOWN.threshold => first_from(own, false),
                 PowerCast { threshold: 0, .. } => first_from(below, true),
                 _ if code == 1 => first_from(below, true),
@@ -272,7 +274,7 @@ fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
         .collect()
 }
 
-/// The code of a magnitude of which `rounded` is the code without regard to infinity and sign.
+/// The code of a magnitude whose code is `rounded` if infinity and sign are ignored.
 fn float_code(cast: &FloatCast, magnitude: u32, negative: bool, rounded: u32, sign: u32) -> u32 {
     let FloatCast { float, policy } = cast;
     if magnitude > 0x7f80_0000 {
@@ -297,7 +299,7 @@ fn float_code(cast: &FloatCast, magnitude: u32, negative: bool, rounded: u32, si
     code | (u32::from(signed) * sign)
 }
 
-/// Whether a code means what the formula says.
+/// Whether a code has the value that the formula gives.
 fn is_value(repr: &Repr, code: u32) -> bool {
     let found = repr.decode(code as u16);
     let want = match repr {
@@ -328,7 +330,7 @@ fn is_value(repr: &Repr, code: u32) -> bool {
     (found.is_nan() && want.is_nan()) || f64::from(found).to_bits() == want.to_bits()
 }
 
-/// Casts as tensors are cast, and one by one with the routine that defines the casts.
+/// Casts whole slices, as tensors are cast, and single numbers with the routine that defines the casts.
 struct BothWays<'a> {
     repr: &'a Repr,
     bits: u32,
@@ -342,7 +344,7 @@ impl pulp::WithSimd for BothWays<'_> {
     fn with_simd<S: pulp::Simd>(self, _: S) -> Self::Output {
         let Self { repr, bits, x } = self;
         let stored = if bits == 6 { 8 } else { bits as usize };
-        // Whole bytes of codes.
+        // Only whole bytes of codes.
         let padded: Vec<f32> = x.iter().copied().chain(std::iter::repeat_n(0.0, 7)).collect();
         let padded = &padded[..x.len().next_multiple_of(8)];
         let mut packed = vec![0; padded.len() * stored / 8];
@@ -368,7 +370,7 @@ mod tests {
     use super::*;
     use crate::formats::{E4M3, E8M0, INT8, convention};
 
-    /// Numbers wrong when one cast is taken for another.
+    /// Counts the numbers for which two casts differ.
     fn wrong(element: &Element, expected: &Repr, cast: &Repr) -> u64 {
         let expected = Expected::new(element, expected);
         let runs = expected.interesting();

@@ -1,9 +1,9 @@
-//! Scales with zero points: how the smallest and the largest value of a block become what codes from 0 on are stored against.
+//! Scales with zero points: how the smallest and the largest value of a block determine its scale and zero point.
 //!
-//! A rule is a row of a table. `R` is the rounding of a step to the type of the scale, as a library computes whose tensors
-//! have that type; the f32 operations before it are correctly rounded, so that PyTorch on CPU and GPU does the same. `n` is the
-//! largest code. A NaN or an infinity in a block makes its scale NaN, and so does a scale or a zero point too large for its
-//! type: all values of the block are NaN.
+//! A rule is a row of a table. `R` rounds a step to the type of the scale, as in a library whose tensors have that type.
+//! The f32 operations before it are correctly rounded, so PyTorch gives the same on CPU and GPU. `n` is the largest code. A
+//! NaN or an infinity makes the scale of its block NaN, and so does a scale or zero point that overflows its type: all
+//! values of the block are then NaN.
 
 use safetensors::Dtype;
 
@@ -12,38 +12,41 @@ use super::half::Half;
 /// What is stored beside the scale `s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroPoint {
-    /// The value `m` of code 0, of the type of the scale: values are `c·s + m`.
+    /// The value `m` of code 0, in the type of the scale: values are `c·s + m`.
     Minimum,
-    /// The code `z` of the value 0, a whole number in a byte: values are `(c − z)·s`.
+    /// The code `z` of the value 0, an integer in a byte: values are `(c − z)·s`.
     Code,
-    /// The code `z` of the value 0, which need not be whole, of the type of the scale: values are `(c − z)·s`.
+    /// The code `z` of the value 0, which may be fractional, in the type of the scale: values are `(c − z)·s`.
     FractionalCode,
 }
 
-/// How scale and zero point are found.
+/// How scale and zero point are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AffineFit {
     /// `s = (hi − lo)/n`, `m = lo`.
     Range,
     /// `s = max(hi − lo, 1e-5)/n`, `z = −round(lo/s)` within the codes.
     Awq,
-    /// The range is widened to hold 0; of zeros alone it is −1 … 1. `s = (hi − lo)/n`, `z = round(−lo/s)`.
+    /// The range is widened to include 0; a block of zeros has −1 … 1. `s = (hi − lo)/n`, `z = round(−lo/s)`.
     Gptq,
-    /// `e = n/(hi − lo)`, 1 where the range is at most 1e-4, and at most 2e4; `s = 1/e`, `z = −lo·e`.
+    /// `e = n/(hi − lo)`, 1 if the range is at most 1e-4, and at most 2e4; `s = 1/e`, `z = −lo·e`.
     Hqq,
 }
 
 /// A rule for scales with zero points.
 #[derive(Debug, PartialEq)]
 pub struct AffineRule {
+    /// Name in format strings, e.g. `kivi`.
     pub name: &'static str,
+    /// One line with the library and its formula.
     pub doc: &'static str,
+    /// The kind of zero point.
     pub zero: ZeroPoint,
+    /// How scale and zero point are computed from the block's smallest and largest value.
     pub fit: AffineFit,
-    /// Every step to scale, zero point and code is rounded to the type of the scale, the elements first of all. Otherwise
-    /// steps are f32.
+    /// Whether every step of encoding, including the input, is rounded to the type of the scale. Otherwise steps are f32.
     pub narrow_encoding: bool,
-    /// Every step from code to value is rounded to the type of the scale.
+    /// Whether every step of decoding is rounded to the type of the scale.
     pub narrow_decoding: bool,
 }
 
@@ -98,18 +101,19 @@ pub static HQQ: AffineRule = AffineRule {
 /// A scale and the zero point beside it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
-    /// The type of the scale, and of a zero point that is no byte; f32 where there is none.
+    /// The type of the scale and of zero points that are not bytes; `None` for f32.
     pub half: Option<Half>,
+    /// The rule that picks scale and zero point.
     pub rule: &'static AffineRule,
 }
 
-/// What a block is stored against.
+/// The scale and zero point of a block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fitted {
-    /// As they are stored.
+    /// The stored values.
     pub scale: f32,
     pub zero: f32,
-    /// What codes are made with: the scale, or for [`Fit::Hqq`] its inverse, and the zero point.
+    /// The values used for encoding: the scale (its inverse for [`Fit::Hqq`]) and the zero point.
     pub factor: f32,
     pub shift: f32,
 }
@@ -145,16 +149,16 @@ impl Affine {
         self.zero_dtype().bitsize() / 8
     }
 
-    /// A number as the type of the scale has it.
+    /// Rounds a number to the type of the scale.
     #[inline(always)]
     fn stored(&self, x: f32) -> f32 {
         self.half.map_or(x, |half| half.nearest(x))
     }
 
-    /// Scale and zero point of a block with values from `lo` to `hi`, both finite, and codes up to `top`.
+    /// Scale and zero point of a block with finite values from `lo` to `hi`, and codes up to `top`.
     pub(super) fn fit(&self, lo: f32, hi: f32, top: f32) -> Fitted {
         let step = |x: f32| if self.rule.narrow_encoding { self.stored(x) } else { x };
-        // A minimum may be −0 or +0, which are equal: here both count as +0.
+        // A minimum of −0 or +0 counts as +0, since the two compare equal.
         let (lo, hi) = (step(lo) + 0.0, step(hi) + 0.0);
         let fitted = match self.rule.fit {
             AffineFit::Range => {
@@ -193,7 +197,7 @@ impl Affine {
             AffineFit::Hqq => {
                 let range = hi - lo;
                 let factor = if range <= 1e-4 { 1.0 } else { (top / range).min(2e4) };
-                // Not −0 for a minimum of 0.
+                // A minimum of 0 must not become −0.
                 let shift = 0.0 - lo * factor;
                 Fitted {
                     scale: self.stored(1.0 / factor),
@@ -210,7 +214,7 @@ impl Affine {
         }
     }
 
-    /// The scale of a block that holds a NaN or an infinity, or that its types cannot hold.
+    /// The scale of a block that contains a NaN or an infinity, or whose scale and zero point overflow.
     pub(super) fn nan(&self) -> Fitted {
         Fitted {
             scale: f32::NAN,
@@ -220,7 +224,7 @@ impl Affine {
         }
     }
 
-    /// What is rounded to codes, of blocks of `width` elements, the last of which may be short.
+    /// The numbers that are rounded to codes, in blocks of `width` elements, the last of which may be short.
     #[inline(always)]
     pub(super) fn forward(&self, x: &[f32], width: usize, factors: &[f32], shifts: &[f32], out: &mut [f32]) {
         match self.half.filter(|_| self.rule.narrow_encoding) {
@@ -254,7 +258,7 @@ impl Affine {
         }
     }
 
-    /// The values of codes, given as numbers.
+    /// Decodes codes, given as numbers.
     #[inline(always)]
     pub(super) fn back(&self, codes: &[f32], width: usize, scales: &[f32], zeros: &[f32], out: &mut [f32]) {
         match self.half.filter(|_| self.rule.narrow_decoding) {
@@ -338,7 +342,7 @@ fn each(
     out: &mut [f32],
 ) {
     let blocks = factors.iter().zip(shifts);
-    // Blocks down a column: neighbours have numbers of their own.
+    // With blocks down a column, neighbours have different scales.
     if width == 1 {
         for ((x, out), (factor, shift)) in x.iter().zip(out).zip(blocks) {
             *out = operation(*x, *factor, *shift);

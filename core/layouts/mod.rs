@@ -1,10 +1,11 @@
-//! Scale layouts: where in a GEMM's buffer the scale of row `r` and block `c` of a row-major matrix lies.
+//! Scale layouts: the place in a GEMM's buffer of the scale of row `r` and block `c` of a row-major matrix.
 //!
-//! A [`Layout`] is a row of [`LAYOUTS`]; [`Layout::place`] gives its [`Placement`] for one shape and, where it has groups,
-//! their ends. The placement converts both ways and tells the offset of any one scale.
+//! A [`Layout`] is a row of [`LAYOUTS`]. [`Layout::place`] gives its [`Placement`] for a shape and, if it has groups, their
+//! ends. The placement converts in both directions and gives the offset of any scale.
 //!
-//! All layouts are one scheme. Four bytes of a row (four 1-byte scales or one f32) are a word; words one below the other
-//! make a tile, in an order of its rows; tiles follow along the rows of the matrix, then down. So there is one conversion.
+//! All layouts follow one scheme. Four bytes of a row (four 1-byte scales or one f32) are a word. Words of consecutive rows
+//! form a tile, in the tile's own order of rows. Tiles follow along the rows of the matrix, then down. So one conversion
+//! serves all layouts.
 
 mod markdown;
 mod part;

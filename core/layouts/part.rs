@@ -1,10 +1,10 @@
-//! The parts of a matrix of scales that are laid out on their own.
+//! The parts of a matrix of scales that are laid out separately.
 
 use std::ops::Range;
 
 use super::table::Tile;
 
-/// A rectangle of the matrix that is laid out on its own: a group or all of it.
+/// A rectangle of the matrix that is laid out separately: a group, or the whole matrix.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub tile: Tile,
@@ -31,7 +31,7 @@ impl Part {
         self.rows.len().next_multiple_of(self.height()) * self.across() * 4
     }
 
-    /// `rows` rows from row `top` of the part on, or what there is of them.
+    /// The `rows` rows from row `top` of the part on, or fewer at its end.
     pub fn strip(&self, top: usize, rows: usize) -> Self {
         let len = self.rows.len();
         let start = self.rows.start;
@@ -42,7 +42,7 @@ impl Part {
         }
     }
 
-    /// Byte in the buffer of byte `b` of row `r` of the matrix, which must be in the part.
+    /// The offset in the buffer of byte `b` of row `r` of the matrix, which must be in the part.
     pub fn offset(&self, r: usize, b: usize) -> usize {
         let (r, b) = (r - self.rows.start, b - self.bytes.start);
         let height = self.height();

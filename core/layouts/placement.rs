@@ -1,4 +1,4 @@
-//! A layout for one shape.
+//! A layout applied to a shape.
 
 use std::ops::Range;
 
@@ -6,11 +6,11 @@ use super::part::Part;
 use super::table::{Groups, Layout};
 use super::words::{Pack, Unpack, dispatch};
 
-/// Where the scales of one matrix lie.
+/// The places of the scales of one matrix.
 #[derive(Clone, Debug)]
 pub struct Placement {
     name: &'static str,
-    /// Matrices that are laid out alike, one after another; what follows is of one of them.
+    /// Number of matrices that are laid out alike, one after another; the other fields describe one of them.
     experts: usize,
     rows: usize,
     /// Bytes of a row of the matrix.
@@ -18,11 +18,11 @@ pub struct Placement {
     /// Bytes of one scale.
     scale: usize,
     starts: Vec<usize>,
-    /// They fill the buffer to `used`.
+    /// The parts, which fill the buffer up to `used`.
     parts: Vec<Part>,
     used: usize,
     len: usize,
-    /// Rows of every part that are converted before those below, a multiple of the tile's.
+    /// Rows of every part that are converted before the rows below, a multiple of the tile's.
     strip: usize,
 }
 
@@ -30,9 +30,9 @@ impl Layout {
     /// The placement of a matrix of scales.
     ///
     /// `shape` is `[rows, cols]`, or `[experts, rows, cols]` for a layout without groups, which then gives one buffer per
-    /// expert, one after another. `ends[g]` is the row or column after the last of group `g`, which begins where the
-    /// group before it ends; groups may be empty, and rows or columns after the last are in no group and not laid out.
-    /// Without groups `ends` is empty.
+    /// expert, one after another. `ends[g]` is the row or column after the last of group `g`; a group begins where the
+    /// previous one ends. Groups may be empty, and rows or columns after the last group are not laid out. Without groups
+    /// `ends` is empty.
     pub fn place(&self, shape: &[usize], ends: &[usize]) -> Result<Placement, String> {
         let wrong = |message: String| format!("{}: {message}", self.name);
         let (experts, rows, cols) = match (shape, self.groups) {
@@ -51,7 +51,7 @@ impl Layout {
             Groups::Cols => cols,
         };
         check_ends(self.groups, ends, limit).map_err(wrong)?;
-        // More than any layout takes, so that nothing below overflows.
+        // More than any layout needs, so that nothing below overflows.
         let padded = |n: usize, by: usize| ends.len().checked_add(1)?.checked_mul(by)?.checked_add(n);
         padded(rows, 128)
             .and_then(|rows| rows.checked_mul(experts.max(1)))
@@ -155,14 +155,14 @@ impl Placement {
         self.experts * self.rows * self.stride
     }
 
-    /// Where the groups start and the last of them ends, in padded rows or columns, as torchao counts: one more than
-    /// there are groups. Empty if the layout has none.
+    /// The starts of the groups and the end of the last one, in padded rows or columns, as torchao counts: one more than
+    /// there are groups. Empty if the layout has no groups.
     pub fn starts(&self) -> &[usize] {
         &self.starts
     }
 
-    /// First byte of the scale in row `r` and column `c` of the matrix; `None` outside of it and of its groups. Of three
-    /// dimensions `r` counts through the rows of all experts.
+    /// The first byte of the scale in row `r` and column `c` of the matrix; `None` outside of the matrix and of its groups.
+    /// With three dimensions, `r` counts the rows of all experts.
     pub fn offset(&self, r: usize, c: usize) -> Option<usize> {
         let b = c.checked_mul(self.scale)?;
         let expert = r.checked_div(self.rows).filter(|expert| *expert < self.experts)?;
@@ -174,7 +174,7 @@ impl Placement {
         Some(expert * self.len + part.offset(r, b))
     }
 
-    /// From the row-major matrix into a new buffer.
+    /// Converts a row-major matrix to a new buffer.
     pub fn forward(&self, matrix: &[u8]) -> Result<Vec<u8>, String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
         let mut buffer = vec![0; self.len()];
@@ -182,7 +182,7 @@ impl Placement {
         Ok(buffer)
     }
 
-    /// From the row-major matrix into `buffer`, of which every byte is written; padding is 0.
+    /// Converts a row-major matrix to `buffer`. Every byte is written; padding is 0.
     pub fn forward_into(&self, matrix: &[u8], buffer: &mut [u8]) -> Result<(), String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
         self.check("buffer", buffer.len(), self.len())?;
@@ -201,7 +201,7 @@ impl Placement {
         Ok(())
     }
 
-    /// From the buffer into a new row-major matrix; what is in no group is 0.
+    /// Converts a buffer to a new row-major matrix; scales outside of groups are 0.
     pub fn inverse(&self, buffer: &[u8]) -> Result<Vec<u8>, String> {
         self.check("buffer", buffer.len(), self.len())?;
         let mut matrix = vec![0; self.matrix_len()];
@@ -209,7 +209,7 @@ impl Placement {
         Ok(matrix)
     }
 
-    /// From the buffer into the row-major `matrix`, of which what is in no group stays as it is.
+    /// Converts a buffer to the row-major `matrix`; scales outside of groups are unchanged.
     pub fn inverse_into(&self, buffer: &[u8], matrix: &mut [u8]) -> Result<(), String> {
         self.check("buffer", buffer.len(), self.len())?;
         self.check("matrix", matrix.len(), self.matrix_len())?;
@@ -227,7 +227,7 @@ impl Placement {
         Ok(())
     }
 
-    /// All parts, in strips if they are side by side: the matrix is then read once, row by row, not once for each.
+    /// All parts, cut into strips if they are side by side: the matrix is then read once, row by row, not once per part.
     fn strips(&self) -> impl Iterator<Item = Part> {
         let parts = || self.parts.iter().filter(|part| !part.bytes.is_empty());
         let tallest = parts().map(|part| part.rows.len()).max().unwrap_or(0);

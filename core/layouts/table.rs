@@ -2,37 +2,40 @@
 
 use crate::error::did_you_mean;
 
-/// A way to order the scales of a matrix.
+/// An order of the scales of a matrix.
 #[derive(Debug)]
 pub struct Layout {
+    /// Name on the command line, e.g. `blocked_128x4`.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// A one-line description.
     pub doc: &'static str,
-    /// Whose code takes or makes it.
+    /// The libraries that read or write it.
     pub source: &'static str,
     /// Bytes of one scale, 1 or 4.
     pub scale: usize,
+    /// The tile within which scales are reordered.
     pub tile: Tile,
+    /// Whether rows or columns come in groups, each of which is laid out by itself.
     pub groups: Groups,
-    /// Byte of the scale in row `r` and column `c`, as a formula.
+    /// Formula for the offset of the scale in row `r` and column `c`, in bytes.
     pub offset: &'static str,
-    /// Bytes of the buffer, as a formula.
+    /// Formula for the size of the buffer, in bytes.
     pub bytes: &'static str,
 }
 
-/// The rows that one tile holds, a word of each.
+/// The rows of a tile, which has one word of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tile {
     /// 128, in the order 0, 32, 64, 96, 1, 33, …
     Rows128,
     /// 8, in order.
     Rows8,
-    /// All of the matrix, in order, padded to a multiple of four.
+    /// All rows of the matrix, in order, padded to a multiple of four.
     All,
 }
 
 impl Tile {
-    /// Rows of a tile, padding included, in a matrix of `rows` rows.
+    /// Rows of a tile, padding included, for a matrix of `rows` rows.
     pub(super) fn height(self, rows: usize) -> usize {
         match self {
             Self::Rows128 => 128,
@@ -41,7 +44,7 @@ impl Tile {
         }
     }
 
-    /// Row of a tile that its word number `word` comes from.
+    /// The row of a tile that word `word` comes from.
     pub(super) fn row(self, word: usize) -> usize {
         match self {
             Self::Rows128 => word % 4 * 32 + word / 4,
@@ -58,10 +61,10 @@ impl Tile {
     }
 }
 
-/// What a matrix is divided into; every group is laid out on its own.
+/// How a matrix is divided; every group is laid out separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Groups {
-    /// No groups; a third dimension in front, experts, is taken too.
+    /// No groups; a leading third dimension, experts, is allowed.
     None,
     /// Groups of rows, as in the forward pass of a mixture of experts.
     Rows,
@@ -83,7 +86,7 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "blocked_128x4_m_groups",
-        doc: "groups of rows, each blocked_128x4 from a multiple of 128 rows on; starts in padded rows",
+        doc: "groups of rows, each in blocked_128x4 and starting at a multiple of 128 rows; group offsets count padded rows",
         source: "torchao torch_to_blocked_2d_M_groups",
         scale: 1,
         tile: Tile::Rows128,
@@ -93,7 +96,7 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "blocked_128x4_k_groups",
-        doc: "groups of columns, each blocked_128x4 from a multiple of 4 columns on; starts in padded columns",
+        doc: "groups of columns, each in blocked_128x4 and starting at a multiple of 4 columns; group offsets count padded columns",
         source: "torchao torch_to_blocked_2d_K_groups",
         scale: 1,
         tile: Tile::Rows128,
@@ -123,8 +126,8 @@ pub const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "mn_major_ue8m0x4",
-        doc: "four E8M0 scales of a row in a u32, the first in the low byte; these column by column, a column padded to \
-              16 bytes: DeepGEMM on sm_100",
+        doc: "four E8M0 scales of a row packed into a u32, the first in the low byte; the u32 are stored column by column, \
+              each column padded to 16 bytes: DeepGEMM on sm_100",
         source: "DeepGEMM get_mn_major_tma_aligned_packed_ue8m0_tensor",
         scale: 1,
         tile: Tile::All,
@@ -135,7 +138,7 @@ pub const LAYOUTS: &[Layout] = &[
 ];
 
 impl Layout {
-    /// The layout called `name`, or an error that tells the nearest.
+    /// The layout called `name`; the error names the nearest.
     pub fn find(name: &str) -> Result<&'static Self, String> {
         LAYOUTS.iter().find(|layout| layout.name == name).ok_or_else(|| {
             let near = did_you_mean(name, LAYOUTS.iter().map(|layout| layout.name));

@@ -1,4 +1,4 @@
-//! What a gate demands of a number.
+//! The condition that a gate imposes on a number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,14 @@ use super::Better;
 /// `>= 0.999` or `<= 1e-3`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// Better `Higher` is a lower bound, written `>=`.
+    /// `Higher` is a lower bound, written `>=`.
     pub better: Better,
+    /// The number on the right-hand side, in the unit of the metric; equality is allowed.
     pub value: f64,
 }
 
 impl Bound {
-    /// NaN meets no bound.
+    /// Whether a value meets the bound; NaN does not.
     pub fn admits(self, value: f64) -> bool {
         match self.better {
             Better::Higher => value >= self.value,
@@ -22,7 +23,7 @@ impl Bound {
         }
     }
 
-    /// Whether `a` is further on the wrong side than `b`; NaN is worst of all.
+    /// Whether `a` is further on the wrong side than `b`; NaN is the worst.
     pub fn worse(self, a: f64, b: f64) -> bool {
         match self.better {
             _ if b.is_nan() => false,

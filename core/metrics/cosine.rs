@@ -2,8 +2,8 @@ use super::{Better, Eval, Metric, Pair, Show};
 
 /// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is.
 ///
-/// Blind to scale, and quadratic in the error (1 − cos is half of [`nsr`](super::nsr::NSR) when the error is small and
-/// not along x), so gate it together with `diff`.
+/// It does not see scale, and it is quadratic in the error: 1 − cos is half of [`nsr`](super::nsr::NSR) if the error is
+/// small and orthogonal to x. So gate it together with `diff`.
 pub const COSINE: Metric = Metric {
     name: "cosine",
     doc: "cosine of the angle between the tensors; blind to scale",
@@ -13,7 +13,7 @@ pub const COSINE: Metric = Metric {
     eval: Eval::Pair(|pair| pair.judge(|pair| 1.0 - distance(pair))),
 };
 
-/// 1 − cosine, without the cancellation near 1: accurate to about 1e-15 · √nsr, where the cosine itself has a grain of
+/// 1 − cosine without cancellation near 1: accurate to about 1e-15 · √nsr, whereas the cosine itself has a resolution of
 /// 1.1e-16.
 pub fn cosine_distance(pair: &Pair) -> Option<f64> {
     pair.judge(distance)

@@ -1,7 +1,7 @@
 use super::{Better, Eval, Metric, Show};
 
-/// Mean over the targets of got's − want's negative log-likelihood: per token, so per byte for a byte-level model.
-/// Negative if the candidate predicts the text better. Not defined without targets.
+/// Mean over the targets of the candidate's minus the reference's negative log-likelihood: per token, so per byte for a
+/// byte-level model. It is negative if the candidate predicts the text better, and undefined without targets.
 pub const DELTA_NATS: Metric = Metric {
     name: "delta_nats",
     doc: "mean loss of likelihood on the text that really followed, per token",

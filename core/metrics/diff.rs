@@ -2,8 +2,8 @@ use super::{Better, Eval, Metric, Show};
 
 /// 1 − 2⟨x, y⟩ / (‖x‖² + ‖y‖²), DeepGEMM's `calc_diff`; 0 if both tensors are zero.
 ///
-/// Computed as ‖x − y‖² / (‖x‖² + ‖y‖²), which is the same and does not cancel. About half of `nsr`; unlike the cosine
-/// it sees scale: y = s·x gives 1 − 2s / (1 + s²).
+/// It is computed as ‖x − y‖² / (‖x‖² + ‖y‖²), which is equal and avoids cancellation. It is about half of `nsr`; unlike
+/// the cosine it sees scale: y = s·x gives 1 − 2s / (1 + s²).
 pub const DIFF: Metric = Metric {
     name: "diff",
     doc: "1 - 2<x,y>/(|x|^2+|y|^2), the scale-aware difference of DeepGEMM's tests",

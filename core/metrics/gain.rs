@@ -1,19 +1,21 @@
 use super::{Better, Eval, Metric, Show};
 
-/// Relative errors (`relative_l2`) of what enters a layer and of what leaves it.
+/// Relative errors (`relative_l2`) of a layer's input and output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
+    /// Relative error of the layer's input.
     pub entering: f64,
+    /// Relative error of the layer's output.
     pub leaving: f64,
-    /// Elements of the tensor that leaves.
+    /// Elements of the layer's output.
     pub n: u64,
 }
 
-/// By how much a layer amplifies the error it is fed, its own error included: above 1, errors grow from layer to layer.
-/// Not defined where nothing wrong enters.
+/// The factor by which a layer amplifies the error of its input, its own error included: above 1, errors grow from layer to
+/// layer. Undefined if the input has no error.
 pub const GAIN: Metric = Metric {
     name: "gain",
-    doc: "relative error of what leaves a layer over that of what entered it",
+    doc: "relative error of a layer's output over that of its input",
     unit: "",
     better: Better::Lower,
     show: Show::Significant,

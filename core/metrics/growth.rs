@@ -1,17 +1,18 @@
 use super::{Better, Eval, Metric, Show};
 
-/// Relative errors (`relative_l2`) after more and more steps of a recurrence.
+/// Relative errors (`relative_l2`) after increasing numbers of steps of a recurrence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
-    /// Steps and error.
+    /// Pairs of number of steps and error.
     pub points: Vec<[f64; 2]>,
 }
 
-/// Errors above this have nowhere to grow: little is left of what they are errors of.
+/// Larger errors are left out: they have saturated, because little is left of the signal.
 const MOST: f64 = 0.5;
 
-/// b of error ≈ a · steps^b, by least squares of the logarithms of errors up to [`MOST`]. A state that forgets its errors has 0,
-/// independent errors that add up have 1/2, errors of one direction 1. Not defined where an error is 0, or of fewer than two points.
+/// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. A state that forgets
+/// its errors has 0, independent errors that add up have 1/2, and systematic errors have 1. Undefined if an error is 0, or
+/// with fewer than two points.
 pub const GROWTH: Metric = Metric {
     name: "growth",
     doc: "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are biased",

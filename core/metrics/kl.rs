@@ -10,7 +10,7 @@ pub const KL: Metric = Metric {
     eval: Eval::Logits(|logits| logits.judge(|logits| logits.kl / logits.rows as f64)),
 };
 
-/// The same at the worst position.
+/// The KL divergence at the worst position.
 pub const KL_MAX: Metric = Metric {
     name: "kl_max",
     doc: "largest Kullback-Leibler divergence of a position",

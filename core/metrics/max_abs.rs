@@ -1,6 +1,6 @@
 use super::{Better, Eval, Metric, Show};
 
-/// max |x − y|. An extreme value: it grows with the number of elements.
+/// max |x − y|. It is an extreme value, so it grows with the number of elements.
 pub const MAX_ABS: Metric = Metric {
     name: "max_abs",
     doc: "largest absolute error of an element",

@@ -1,7 +1,8 @@
-//! Metrics: how far a candidate is from its reference. One file per metric, or per family that shares a definition.
+//! Metrics: how far a candidate is from its reference. There is one file per metric, or per family with a common
+//! definition.
 //!
-//! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), metrics are formulas of it. To add one: a file with a
-//! `Metric`, and a line in [`METRICS`].
+//! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), and metrics are formulas of it. To add a metric, write a
+//! file with a `Metric` and a line in [`METRICS`].
 
 mod bound;
 mod cosine;
@@ -46,46 +47,65 @@ pub use theory::float_nsr;
 
 use crate::error::{Error, Result, did_you_mean};
 
-/// One number that tells how well a candidate agrees with its reference.
+/// A number that measures how well a candidate agrees with its reference.
 #[derive(Debug)]
 pub struct Metric {
+    /// Name in experiment files and reports, e.g. `relative_l2`.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// A one-line description.
     pub doc: &'static str,
-    /// Empty for pure numbers.
+    /// The unit; empty for pure numbers.
     pub unit: &'static str,
+    /// Whether larger or smaller values are better.
     pub better: Better,
-    /// How its values are written for people.
+    /// The number format in reports.
     pub show: Show,
+    /// The evidence that the metric needs, and its formula.
     pub eval: Eval,
 }
 
-/// A metric is its name: there are no two of one name in [`METRICS`].
+impl Metric {
+    /// A pure number.
+    const fn new(name: &'static str, doc: &'static str, better: Better, show: Show, eval: Eval) -> Self {
+        Self {
+            name,
+            doc,
+            unit: "",
+            better,
+            show,
+            eval,
+        }
+    }
+}
+
+/// Metrics are equal if their names are; names in [`METRICS`] are unique.
 impl PartialEq for Metric {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-/// Which way is good.
+/// Which direction is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
+    /// Larger values are better, as for a cosine.
     Higher,
+    /// Smaller values are better, as for an error.
     Lower,
 }
 
-/// How values of a metric are written for people; `report::number` does it.
+/// Number formats of metrics in reports; `report::number` implements them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Show {
-    /// 1 is best, and values come close to it: as many nines as there are and two digits more.
+    /// Values near 1, which is the best: all leading nines and two more digits.
     NearOne,
-    /// A share: three or four decimals, and 1 only if it is 1.
+    /// A share: three or four decimals; shown as 1 only if it is exactly 1.
     Share,
     /// A ratio in dB: two decimals.
     Decibels,
-    /// A ratio in dB above another one: two decimals and the sign.
+    /// A difference of ratios in dB: sign and two decimals.
     DecibelsAbove,
-    /// A value that may have either sign: the sign and three significant digits.
+    /// A value of either sign: sign and three significant digits.
     Signed,
     /// An exponent: two decimals.
     Exponent,
@@ -99,8 +119,8 @@ pub enum Show {
 }
 
 impl Show {
-    /// How values of the metric of that name are written. A run that another version of ulplab made may have metrics that
-    /// are not in [`METRICS`]: their values have three significant digits.
+    /// The number format of the metric of that name. A run by another version of ulplab may have metrics that are not in
+    /// [`METRICS`]; these get three significant digits.
     pub fn of(metric: &str) -> Self {
         let found = METRICS.iter().find(|known| known.name == metric);
         found.map_or_else(Self::default, |known| known.show)
@@ -110,20 +130,29 @@ impl Show {
 /// The kind of evidence a metric needs, and its formula, which gives `None` if the metric is not defined.
 #[derive(Clone, Copy, Debug)]
 pub enum Eval {
+    /// Computed from two tensors.
     Pair(fn(&Pair) -> Option<f64>),
+    /// Computed from logits.
     Logits(fn(&Logits) -> Option<f64>),
+    /// Computed from two top-k selections.
     Choice(fn(&Choice) -> Option<f64>),
+    /// Computed from decisions of gates and banks.
     Decisions(fn(&Decisions) -> Option<f64>),
+    /// Computed from the errors before and after a layer.
     Gain(fn(&Gain) -> Option<f64>),
+    /// Computed from errors at several numbers of steps.
     Growth(fn(&Growth) -> Option<f64>),
+    /// Computed from the history of decisions.
     History(fn(&History) -> Option<f64>),
+    /// Computed from a tensor before and after a round trip.
     RoundTrip(fn(&RoundTrip) -> Option<f64>),
+    /// Computed from errors of scores and their spread.
     Threshold(fn(&Threshold) -> Option<f64>),
-    /// Given by what runs kernels.
+    /// Measured by the runner of kernels.
     Kernel,
 }
 
-/// Every metric there is.
+/// All metrics.
 pub const METRICS: &[&Metric] = &[
     &cosine::COSINE,
     &diff::DIFF,
@@ -185,7 +214,7 @@ pub const METRICS: &[&Metric] = &[
 ];
 
 impl Metric {
-    /// The metric called `name`, or a usage error that names the nearest.
+    /// The metric called `name`; the error is a usage error and names the nearest.
     pub fn find(name: &str) -> Result<&'static Self> {
         METRICS
             .iter()
@@ -197,7 +226,7 @@ impl Metric {
             })
     }
 
-    /// The metric's value; `None` if it needs another kind of evidence or is not defined on this.
+    /// The metric's value; `None` if it needs another kind of evidence or is undefined for this.
     pub fn measure<'a>(&self, evidence: impl Into<Evidence<'a>>) -> Option<f64> {
         match (self.eval, evidence.into()) {
             (Eval::Pair(eval), Evidence::Pair(pair)) => eval(pair),
@@ -214,7 +243,7 @@ impl Metric {
     }
 }
 
-/// All metrics defined on some evidence, in the order of [`METRICS`].
+/// All metrics that are defined for the evidence, in the order of [`METRICS`].
 pub fn measure_all<'a>(evidence: impl Into<Evidence<'a>>) -> impl Iterator<Item = (&'static Metric, f64)> {
     let evidence = evidence.into();
     METRICS

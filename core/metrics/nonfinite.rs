@@ -1,9 +1,9 @@
 use super::{Better, Eval, Metric, Show};
 
-/// NaN and infinite elements of both tensors together. The one metric that such elements do not make NaN.
+/// Number of NaN and infinite elements in both tensors. It is the only metric that is not NaN if there are such elements.
 pub const NONFINITE: Metric = Metric {
     name: "nonfinite",
-    doc: "NaN and infinite elements of both tensors together",
+    doc: "number of NaN and infinite elements in both tensors",
     unit: "",
     better: Better::Lower,
     show: Show::Count,

@@ -1,7 +1,7 @@
 use super::nsr::nsr;
 use super::{Better, Eval, Metric, Pair, RoundTrip, Show};
 
-/// A formula of a round trip whose elements are all finite.
+/// A metric of a round trip whose elements are all finite.
 pub(super) const fn trip(
     name: &'static str,
     doc: &'static str,
@@ -11,19 +11,16 @@ pub(super) const fn trip(
     eval: fn(&RoundTrip) -> Option<f64>,
 ) -> Metric {
     Metric {
-        name,
-        doc,
         unit,
-        better,
-        show,
-        eval: Eval::RoundTrip(eval),
+        ..Metric::new(name, doc, better, show, Eval::RoundTrip(eval))
     }
 }
 
-/// ⟨x, y − x⟩ / ‖x‖²: how much of the error is a mere loss (negative) or gain of size. 0 for noise that knows nothing of x.
+/// ⟨x, y − x⟩ / ‖x‖²: the part of the error that only shrinks (negative) or enlarges x. 0 for noise that is independent of
+/// x.
 pub const RHO: Metric = trip(
     "rho",
-    "share of the signal that the error takes away (negative) or adds",
+    "share of the signal that the error removes (negative) or adds",
     "",
     Better::Higher,
     Show::Signed,
@@ -39,17 +36,17 @@ pub(super) fn rho(pair: &Pair) -> f64 {
     }
 }
 
-/// SQNR of the row that one row in twenty is as bad as or worse than.
+/// SQNR at the 5th percentile of rows.
 pub const ROW_SQNR_P05: Metric = trip(
     "row_sqnr_p05",
-    "signal-to-quantization-noise ratio that 5 % of the rows do not exceed",
+    "5th percentile over rows of the signal-to-quantization-noise ratio",
     "dB",
     Better::Higher,
     Show::Decibels,
     |trip| finite(trip, |trip| trip.row_sqnr(0.05)),
 );
 
-/// SQNR of the median row: unlike `sqnr` not ruled by the few rows with most energy.
+/// SQNR of the median row. Unlike `sqnr`, it is not dominated by the few rows with most energy.
 pub const ROW_SQNR_P50: Metric = trip(
     "row_sqnr_p50",
     "signal-to-quantization-noise ratio of the median row",
@@ -59,10 +56,11 @@ pub const ROW_SQNR_P50: Metric = trip(
     |trip| finite(trip, |trip| trip.row_sqnr(0.5)),
 );
 
-/// SQNR above that of another format on the same numbers: its interval is narrower than the difference of two intervals.
+/// SQNR above that of another format on the same numbers. Its confidence interval is narrower than the difference of two
+/// intervals.
 pub const SQNR_GAIN: Metric = trip(
     "sqnr_gain",
-    "signal-to-quantization-noise ratio above that of the recipe it is set against, on the same numbers",
+    "SQNR minus that of the recipe in `against`, on the same numbers",
     "dB",
     Better::Higher,
     Show::DecibelsAbove,
@@ -82,17 +80,17 @@ pub const ZEROED: Metric = trip(
     |trip| finite(trip, |trip| Some(trip.zeroed as f64 / trip.nonzero.max(1) as f64)),
 );
 
-/// Bits in storage, scales included, scales per tensor excluded.
+/// Bits per element in storage, scales included, scales per tensor excluded.
 pub const STORED_BITS: Metric = trip(
     "stored_bits",
-    "bits an element takes in storage, its share of the scales included",
+    "stored bits per element, including its share of the scales",
     "bit",
     Better::Lower,
     Show::Significant,
     |trip| Some(trip.stored_bits),
 );
 
-/// SQNR / 6.02 dB: the bits of a uniform quantizer that fills its range as well.
+/// SQNR / 6.02 dB: the bits of a uniform quantizer with the same SQNR on a signal that fills its range.
 pub const SQNR_BITS: Metric = trip(
     "sqnr_bits",
     "signal-to-quantization-noise ratio in bits of 6.02 dB",

@@ -1,21 +1,21 @@
-//! What theory says a measured number should be, and how far it is off.
+//! Theoretical values of measured metrics, and the differences from them.
 
 use super::nsr::nsr;
 use super::round_trip::{rho, trip};
 use super::{Better, COSINE, Eval, Metric, Pair, Show, Threshold};
 
-/// NSR of a float with so many mantissa bits whose significands are log-uniform, without overflow and underflow:
-/// 2^(−2M) ln 2 / 18, which is an SQNR of 6.02 M + 14.14 dB.
+/// NSR of a float with this many mantissa bits, for log-uniform significands without overflow and underflow: 2^(−2M) ln 2 /
+/// 18, which is an SQNR of 6.02 M + 14.14 dB.
 ///
-/// From a uniform error of a unit in the last place u = 2^(e−M), u²/12, over the mean of x² in a binade: ∫ x² dx/x / ln 2 =
-/// 3/2 · 4^e / ln 2.
+/// Derivation: the error is uniform over a unit in the last place u = 2^(e−M) and has the variance u²/12; the mean of x² in
+/// a binade is ∫ x² dx/x / ln 2 = 3/2 · 4^e / ln 2.
 pub fn float_nsr(mantissa_bits: u32) -> f64 {
     0.25f64.powi(mantissa_bits as i32) * std::f64::consts::LN_2 / 18.0
 }
 
 pub const SQNR_THEORY: Metric = trip(
     "sqnr_theory",
-    "SQNR in theory: 6.02 M + 14.14 dB of floats with M mantissa bits, a twelfth of the squared step of integers",
+    "SQNR in theory: 6.02 M + 14.14 dB for floats with M mantissa bits; noise of step²/12 for integers",
     "dB",
     Better::Higher,
     Show::Decibels,
@@ -34,7 +34,7 @@ pub const SQNR_EXCESS: Metric = trip(
     },
 );
 
-/// (1 + ρ) / √(1 + 2ρ + NSR): what the cosine must be, given the size of the error and its share along x.
+/// (1 + ρ) / √(1 + 2ρ + NSR): the cosine that follows from the size of the error and its share along x.
 pub const COSINE_THEORY: Metric = trip(
     "cosine_theory",
     "cosine that follows from measured rho and NSR: (1 + rho) / sqrt(1 + 2 rho + NSR)",
@@ -46,7 +46,7 @@ pub const COSINE_THEORY: Metric = trip(
 
 pub const COSINE_EXCESS: Metric = trip(
     "cosine_excess",
-    "distance of the measured cosine from cosine_theory: rounding of f64, or a mistake",
+    "difference between the measured cosine and cosine_theory; more than f64 rounding is a bug",
     "",
     Better::Lower,
     Show::Significant,
@@ -68,14 +68,7 @@ const fn threshold(
     show: Show,
     eval: fn(&Threshold) -> Option<f64>,
 ) -> Metric {
-    Metric {
-        name,
-        doc,
-        unit: "",
-        better,
-        show,
-        eval: Eval::Threshold(eval),
-    }
+    Metric::new(name, doc, better, show, Eval::Threshold(eval))
 }
 
 /// ε, mean over contested rows.
@@ -87,7 +80,7 @@ pub const SCORE_ERROR: Metric = threshold(
     |threshold| threshold.judge(|threshold| Some(threshold.error / threshold.rows as f64)),
 );
 
-/// 1 − φ(z) ε / (√(2π) p), z = Φ⁻¹(1 − p), of each row's own ε and kept share p; mean over contested rows.
+/// 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), for each row's own ε and kept share p; mean over contested rows.
 pub const RECALL_THEORY: Metric = threshold(
     "recall_theory",
     "recall of normal scores with an independent error of the measured size, to first order",

@@ -1,7 +1,7 @@
 use super::{Better, Eval, Metric, Pair, Show, Ulps};
 
-/// How many representable numbers two elements are apart: defined only if both tensors have the same floating-point
-/// type. Both zeros count as one number.
+/// The number of representable numbers between two elements: defined only if both tensors have the same floating-point
+/// type. The two zeros count as one number.
 const fn ulp(name: &'static str, doc: &'static str, eval: fn(&Pair) -> Option<f64>) -> Metric {
     Metric {
         name,
@@ -19,7 +19,7 @@ pub const ULP_P50: Metric = ulp("ulp_p50", "median distance in units in the last
 
 pub const ULP_P99: Metric = ulp(
     "ulp_p99",
-    "distance in units in the last place that 99 % of the elements keep",
+    "99th percentile of the distance in units in the last place",
     |pair| quantile(pair, |ulps| ulps.p99),
 );
 

@@ -1,4 +1,4 @@
-//! What operations on block formats share: which formats there are, inputs, and outputs.
+//! What operations on block formats share: the list of formats, inputs and outputs.
 
 use safetensors::Dtype;
 
@@ -7,12 +7,12 @@ use super::grid::Rows;
 use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use crate::formats::{Encoded, Format, GlobalScale};
 
-/// A block format that kernels are compiled for, by its name in `kernels/lib/formats.cuh`.
+/// A block format that kernels are compiled for; `kernels/lib/formats.cuh` uses the same name.
 pub struct Blocks {
     pub key: &'static str,
-    /// Format string, or name of a format.
+    /// The format, as a format string or a name.
     pub format: &'static str,
-    /// Elements of a block.
+    /// Elements per block.
     pub width: usize,
     /// Which operations are timed in it.
     timed: &'static [Timed],
@@ -54,10 +54,10 @@ pub const BLOCKS: &[Blocks] = &[
     blocks(NVFP4, "e2m1/b16:e4m3/t:f32", 16, &[Quantize, Dequantize, Fused]),
 ];
 
-/// The format with a scale above its block scales.
+/// The format with a global scale above its block scales.
 pub const NVFP4: &str = "nvfp4";
 
-/// The largest magnitude that stands above NVFP4's block scales where it is given: one that some blocks exceed.
+/// The largest magnitude from which NVFP4's global scale is computed if it is an input. Some blocks exceed it.
 pub const AMAX: f32 = 3.0;
 
 impl Blocks {
@@ -67,7 +67,7 @@ impl Blocks {
         found.ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
     }
 
-    /// Cases of rows in this format, from elements of a type; `edges` says which edges are tried.
+    /// Cases of rows for this format and this type of elements; `edges` names the edge values.
     pub(super) fn rows(&self, dtype: &str, edges: &str, sizes: &[(&'static str, i64)]) -> Rows {
         let keys = [("format", self.key), ("dtype", dtype), ("edges", edges)];
         Rows::new(format!("{}.{dtype}", self.key), &keys, sizes)
@@ -82,7 +82,8 @@ impl Blocks {
         self.format.parse()
     }
 
-    /// What is stored of `[rows, cols]`, under the given largest magnitude where there is one.
+    /// Encodes `[rows, cols]`. Formats with a global scale use the largest magnitude `amax` if there is one, else the
+    /// tensor's own.
     pub fn encode(&self, x: &[f32], cols: usize, amax: Option<f32>) -> Result<Encoded, String> {
         let stored = [amax.unwrap_or(AMAX)];
         let global = if amax.is_some() {
@@ -93,7 +94,7 @@ impl Blocks {
         Ok(self.format()?.encode(x, cols, global))
     }
 
-    /// The codes and scales of `[rows, cols]`, to be written.
+    /// Output buffers for the codes and scales of `[rows, cols]`.
     pub fn outputs(&self, rows: usize, cols: usize) -> Result<Vec<Buffer>, String> {
         let parts = self.format()?.parts(rows, cols).into_iter().take(2);
         Ok(parts
@@ -101,7 +102,7 @@ impl Blocks {
             .collect())
     }
 
-    /// Codes and scales as inputs.
+    /// Input buffers for codes and scales.
     pub fn inputs(&self, encoded: Encoded) -> Vec<Buffer> {
         let parts = encoded.parts.into_iter().take(2);
         parts
@@ -110,7 +111,7 @@ impl Blocks {
     }
 }
 
-/// Cases of every block format and type of elements.
+/// Cases for every combination of block format and type of elements.
 pub(super) fn blocks_and_types(cases: impl Fn(&Blocks, &str) -> Vec<Case>) -> Vec<Case> {
     let pairs = BLOCKS
         .iter()
@@ -118,12 +119,12 @@ pub(super) fn blocks_and_types(cases: impl Fn(&Blocks, &str) -> Vec<Case>) -> Ve
     pairs.flat_map(|(blocks, dtype)| cases(blocks, dtype)).collect()
 }
 
-/// What a case of a user's may say of an operation on rows of a block format.
+/// The parameters that a user's case may set for an operation on rows of a block format.
 pub fn parameters(cases: &[Case]) -> Parameters {
     Parameters::new(cases, &["T", "C"], &["format", "dtype"])
 }
 
-/// Whether rows of a case can be stored in its format, and memory has room for them.
+/// Checks that rows of the case can be stored in its format, and that they fit in memory.
 pub fn check(case: &Case) -> Result<(), String> {
     let [rows, cols] = ["T", "C"].map(|dim| case.dim(dim));
     if rows.checked_mul(cols).is_none_or(|elements| elements > MOST_ELEMENTS) {
@@ -134,18 +135,12 @@ pub fn check(case: &Case) -> Result<(), String> {
     Blocks::for_case(case)?.format()?.check(cols)
 }
 
-/// The given largest magnitude; formats without a level above their block scales do not read it.
+/// The input buffer with the given largest magnitude. Formats without a global scale do not read it.
 pub fn amax_input() -> Buffer {
     Buffer::input("amax", Dtype::F32, &[1], AMAX.to_le_bytes().into())
 }
 
-/// Bytes of a case's buffers apart from `amax`, each read or written once.
-pub fn traffic(buffers: &[Buffer]) -> u64 {
-    let moved = buffers.iter().filter(|buffer| buffer.name != "amax");
-    moved.map(|buffer| buffer.size() as u64).sum()
-}
-
-/// `[T, cols]` of a case in its type, and the values in it.
+/// The input `[T, cols]` of a case in its type, and its values as f32.
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
     let (rows, half) = (case.dim("T"), case.key("dtype") == "bf16");
     let dtype = if half { Dtype::BF16 } else { Dtype::F32 };
@@ -168,7 +163,7 @@ pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Res
     Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values))
 }
 
-/// N(0, 1), some channels much larger, rows of different sizes.
+/// N(0, 1) with a few much larger channels and rows of different magnitudes.
 fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     use rayon::prelude::*;
     let mut x = data.normal(name, rows * cols);
@@ -181,8 +176,8 @@ fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     x
 }
 
-/// Rows of one trouble each: `finite` ones whose squares are finite too, `special` ones with NaN and infinities, or `all`,
-/// with numbers up to the largest.
+/// Rows with one difficulty each. `finite` rows have finite squares, `special` rows may have NaN and infinities, and `all`
+/// also has numbers up to the largest.
 fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Result<Vec<f32>, String> {
     let kinds = match which {
         "finite" => 9,
@@ -202,7 +197,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
             *x = match row % kinds {
                 0 => sign(i) * 0.0,
                 1 => normal[at],
-                // Ties of E2M1 under the scale 1, and of E4M3 under powers of two.
+                // Ties of E2M1 with the scale 1, and ties of E4M3 with power-of-two scales.
                 2 => sign(i) * (i % 25) as f32 * 0.25,
                 3 => {
                     sign(i)
@@ -212,13 +207,13 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
                             (i % 61) as f32 * 7.5
                         }
                 }
-                // One element of a row, of different sizes.
+                // One nonzero element per row, of various magnitudes.
                 4 if i == special => 2f32.powi(row as i32 % 40 - 20),
                 4 => 0.0,
-                // Scales around the smallest powers.
+                // Magnitudes whose scales are near the smallest powers of two.
                 5 => normal[at] * 2f32.powi(-119 - (i / 128 % 8) as i32),
                 6 => f32::from_bits(draw.to_bits() & 0x807f_ffff),
-                // Very small blocks beside large ones.
+                // Blocks of very small numbers next to blocks of large ones.
                 7 => normal[at] * 2f32.powi(-(i as i32 / 16 % 60)),
                 8 => f32::from_bits(0x3f7f_ffff + (i % 3) as u32) * 448.0 * 2f32.powi(i as i32 / 128 % 20 - 10),
                 9 if i == special => f32::NAN.copysign(sign(row)),

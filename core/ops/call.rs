@@ -1,4 +1,4 @@
-//! Operations of the reference as calls of kernels, which stand in for them.
+//! Kernels that stand in for operations of the reference.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,51 +15,57 @@ use super::record_write::ROPE;
 use super::{Buffer, Case, Inputs, Outputs, Problem, Scalar};
 use crate::formats::{KvRecord, PAGE};
 
-/// The operations of a model that there are kernels for; the last two are what a cache does with a record.
+/// The operations that kernels can compute in a model. The last two write and read the records of a KV cache.
 pub const CALLED: [&str; 6] = ["mhc_pre", "rmsnorm", "rope", "swiglu", "record_write", "record_read"];
 
-/// Type of the tensors that kernels read and write; a model's weights for norms and mixing are f32 in both.
+/// Type of the tensors that kernels read and write. With either type, the weights of norms and mixing are f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Type {
+    /// f32.
     #[default]
     F32,
+    /// bfloat16; values are rounded to nearest even when they are stored.
     Bf16,
 }
 
-/// An operation on given numbers.
+/// An operation with its inputs.
 pub struct Call {
+    /// Name of the operation, one of [`CALLED`].
     pub op: &'static str,
+    /// The sizes and keys of the call.
     pub case: Case,
-    /// Judges nothing.
+    /// The buffers and scalars; it has no judgements.
     pub problem: Problem,
 }
 
-/// Runs calls.
+/// Runs calls on a device or elsewhere.
 pub trait Runner: Send + Sync {
-    /// The operations of which calls are for it.
+    /// Names of the operations that this runner computes.
     fn ops(&self) -> &[String];
 
+    /// Runs a call and returns its outputs; the error says why it could not run.
     fn run(&self, call: Call) -> Result<Outputs, String>;
 }
 
-/// Stands in for the operations that a runner takes. The first failure is kept, and everything after it is the reference's:
-/// who has run a model with this asks for [`StandIn::failure`] then.
+/// Uses kernels for the operations that a runner computes, and the reference for all others. After the first failure
+/// everything is computed by the reference; check [`StandIn::failure`] after a model has run.
 pub struct StandIn {
     runner: Box<dyn Runner>,
     dtype: Type,
     seen: Mutex<CallLog>,
 }
 
-/// What became of the calls.
+/// What happened in the calls so far.
 #[derive(Default)]
 struct CallLog {
     answered: HashSet<&'static str>,
-    /// What went wrong first.
+    /// The first error.
     failure: Option<String>,
 }
 
 impl Type {
+    /// Whether the type is f32.
     pub fn is_f32(&self) -> bool {
         *self == Self::F32
     }
@@ -93,7 +99,7 @@ impl Type {
     }
 }
 
-/// The numbers of an output.
+/// The values of an output, whose elements have `size` bytes.
 fn values(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
     f32_values(outputs.get(name), size)
 }
@@ -128,6 +134,7 @@ impl Call {
 }
 
 impl StandIn {
+    /// Lets `runner` compute its operations on tensors of type `dtype`.
     pub fn new(runner: Box<dyn Runner>, dtype: Type) -> Self {
         Self {
             runner,
@@ -136,7 +143,7 @@ impl StandIn {
         }
     }
 
-    /// What went wrong first, or an operation that the runner was never asked for.
+    /// The first error, or a message if the model never called an operation that the runner computes.
     pub fn failure(&self) -> Option<String> {
         let seen = self.seen();
         let unused = self.runner.ops().iter().find(|op| !seen.answered.contains(op.as_str()));
@@ -152,7 +159,7 @@ impl StandIn {
         self.runner.ops().iter().any(|other| other == op)
     }
 
-    /// Outputs of the call, if the runner takes its operation and has not failed.
+    /// The outputs of the call; `None` if the runner does not compute the operation or a call has failed.
     fn run(&self, op: &'static str, call: impl FnOnce() -> Call) -> Option<Outputs> {
         if !self.takes(op) || self.seen().failure.is_some() {
             return None;
@@ -169,8 +176,8 @@ impl StandIn {
         }
     }
 
-    /// Writes rows `[rows, record.dim]` into pages of a cache, as bf16 and in order, and reads them again; whether that was
-    /// for the runner to do.
+    /// Writes rows `[rows, record.dim]` as bf16 into the pages of a KV cache, in order, and reads them back. Returns
+    /// whether the runner did this.
     pub fn store(&self, record: &KvRecord, x: &mut [f32]) -> bool {
         if !["record_write", "record_read"].iter().all(|op| self.takes(op)) {
             return false;
@@ -279,7 +286,7 @@ impl Operations<f32> for StandIn {
         }
     }
 
-    /// Streams and the normed input are bf16, whatever the type of the others.
+    /// Streams and the normed input are always bf16, whatever the type of other tensors.
     fn mhc_pre(
         &self,
         mixer: &HyperConnection<f32>,

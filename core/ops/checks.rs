@@ -1,4 +1,4 @@
-//! What is said of a kernel besides its outputs: bytes around buffers, inputs, a second run.
+//! Checks that apply to every kernel: guard bands around its buffers, unchanged inputs, and an identical second run.
 
 use rayon::prelude::*;
 
@@ -7,36 +7,38 @@ use super::{Buffer, Outputs, Problem};
 use crate::metrics::VIOLATIONS;
 use crate::record::Failure;
 
-/// What guard bands hold.
+/// The byte that fills guard bands.
 pub const GUARD_BYTE: u8 = 0xc3;
 
-/// Bytes before or behind a buffer, as a kernel left them.
+/// The guard bytes before or behind a buffer, as the kernel left them.
 pub struct Band {
-    /// The buffer, or scratch.
+    /// Name of the buffer, or of the scratch buffer.
     pub of: String,
+    /// Whether the bytes follow the buffer; otherwise they precede it.
     pub behind: bool,
+    /// The contents after the run; untouched bytes are [`GUARD_BYTE`].
     pub bytes: Vec<u8>,
 }
 
-/// Bytes of guard bands that were written.
+/// Counts the guard bytes that the kernel overwrote.
 pub fn guards(bands: &[Band]) -> Measured {
     let all = bands.iter().map(|band| band.bytes.len()).sum();
     let (counts, said): (Vec<usize>, Vec<String>) = bands.iter().filter_map(Band::touched).unzip();
     let count = counts.iter().sum();
     violations("guards", count, all, || Failure {
         message: format!(
-            "guards: {count} bytes were written where none may be: {}",
+            "guards: {count} bytes were written outside of the buffers: {}",
             said.join("; ")
         ),
         bound: Some(0.0),
-        why: "a kernel writes its buffers and nothing else".into(),
+        why: "a kernel must write only to its own buffers".into(),
         pattern: said.join("; "),
         ..Failure::default()
     })
 }
 
 impl Band {
-    /// How many bytes were written, and where.
+    /// The number of overwritten bytes, and where they are.
     fn touched(&self) -> Option<(usize, String)> {
         let wrong = |byte: &u8| *byte != GUARD_BYTE;
         let first = self.bytes.iter().position(wrong)?;
@@ -53,7 +55,7 @@ impl Band {
     }
 }
 
-/// Bytes of inputs that changed: each with what it holds now.
+/// Counts the bytes of inputs that the kernel changed. Each input comes with its present bytes.
 pub fn inputs(inputs: &[(&Buffer, Vec<u8>)]) -> Measured {
     let pairs = inputs
         .iter()
@@ -62,22 +64,22 @@ pub fn inputs(inputs: &[(&Buffer, Vec<u8>)]) -> Measured {
         "inputs",
         pairs,
         "an input was changed",
-        "a kernel leaves its inputs as they are",
+        "a kernel must not change its inputs",
     )
 }
 
-/// Bytes in which two runs of a problem differ.
+/// Counts the bytes in which two runs of a problem differ.
 pub fn rerun(problem: &Problem, first: &Outputs, second: &Outputs) -> Measured {
     let pairs = first.0.iter().filter_map(|(name, bytes)| {
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
         Some((buffer, &bytes[..], second.get(name)))
     });
-    let why =
-        "two runs on the same inputs leave the same bytes, unless it is said why they may differ (`nondeterministic`)";
+    let why = "two runs on the same inputs must give the same bytes, unless the variant says why they may differ \
+         (`nondeterministic`)";
     changed("rerun", pairs, "a second run left other bytes", why)
 }
 
-/// Bytes that are not as they were before, and the first element that is not.
+/// Counts the bytes that changed, and describes the first element that did.
 fn changed<'a>(
     site: &'static str,
     pairs: impl Iterator<Item = (&'a Buffer, &'a [u8], &'a [u8])>,
@@ -130,7 +132,7 @@ fn violations(output: &'static str, count: usize, of: usize, failure: impl FnOnc
     }
 }
 
-/// What says that a kernel is wrong.
+/// The measurements that show that a kernel is wrong.
 pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
     measured
         .iter()

@@ -1,4 +1,4 @@
-//! What problems are filled with.
+//! Inputs of problems: random numbers, activations of the model, and files of the user.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,35 +11,39 @@ use super::{Case, Inputs};
 use crate::random::stream;
 use crate::tensorfile::TensorFile;
 
-/// What passes at one site of one layer.
+/// The activations at one site of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rows {
+    /// Decoder layer, 0-based; `None` for a site outside of the layers.
     pub layer: Option<u32>,
+    /// Columns of a row.
     pub cols: usize,
+    /// The activations `[rows, cols]`, row-major.
     pub values: Vec<f32>,
 }
 
-/// Looks up what passes at the sites a pattern means.
+/// Looks up the activations at the sites that match a pattern.
 pub type Sites<'a> = dyn Fn(&str) -> Result<Vec<Rows>, String> + Send + Sync + 'a;
 
-/// Numbers that depend on the seed and what they are for, and activations of the model.
+/// Source of inputs: random numbers that depend on the seed and a purpose, and activations of the model.
 pub struct Data<'a> {
     seed: u64,
     sites: &'a Sites<'a>,
-    /// What was found, by pattern: an answer takes a run of the model, and many cases ask for the same.
+    /// Answers by pattern: each takes a run of the model, and many cases ask for the same.
     found: Mutex<BTreeMap<String, Arc<Vec<Rows>>>>,
 }
 
-/// Elements drawn from a stream of their own, so that any number of threads draws the same.
+/// Number of elements drawn from one random stream. Fixed chunks make the numbers independent of the number of threads.
 const CHUNK: usize = 1 << 16;
 
 impl<'a> Data<'a> {
+    /// Inputs drawn with `seed`, and activations looked up by `sites`.
     pub fn new(seed: u64, sites: &'a Sites<'a>) -> Self {
         let found = Mutex::default();
         Self { seed, sites, found }
     }
 
-    /// N(0, 1).
+    /// `len` draws from N(0, 1).
     pub fn normal(&self, purpose: &str, len: usize) -> Vec<f32> {
         let mut values = vec![0.0; len];
         values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
@@ -49,7 +53,7 @@ impl<'a> Data<'a> {
         values
     }
 
-    /// Any bytes.
+    /// `len` random bytes.
     pub fn bytes(&self, purpose: &str, len: usize) -> Vec<u8> {
         use rand_chacha::rand_core::Rng;
         let mut bytes = vec![0; len];
@@ -59,7 +63,7 @@ impl<'a> Data<'a> {
         bytes
     }
 
-    /// The bytes of a buffer in the user's file, if the case reads one that has it.
+    /// The bytes of a buffer in the user's file; `None` if the case reads no file or the file has no such tensor.
     pub fn given(&self, case: &Case, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Option<Vec<u8>>, String> {
         let Inputs::File(path) = case.inputs else {
             return Ok(None);
@@ -75,7 +79,7 @@ impl<'a> Data<'a> {
         Err(format!("{path}: '{name}' is {is} {has:?}, expected {dtype} {shape:?}"))
     }
 
-    /// What passes at a site of the model in every layer that has it, first to last.
+    /// The activations at a site of the model, one entry per layer that has the site, in order of layers.
     pub fn site(&self, pattern: &str) -> Result<Arc<Vec<Rows>>, String> {
         let mut found = self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(rows) = found.get(pattern) {
@@ -86,7 +90,7 @@ impl<'a> Data<'a> {
         Ok(rows)
     }
 
-    /// `[rows, cols]` of what passes at a site: as many tokens of every layer that has it as make up the rows.
+    /// Activations at a site as `[rows, cols]`: the same number of tokens from every layer that has the site.
     pub fn site_rows(&self, pattern: &str, rows: usize, cols: usize) -> Result<Vec<f32>, String> {
         let layers = self.site(pattern)?;
         let each = rows.div_ceil(layers.len().max(1)) * cols;
@@ -110,14 +114,14 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Rounds to bfloat16, nearest even.
+/// Rounds values to bfloat16, to nearest even, in place.
 pub fn round_to_bf16(values: &mut [f32]) {
     values
         .par_iter_mut()
         .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
 }
 
-/// The bytes of values as bfloat16, nearest even.
+/// Values as little-endian bfloat16 bytes, rounded to nearest even.
 pub fn bf16_bytes(values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; 2 * values.len()];
     let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(2));
@@ -125,7 +129,7 @@ pub fn bf16_bytes(values: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of values as f32.
+/// Values as little-endian f32 bytes.
 pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; 4 * values.len()];
     let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(4));
@@ -133,17 +137,17 @@ pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// The values of bytes in bfloat16 or f32, by the size of an element, as f32.
-pub fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
+/// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f32.
+pub(crate) fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
     floats(bytes, size).into_iter().map(|x| x as f32).collect()
 }
 
-/// Values as f64.
+/// Converts values to f64.
 pub fn widened(values: &[f32]) -> Vec<f64> {
     values.par_iter().map(|x| f64::from(*x)).collect()
 }
 
-/// The values of bytes in bfloat16 or f32, by the size of an element.
+/// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f64.
 pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
     let value = |bytes: &[u8]| match *bytes {
         [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),

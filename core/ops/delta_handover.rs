@@ -1,8 +1,8 @@
-//! Prefill handing its states over to decode: packed sequences through GDN or KDA, then one token more of each, which reads
-//! and updates the states where prefill left them.
+//! Handover of states from prefill to decode: packed sequences go through GDN or KDA, then one more token of each sequence
+//! reads and updates the states where prefill left them.
 //!
-//! Inputs and definitions are those of `delta_prefill.rs` (initial states in [K, V], final ones wanted in [V, K]) and
-//! `delta_decode.rs`. How states get from one to the other is the variant's matter.
+//! Inputs and definitions are those of `delta_prefill` (initial states in [K, V], expected final states in [V, K]) and
+//! `delta_decode`. A variant is free to choose how the states get from one to the other.
 
 use rayon::prelude::*;
 use reference::ops::linear_attention::Vk;
@@ -23,7 +23,7 @@ impl Op for DeltaHandover {
     }
 
     fn doc(&self) -> &'static str {
-        "prefill of GDN or KDA from states in [K, V], then a token of decode on its states in [V, K]"
+        "prefill of GDN or KDA from states in [K, V], then one decode token on its states in [V, K]"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -34,7 +34,7 @@ impl Op for DeltaHandover {
         let prefill = Prefill::new(case, data);
         let (o, states) = prefill.want(case)?;
         let mut step = Step::new(&decode(case), data);
-        // What decode starts from are the states as f32, which their rounding tells from the reference's no more than that.
+        // Decode starts from the expected states; apart from rounding to f32 they are the reference's.
         step.state = f32_bytes(&states.par_iter().map(|x| *x as f32).collect::<Vec<_>>());
         let (next_o, next_states) = step.want::<Vk>()?;
         let read = reads(&step, &next_states, case);
@@ -79,8 +79,8 @@ impl Op for DeltaHandover {
     }
 }
 
-const WHY_READ: &str = "products in bf16: the error of the state in root mean square, 1e-2, of what the query reads of it and of what \
-                        queries read on average, since one may read next to nothing";
+const WHY_READ: &str = "products in bf16: a root-mean-square error of the state of 1e-2, relative to what this query and \
+                        an average query read from it, because one query may read almost nothing";
 
 fn cases(gate: &'static str) -> Vec<Case> {
     let dims = |[n, t, h]: [i64; 3]| {
@@ -101,7 +101,7 @@ fn cases(gate: &'static str) -> Vec<Case> {
             ("out_vk", 1),
         ]
     };
-    // Sequences, tokens of each, heads.
+    // Number of sequences, tokens per sequence, heads.
     Grid::new(gate, &[("gate", gate), ("dtype", "bf16")], dims)
         .timed("b1", [1, 64, 64])
         .timed("b32", [32, 64, 64])
@@ -110,8 +110,8 @@ fn cases(gate: &'static str) -> Vec<Case> {
         .done()
 }
 
-/// What a query of the decoded token reads of its state on average, squared and summed over value channels; of every head of
-/// every sequence. A query may happen to read much less, of which the error of the state is then no small part.
+/// The squared norm over value channels of what an average query reads from its state, for every head of every sequence. A
+/// single query may read much less, and the error of the state is then a large part of it.
 fn reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     let [heads, keys, values] = ["H", "K", "V"].map(|dim| case.dim(dim));
     let squares: Vec<f64> = states
@@ -128,7 +128,7 @@ fn reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     step.indices.iter().flat_map(of_slot).collect()
 }
 
-/// The token after the sequences, as `delta_decode.rs` names its sizes.
+/// The decode case for the token after the sequences; it names sizes as `delta_decode` does.
 fn decode(case: &Case) -> Case {
     let n = case.dim("N") as i64;
     let mut dims = vec![("B", n), ("slots", n), ("G", 1), ("vk", 1), ("size", 4)];
@@ -146,7 +146,7 @@ fn decode(case: &Case) -> Case {
     }
 }
 
-/// Those of both, the states once.
+/// The buffers of both operations; those of the states occur only once.
 fn buffers(prefill: &Prefill, step: &Step, case: &Case) -> Vec<Buffer> {
     let before = prefill.buffers(case).into_iter().map(|buffer| match buffer.name {
         "final" => Buffer {

@@ -1,8 +1,8 @@
-//! Codes and scales of a block format → `[T, C]`.
+//! Dequantization: codes and scales of a block format → `[T, C]`.
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters};
 use super::data::{bf16_bytes, f32_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
@@ -15,7 +15,7 @@ impl Op for Dequantize {
     }
 
     fn doc(&self) -> &'static str {
-        "codes and block scales to rows"
+        "dequantizes codes and block scales to rows"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -40,7 +40,7 @@ impl Op for Dequantize {
         check(case)
     }
 
-    /// Edges are any codes under any scales, besides what such numbers become.
+    /// In edge cases, half of the codes and scales are random bytes; the others come from quantized numbers.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let (rows, cols, half) = (case.dim("T"), case.dim("C"), case.key("dtype") == "bf16");
         let blocks = Blocks::for_case(case)?;
@@ -61,18 +61,11 @@ impl Op for Dequantize {
         let mut buffers = blocks.inputs(encoded);
         buffers.push(amax_input());
         buffers.push(Buffer::output("y", dtype, &[rows, cols]));
-        let bytes = traffic(&buffers);
         let judge = Judge::equal("y", dtype, &[rows, cols], want, WHY).any_nan(0..cols);
-        Ok(Problem {
-            buffers,
-            scalars: Vec::new(),
-            bytes,
-            flops: 0,
-            judges: vec![judge],
-        })
+        Ok(Problem::new(buffers, vec![judge]))
     }
 }
 
-/// Why values of codes are defined to the bit.
-pub(super) const WHY: &str = "a code times its scale is a number of f32, rounded once where the output is bf16; a NaN stands for \
-                              any other, since products of NaN have other bits on other machines";
+/// Why decoded values are defined bit for bit.
+pub(super) const WHY: &str = "the format defines a code times its scale as an f32, which is rounded once if the output is \
+                              bf16; any NaN matches any other, since the bits of a NaN product depend on the machine";

@@ -1,5 +1,5 @@
-//! Diagonal state-space model: of every head with N states and one channel, a scan over its steps from states of 0, all in
-//! f32. As [`DiagonalSsm::recurrent`].
+//! Diagonal state-space model: for each head, with N states and one channel, a scan over the steps that starts from zero
+//! states, all in f32. The definition is [`DiagonalSsm::recurrent`].
 
 use rayon::prelude::*;
 use reference::Tensor;
@@ -57,30 +57,25 @@ impl Op for DiagonalSsmOp {
         let mut state = Tensor::full([heads, states], 0.0);
         let want = ssm.recurrent(&u, &mut state, &Unrounded)?;
         let bounds = bounds(&ssm, &u);
-        Ok(Problem {
-            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
-            buffers,
-            scalars: vec![],
-            flops: 0,
-            judges: vec![Judge::within(
-                "y",
-                Dtype::F32,
-                &[heads, steps],
-                want.data,
-                move |at, _| bounds[at],
-                WHY,
-            )],
-        })
+        let judge = Judge::within(
+            "y",
+            Dtype::F32,
+            &[heads, steps],
+            want.data,
+            move |at, _| bounds[at],
+            WHY,
+        );
+        Ok(Problem::new(buffers, vec![judge]))
     }
 }
 
-/// A decay for a normal number: states forget within 10, 100 or 1000 steps; one in eight changes sign at every step.
+/// Turns a normal number into a decay. States forget within 10, 100 or 1000 steps; one decay in eight is negative.
 fn decay(at: usize, normal: f32) -> f32 {
     let forgets = [0.3, 0.03, 0.003][at % 3] * (0.5 + normal.abs().min(2.0) / 2.0);
     if at % 8 == 5 { forgets - 1.0 } else { 1.0 - forgets }
 }
 
-/// Decays of 0, 1, −1 and near them, states that nothing enters or that weigh very little, inputs that are large, small, 0
+/// Decays at and near 0, 1 and −1; states without input or with a very small output weight; inputs that are large, small, 0
 /// and subnormal.
 fn edges(a: &mut [f32], b: &mut [f32], c: &mut [f32], u: &mut [f32], steps: usize) {
     let some = [0.0, 1.0, -1.0, 1.0 - 2f32.powi(-14), 2f32.powi(-14) - 1.0, 1e-30];
@@ -97,15 +92,15 @@ fn edges(a: &mut [f32], b: &mut [f32], c: &mut [f32], u: &mut [f32], steps: usiz
     }
 }
 
-const WHY: &str = "f32 arithmetic: with m the sum of magnitudes that a state is made of, each step adds 3 units of 2^-24 of m, \
-                   which are forgotten as the state is, and y adds N + 8 units of |c| m";
+const WHY: &str = "f32 arithmetic: let m be the sum of the magnitudes of a state's terms; each step adds an error of 3 \
+                   units of 2^-24 of m, which decays as the state does, and y adds N + 8 units of |c| m";
 
-/// What a step may be off by below the normal numbers of f32, whose errors do not shrink.
+/// Absolute error of a step below the normal numbers of f32, where errors do not shrink with the number.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 20) as f64;
 
-/// How far off y may be, `[H, S]`. With m the sum of magnitudes that a state is made of, m ← |a| m + |b u|, every step
-/// leaves it off by 3 units of m more at most, whether it is one of the recurrence or part of a sum by powers of a; these
-/// errors are forgotten as the state is. A y is off by a unit for each of N products, and a few for c b and powers.
+/// The error bound of y, `[H, S]`. Let m be the sum of the magnitudes of a state's terms, m ← |a| m + |b u|. Every step
+/// adds an error of at most 3 units of m, whether it is a step of the recurrence or part of a sum with powers of a. These
+/// errors decay as the state does. y adds a unit for each of its N products, and a few for c b and the powers.
 fn bounds(ssm: &DiagonalSsm<f64>, u: &Tensor<f64>) -> Vec<f64> {
     let (heads, steps, states) = (u.rows(), u.cols(), ssm.a.cols());
     let mut bounds = vec![0.0; heads * steps];
@@ -116,7 +111,7 @@ fn bounds(ssm: &DiagonalSsm<f64>, u: &Tensor<f64>) -> Vec<f64> {
             let [a, b, c] = [ssm.a, ssm.b, ssm.c].map(|x| x.row(head).iter().map(|x| x.abs()).collect::<Vec<f64>>());
             let (mut magnitude, mut error) = (vec![0.0; states], vec![0.0; states]);
             for (bound, u) in bounds.iter_mut().zip(u.row(head)) {
-                // Below the normal numbers of f32 errors no longer shrink.
+                // Below the normal numbers of f32, errors no longer shrink.
                 let mut sum = 2f64.powi(-140);
                 for n in 0..states {
                     magnitude[n] = a[n] * magnitude[n] + b[n] * u.abs();

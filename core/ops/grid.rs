@@ -1,8 +1,8 @@
-//! Lists of cases, written as a line for each case or row of shapes.
+//! Lists of cases, written with one line per case or per row of shapes.
 
 use super::{Case, Inputs};
 
-/// Cases that share a prefix of their names and their keys. Each method adds a case; [`Grid::done`] gives the list.
+/// Cases that share a prefix of their names, and keys. Each method adds a case; [`Grid::done`] returns the list.
 pub(super) struct Grid<'a, Shape> {
     prefix: String,
     keys: Vec<(&'static str, String)>,
@@ -11,7 +11,7 @@ pub(super) struct Grid<'a, Shape> {
 }
 
 impl<'a, Shape> Grid<'a, Shape> {
-    /// Cases called `prefix.name`, or only `name` if the prefix is empty; `dims` makes named sizes of a shape.
+    /// Cases named `prefix.name`, or `name` alone if the prefix is empty; `dims` turns a shape into named sizes.
     pub fn new(
         prefix: impl Into<String>,
         keys: &[(&'static str, &str)],
@@ -25,22 +25,22 @@ impl<'a, Shape> Grid<'a, Shape> {
         }
     }
 
-    /// A case of random numbers.
+    /// Adds a case of random numbers.
     pub fn random(self, name: &str, shape: Shape) -> Self {
         self.add(name, shape, Inputs::Random, false)
     }
 
-    /// A case of random numbers whose run time is measured.
+    /// Adds a case of random numbers that is timed.
     pub fn timed(self, name: &str, shape: Shape) -> Self {
         self.add(name, shape, Inputs::Random, true)
     }
 
-    /// A case of numbers that are easily got wrong.
+    /// Adds a case of edge values, which kernels easily get wrong.
     pub fn edges(self, name: &str, shape: Shape) -> Self {
         self.add(name, shape, Inputs::Edges, false)
     }
 
-    /// A case of what passes at a site of the model.
+    /// Adds a case of activations at a site of the model.
     pub fn site(self, name: &str, pattern: &'static str, shape: Shape) -> Self {
         self.add(name, shape, Inputs::Site(pattern), false)
     }
@@ -81,27 +81,27 @@ impl Rows {
         Self(Grid::new(prefix, keys, dims))
     }
 
-    /// Cases of random numbers.
+    /// Adds cases of random numbers.
     pub fn random(self, shapes: &[(i64, i64)]) -> Self {
         self.each("random", shapes, Grid::random)
     }
 
-    /// Cases of random numbers whose run time is measured; `kind` stands in their names.
+    /// Adds cases of random numbers that are timed; `kind` becomes part of their names.
     pub fn timed(self, kind: &str, shapes: &[(i64, i64)]) -> Self {
         self.each(kind, shapes, Grid::timed)
     }
 
-    /// Cases of numbers that are easily got wrong; `kind` stands in their names.
+    /// Adds cases of edge values, which kernels easily get wrong; `kind` becomes part of their names.
     pub fn edges(self, kind: &str, shapes: &[(i64, i64)]) -> Self {
         self.each(kind, shapes, Grid::edges)
     }
 
-    /// A case of what passes at a site of the model; `kind` stands in its name.
+    /// Adds a case of activations at a site of the model; `kind` becomes part of its name.
     pub fn site(self, kind: &str, pattern: &'static str, shape: (i64, i64)) -> Self {
         self.each(kind, &[shape], |grid, name, shape| grid.site(name, pattern, shape))
     }
 
-    /// Sets a key of the cases that follow.
+    /// Sets a key of the cases that are added later.
     pub fn key(mut self, name: &str, value: &str) -> Self {
         for (key, set) in &mut self.0.keys {
             if *key == name {

@@ -1,5 +1,5 @@
-//! What is checked of any kernel, whatever it computes: that it writes all of its outputs, nothing else, and the same when it
-//! is run again. It is part of the judgement of every operation, and so of its digest.
+//! Checks that apply to every kernel: it must write all of its outputs and nothing else, and a second run must give the
+//! same bytes. These checks belong to the judgement of every operation, so they are part of its digest.
 
 use super::checks;
 use super::checks::Band;
@@ -7,39 +7,43 @@ use super::judge::{Measured, POISON_BYTE};
 use super::{Buffer, Outputs, Problem, Role};
 use crate::error::Result;
 
-/// Bytes before and behind every buffer; a multiple of any alignment a kernel may assume.
+/// Size of a guard band in bytes, before and behind every buffer. It is a multiple of any alignment that a kernel may
+/// assume.
 pub const GUARD: usize = 4096;
-/// What outputs and scratch hold before the first and the second run. As numbers they are neither zero nor NaN.
+/// The bytes that fill outputs and scratch before the first and the second run. As numbers they are neither zero nor NaN.
 const POISONS: [u8; 2] = [POISON_BYTE, 0x5a];
 
-/// A kernel with its memory on a device.
+/// A kernel whose buffers are allocated on a device.
 pub trait Guarded {
+    /// The problem whose buffers the kernel reads and writes.
     fn problem(&self) -> &Problem;
 
-    /// Fills outputs and scratch with a byte, restores what is changed in place, and runs once; what is left in the buffers
-    /// that are written.
+    /// Fills outputs and scratch with the byte `poison`, restores the buffers that are changed in place, runs the kernel
+    /// once, and returns the contents of the buffers that it writes.
     fn run(&self, poison: u8) -> Result<Outputs>;
 
-    /// The bands of [`GUARD`] bytes before and behind every buffer, inputs and scratch included.
+    /// The guard bands of [`GUARD`] bytes before and behind every buffer, inputs and scratch included.
     fn bands(&self) -> Result<Vec<Band>>;
 
-    /// What a buffer holds now.
+    /// The present contents of a buffer.
     fn read(&self, buffer: &Buffer) -> Result<Vec<u8>>;
 }
 
-/// What a run showed.
+/// Outputs of a run, and the results of the checks.
 pub struct Checked {
+    /// The outputs of the first run.
     pub outputs: Outputs,
-    /// The `violations` in bytes of guard bands, inputs and the second run.
+    /// The metric `violations` for guard bands, inputs and the second run.
     pub measured: Vec<Measured>,
 }
 
-/// What one run leaves in the buffers that are written.
+/// Runs the kernel once and returns its outputs, without checks.
 pub fn outputs(kernel: &impl Guarded) -> Result<Outputs> {
     kernel.run(POISONS[0])
 }
 
-/// Runs a kernel, twice and poisoned differently if it is deterministic, and looks at every byte around and in the buffers.
+/// Runs a kernel and checks guard bands and inputs. A deterministic kernel runs twice, with two different poison bytes, and
+/// both runs must give the same outputs.
 pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let first = outputs(kernel)?;
     let second = deterministic.then(|| kernel.run(POISONS[1])).transpose()?;
@@ -56,7 +60,7 @@ pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     })
 }
 
-/// What it leaves, and all that the checks and the judgements of its outputs say.
+/// Runs a kernel, checks it as [`check`] does, and judges its outputs.
 pub fn judged(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let Checked { outputs, mut measured } = check(kernel, deterministic)?;
     measured.extend(kernel.problem().judge(&outputs));

@@ -1,7 +1,8 @@
-//! The mHC pre-block and the RMSNorm after it: n residual streams → the block's normed input, and how its output will be
-//! mixed back.
+//! The mHC pre-block and the RMSNorm after it: n residual streams → the block's normed input, and the weights with which
+//! its output is mixed back.
 //!
-//! As [`HyperConnection::pre`] followed by [`rmsnorm`], with bf16 streams and one rounding, of the normed input to bf16.
+//! The definition is [`HyperConnection::pre`] followed by [`rmsnorm`], with bf16 streams; the normed input is rounded once
+//! to bf16.
 
 use rayon::prelude::*;
 use reference::Tensor;
@@ -18,11 +19,11 @@ use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 pub struct MhcPre;
 
 const STREAMS: usize = 4;
-/// Products of the projection: for pre, post and comb.
+/// Outputs of the projection: the logits of pre, post and comb.
 const WIDTH: usize = 2 * STREAMS + STREAMS * STREAMS;
 const ITERATIONS: usize = 20;
 const EPS: f32 = 1e-6;
-/// Tokens that the reference works on at a time.
+/// Number of tokens that the reference processes at a time.
 const CHUNK: usize = 64;
 
 impl Op for MhcPre {
@@ -31,7 +32,7 @@ impl Op for MhcPre {
     }
 
     fn doc(&self) -> &'static str {
-        "mHC pre-block of 4 streams: projection, Sinkhorn, mix; and the RMSNorm of what was mixed"
+        "mHC pre-block of 4 streams: projection, Sinkhorn, mix, then RMSNorm of the mixture"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -77,16 +78,14 @@ impl Op for MhcPre {
         ];
         let want = site.want(&x, dim);
         Ok(Problem {
-            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
             flops: (2 * tokens * WIDTH * row) as u64,
-            buffers,
             scalars: vec![("norm_eps", Scalar::F32(EPS)), ("eps", Scalar::F32(EPS))],
-            judges: want.into_iter().map(|want| want.judge(tokens)).collect(),
+            ..Problem::new(buffers, want.into_iter().map(|want| want.judge(tokens)).collect())
         })
     }
 }
 
-/// Tokens of zeros, of very large and very small numbers, with a NaN, with an infinity, and of one number only.
+/// Tokens of zeros, of very large and very small numbers, with a NaN, with an infinity, and with all numbers equal.
 fn edges(x: &mut [f32], row: usize) {
     for (token, x) in x.chunks_exact_mut(row).enumerate() {
         match token % 8 {
@@ -104,7 +103,7 @@ fn edges(x: &mut [f32], row: usize) {
     }
 }
 
-/// The constants of one place in the model.
+/// The weights of one block of the model.
 struct Site {
     /// `[WIDTH, STREAMS · D]`.
     projection: Vec<f32>,
@@ -113,7 +112,7 @@ struct Site {
     weight: Vec<f32>,
 }
 
-/// An output in f64, and how far off it may be.
+/// An expected output in f64, with its error bounds.
 struct ExpectedOutput {
     name: &'static str,
     dtype: Dtype,
@@ -137,7 +136,7 @@ impl ExpectedOutput {
 }
 
 impl Site {
-    /// The outputs y, post and comb.
+    /// The expected outputs y, post and comb.
     fn want(&self, x: &[f32], dim: usize) -> [ExpectedOutput; 3] {
         let connection = HyperConnection {
             projection: Linear {
@@ -192,20 +191,20 @@ impl Site {
     }
 }
 
-const WHY_Y: &str = "the error of the weights of pre, four products and sums, and the drift of the mean square, in f32; sums of \
-                     products of which tensor cores may cut what others round; then half a step of bf16";
-const WHY_POST: &str = "a sigmoid's slope, 1/4 at most, times the error of its logit: a sum of products that errs by 512 units \
-                        of 2^-24 of the product of lengths (Cauchy-Schwarz)";
-const WHY_COMB: &str = "each logit is moved by as much as it may be off, one at a time, and what that does after 20 Sinkhorn \
-                        iterations is added up";
+const WHY_Y: &str = "f32 arithmetic: the error of pre's weights, four products and sums, and the error of the mean square, \
+                     where tensor cores may truncate sums instead of rounding them; then half a step of bf16";
+const WHY_POST: &str = "the slope of a sigmoid, at most 1/4, times the error of its logit, a sum of products that errs by \
+                        at most 512 units of 2^-24 of the product of the vectors' lengths (Cauchy-Schwarz)";
+const WHY_COMB: &str = "each logit is moved by its error bound, one at a time, and the resulting changes after 20 Sinkhorn \
+                        iterations are added up";
 
-/// What a sum of products may be off by, relative to the sum of their magnitudes: 256 additions in a row, each exact to
-/// two units, since tensor cores cut where others round.
+/// Error of a sum of products, relative to the sum of their magnitudes: 256 additions in sequence, each accurate to two
+/// units, because tensor cores truncate instead of rounding.
 const SUM: f64 = 256.0 * 2.0 * UNIT;
 
 struct Bounds<'a> {
     connection: &'a HyperConnection<f64>,
-    /// Lengths of the rows of the projection.
+    /// Lengths of the projection's rows.
     lengths: &'a [f64],
     weight: &'a [f32],
 }
@@ -218,8 +217,8 @@ impl Bounds<'_> {
         let (dim, eps) = (mixed.len(), f64::from(EPS));
         let length = length_of(x);
         let inverse = 1.0 / (length * length / x.len() as f64 + eps).sqrt();
-        // By Cauchy and Schwarz no sum of magnitudes of products exceeds the product of lengths. The inverse rms and the
-        // arithmetic of a logit add a few units of what they are applied to.
+        // By Cauchy-Schwarz, the sum of the magnitudes of products is at most the product of the lengths. The inverse RMS
+        // and the arithmetic of a logit add a few units of their operands.
         let mus = self.lengths.iter().map(|row| length * inverse * row);
         let logits = mus.enumerate().map(|(i, mu)| {
             let scale = scale[usize::from(i >= STREAMS) + usize::from(i >= 2 * STREAMS)].abs();
@@ -227,7 +226,7 @@ impl Bounds<'_> {
         });
         let logits: Vec<f64> = logits.collect();
 
-        // A sigmoid's slope is 1/4 at most; it is at most 1, and off by a few units of that by itself.
+        // A sigmoid has slope at most 1/4 and value at most 1; its own evaluation errs by a few units.
         let sigmoid = |logit: &f64| 1.01 * (logit / 4.0 + 8.0 * UNIT);
         let pre: Vec<f64> = logits[..STREAMS].iter().map(sigmoid).collect();
         let post = logits[STREAMS..2 * STREAMS]
@@ -236,14 +235,14 @@ impl Bounds<'_> {
             .collect();
         let comb = self.comb(x, inverse, &logits[2 * STREAMS..]);
 
-        // Weights are at most 1 + ε, and mixing takes four products and sums.
+        // The weights are at most 1 + ε; the mix takes four products and sums.
         let streams = |channel: usize| x.iter().skip(channel).step_by(dim);
         let errors = (0..dim).map(|channel| {
             let each = streams(channel).zip(&pre).map(|(x, pre)| x.abs() * (pre + 5.0 * UNIT));
             each.sum::<f64>()
         });
         let errors: Vec<f64> = errors.collect();
-        // The mean square of what is mixed may come of products of streams, whose lengths then count.
+        // The mean square of the mixture may be computed from products of streams, so the lengths of the streams count.
         let squares = mixed.iter().map(|u| u * u).sum::<f64>() + dim as f64 * eps;
         let drift = mixed.iter().zip(&errors).map(|(u, error)| u.abs() * error).sum::<f64>();
         let lengths: f64 = x.chunks_exact(dim).map(length_of).sum();
@@ -251,13 +250,13 @@ impl Bounds<'_> {
         let rms = (squares / dim as f64).sqrt();
         let y = errors.iter().zip(y).zip(self.weight).map(|((error, y), w)| {
             let real = 1.01 * (error / rms * f64::from(w.abs()) + y.abs() * relative);
-            // And half a step of bf16; of its subnormals that is 2^-134.
+            // Half a step of bf16 is added; for its subnormals that is 2^-134.
             real + (y.abs() + real) / 256.0 + 2f64.powi(-134)
         });
         [y.collect(), post, comb]
     }
 
-    /// The bounds of comb: every logit is moved by as much as it may be off, one at a time, and what that does added up.
+    /// The bounds of comb: each logit is moved by its error bound, one at a time, and the resulting changes are added up.
     fn comb(&self, x: &[f64], inverse: f64, errors: &[f64]) -> Vec<f64> {
         let HyperConnection {
             projection,
@@ -268,7 +267,7 @@ impl Bounds<'_> {
         let logit = |i: usize| dot(projection.weight.row(i), x) * inverse * scale[2] + base[i];
         let logits: Vec<f64> = (2 * STREAMS..WIDTH).map(logit).collect();
         let comb = sinkhorn(&logits);
-        // 39 normalisations, none of which makes errors larger, each off by a few units.
+        // There are 39 normalisations. None of them amplifies errors, and each adds a few units.
         let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();
         for (i, error) in errors.iter().enumerate() {
             let mut moved = logits.clone();
@@ -286,7 +285,7 @@ fn length_of(x: &[f64]) -> f64 {
     dot(x, x).sqrt()
 }
 
-/// Row softmax, + ε, column and row normalisations in turn, of one matrix.
+/// Row softmax plus ε of one matrix, then alternating column and row normalisations.
 fn sinkhorn(logits: &[f64]) -> Vec<f64> {
     let eps = f64::from(EPS);
     let lines = |matrix: &mut [f64], line: usize, entry: usize, eps: f64| {

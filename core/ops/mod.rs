@@ -1,8 +1,8 @@
-//! What GPU kernels compute: of every operation its cases, inputs, expected outputs and how near is near enough. Nothing
-//! here knows of CUDA; `backend::cuda` runs the variants in `kernels/<op>.cu` and hands back the bytes they left.
+//! What GPU kernels compute: the cases, inputs, expected outputs and error bounds of every operation. Nothing here depends
+//! on CUDA; `backend::cuda` runs the variants in `kernels/<op>.cu` and returns the bytes of their outputs.
 //!
-//! To add an operation: a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant: edit the
-//! `.cu` alone.
+//! To add an operation, write a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant, edit
+//! only the `.cu`.
 
 mod blocks;
 pub mod call;
@@ -37,7 +37,7 @@ pub use data::{Data, Rows, Sites};
 use judge::{Judge, Measured};
 pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 
-/// Every operation there is.
+/// All operations.
 pub const OPS: &[&dyn Op] = &[
     &delta_decode::DeltaDecode,
     &delta_handover::DeltaHandover,
@@ -58,64 +58,66 @@ pub const OPS: &[&dyn Op] = &[
     &swiglu_quantize::SwiGluQuantize,
 ];
 
-/// An operation that kernels are written for.
+/// An operation that kernels implement.
 pub trait Op: Sync {
-    /// Stem of its file in `kernels/`.
+    /// Name of the operation: the stem of its file in `kernels/`.
     fn name(&self) -> &'static str;
 
-    /// What it computes, in a line.
+    /// One line that says what it computes.
     fn doc(&self) -> &'static str;
 
-    /// What its variants are tried on.
+    /// The cases on which its variants run.
     fn cases(&self) -> Vec<Case>;
 
-    /// What a case of a user's may say; `None` if users cannot make cases.
+    /// The parameters of cases that users may add; `None` if users cannot add cases.
     fn parameters(&self) -> Option<Parameters> {
         None
     }
 
-    /// What is wrong with a case of a user's besides what its [`Parameters`] say.
+    /// Checks requirements on a user's case beyond its [`Parameters`]; the error says what is wrong.
     fn check(&self, _case: &Case) -> Result<(), String> {
         Ok(())
     }
 
-    /// Inputs and the judgement of outputs of a case. The same case gives the same problem, whatever else is run.
+    /// Inputs and judgements of a case. They depend only on the case and on `data`.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String>;
 }
 
-/// One set of shapes, types and kind of inputs.
+/// A set of sizes and keys, and the kind of inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// Unique within the operation, e.g. `bf16.t16384`; parts joined by dots, no slashes.
+    /// Unique within the operation, e.g. `bf16.t16384`; parts are joined by dots, without slashes.
     pub name: String,
-    /// What stands for `{key}` in a variant's entry point, e.g. `("T", "bf16")`.
+    /// The replacements of `{key}` in a variant's entry point, e.g. `("T", "bf16")`.
     pub keys: Vec<(&'static str, String)>,
-    /// Sizes, known by these names to the launch expressions of a variant and passed as `int` where its arguments name
-    /// them.
+    /// Named sizes. The launch expressions of a variant use them, and they are passed as `int` to arguments of the same
+    /// name.
     pub dims: Vec<(&'static str, i64)>,
+    /// How the inputs are filled.
     pub inputs: Inputs,
-    /// Whether it is large (or small) enough for its time to say something.
+    /// Whether kernels are timed on it, because its size makes the time informative.
     pub timed: bool,
 }
 
-/// What fills the inputs.
+/// The source of the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inputs {
-    /// N(0, 1), with channels and rows of other sizes where that matters.
+    /// N(0, 1), with some channels and rows of other magnitudes where that matters.
     Random,
-    /// Ties, subnormals, ±0, NaN, infinities, blocks of zeros, one large element, as far as they are allowed there.
+    /// Edge values: ties, subnormals, ±0, NaN, infinities, blocks of zeros, one large element, as far as the operation
+    /// allows them.
     Edges,
-    /// What passes at a site of the model, of all layers that have it.
+    /// Activations at a site of the model, from all layers that have it.
     Site(&'static str),
-    /// The tensors of a file of the user's, named as the buffers they fill; what the file lacks is random.
+    /// The tensors of a user's file, by the names of buffers; buffers that the file lacks are random.
     File(&'static str),
 }
 
 impl Case {
-    /// A size by its name.
+    /// The size with this name.
     ///
     /// # Panics
-    /// When the case has no such size: the operation made it.
+    /// If the case has no such size: its operation is expected to define it.
     pub fn dim(&self, name: &str) -> usize {
         let found = self.dims.iter().find(|(dim, _)| *dim == name);
         found
@@ -123,16 +125,16 @@ impl Case {
             .unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
     }
 
-    /// A number that a case of a user's may set under this name.
+    /// The value of an optional number, or `otherwise` if the case does not set it.
     pub fn number(&self, name: &str, otherwise: f32) -> f32 {
         let set = self.keys.iter().find(|(key, _)| *key == name);
         set.and_then(|(_, value)| value.parse().ok()).unwrap_or(otherwise)
     }
 
-    /// What stands for a key.
+    /// The value of a key.
     ///
     /// # Panics
-    /// When the case has no such key.
+    /// If the case has no such key.
     pub fn key(&self, name: &str) -> &str {
         let found = self.keys.iter().find(|(key, _)| *key == name);
         found
@@ -141,56 +143,83 @@ impl Case {
     }
 }
 
-/// Everything to run a kernel on once, and to judge it.
+/// Everything that is needed to run a kernel once and to judge its outputs.
 pub struct Problem {
-    /// A variant's arguments name them.
+    /// The buffers, which a variant's arguments name.
     pub buffers: Vec<Buffer>,
-    /// Arguments besides buffers and sizes.
+    /// Arguments other than buffers and sizes.
     pub scalars: Vec<(&'static str, Scalar)>,
-    /// Bytes that must move at least: each input read once, each output written once.
+    /// The least number of bytes that must move: each input is read once, each output is written once.
     pub bytes: u64,
-    /// Operations of products of matrices, where there are any.
+    /// Operations of matrix products; 0 if there are none.
     pub flops: u64,
-    /// How outputs are judged.
+    /// The judgements of outputs.
     pub judges: Vec<Judge>,
 }
 
 impl Problem {
-    /// What the judgements say of outputs.
+    /// A problem without scalars and matrix products. Every buffer moves once, except `amax`: four bytes that some formats do
+    /// not read.
+    pub(crate) fn new(buffers: Vec<Buffer>, judges: Vec<Judge>) -> Self {
+        let moved = buffers.iter().filter(|buffer| buffer.name != "amax");
+        Self {
+            bytes: moved.map(|buffer| buffer.size() as u64).sum(),
+            buffers,
+            scalars: Vec::new(),
+            flops: 0,
+            judges,
+        }
+    }
+
+    /// Measures outputs by all judgements.
     pub fn judge(&self, outputs: &Outputs) -> Vec<Measured> {
         judge::judge(&self.judges, outputs)
     }
 }
 
+/// An argument of a kernel that is passed by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
+    /// A 32-bit signed integer.
     I32(i32),
+    /// A 64-bit signed integer.
     I64(i64),
+    /// A single-precision float.
     F32(f32),
 }
 
-/// An array on the device.
+/// An array in device memory.
 #[derive(Clone, Debug)]
 pub struct Buffer {
+    /// Name in the arguments of variants, e.g. `x`.
     pub name: &'static str,
+    /// Whether kernels read or write it.
     pub role: Role,
+    /// Type of the elements; packed codes are bytes.
     pub dtype: Dtype,
+    /// Shape in elements of `dtype`.
     pub shape: Vec<usize>,
-    /// What it holds before; empty where it is an output only.
+    /// The contents before the run, little-endian; empty for outputs.
     pub bytes: Vec<u8>,
 }
 
+/// How kernels may access a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Must be unchanged afterwards.
+    /// The kernel only reads it: it must be unchanged.
     In,
-    /// Every byte must be written.
+    /// The kernel must write every byte.
     Out,
-    /// Changed in place.
+    /// The kernel changes it in place.
     InOut,
 }
 
 impl Buffer {
+    /// An input with these contents, little-endian.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` has another length than `shape` and `dtype` require.
     pub fn input(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         let buffer = Self {
             name,
@@ -203,16 +232,17 @@ impl Buffer {
         buffer
     }
 
-    /// An input of values as f32.
+    /// An input of f32 values.
     pub fn f32(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
         Self::input(name, Dtype::F32, shape, data::f32_bytes(values))
     }
 
-    /// An input of values as bfloat16, rounded to nearest even.
+    /// An input of bfloat16 values, rounded to nearest even.
     pub fn bf16(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
         Self::input(name, Dtype::BF16, shape, data::bf16_bytes(values))
     }
 
+    /// An output, whose contents before the run do not matter.
     pub fn output(name: &'static str, dtype: Dtype, shape: &[usize]) -> Self {
         Self {
             name,
@@ -223,6 +253,11 @@ impl Buffer {
         }
     }
 
+    /// A buffer that kernels change in place, with its contents before the run.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` has another length than `shape` and `dtype` require.
     pub fn in_place(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         Self {
             role: Role::InOut,
@@ -230,21 +265,21 @@ impl Buffer {
         }
     }
 
-    /// Bytes it takes.
+    /// Size in bytes.
     pub fn size(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
     }
 }
 
-/// What a kernel left in the buffers that it writes.
+/// The contents of the buffers that a kernel writes, after a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs(pub Vec<(&'static str, Vec<u8>)>);
 
 impl Outputs {
-    /// The bytes of a buffer.
+    /// The bytes of an output.
     ///
     /// # Panics
-    /// When it is not among those that are written.
+    /// If there is no such output.
     pub fn get(&self, name: &str) -> &[u8] {
         let found = self.0.iter().find(|(output, _)| *output == name);
         found
@@ -253,20 +288,21 @@ impl Outputs {
     }
 }
 
-/// Operations and the digests of what judges them, made when this was built.
+/// Operations with the digests of the sources that judge them, computed at build time.
 const JUDGEMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/judgements.rs"));
 
-/// Stands for everything that says whether an operation's outputs are right: blake3, in hexadecimal, of its cases, expected
-/// outputs and bounds, and of all in this package and `reference` that they come from (`build/judgement.rs`).
+/// A digest of everything that decides whether an operation's outputs are right: blake3, in hexadecimal, of its cases,
+/// expected outputs and bounds, and of all code in this package and in `reference` that they depend on
+/// (`build/judgement.rs`).
 ///
 /// # Panics
-/// When the operation is not in [`OPS`], by the name of its module.
+/// If [`OPS`] does not have the operation under the name of its module.
 pub fn digest(op: &dyn Op) -> &'static str {
     let found = JUDGEMENTS.iter().find(|(name, _)| *name == op.name());
     found.unwrap_or_else(|| panic!("no digest of '{}'", op.name())).1
 }
 
-/// The operation called `name`, or an error that names the nearest.
+/// The operation called `name`; the error names the nearest.
 pub fn find(name: &str) -> Result<&'static dyn Op, String> {
     let found = OPS.iter().copied().find(|op| op.name() == name);
     found.ok_or_else(|| {
@@ -275,7 +311,7 @@ pub fn find(name: &str) -> Result<&'static dyn Op, String> {
     })
 }
 
-/// The case of an operation called `name`, or an error that names the nearest.
+/// The case of an operation called `name`; the error names the nearest.
 pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
     let cases = op.cases();
     let found = cases.iter().find(|case| case.name == name).cloned();
@@ -285,11 +321,11 @@ pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
     })
 }
 
-/// Inputs and judgement of a case without a model.
+/// Inputs and judgements of a case that needs no model; a case with activations of a model is an error.
 pub fn problem(op: &dyn Op, case: &Case) -> Result<Problem, String> {
     let none = |pattern: &str| {
         Err(format!(
-            "case '{}' reads a model, at {pattern}: choose another",
+            "case '{}' needs activations of a model, at {pattern}: choose another",
             case.name
         ))
     };

@@ -1,38 +1,41 @@
-//! What cases of a user's may say of an operation.
+//! The parameters that a user's case may set.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::Case;
 
-/// Elements that a tensor of a user's case may have: more are a slip.
+/// The most elements that a tensor of a user's case may have; a larger size is taken for a mistake.
 pub const MOST_ELEMENTS: usize = 1 << 32;
 
-/// What a case of a user's must or may set.
+/// The parameters of a user's case: which ones are required and which are optional.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
-    /// Sizes: a case gives them, or its tensors fix them.
+    /// Sizes. Each is set by the case or by the shapes of its tensors.
     pub sizes: Vec<String>,
-    /// Keys that a case chooses a value of, with the values there are.
+    /// Keys, each with its allowed values.
     pub keys: Vec<(String, Vec<String>)>,
-    /// Numbers that a case may give.
+    /// Optional numbers.
     pub scalars: Vec<Range>,
-    /// Inputs that may come from a file, with their shapes: expressions over sizes.
+    /// Inputs that may come from a file, with their shapes as expressions of sizes.
     pub tensors: Vec<(String, Vec<String>)>,
 }
 
-/// A number that a case may give, and between what it must lie for the operation's bounds to hold.
+/// An optional number, with the range in which the operation's error bounds hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Range {
+    /// Name of the number, e.g. `eps`.
     pub name: String,
+    /// The smallest allowed value.
     pub least: f64,
+    /// The largest allowed value.
     pub most: f64,
-    /// What it is if a case does not say; `None` if the operation knows.
+    /// The value if a case does not set it; `None` if the operation chooses.
     pub default: Option<f64>,
 }
 
 impl Parameters {
-    /// Sizes and keys; the values of a key are those that it has in the cases.
+    /// Sizes and keys; the allowed values of a key are those that occur in `cases`.
     pub fn new(cases: &[Case], sizes: &[&str], keys: &[&str]) -> Self {
         let values = |key: &&str| {
             let mut values: Vec<String> = Vec::new();
@@ -51,6 +54,7 @@ impl Parameters {
         }
     }
 
+    /// Adds an optional number from `least` to `most`, without a default.
     pub fn scalar(mut self, name: &str, [least, most]: [f64; 2]) -> Self {
         self.scalars.push(Range {
             name: name.into(),
@@ -61,7 +65,7 @@ impl Parameters {
         self
     }
 
-    /// An input that may come from a file, with the expressions of its shape.
+    /// Adds an input that may come from a file; `shape` has an expression for each dimension.
     pub fn tensor(mut self, name: &str, shape: &[&str]) -> Self {
         let shape = shape.iter().map(ToString::to_string).collect();
         self.tensors.push((name.into(), shape));
@@ -78,8 +82,8 @@ impl Parameters {
     }
 }
 
-/// A name that lives as long as the process. Cases and buffers of shipped operations are named by the program's text; names
-/// from an experiment's file are few, and kept once each.
+/// A name with static lifetime. Names of shipped operations are literals; names from an experiment's file are few, and each
+/// is leaked once.
 pub fn lasting(name: &str) -> &'static str {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

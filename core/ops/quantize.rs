@@ -1,8 +1,8 @@
-//! `[T, C]` → codes and scales of a block format.
+//! Block quantization: `[T, C]` → codes and scales of a block format.
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, Blocks, NVFP4, Timed, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, NVFP4, Timed, amax_input, blocks_and_types, check, numbers, parameters};
 use super::grid::{Rows, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Op, Parameters, Problem};
@@ -15,7 +15,7 @@ impl Op for Quantize {
     }
 
     fn doc(&self) -> &'static str {
-        "rows to codes and block scales; NVFP4 under a given or its own largest magnitude"
+        "quantizes rows to codes and block scales; NVFP4 uses a given largest magnitude or the tensor's own"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -45,34 +45,27 @@ impl Op for Quantize {
         } else {
             amax_input()
         });
-        let bytes = traffic(&buffers);
         let amax = find.then(|| Judge::equal("amax", Dtype::F32, &[1], want.part("global").to_vec(), WHY));
         let parts = want.parts.into_iter().take(2);
         let parts = parts.map(|part| Judge::equal(part.name, part.dtype, &part.shape, part.bytes, WHY));
         let judges = parts.chain(amax).collect();
-        Ok(Problem {
-            buffers,
-            scalars: Vec::new(),
-            bytes,
-            flops: 0,
-            judges,
-        })
+        Ok(Problem::new(buffers, judges))
     }
 }
 
 const WHY: &str = "the format defines every code and scale to the bit (docs/formats.md)";
 
-/// Cases under a given largest magnitude, or with `find` 1 under the tensor's own.
+/// Cases with a given largest magnitude, or, if `find` is 1, with the tensor's own.
 fn cases(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
     let (edges, level) = if find == 1 { ("finite", ".find") } else { ("all", "") };
     let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
     let sizes = [("W", blocks.width as i64), ("S", element_bytes(dtype)), ("FIND", find)];
     Rows::new(format!("{}{level}.{dtype}", blocks.key), &keys, &sizes)
         .random(&[(37, 7168), (3, 640)])
-        // A row too short for a block has nothing to find the magnitude with in whole blocks.
+        // A row shorter than a block is left out, because the kernel finds the magnitude in whole blocks.
         .when(find == 0, |rows| rows.random(&[(5, 328)]))
         .edges(edges, &[(208, 1024)])
-        // Without its last rows there is a NaN, but no infinity.
+        // These tensors end before the rows with infinities: they contain NaN but no infinity.
         .when(find == 1, |rows| {
             let rows = rows.key("edges", "all").edges("all", &[(10, 512), (26, 512)]);
             rows.key("edges", edges)

@@ -1,7 +1,7 @@
-//! Gather by slot and dequantize: tokens of a KV cache as bf16 or f32 vectors.
+//! Gathers KV-cache tokens by slot and dequantizes them to bf16 or f32 vectors.
 //!
-//! A token without a slot reads as zeros. The values are those of the codec, rounded once to bf16 where that is the type
-//! of the output; so outputs must be equal, but for the bits of a NaN.
+//! A token without a slot reads as zeros. The values are the codec's, rounded once if the output is bf16, so outputs must
+//! be equal bit for bit except for the bits of NaN.
 
 use safetensors::Dtype;
 
@@ -21,7 +21,7 @@ impl Op for RecordRead {
     }
 
     fn doc(&self) -> &'static str {
-        "gather of KV-cache records by slot, dequantized to bf16 or f32"
+        "gathers KV-cache records by slot and dequantizes them to bf16 or f32"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -34,7 +34,7 @@ impl Op for RecordRead {
         let (dim, size) = (layout.dim, case.dim("out_bytes"));
         let slots = Slots::new(case, data);
         let mut pages = data.bytes("pages", slots.pages * layout.page_stride(PAGE));
-        // Where edges are tried, any bytes are read.
+        // Edge cases read random bytes.
         if case.inputs != Inputs::Edges {
             let tokens = record.encode(&vectors(case, data, dim)?, dim);
             slots.scatter(layout, tokens.part("pages"), &mut pages);

@@ -1,8 +1,9 @@
-//! Tokens into a KV cache, in one go: RMSNorm, RoPE, rounding to bf16, quantization, scatter by slot into pages.
+//! Fused write of tokens into a KV cache: RMSNorm, RoPE, rounding to bf16, quantization, scatter by slot into pages.
 //!
-//! In the raw form the vectors are normed and turned already, and the pages must equal the codec's bit for bit. In the
-//! normed form what is quantized carries a rounding error that depends on the order of sums, so codes and scales must be
-//! possible under it. Everything else in the pages, slots of other tokens and the padding of pages, must stay as it was.
+//! In the raw form the vectors are already normed and rotated, and the pages must equal the codec's bit for bit. In the
+//! normed form the quantized numbers carry a rounding error that depends on the order of sums, so codes and scales must be
+//! admissible within that error. All other bytes of the pages, slots of other tokens and padding included, must be
+//! unchanged.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -18,9 +19,9 @@ use crate::formats::{Format, Group, KvRecord, PAGE, Place, RECORDS, Scaling, cod
 
 pub struct RecordWrite;
 
-/// Channels that are turned, the last ones.
+/// Number of rotated channels, which are the last ones.
 pub(super) const ROPE: usize = 64;
-/// Positions in the table of cosines and sines.
+/// Number of positions in the table of cosines and sines.
 const POSITIONS: usize = 20480;
 const EPS: f32 = 1e-6;
 
@@ -44,7 +45,7 @@ impl Op for RecordWrite {
         let mut x = vectors(case, data, record.dim)?;
         round_to_bf16(&mut x);
         if normed {
-            // Squares of larger ones do not fit f32.
+            // The squares of larger numbers overflow f32.
             let limit = 2f32.powi(50);
             let clamped = x.par_iter_mut().filter(|x| x.is_finite());
             clamped.for_each(|x| *x = x.clamp(-limit, limit));
@@ -93,19 +94,18 @@ impl Op for RecordWrite {
             Judge::equal("pages", Dtype::U8, &page_shape, want, WHY_KNOWN)
         };
         Ok(Problem {
-            buffers,
             scalars: vec![("eps", Scalar::F32(EPS))],
             bytes: bytes as u64,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }
 
-const WHY_KNOWN: &str = "the record defines every byte of a token (docs/formats.md); slots of other tokens and the padding of \
-                         pages stay as they were, padding of tokens is 0";
-const WHY_NORMED: &str = "the norm and the rotation in f64, give or take f32 arithmetic: C/2 + 9 units of 2^-24 for the norm, 3 \
-                          more for a rotation; what is stored must come of a bf16 in that range; all other bytes are known";
+const WHY_KNOWN: &str = "the record defines every byte of a token (docs/formats.md); slots of other tokens and the padding \
+                         of pages must be unchanged; the padding of tokens is 0";
+const WHY_NORMED: &str = "norm and rotation are computed in f64, and f32 arithmetic may err by C/2 + 9 units of 2^-24 for \
+                          the norm and 3 more for a rotation; stored codes must come from a bf16 in that range; all other \
+                          bytes are fixed";
 
 fn cases(record: &'static KvRecord) -> Vec<Case> {
     let grid = |form| {
@@ -133,7 +133,7 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
     cases.into_iter().flat_map(Grid::done).collect()
 }
 
-/// Cosine and sine of every position and pair; the angle is the f32 product of position and frequency.
+/// Cosine and sine for every position and pair; the angle is the f32 product of position and frequency.
 fn cos_sin() -> Vec<f32> {
     let frequencies = frequencies(ROPE, 1.6e5, None);
     let of = |position: usize| {
@@ -148,14 +148,14 @@ fn cos_sin() -> Vec<f32> {
         .collect()
 }
 
-/// Numbers from `middle − half` to `middle + half`.
+/// The interval from `middle − half` to `middle + half`.
 #[derive(Clone, Copy, Default)]
 struct Range {
     middle: f64,
     half: f64,
 }
 
-/// What the normed form has besides the vectors.
+/// The inputs of the normed form other than the vectors.
 struct Normed<'a> {
     weight: &'a [f32],
     positions: &'a [usize],
@@ -163,8 +163,8 @@ struct Normed<'a> {
 }
 
 impl Normed<'_> {
-    /// What bf16 each channel may be: the norm and the rotation in f64, give or take what f32
-    /// may err.
+    /// The range of bf16 values that each channel may have: norm and rotation in f64, plus and minus the error of f32
+    /// arithmetic.
     fn ranges(&self, x: &[f32], dim: usize) -> Vec<Range> {
         let mut ranges = vec![Range::default(); x.len()];
         let rows = ranges
@@ -177,8 +177,8 @@ impl Normed<'_> {
 
     fn range(&self, x: &[f32], position: usize, ranges: &mut [Range]) {
         let dim = x.len();
-        // A sum of `dim` squares in any order is off by dim + 1 units at most, its root by half of that; the sum with ε,
-        // an approximate reciprocal root of 2 ulp, two products and the f32 below add 9.
+        // A sum of `dim` squares in any order errs by at most dim + 1 units, and its root by half of that. The sum with ε,
+        // an approximate reciprocal root of 2 ulp, two products and the f32 result below add 9 units.
         let relative = (dim as f64 / 2.0 + 9.0) * UNIT;
         let half = |x: f64| bf16::from_f32(x as f32).to_f64();
         let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
@@ -189,10 +189,10 @@ impl Normed<'_> {
             .map(|(x, w)| f64::from(*x) * scale * f64::from(*w))
             .collect();
         let set = |range: &mut Range, y: f64, bound: f64| {
-            // Below f32's normal numbers errors are no longer relative.
+            // Below the normal numbers of f32, errors are no longer relative.
             let bound = bound + 2f64.powi(-146);
             let (low, high) = (half(y - bound), half(y + bound));
-            // Where it is zero, of either sign.
+            // A zero may have either sign.
             let zero = if low == 0.0 && high == 0.0 {
                 2f64.powi(-150)
             } else {
@@ -220,7 +220,7 @@ impl Normed<'_> {
 }
 
 /// Channels that are stored as they are must be within their range; codes and scales must be admissible; all other bytes of
-/// the pages, the padding of tokens too, are known.
+/// the pages are fixed, including the padding of tokens.
 fn normed_parts(record: &KvRecord, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
     let gather = |place: Place| -> Vec<u8> {
         let bytes = |(_, slot)| got[byte_range(record, place, slot)].iter().copied();

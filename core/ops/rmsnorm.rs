@@ -1,8 +1,8 @@
-//! y = w ⊙ x · (mean(x²) + ε)^−½ of rows, computed in f32 and rounded once, to the type of x.
+//! RMSNorm of rows: y = w ⊙ x · (mean(x²) + ε)^−½, computed in f32 and rounded once to the type of x.
 
 use safetensors::Dtype;
 
-use super::blocks::{numbers, traffic};
+use super::blocks::numbers;
 use super::data::f32_values;
 use super::grid::{Rows, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
@@ -16,7 +16,7 @@ impl Op for RmsNorm {
     }
 
     fn doc(&self) -> &'static str {
-        "rows over their root mean square, times weights"
+        "RMSNorm of rows, times weights"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -50,23 +50,19 @@ impl Op for RmsNorm {
         let dtype = input.dtype;
         let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
         let buffers = vec![input, weight, Buffer::output("y", dtype, &[rows, cols])];
-        let bytes = traffic(&buffers);
         let bound = move |_, y: f64| match dtype {
             Dtype::BF16 => bf16_error(y, error(cols, eps, y)),
             _ => error(cols, eps, y),
         };
         let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
         Ok(Problem {
-            buffers,
             scalars: vec![("eps", Scalar::F32(eps))],
-            bytes,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }
 
-/// Why a bound is what it is, where the result is rounded once more to its type.
+/// The reason for a bound, with the final rounding to the output type added.
 pub(super) fn rounded(dtype: Dtype, why: String) -> String {
     match dtype {
         Dtype::BF16 => format!("{why}; then half a step of bf16, 2^-8 of |y| at most"),
@@ -74,11 +70,11 @@ pub(super) fn rounded(dtype: Dtype, why: String) -> String {
     }
 }
 
-/// Why [`error`] is what it is.
+/// The reason for the bound [`error`].
 pub(super) fn why(cols: usize) -> String {
     format!(
-        "f32 arithmetic: half of the error of a sum of {cols} squares, each through {} additions at most, and 6 roundings \
-         besides, {:.0} units of 2^-24 of |y|",
+        "f32 arithmetic: half of the error of a sum of {cols} squares, each through {} additions at most, and 6 more \
+         roundings, in total {:.0} units of 2^-24 of |y|",
         additions(cols),
         units(cols)
     )
@@ -86,10 +82,10 @@ pub(super) fn why(cols: usize) -> String {
 
 const EPS: f32 = 1e-6;
 
-/// The squares of numbers that are lost below the range of f32 are nothing beside these.
+/// With an ε in this range, squares that underflow in f32 are negligible.
 pub(super) const EPS_RANGE: [f64; 2] = [1e-12, 1.0];
 
-/// Rows normalised in f64, and the weights.
+/// The normalised rows in f64, and the weights.
 pub(super) struct Normed {
     pub want: Vec<f64>,
     pub weight: Buffer,
@@ -97,8 +93,8 @@ pub(super) struct Normed {
 }
 
 impl Normed {
-    /// Normalises rows of a case. Numbers of a user's whose squares f32 cannot add up are an error: what is computed in f32 is not
-    /// defined for them.
+    /// Normalises the rows of a case. Fails if the squares of a user's row overflow f32, because the f32 result is then
+    /// undefined.
     pub fn new(x: &[f32], case: &Case, data: &Data) -> Result<Self, String> {
         use rayon::prelude::*;
         let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
@@ -115,9 +111,7 @@ impl Normed {
         if let Inputs::File(path) = case.inputs
             && let Some(row) = x.chunks(cols).position(over)
         {
-            return Err(format!(
-                "{path}: the squares of row {row} of 'x' add up to more than f32 holds"
-            ));
+            return Err(format!("{path}: the sum of squares of row {row} of 'x' overflows f32"));
         }
         let mut want = vec![0.0; x.len()];
         want.par_chunks_mut(cols).zip(x.par_chunks(cols)).for_each(|(want, x)| {
@@ -131,16 +125,16 @@ impl Normed {
     }
 }
 
-/// By how much a y in f32 may err, with u = 2^-24: the squares are positive, so their sum errs by u for each addition
-/// that a term goes through, of which there are at most cols/32 or 32 in a lane, 10 over the lanes and warps, and one for the
-/// square; 1/cols, its product and the sum with ε round once each; the root halves all that, and its reciprocal is given to
-/// 2 ulp, 4u; two products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150, which is
-/// then multiplied by the reciprocal root, at most ε^−½; a result there by half a spacing again.
+/// The error bound of a y computed in f32, with u = 2^-24. The squares are positive, so their sum errs by u for each
+/// addition that a term goes through: at most cols/32 or 32 in a lane, 10 over lanes and warps, and one for the square.
+/// 1/cols, its product and the sum with ε round once each. The root halves all that. Its reciprocal is accurate to 2 ulp,
+/// which is 4u, and two products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150,
+/// and is then multiplied by the reciprocal root, at most ε^−½; a subnormal result errs by half a spacing again.
 pub(super) fn error(cols: usize, eps: f32, y: f64) -> f64 {
     units(cols) * UNIT * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
 }
 
-/// Additions that a square goes through.
+/// Number of additions that a square goes through.
 fn additions(cols: usize) -> f64 {
     cols.div_ceil(32).max(32) as f64 + 11.0
 }

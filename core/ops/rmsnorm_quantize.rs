@@ -1,6 +1,6 @@
-//! RMSNorm and block quantization of its unrounded result in one.
+//! RMSNorm fused with block quantization; the normed rows are not rounded in between.
 
-use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters};
 use super::grid::element_bytes;
 use super::judge::Judge;
 use super::rmsnorm::{EPS_RANGE, Normed, error, why};
@@ -14,7 +14,7 @@ impl Op for RmsNormQuantize {
     }
 
     fn doc(&self) -> &'static str {
-        "rows over their root mean square, times weights, to codes and block scales"
+        "RMSNorm with weights, then block quantization to codes and scales"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -49,15 +49,11 @@ impl Op for RmsNormQuantize {
         let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
         let mut buffers = vec![input, weight, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
-        let bytes = traffic(&buffers);
         let stored = (blocks.format()?, blocks.width, AMAX);
         let judge = Judge::admissible(stored, cols, want, move |_, y| error(cols, eps, y), why(cols));
         Ok(Problem {
-            buffers,
             scalars: vec![("eps", Scalar::F32(eps))],
-            bytes,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }

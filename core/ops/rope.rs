@@ -1,8 +1,8 @@
 //! Rotary position embedding, interleaved, on the last R channels of every head, in place; and its inverse.
 //!
-//! Pair i is channels (D−R+2i, D−R+2i+1). Cosines and sines of every token come in tables, so positions are whatever made
-//! the tables. The arithmetic is fixed: products and their sum are rounded to f32 one by one, the result once more where
-//! it is stored as bf16. So outputs must be equal.
+//! Pair i consists of the channels (D−R+2i, D−R+2i+1). The cosines and sines of every token are inputs, so any positions
+//! can be tested. The arithmetic is fixed: each product and their sum are rounded to f32, and the result is rounded once
+//! more if it is stored as bf16. So outputs must be equal bit for bit.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -22,7 +22,7 @@ impl Op for Rope {
     }
 
     fn doc(&self) -> &'static str {
-        "interleaved rotary embedding of the last R of D channels, forward and inverse, in place"
+        "rotates the last R of D channels in interleaved pairs, forward or inverse, in place"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -73,7 +73,7 @@ impl Op for Rope {
         };
         let (cos, sin) = (given("cos", cos)?, given("sin", sin)?);
         let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
-        let want = turned(&x, size, [h, d, r], &cos, &sin, sign);
+        let want = rotated(&x, size, [h, d, r], &cos, &sin, sign);
         let shape = [t, h, d];
         let table = |name, values: &[f32]| Buffer::f32(name, &[t, r / 2], values);
         Ok(Problem {
@@ -85,14 +85,14 @@ impl Op for Rope {
             scalars: vec![],
             bytes: (2 * t * h * r * size + 4 * t * r) as u64,
             flops: 0,
-            // Which NaN comes of arithmetic is not defined.
+            // Arithmetic does not define the bits of a NaN.
             judges: vec![Judge::equal("x", dtype, &shape, want, WHY).any_nan(d - r..d)],
         })
     }
 }
 
-const WHY: &str = "two products and their sum are rounded to f32 one by one, and the result once where it is stored: each step \
-                   is defined to the bit; other channels are as they were";
+const WHY: &str = "each product and their sum are rounded to f32, and the result is rounded when it is stored, so every \
+                   bit is defined; other channels must be unchanged";
 
 fn cases(dtype: &'static str, direction: &'static str) -> Vec<Case> {
     let keys = [("dtype", dtype), ("direction", direction)];
@@ -111,8 +111,8 @@ fn cases(dtype: &'static str, direction: &'static str) -> Vec<Case> {
         .done()
 }
 
-/// Cosines and sines [t, r/2] of positions below 2²⁰, the last one first, neighbours far apart; the angle is the f32
-/// product of position and frequency.
+/// Cosines and sines [t, r/2] of positions below 2²⁰: the last position comes first, and neighbours are far apart. The
+/// angle is the f32 product of position and frequency.
 fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     let frequencies = frequencies(r, 1e4, None);
     let position = |token: usize| ((1 << 20) - 1 - token * 0x9_e375 % (1 << 20)) as f32;
@@ -124,7 +124,7 @@ fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
 }
 
-/// Factors that leave numbers as they are, that make ties of bf16 of short ones, and that are subnormal.
+/// Factors that leave numbers unchanged, factors that turn short numbers into ties of bf16, and subnormal factors.
 fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     let tie = 1.0 + 2_f32.powi(-8);
     let some = [
@@ -138,7 +138,7 @@ fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     (0..len).map(|i| some[i % some.len()]).unzip()
 }
 
-/// Half of the numbers made such as are easily got wrong.
+/// Replaces half of the numbers by edge values, which kernels easily get wrong.
 fn edges(normal: &[f32]) -> Vec<f32> {
     let subnormal = f32::from_bits(1 << 16);
     let some = [
@@ -160,7 +160,7 @@ fn edges(normal: &[f32]) -> Vec<f32> {
     normal.iter().enumerate().map(|(i, x)| edge(i).unwrap_or(*x)).collect()
 }
 
-/// A number of 4 bytes in f32, or of 2 in bf16.
+/// Reads an f32 (4 bytes) or a bf16 (2 bytes).
 fn read(bytes: &[u8]) -> f32 {
     match *bytes {
         [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
@@ -175,8 +175,8 @@ fn write(bytes: &mut [u8], x: f32) {
     }
 }
 
-/// What `x` [T, h, d] of elements of `size` bytes is after its last `r` channels are turned; back for a `sign` of −1.
-fn turned(x: &[u8], size: usize, [h, d, r]: [usize; 3], cos: &[f32], sin: &[f32], sign: f32) -> Vec<u8> {
+/// Rotates the last `r` channels of `x` [T, h, d], whose elements have `size` bytes; a `sign` of −1 inverts the rotation.
+fn rotated(x: &[u8], size: usize, [h, d, r]: [usize; 3], cos: &[f32], sin: &[f32], sign: f32) -> Vec<u8> {
     let mut x = x.to_vec();
     x.par_chunks_mut(d * size).enumerate().for_each(|(row, x)| {
         let angles = row / h * (r / 2);

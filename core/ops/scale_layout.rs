@@ -1,5 +1,5 @@
-//! Block scales [H, W] of one byte as the tensor cores read them: tiles of 128 rows × 4 columns, of the whole matrix or
-//! of groups of its rows or columns, whose ends are known on the device only.
+//! Swizzles block scales [H, W] of one byte each into the layout that tensor cores read: tiles of 128 rows × 4 columns, of
+//! the whole matrix or of groups of its rows or columns. The ends of groups are known only on the device.
 
 use safetensors::Dtype;
 
@@ -15,7 +15,7 @@ impl Op for ScaleLayout {
     }
 
     fn doc(&self) -> &'static str {
-        "block scales in tiles of 128 × 4, without groups, with groups of rows (m) and of columns (k)"
+        "swizzles block scales into tiles of 128 × 4: without groups, with groups of rows (m), with groups of columns (k)"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -102,21 +102,21 @@ fn placement(groups: &str, shape: [usize; 2], ends: &[usize]) -> Result<Placemen
     Layout::find(name)?.place(&shape, ends)
 }
 
-/// Ends of groups of rows (`m`) or columns (`k`); what has no groups is one.
+/// Ends of the groups of rows (`m`) or columns (`k`). Without groups there is one end.
 fn ends(groups: &str, [h, w]: [usize; 2], spread: &str) -> Vec<usize> {
     let all = if groups == "k" { w } else { h };
     let even = [1, 3, 8, 9, 16, 21, 30, 32].map(|end| end * all / 32);
     match spread {
-        // As in training: eight groups of quite different sizes.
+        // As in training: eight groups of very different sizes.
         "even" => even.into(),
         "ragged" => even
             .iter()
             .zip([3, 10, 6, 2, 9, 5, 1, 0])
             .map(|(end, less)| end - less)
             .collect(),
-        // Every other one is empty, and the last three rows or columns are in none.
+        // Every other group is empty, and the last three rows or columns belong to no group.
         "empty" => (0..9).map(|g| g / 2 * (all - 3) / 4).collect(),
-        // More than a warp has lanes.
+        // There are more groups than lanes in a warp.
         "many" => (1..=70).map(|g| g * all / 70).collect(),
         _ => vec![all],
     }

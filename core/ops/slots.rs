@@ -7,14 +7,14 @@ use super::data::Data;
 use super::{Buffer, Case, Inputs};
 use crate::formats::{Encoded, KvRecord, PAGE, Part, Place, RECORDS};
 
-/// The record a case is of.
+/// The record format that a case uses.
 pub(super) fn layout(case: &Case) -> Result<&'static KvRecord, String> {
     let name = case.key("record");
     let found = RECORDS.iter().copied().find(|record| record.name == name);
     found.ok_or_else(|| format!("no record '{name}'"))
 }
 
-/// Where the model has what a record holds.
+/// The site of the model whose vectors a record stores.
 pub(super) fn site_of(record: &KvRecord) -> &'static str {
     match record.dim {
         512 => "layers.*.attention.kv.window",
@@ -22,15 +22,15 @@ pub(super) fn site_of(record: &KvRecord) -> &'static str {
     }
 }
 
-/// A slot for each token, no two alike; −1 for tokens that have none.
+/// A slot for each token; no two tokens share one. Tokens without a slot have −1.
 pub(super) struct Slots {
     pub of: Vec<i64>,
-    /// Pages that the slots are in.
+    /// Number of pages in the pool.
     pub pages: usize,
 }
 
 impl Slots {
-    /// Slots anywhere in twice as many as there are tokens; where edges are tried, one token in five has none.
+    /// Draws slots from a pool twice as large as the number of tokens. In edge cases every fifth token has no slot.
     pub fn new(case: &Case, data: &Data) -> Self {
         let tokens = case.dim("T");
         let pages = (2 * tokens).div_ceil(PAGE);
@@ -60,7 +60,7 @@ impl Slots {
         }
     }
 
-    /// Copies whole tokens, in pages one after the other, to their slots.
+    /// Copies tokens, which are stored in consecutive slots in `dense`, to their slots.
     pub fn scatter(&self, record: &KvRecord, dense: &[u8], pages: &mut [u8]) {
         for (token, slot) in self.taken() {
             for (from, to) in rows(record, token).zip(rows(record, slot)) {
@@ -69,7 +69,7 @@ impl Slots {
         }
     }
 
-    /// The opposite; tokens without a slot are zeros.
+    /// The inverse of `scatter`; tokens without a slot become zeros.
     pub fn gather(&self, record: &KvRecord, pages: &[u8]) -> Vec<u8> {
         let mut dense = vec![0; self.of.len().div_ceil(PAGE) * record.page_stride(PAGE)];
         for (token, slot) in self.taken() {
@@ -80,20 +80,20 @@ impl Slots {
         dense
     }
 
-    /// Tokens that have a slot, with it.
+    /// The tokens that have a slot, each with its slot.
     pub fn taken(&self) -> impl Iterator<Item = (usize, usize)> {
         let taken = |(token, slot): (usize, &i64)| usize::try_from(*slot).ok().map(|slot| (token, slot));
         self.of.iter().enumerate().filter_map(taken)
     }
 }
 
-/// Where a place of the token in that slot of the pool lies in the pages.
+/// The byte range in the pages that a place of the token in that slot takes.
 pub(super) fn byte_range(record: &KvRecord, place: Place, slot: usize) -> std::ops::Range<usize> {
     let first = slot / PAGE * record.page_stride(PAGE) + record.offset(place, slot % PAGE, PAGE);
     first..first + place.bytes
 }
 
-/// Where all of its bytes lie: a row in each region.
+/// The byte ranges of the whole token: one in each region of the page.
 pub(super) fn rows(record: &KvRecord, slot: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     record.regions.iter().enumerate().map(move |(region, &bytes)| {
         let place = Place {
@@ -105,7 +105,7 @@ pub(super) fn rows(record: &KvRecord, slot: usize) -> impl Iterator<Item = std::
     })
 }
 
-/// So many pages as a codec has them.
+/// Pages as the codec's type; the pages are `bytes`.
 pub(super) fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
     let stride = record.page_stride(PAGE);
     let pages = bytes.len() / stride;
@@ -121,7 +121,7 @@ pub(super) fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
     }
 }
 
-/// The KV vectors of a case; drawn ones have tokens and channels of several sizes.
+/// The KV vectors of a case. Random ones have tokens and channels of various magnitudes.
 pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, String> {
     let tokens = case.dim("T");
     let Inputs::Site(pattern) = case.inputs else {
@@ -139,7 +139,8 @@ pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, 
     data.site_rows(pattern, tokens, dim)
 }
 
-/// What scales and casts may get wrong, in every second row: ties, zeros, subnormals, one large element, NaN, infinities.
+/// Puts values that scales and casts may get wrong into every second row: ties, zeros, subnormals, one large element, NaN,
+/// infinities.
 fn edges(values: &mut [f32], dim: usize) {
     for (token, row) in values
         .chunks_exact_mut(dim)

@@ -1,4 +1,4 @@
-//! Recurrent states [B, H, K, V] as [B, H, V, K]: keys and values exchange places.
+//! Transposes recurrent states [B, H, K, V] to [B, H, V, K].
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -35,7 +35,7 @@ impl Op for StateTranspose {
             Dtype::BF16
         };
         let size = case.dim("size");
-        // Nothing is computed, so any bits will do, NaN and subnormals among them.
+        // The kernel only moves data, so the inputs are random bits, NaN and subnormals included.
         let x = match data.given(case, "x", dtype, &[b, h, k, v])? {
             Some(x) => x,
             None => data.bytes("state_transpose/x", b * h * k * v * size),
@@ -75,7 +75,7 @@ fn cases(dtype: &'static str) -> Vec<Case> {
         .done()
 }
 
-/// Matrices of `rows` × `cols` elements of `size` bytes, each transposed.
+/// Transposes each matrix of `rows` × `cols` elements of `size` bytes.
 fn transposed(x: &[u8], rows: usize, cols: usize, size: usize) -> Vec<u8> {
     let matrix = rows * cols * size;
     let mut y = vec![0; x.len()];

@@ -1,9 +1,9 @@
-//! silu(min(g, c)) · clamp(u, −c, c) of rows [g, u], computed in f32 and rounded once, to the type of the input.
+//! silu(min(g, c)) · clamp(u, −c, c) of rows [g, u], computed in f32 and rounded once to the input's type.
 
 use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
-use super::blocks::{numbers, traffic};
+use super::blocks::numbers;
 use super::grid::Rows;
 use super::judge::{Judge, UNIT, bf16_error};
 use super::rmsnorm::rounded;
@@ -46,31 +46,27 @@ impl Op for SwiGlu {
         let dtype = input.dtype;
         let Activated { want, error, limit } = Activated::new(&x, case);
         let buffers = vec![input, Buffer::output("y", dtype, &[rows, cols])];
-        let bytes = traffic(&buffers);
         let bound = move |at: usize, y: f64| match dtype {
             Dtype::BF16 => bf16_error(y, error[at]),
             _ => error[at],
         };
         let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, WHY.into()));
         Ok(Problem {
-            buffers,
             scalars: vec![("limit", Scalar::F32(limit))],
-            bytes,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }
 
-pub(super) const WHY: &str = "f32 arithmetic: (12 + 2|g|) units of 2^-24 of |y| for the exponential, its argument, a \
-                              reciprocal, a sum and two products; for g below -87 all of y may be lost";
+pub(super) const WHY: &str = "f32 arithmetic errs by at most (12 + 2|g|) units of 2^-24 of |y|: the exponential, its \
+                              argument, a reciprocal, a sum and two products; for g below -87, y may underflow to 0";
 
 /// DeepSeek-V4's `swiglu_limit`.
 const LIMIT: f32 = 10.0;
 
 pub(super) const LIMIT_RANGE: [f64; 2] = [0.01, 1000.0];
 
-/// Activations in f64, and by how much those in f32 may err.
+/// The activations in f64, and error bounds for f32 kernels.
 pub(super) struct Activated {
     pub want: Vec<f64>,
     pub error: Vec<f64>,
@@ -78,12 +74,12 @@ pub(super) struct Activated {
 }
 
 impl Activated {
-    /// Computes the activations of rows [g, u] of a case, and the bounds of their errors.
+    /// Computes the activations of the case's rows [g, u], and their error bounds.
     ///
-    /// With u = 2^-24 the power of two errs by 4u and its argument g·log2(e) by two roundings, so by 2|g|u in all; the
-    /// reciprocal errs by 2u, as it is given to an ulp, and the sum and two products by u each: with terms of second order
-    /// less than (12 + 2|g|)u, and the spacing of subnormals. Where the power or its reciprocal leaves the range of f32,
-    /// beyond −87, nothing may be left of the number, which is at most 89·2^-125 times up.
+    /// Let u = 2^-24. The power of two errs by 4u. Its argument g·log2(e) is rounded twice, which adds 2|g|u. The
+    /// reciprocal is accurate to one ulp and errs by 2u; the sum and the two products err by u each. With the second-order
+    /// terms, the total is less than (12 + 2|g|)u plus the spacing of subnormals. Below g = −87 the power or its reciprocal
+    /// leaves the range of f32, so the result, which is at most 89·2^-125 times up, may be lost completely.
     pub fn new(x: &[f32], case: &Case) -> Self {
         use rayon::prelude::*;
         let (cols, stated) = (case.dim("C"), case.number("limit", LIMIT));

@@ -1,6 +1,6 @@
-//! SwiGLU and block quantization of its unrounded result in one.
+//! SwiGLU fused with block quantization; the activation is not rounded in between.
 
-use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters, traffic};
+use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters};
 use super::judge::Judge;
 use super::swiglu::{Activated, LIMIT_RANGE, WHY};
 use super::{Case, Data, Op, Parameters, Problem, Scalar};
@@ -13,7 +13,7 @@ impl Op for SwiGluQuantize {
     }
 
     fn doc(&self) -> &'static str {
-        "the gated activation of an expert's two projections, both clamped, to codes and block scales"
+        "SwiGLU with both inputs clamped, then block quantization to codes and scales"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -46,15 +46,11 @@ impl Op for SwiGluQuantize {
         let Activated { want, error, limit } = Activated::new(&x, case);
         let mut buffers = vec![input, amax_input()];
         buffers.extend(blocks.outputs(rows, cols)?);
-        let bytes = traffic(&buffers);
         let stored = (blocks.format()?, blocks.width, AMAX);
         let judge = Judge::admissible(stored, cols, want, move |at, _| error[at], WHY);
         Ok(Problem {
-            buffers,
             scalars: vec![("limit", Scalar::F32(limit))],
-            bytes,
-            flops: 0,
-            judges: vec![judge],
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }

@@ -13,18 +13,24 @@ use crate::tensorfile::Tensor;
 /// Codes, scales, zero points and global scale, as they are in a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
+    /// The codes.
     pub data: Tensor<'a>,
+    /// The scales of blocks, rows or tensors; `None` if the format has none.
     pub scale: Option<Tensor<'a>>,
+    /// The f32 global scales of NVFP4, one per matrix or one for all.
     pub global: Option<Tensor<'a>>,
+    /// The zero points of an affine format.
     pub zero: Option<Tensor<'a>>,
-    /// Codes are `[…, blocks, bytes]`: the last two dimensions are one.
+    /// Whether codes are `[…, blocks, bytes]`: the last two dimensions then count as one.
     pub blocked: bool,
 }
 
-/// A quantized tensor whose types, shapes and codes were checked, so that every matrix can be taken out of it.
+/// A quantized tensor whose types, shapes and codes were checked, so that each of its matrices can be read.
 #[derive(Debug)]
 pub struct Opened<'a> {
+    /// The format of the codes and scales.
     pub format: Format,
+    /// Number and shape of the matrices.
     pub stack: Stack,
     data: &'a [u8],
     scales: Option<Scales<'a>>,
@@ -32,7 +38,7 @@ pub struct Opened<'a> {
     globals: Option<Share<'a>>,
 }
 
-/// What every matrix has a share of, or all have together.
+/// A buffer that has a part for each matrix, or is shared by all.
 #[derive(Clone, Copy, Debug)]
 struct Share<'a> {
     bytes: &'a [u8],
@@ -55,7 +61,7 @@ impl<'a> Buffers<'a> {
         tensors.into_iter().flatten().map(|tensor| tensor.name)
     }
 
-    /// The types and shapes of the tensors, in words.
+    /// The types and shapes of the tensors, as text.
     pub(super) fn shapes(&self) -> String {
         let of = |tensor: Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
         let scale = self
@@ -67,13 +73,13 @@ impl<'a> Buffers<'a> {
         format!("codes {} with {scale}{global}", of(self.data))
     }
 
-    /// The shape of the tensor that was quantized, from that of its codes.
+    /// The shape of the tensor before it was quantized, from that of its codes.
     pub fn shape(&self, format: &Format) -> Result<Vec<usize>, String> {
         self.check_parts(format)?;
         let mut shape = self.data_shape()?;
         let (element, dtype) = (format.element, self.data.dtype);
         match shape.last_mut() {
-            // Refused by its caller if that is more than memory has addresses.
+            // The caller refuses it if it is larger than the address space.
             Some(cols) if packs(element, dtype) => *cols = cols.saturating_mul(8) / element.stored_bits(),
             Some(_) => {}
             None => return Err(format!("tensor '{}' has no dimensions", self.data.name)),
@@ -81,7 +87,7 @@ impl<'a> Buffers<'a> {
         Ok(shape)
     }
 
-    /// The shape of the codes, rows of blocks as rows.
+    /// The shape of the codes, with the blocks of a row joined.
     fn data_shape(&self) -> Result<Vec<usize>, String> {
         match (self.blocked, self.data.shape) {
             (false, shape) => Ok(shape.into()),
@@ -93,8 +99,8 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// The tensor of that shape, with its scales in that layout; errors name tensor, place, what was found and what was
-    /// expected.
+    /// Opens a tensor of that shape, with its scales in that layout. Errors name the tensor, the place, what was found and
+    /// what was expected.
     pub fn open(
         &self,
         format: &Format,
@@ -110,7 +116,7 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, data, scales)
     }
 
-    /// The same with the scales in whatever order they are: at least as many for each matrix as it has groups.
+    /// Opens it with scales in any order: there must be at least as many per matrix as it has groups.
     pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let (stack, data) = self.codes(format, shape)?;
         let repeated = |scales: &Scales| !scales.is_plain();
@@ -185,7 +191,7 @@ impl<'a> Buffers<'a> {
     fn check_parts(&self, format: &Format) -> Result<(), String> {
         let fits = code_types(format.element);
         expect_type(&self.data, &fits, &format!("{} codes", format.element.name))?;
-        // What the format does not know would be dropped, and the values be wrong.
+        // A part that the format does not have would be ignored, and the values be wrong.
         let of = |tensor: Option<Tensor<'a>>, has: bool, what| tensor.filter(|_| !has).map(|tensor| (tensor, what));
         let unknown = of(self.scale, format.scaling.is_some(), "scales")
             .or(of(self.global, format.global.is_some(), "global scales"))
@@ -229,7 +235,7 @@ impl<'a> Buffers<'a> {
         expect_type(&tensor, &[Dtype::F32], "global scales")?;
         let each = part.shape.iter().product::<usize>();
         let (found, expected) = (tensor.bytes.len() / 4, stack.experts * each);
-        // One that all matrices share; of an empty tensor some write a scale all the same.
+        // One value may be shared by all matrices; some programs write one even for an empty tensor.
         let shared = found == 1 && each <= 1;
         match shared || found == expected {
             true => Ok(Share {
@@ -248,7 +254,7 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// The end of a message about what so many matrices have.
+/// The end of a message about the parts of several matrices.
 pub(super) fn each(experts: usize) -> String {
     match experts {
         1 => String::new(),
@@ -257,7 +263,7 @@ pub(super) fn each(experts: usize) -> String {
 }
 
 impl<'a> Opened<'a> {
-    /// What is stored of one matrix, in the format's own order.
+    /// The stored parts of one matrix, in the format's own order.
     pub fn matrix(&self, expert: usize) -> Encoded {
         let Stack { rows, cols, .. } = self.stack;
         let mut parts = self.format.parts(rows, cols);
@@ -274,7 +280,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Bytes or elements of the file that so many codes take: bytes hold several codes, but the type F4 is one code.
+/// Bytes or elements of the file for that many codes: bytes hold several codes, but the type F4 is one code.
 fn across(element: &Element, dtype: Dtype, cols: usize) -> usize {
     match packs(element, dtype) {
         true => cols * element.stored_bits() / 8,

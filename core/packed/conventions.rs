@@ -1,4 +1,4 @@
-//! How others name and shape the tensors of a quantized one in their files.
+//! How other programs name and shape the parts of a quantized tensor in their files.
 
 use safetensors::Dtype;
 
@@ -7,30 +7,37 @@ use crate::error::Result;
 use crate::formats::{Format, Group};
 use crate::tensorfile::{Tensor, TensorFile};
 
-/// A way to name the tensors that hold a quantized one, by endings after a common beginning.
+/// A convention for the names of the parts of a quantized tensor: a common beginning and an ending per part.
 #[derive(Debug)]
 pub struct Convention {
-    /// Whose files have it.
+    /// The programs that use it.
     pub writer: &'static str,
+    /// Ending of the name of the codes.
     pub codes: &'static str,
+    /// Ending of the name of the scales.
     pub scale: &'static str,
+    /// Ending of the name of the global scale; `None` if the writer stores none.
     pub global: Option<&'static str>,
+    /// Ending of the name of the zero points.
     pub zero: &'static str,
     /// Ending of the name of the tensor itself.
     pub own: &'static str,
     /// The NVFP4 rule that stores the same global scale as the writer, whichever rule picked its scales.
     pub rule: Option<&'static str>,
-    /// Codes are `[…, K / 32, 16]`, a block of bytes for each scale, in the place of `[…, K / 2]`.
+    /// Whether codes are `[…, K / 32, 16]`, a block of bytes per scale, instead of `[…, K / 2]`.
     pub blocked: bool,
-    /// What it is known to hold, so that nobody need say the format.
+    /// The formats that it is known to hold, so that users need not state them.
     pub kinds: &'static [&'static Kind],
 }
 
 /// A format that is recognised by the types of its tensors and the shape of its scales.
 #[derive(Debug, PartialEq)]
 pub struct Kind {
+    /// Name or string of the format.
     pub format: &'static str,
+    /// Types that the codes may have in the file.
     pub codes: &'static [Dtype],
+    /// Types that the scales may have in the file.
     pub scale: &'static [Dtype],
 }
 
@@ -155,7 +162,7 @@ pub const CONVENTIONS: &[Convention] = &[
 ];
 
 impl Convention {
-    /// The quantized tensor whose codes `tensor` is; `known` are the names that the file's own metadata has.
+    /// The quantized tensor whose codes are `tensor`; `known` are the names in the file's own metadata.
     pub(super) fn recognise<'a>(
         &'static self,
         file: &'a TensorFile,
@@ -165,7 +172,7 @@ impl Convention {
         let base = tensor.name.strip_suffix(self.codes)?;
         let get = |ending: &str| file.get(&format!("{base}{ending}"));
         let (name, scale) = (format!("{base}{}", self.own), get(self.scale));
-        // A norm may have a weight and a scale: what has the tensor's own name is codes only if it is no number.
+        // A norm may have a weight and a scale: a tensor without an ending holds codes only if it is no float.
         let codes = self.codes != self.own || !tensor.is_floating();
         let here = (scale.is_some() && codes) || (self.writer == "ulplab" && known(&name));
         here.then(|| {
@@ -180,10 +187,10 @@ impl Convention {
         })
     }
 
-    /// The name that says how the scales of a format are read, if one does.
+    /// The name that determines how the scales of a format are read, if there is one.
     pub(super) fn says(&self, format: &Format, buffers: &Buffers) -> Option<String> {
         let name = match format.global {
-            // Only names that go with a rule do.
+            // Only names that imply a rule do.
             Some(_) => buffers.global.filter(|_| self.rule.is_some()),
             None => buffers.scale.filter(|_| !self.kinds.is_empty()),
         };
@@ -204,7 +211,7 @@ impl Convention {
                     _ => global.is_none(),
                 };
                 let scales = buffers.scales(&format, &stack, None).ok().flatten();
-                // Scales of rows may be those of a tile, repeated: only what needs no such reading says the format.
+                // Scales per row may be those of a tile, repeated: only kinds without that ambiguity determine the format.
                 (globals && scales.is_some_and(|scales| scales.is_plain())).then_some(())
             };
             if types && buffers.shape(&format).ok().and_then(fits).is_some() {

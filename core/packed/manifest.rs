@@ -1,4 +1,4 @@
-//! What `ulplab quantize` notes in a file's metadata, under the key `ulplab`.
+//! What `ulplab quantize` records in a file's metadata, under the key `ulplab`.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,38 @@ use crate::error::{Error, Result};
 use crate::formats::Format;
 use crate::tensorfile::{KEY, Metadata, TensorFile};
 
-/// 2: matrices of a stack are quantized one by one.
+/// Version 2: matrices of a stack are quantized one by one.
 const VERSION: u32 = 2;
 
 /// The quantized tensors of a file by name; their parts are `<name>.data`, `<name>.scale` and `<name>.global`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
+    /// Version of the manifest; other versions are refused.
     pub version: u32,
+    /// The quantized tensors by name.
     pub tensors: BTreeMap<String, Entry>,
 }
 
-/// What a quantized tensor was.
+/// The properties of a tensor before and after it was quantized.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Format string with its rule.
     pub format: String,
+    /// Shape of the tensor before it was quantized.
     pub shape: Vec<usize>,
-    /// As safetensors calls it, e.g. `BF16`.
+    /// Type of the tensor before it was quantized, as safetensors names it, e.g. `BF16`.
     pub dtype: String,
-    /// Layout of the scales if not row-major.
+    /// Layout of the scales, if not row-major.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,
-    /// NaN and infinities it had, if any.
+    /// The NaN and infinities that it had, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonfinite: Option<Nonfinite>,
 }
 
 impl Entry {
-    /// What says how the scales of a format are read, if this does: a flag may have named another format.
+    /// Names the file's metadata as the source of the scales' meaning, unless a flag names a format that reads them
+    /// differently.
     pub(super) fn says(&self, format: &Format) -> Option<String> {
         let own: Format = self.format.parse().ok()?;
         reads_as(&own, format).then(|| "the file's metadata".into())
@@ -44,7 +48,7 @@ impl Entry {
 }
 
 impl Manifest {
-    /// What the file's metadata says; empty if it has no key of ulplab.
+    /// The manifest in the file's metadata; empty if there is none.
     pub fn read(file: &TensorFile) -> Result<Self> {
         let Some(text) = file.metadata().get(KEY) else {
             return Ok(Self::default());
@@ -57,7 +61,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The metadata of a file to write: that of the source, and this.
+    /// The metadata of a file to be written: that of the source, and this manifest.
     pub fn write(mut self, source: &Metadata) -> Metadata {
         let mut metadata = source.clone();
         metadata.remove(KEY);

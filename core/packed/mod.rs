@@ -1,5 +1,5 @@
-//! Quantized tensors in files: which tensors of a file are the codes, scales and global scale of one tensor, in what
-//! format, and whether they can be.
+//! Quantized tensors in files: finds which tensors of a file are the codes, scales and global scale of one quantized tensor
+//! and in what format, and checks that they match it.
 
 mod buffers;
 mod conventions;
@@ -34,12 +34,13 @@ use crate::pattern;
 use crate::pattern::selects;
 use crate::tensorfile::{Tensor, TensorFile};
 
-/// How to find quantized tensors in a file, and what they are. What is `None` the file says, or names, types and shapes do.
+/// How to find and read quantized tensors. What is `None` is taken from the file's metadata, or from names, types and
+/// shapes.
 #[derive(Clone, Debug, Default)]
 pub struct Naming {
     /// A format's name or string.
     pub format: Option<String>,
-    /// The rule that picks the scales, of the format's table; the first if nothing says it.
+    /// The rule that picks the scales, from the format's table; the first if nothing else names one.
     pub rule: Option<String>,
     /// Name of the tensor of codes.
     pub data: Option<String>,
@@ -54,19 +55,23 @@ pub struct Naming {
 /// One quantized tensor of a file.
 #[derive(Debug)]
 pub struct Packed<'a> {
+    /// Name of the quantized tensor, without the endings of its parts.
     pub name: String,
+    /// The format, with the rule that picked its scales if it is known.
     pub format: Format,
-    /// Shape of the tensor that was quantized.
+    /// Shape of the tensor before it was quantized.
     pub shape: Vec<usize>,
-    /// Its type, where the file says it.
+    /// Its type, if the file states it.
     pub dtype: Option<String>,
+    /// The layout of the scales; `None` if they are row-major.
     pub layout: Option<&'static Layout>,
-    /// What says how its scales are read, where not the format's table alone: a name, or the file.
+    /// What states how its scales are read, if not the format's table alone: a name, or the file.
     pub said: Option<String>,
+    /// Codes and scales as they are in the file.
     pub buffers: Buffers<'a>,
 }
 
-/// The block format of a name or a format string.
+/// The block format with this name or format string.
 pub fn block_format(text: &str) -> Result<(Arc<dyn Codec>, Format)> {
     let codec = codec(text).map_err(|why| {
         let hint = if why.contains("has no NaN") {
@@ -95,7 +100,7 @@ fn named_after(element: &str) -> String {
 }
 
 impl Naming {
-    /// The format that `--format` and `--rule` ask for.
+    /// The format that `--format` and `--rule` request.
     pub fn format(&self) -> Result<Option<Format>> {
         let format = self.format.as_deref().map(block_format).transpose()?;
         match (format, &self.rule) {
@@ -104,23 +109,24 @@ impl Naming {
         }
     }
 
-    /// Whether `--rule` or `--format` names the rule; else it is the first of its table.
+    /// Whether `--rule` or `--format` names the rule; otherwise it is the first of its table.
     pub fn names_rule(&self) -> bool {
         self.rule.is_some() || self.format.as_deref().is_some_and(|format| format.contains('('))
     }
 
+    /// The requested layout of scales; an unknown name is an error.
     pub fn layout(&self) -> Result<Option<&'static Layout>> {
         let find = |name: &String| Layout::find(name).map_err(Error::Usage);
         self.layout.as_ref().map(find).transpose()
     }
 
-    /// The quantized tensors of a file, in its order. What flags say goes above what the file says; `only` and `skip` are
+    /// The quantized tensors of a file, in its order. Flags take precedence over the file's metadata; `only` and `skip` are
     /// patterns of names.
     pub fn find<'a>(&self, file: &'a TensorFile, only: &[String], skip: &[String]) -> Result<Vec<Packed<'a>>> {
         self.find_beside(file, &[], only, skip)
     }
 
-    /// The same of a file beside another, whose names patterns may match as well.
+    /// Like `find`, for a file that is compared with another, whose names the patterns may match as well.
     pub fn find_beside<'a>(
         &self,
         file: &'a TensorFile,
@@ -159,7 +165,7 @@ impl Naming {
             let recognised = (name.to_string(), buffers, convention);
             return Ok(vec![self.packed(file, recognised, &manifest, format, layout)?]);
         }
-        // A file that says what is in it is taken at its word, unless a flag says more.
+        // The metadata of a file is trusted, unless a flag says more.
         let described = |name: &str| {
             let silent = manifest.tensors.is_empty() || format.is_some();
             silent || manifest.tensors.contains_key(name)
@@ -194,7 +200,7 @@ impl Naming {
         Ok(found)
     }
 
-    /// The format that a convention says, with the rule that is asked for.
+    /// The format of a convention, with the requested rule.
     fn recognised(&self, convention: &Convention, buffers: &Buffers) -> Result<Option<Format>> {
         match (convention.format(buffers)?, &self.rule) {
             (Some(format), Some(rule)) => format.with_rule(rule).map(Some).map_err(Error::Usage),
@@ -202,7 +208,7 @@ impl Naming {
         }
     }
 
-    /// The format with the rule that the names of the tensors tell, where nobody asked for another and it matters.
+    /// The format with the rule that the names of the tensors imply, if no rule was requested and it matters.
     fn by_names(&self, format: Option<Format>, rule: Option<&str>) -> Result<Option<Format>> {
         let (Some(format), Some(rule)) = (format, rule) else {
             return Ok(format);
@@ -280,7 +286,7 @@ fn names_of_parts<'a>(recognised: &[Recognised<'a>]) -> HashSet<&'a str> {
 /// A quantized tensor by name, and how it was found.
 type Recognised<'a> = (String, Buffers<'a>, &'static Convention);
 
-/// The quantized tensor whose codes `tensor` is, if the manifest or the names of its neighbours say so.
+/// The quantized tensor whose codes are `tensor`, if the manifest or the names of its neighbours imply one.
 fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<Recognised<'a>> {
     let known = |name: &str| manifest.tensors.contains_key(name);
     CONVENTIONS.iter().find_map(|convention| {
@@ -290,17 +296,17 @@ fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) 
 }
 
 impl<'a> Packed<'a> {
-    /// Its bytes, checked.
+    /// Opens the tensor, with its bytes checked.
     pub fn open(&self) -> Result<Opened<'a>, String> {
         self.buffers.open(&self.format, &self.shape, self.layout)
     }
 
-    /// As matrices.
+    /// The tensor as a stack of matrices.
     pub fn stack(&self) -> Stack {
         Stack::new(&self.shape).expect("its size was checked")
     }
 
-    /// The names of the tensors it is made of.
+    /// The names of its parts.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.buffers.names()
     }
@@ -311,18 +317,21 @@ pub fn codes(format: &Format, data: &[u8]) -> Vec<u16> {
     unpack(data, format.element.stored_bits())
 }
 
-/// The groups of a format over a tensor; rows where the format has no scales.
+/// The groups of elements that share a scale; rows if the format has no scales.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
+    /// Rows of the tensor.
     pub rows: usize,
+    /// Columns of the tensor.
     pub cols: usize,
     /// Rows and columns of a group.
     pub tile: (usize, usize),
-    /// Groups, down and across.
+    /// Number of groups, down and across.
     pub count: (usize, usize),
 }
 
 impl Grid {
+    /// The groups of `format` over a tensor `[rows, cols]`.
     pub fn new(format: &Format, rows: usize, cols: usize) -> Self {
         let group = format.scaling.map_or(Group::Token, |scaling| scaling.group);
         Self {
@@ -333,15 +342,17 @@ impl Grid {
         }
     }
 
+    /// Number of groups.
     pub fn len(&self) -> usize {
         self.count.0 * self.count.1
     }
 
+    /// Whether there is no group, because the tensor is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The group of an element by its flat index.
+    /// The group of an element, given its flat index.
     pub fn group_of(&self, index: usize) -> usize {
         let (r, c) = (index / self.cols, index % self.cols);
         r / self.tile.0 * self.count.1 + c / self.tile.1
@@ -360,7 +371,7 @@ impl Grid {
         (top..rows.min(top + tile.0)).flat_map(move |r| columns.clone().map(move |c| r * cols + c))
     }
 
-    /// Down and across.
+    /// The position of a group, down and across.
     pub fn place(&self, group: usize) -> [usize; 2] {
         [group / self.count.1, group % self.count.1]
     }

@@ -1,4 +1,4 @@
-//! NaN and infinities: how many a tensor has, and where.
+//! NaN and infinities: their number in a tensor, and the place of the first.
 
 use std::fmt;
 
@@ -6,18 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::unravel;
 
-/// The elements of a tensor that are not finite; there is at least one.
+/// The NaN and infinities of a tensor; there is at least one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nonfinite {
+    /// Number of NaN.
     pub nan: u64,
+    /// Number of infinities of either sign.
     pub inf: u64,
     /// Index of the first.
     pub first: Vec<u64>,
 }
 
 impl Nonfinite {
-    /// Counts the values that are not finite; they are those of a tensor of that shape from element `start` on. None
-    /// where all are finite.
+    /// Counts NaN and infinities. The values are those of a tensor of that shape from element `start` on. `None` if all are
+    /// finite.
     pub fn count(values: &[f32], start: usize, shape: &[usize]) -> Option<Self> {
         let first = values.iter().position(|x| !x.is_finite())?;
         let rest = &values[first..];
@@ -28,11 +30,12 @@ impl Nonfinite {
         })
     }
 
+    /// Number of NaN and infinities together.
     pub fn total(&self) -> u64 {
         self.nan + self.inf
     }
 
-    /// Adds those of a later part of the same tensor.
+    /// Adds the counts of a later part of the same tensor.
     pub fn add(all: &mut Option<Self>, later: Option<Self>) {
         match (all.as_mut(), later) {
             (Some(all), Some(later)) => {

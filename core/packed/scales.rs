@@ -1,4 +1,4 @@
-//! The scales beside codes, as they are in a file: types, shapes and orders.
+//! The scales of a tensor as they are in a file: types, shapes and orders.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::layouts::{Groups, Layout, Placement};
 use crate::metrics::unravel;
 use crate::tensorfile::Tensor;
 
-/// The scales next to the elements, as they are in a file.
+/// The scales of groups of elements, as they are in a file.
 #[derive(Debug)]
 pub(super) struct Scales<'a> {
     tensor: Tensor<'a>,
@@ -22,12 +22,12 @@ pub(super) struct Scales<'a> {
     shared: bool,
 }
 
-/// How the scales of a matrix lie.
+/// The order of the scales of a matrix.
 #[derive(Debug)]
 enum Order {
-    /// Row-major, or as they are where nobody asks for an order.
+    /// Row-major, or in file order if no order was requested.
     Plain,
-    /// Row-major, each row of scales once for every row of its tile.
+    /// Row-major, with each row of scales repeated for every row of its tile.
     Repeated {
         height: usize,
         stride: usize,
@@ -36,7 +36,7 @@ enum Order {
 }
 
 impl<'a> Buffers<'a> {
-    /// The tensor of scales, of the right type.
+    /// The tensor of scales, after a check of its type.
     fn scale_tensor(&self, scaling: Scaling, format: &Format) -> Result<Tensor<'a>, String> {
         let tensor = self.scale.ok_or_else(|| {
             format!(
@@ -49,7 +49,7 @@ impl<'a> Buffers<'a> {
         Ok(tensor)
     }
 
-    /// The scales by their shape, one for each group of each matrix; none if the format has no scales.
+    /// Reads the order of the scales from their shape, one per group of each matrix; `None` if the format has no scales.
     pub(super) fn scales(
         &self,
         format: &Format,
@@ -110,7 +110,7 @@ impl<'a> Buffers<'a> {
         ))
     }
 
-    /// At least as many scales as there are groups.
+    /// Accepts any number of scales that is at least the number of groups.
     pub(super) fn unordered(&self, scaling: Scaling, format: &Format, stack: &Stack) -> Result<Scales<'a>, String> {
         let mut scales = Scales::new(self.scale_tensor(scaling, format)?, scaling);
         let (tensor, count, experts) = (scales.tensor, scales.count(), stack.experts);
@@ -140,12 +140,12 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Whether there is one scale for each group, row by row.
+    /// Whether there is one scale per group, in row-major order.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.order, Order::Plain)
     }
 
-    /// Scales in one element of the tensor: an i32 holds four bytes.
+    /// Scales per element of the tensor: an i32 holds four bytes.
     fn per_element(&self) -> usize {
         (self.tensor.dtype.bitsize() / 8 / self.scaling.scale.bytes()).max(1)
     }
@@ -154,7 +154,7 @@ impl<'a> Scales<'a> {
         self.tensor.bytes.len() / (self.tensor.dtype.bitsize() / 8) * self.per_element()
     }
 
-    /// Whether no scale has a sign.
+    /// Checks that no scale has a sign bit.
     pub(super) fn check_signs(&self) -> Result<(), String> {
         let tensor = &self.tensor;
         let signed = |code: &u8| matches!(self.scaling.scale, Scale::E4m3(_)) && *code > 0x7f;
@@ -169,7 +169,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Whether rows that stand for one tile are alike.
+    /// Checks that the repeated rows of each tile are equal.
     pub(super) fn check_rows(&self, stack: &Stack) -> Result<(), String> {
         let Order::Repeated { height, stride } = self.order else {
             return Ok(());
@@ -189,7 +189,7 @@ impl<'a> Scales<'a> {
         Ok(())
     }
 
-    /// The bytes of the scales of a matrix as they lie, each of the size that the format has.
+    /// The bytes of the scales of a matrix in file order, converted to the size that the format has.
     fn share(&self, stack: &Stack, expert: usize) -> Cow<'a, [u8]> {
         let bytes = match self.shared {
             true => self.tensor.bytes,
@@ -220,7 +220,7 @@ impl<'a> Scales<'a> {
     }
 }
 
-/// Layouts of one matrix, of scales of that size.
+/// The layout of one matrix, for scales of that size.
 pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     if layout.groups != Groups::None {
         return Err(format!(
@@ -237,7 +237,7 @@ pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Types a tensor of scales may have in files; bf16 and f16 are f32 numbers too.
+/// Types that scales may have in files; bf16 and f16 are accepted for f32.
 fn scale_types(scale: &Scale) -> &'static [Dtype] {
     match scale {
         Scale::E8m0(_) => &[Dtype::F8_E8M0, Dtype::U8, Dtype::I32, Dtype::U32],

@@ -1,18 +1,21 @@
 //! Tensors of three and more dimensions: matrices, each of which is quantized on its own.
 
-/// A tensor as a stack of matrices: blocks, tiles, layouts of scales and scales of tensors belong to one matrix.
+/// A tensor as a stack of matrices. Blocks, tiles, scale layouts and tensor scales belong to one matrix.
 ///
-/// The last two dimensions are a matrix and those before them number the matrices (the experts of a layer). One dimension
-/// is a matrix of one row.
+/// The last two dimensions form a matrix; those before them number the matrices (for example the experts of a layer). A
+/// tensor of one dimension is a matrix with one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack {
+    /// Number of matrices.
     pub experts: usize,
+    /// Rows of a matrix.
     pub rows: usize,
+    /// Columns of a matrix.
     pub cols: usize,
 }
 
 impl Stack {
-    /// None where the sizes, of empty dimensions as of one element, have no product in memory.
+    /// `None` if the number of elements overflows the address space.
     pub fn new(shape: &[usize]) -> Option<Self> {
         // No element takes more than 32 bits, and sums of padded sizes stay in range.
         shape
@@ -37,7 +40,7 @@ impl Stack {
         self.rows * self.cols
     }
 
-    /// The share of one matrix in what all have as much of.
+    /// The part of one matrix in a buffer that has equal parts for all matrices.
     pub fn share<'a, T>(&self, all: &'a [T], expert: usize) -> &'a [T] {
         let len = all.len() / self.experts;
         &all[expert * len..][..len]
@@ -49,7 +52,7 @@ pub fn leading(shape: &[usize]) -> &[usize] {
     &shape[..shape.len().saturating_sub(2)]
 }
 
-/// The name of one matrix of a tensor: `w` where there is no other, else `w[3]`.
+/// The name of one matrix of a tensor: `w` if it is the only one, else `w[3]`.
 pub fn matrix_name(name: &str, shape: &[usize], expert: usize) -> String {
     match leading(shape) {
         [] => name.into(),
@@ -57,7 +60,7 @@ pub fn matrix_name(name: &str, shape: &[usize], expert: usize) -> String {
     }
 }
 
-/// The shape in which a file holds a part for every matrix of a tensor of that `shape`, from that for one matrix: the
+/// The shape in which a file stores one part per matrix of a tensor of `shape`, given the shape for one matrix: the
 /// dimensions that number matrices come first, and a vector has no rows.
 pub fn spread(part: &[usize], shape: &[usize]) -> Vec<usize> {
     match (leading(shape), part) {

@@ -1,4 +1,4 @@
-//! What files of other libraries hold that is not read here, told by names and types.
+//! Describes quantized tensors of other libraries that cannot be read, recognised by names and types.
 
 use safetensors::Dtype;
 
@@ -10,7 +10,7 @@ use crate::tensorfile::{Tensor, TensorFile};
 /// Endings of zero points beside codes, in files whose zero points are not read.
 const ZERO_POINTS: [&str; 2] = [".qzeros", "_zero_point"];
 
-/// Why the format of codes is not known, and what helps.
+/// Why the format of codes is unknown, and what helps.
 pub(super) fn unknown_format(file: &TensorFile, name: &str, buffers: &Buffers) -> String {
     if is_words(&buffers.data) {
         return words(&buffers.data);
@@ -33,7 +33,7 @@ pub(super) fn unknown_format(file: &TensorFile, name: &str, buffers: &Buffers) -
     )
 }
 
-/// The error where nothing that is quantized is found, or selected.
+/// The error if no quantized tensor is found or selected.
 pub fn nothing(file: &TensorFile, only: &[String], skip: &[String]) -> Error {
     let selected = |name: &str| selects(only, skip, name);
     let path = file.path().display();
@@ -48,7 +48,7 @@ pub fn nothing(file: &TensorFile, only: &[String], skip: &[String]) -> Error {
     Error::NothingSelected(what)
 }
 
-/// Whether these are codes of a few bits in words, by the names of AWQ and GPTQ and of compressed-tensors.
+/// Whether these are codes of a few bits packed in words, by the names of AWQ and GPTQ and of compressed-tensors.
 fn is_words(tensor: &Tensor) -> bool {
     let ending = tensor.name.ends_with("qweight") || tensor.name.ends_with("_packed");
     ending && matches!(tensor.dtype, Dtype::I32 | Dtype::U32 | Dtype::I64)

@@ -1,12 +1,12 @@
-//! Work on many tensors on all threads, in memory that does not grow with their number.
+//! Parallel work on many tensors, in memory that does not grow with their number.
 
 use rayon::prelude::*;
 
-/// Elements that are worked on at a time, unless one item has more.
+/// Elements that are processed at a time, unless one item has more.
 const BATCH: usize = 1 << 24;
 
-/// Does `work` on all items, which have so many `elements` each, and hands the results to `take` in the order of the items.
-/// Results do not depend on the number of threads, nor does the first error.
+/// Applies `work` to all items and passes the results to `take` in the order of the items. `elements` gives the size of an
+/// item. The results and the first error do not depend on the number of threads.
 pub fn in_batches<T: Sync, R: Send, E: Send>(
     items: &[T],
     elements: impl Fn(&T) -> usize,

@@ -5,29 +5,29 @@ use std::fmt;
 /// Why bytes differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The largest magnitude is one of other elements than the block's.
+    /// The largest magnitude is that of other elements than the block's.
     Amax,
-    /// The scale is rounded or bounded otherwise.
+    /// The scale is rounded or clamped differently.
     ScaleRounding,
-    /// A value just between two codes became the other one.
+    /// A value half-way between two codes became the other one.
     TieRule,
-    /// What is too large wraps around, becomes NaN, or stops elsewhere.
+    /// Numbers that are too large wrap around, become NaN, or saturate elsewhere.
     Saturation,
-    /// 4-bit codes in another order within their bytes or words.
+    /// 4-bit codes are in another order within their bytes or words.
     NibbleOrder,
-    /// Scales in the order of a blocked layout, or not in it.
+    /// Scales are in the order of a blocked layout, or should be.
     Swizzle,
-    /// Rows and columns exchanged, or rows another number of elements apart, or bytes of words swapped.
+    /// Rows and columns are exchanged, rows have another stride, or bytes of words are swapped.
     Layout,
-    /// The f32 above the block scales means something else.
+    /// The f32 global scale has another meaning.
     GlobalScale,
-    /// The quotient before the cast is computed or rounded otherwise.
+    /// The quotient before the cast is computed or rounded differently.
     Division,
-    /// Rounded to another format first.
+    /// Values are rounded to another format first.
     DoubleRounding,
-    /// Rounded at random.
+    /// Values are rounded stochastically.
     Stochastic,
-    /// Codes are those of values that are a constant factor off, or not scaled.
+    /// The values before the cast are off by a constant factor, or not scaled.
     Scaling,
     /// Codes or scales are written in another number format.
     Encoding,
@@ -39,19 +39,20 @@ pub enum Cause {
     Subnormals,
     /// Other values were quantized than the source.
     Input,
-    /// What is stored belongs to another block or row.
+    /// The stored bytes belong to another block or row.
     Stale,
-    /// What is stored was never written.
+    /// The bytes were never written.
     Missing,
-    /// So few that any cause would explain them.
+    /// There are too few differences to tell causes apart.
     Isolated,
-    /// Differences without a place in common, between others like them that are right.
+    /// The differences have no place in common, and similar elements between them are right.
     Scattered,
-    /// None of these.
+    /// None of these causes.
     Unknown,
 }
 
 impl Cause {
+    /// The name in reports and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Amax => "amax",

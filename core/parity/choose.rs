@@ -1,21 +1,21 @@
-//! Which of many explanations of the same differences holds.
+//! Chooses among explanations of the same differences.
 
-use super::Cause;
+use super::{Cause, Finding};
 
-/// The least share of differences that an explanation must explain.
+/// The smallest share of differences that an explanation must explain.
 pub const ENOUGH: f64 = 0.9;
-/// Shares nearer than this are the same.
+/// Shares that differ by less count as equal.
 const SAME: f64 = 0.004;
-/// Explanations that are named beside the first.
+/// The most explanations that are named besides the first.
 const OTHERS: usize = 2;
 
-/// An explanation held against a sample of what differs and of what does not.
+/// An explanation, tested on a sample of differences and of matches.
 pub struct Hypothesis {
     pub cause: Cause,
     pub detail: String,
-    /// Whether it predicts what is stored, of everything that differs.
+    /// For every difference: whether the explanation predicts the stored bytes.
     pub explains: Vec<bool>,
-    /// How much of what does not differ it predicts to differ, as a share.
+    /// The share of matches that it wrongly predicts to differ.
     pub alarms: f64,
 }
 
@@ -23,20 +23,28 @@ pub struct Hypothesis {
 pub struct Explanation {
     pub cause: Cause,
     pub detail: String,
-    /// Explanations of other words that hold as well.
+    /// Other explanations that hold equally well.
     pub others: Vec<String>,
-    /// What it explains, by index.
+    /// The indices of the differences that it explains.
     pub explained: Vec<usize>,
-    /// How much of what does not differ it predicts to differ, as a share.
+    /// The share of matches that it wrongly predicts to differ.
     pub alarms: f64,
 }
 
-/// The explanations of what differs, at most two, and what they leave open. Explanations that hold equally are named
-/// together, the one first in the list first.
+impl Explanation {
+    /// The findings of all explanations; `finding` takes cause, detail, other causes and what is explained.
+    pub fn findings(all: Vec<Self>, finding: impl Fn(Cause, String, Vec<String>, &[usize]) -> Finding) -> Vec<Finding> {
+        let one = |one: Self| finding(one.cause, one.detail, one.others, &one.explained);
+        all.into_iter().map(one).collect()
+    }
+}
+
+/// The explanations of the differences, at most two, and the indices that they leave unexplained. Explanations that hold
+/// equally well are named together, in the order of the list.
 pub fn choose(tried: &[Hypothesis], differing: usize) -> (Vec<Explanation>, Vec<usize>) {
     let all: Vec<usize> = (0..differing).collect();
     let Some(first) = best(tried, &all, ENOUGH) else {
-        // Two faults at once: only if together they explain what one alone does not.
+        // Two faults at once are assumed only if together they explain what one alone does not.
         let half = best(tried, &all, 0.4);
         let two = half.and_then(|first| {
             let open = rest(&all, &first);

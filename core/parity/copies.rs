@@ -1,4 +1,4 @@
-//! Tensors of either file that are not quantized: they must be there, and be alike.
+//! Compares the tensors of two files that are not quantized: all must exist in both, and be equal.
 
 use serde_json::json;
 
@@ -9,33 +9,36 @@ use crate::tensorfile::{Tensor, TensorFile};
 
 use safetensors::Dtype;
 
-/// What a file of quantized tensors has besides them.
+/// The tensors of a file that are not part of quantized ones.
 #[derive(Default)]
 pub struct Copies<'a> {
-    /// Tensors of both files.
+    /// Tensors that are in both files.
     pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
-    /// Which file ("want" or "got"), and the tensor that only it has.
+    /// The file ("want" or "got") and the name of each tensor that is in only one file.
     unmatched: Vec<(&'static str, &'a str)>,
-    /// Scales of activations, which nothing in the other file says anything of.
+    /// Scales of activations, which cannot be compared with anything in the other file.
     activations: Vec<&'a str>,
 }
 
-/// What was found of them.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
+    /// Tensors of both files that are equal.
     pub alike: usize,
+    /// Tensors that both files have.
     pub all: usize,
+    /// Tensors that only one file has.
     pub unmatched: usize,
 }
 
-/// How two tensors differ.
+/// The difference between two tensors.
 struct Difference {
     words: String,
     count: Option<usize>,
 }
 
 impl<'a> Copies<'a> {
-    /// All selected tensors but the sources of quantized ones and the parts of these.
+    /// All selected tensors except the sources of quantized tensors and their parts.
     pub fn find(
         want: &'a TensorFile,
         got: &'a TensorFile,
@@ -56,7 +59,7 @@ impl<'a> Copies<'a> {
         let extra = got.tensors().map(|tensor| tensor.name);
         let extra = extra.filter(|name| selects(only, skip, name) && !is_part(name) && want.get(name).is_none());
         for name in extra {
-            // Beside the codes that they are multiplied with: `l.input_scale` of `l.weight`.
+            // They stand beside the codes that they belong to: `l.input_scale` of `l.weight`.
             let ending = ["input_scale", "input_global_scale"]
                 .iter()
                 .any(|end| name.ends_with(end));
@@ -68,7 +71,7 @@ impl<'a> Copies<'a> {
         copies
     }
 
-    /// An error unless that is allowed, as of any comparison.
+    /// An error if tensors are in only one file, unless that is `allowed`.
     pub fn check(&self, allowed: bool, want: &TensorFile, got: &TensorFile) -> Result<()> {
         match self.unmatched.is_empty() || allowed {
             true => Ok(()),
@@ -76,7 +79,7 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Compares all; `print` takes what is to be said of those that differ.
+    /// Compares all; `print` receives a description of each difference.
     pub fn compare(&self, json: bool, mut print: impl FnMut(&str) -> Result<(), Error>) -> Result<Copied> {
         let mut copied = Copied {
             all: self.pairs.len(),
@@ -113,7 +116,7 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// How a tensor differs from its source: in bytes, or where it has another type, in the values rounded to it.
+/// The difference of a tensor from its source: in bytes, or, if it has another type, in the values rounded to that type.
 fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
     let differs = |words, count| Some(Difference { words, count });
     if want.shape != got.shape {
@@ -125,7 +128,7 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
         if want.bytes == got.bytes {
             return None;
         }
-        // Types of less than a byte differ in bytes, not in elements.
+        // Types of less than a byte are compared by bytes, not elements.
         let size = (want.dtype.bitsize() / 8).max(1);
         let pairs = want.bytes.chunks(size).zip(got.bytes.chunks(size));
         let wrong: Vec<usize> = pairs
@@ -180,7 +183,7 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
     )
 }
 
-/// The nearest number of a type; f64 goes to 16 bits through f32, as in PyTorch.
+/// Rounds to the nearest number of a type; f64 goes to 16 bits through f32, as in PyTorch.
 fn rounded(x: f64, dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => f64::from(x as f32),
@@ -190,7 +193,7 @@ fn rounded(x: f64, dtype: Dtype) -> f64 {
     }
 }
 
-/// Names the first few tensors without a partner.
+/// An error that names the first few tensors without a partner.
 pub fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> Error {
     const SHOWN: usize = 5;
     let are = if tensors.len() == 1 { "is" } else { "are" };

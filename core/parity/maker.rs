@@ -1,20 +1,21 @@
-//! Quantizers that may have made the bytes: a rule, the global scales it worked under, and what was done to its input.
+//! Possible quantizers of the bytes: a rule, its global scales, and a change of its input.
 
 use super::Cause;
 use super::problem::{Cell, Problem, canonical, largest};
 use crate::formats::{Format, Group, Scale, Select, Single};
 
-/// Something done to the values before they are quantized.
+/// A change of the values before they are quantized.
 pub struct Input {
     /// What is wrong, in words that follow "the input is".
     pub detail: &'static str,
+    /// The cause that is reported if this explains the bytes.
     pub cause: Cause,
     change: Change,
 }
 
 enum Change {
     Value(fn(f32) -> f32),
-    /// The row and column a value is taken from, by rows and columns of the tensor.
+    /// The row and column that a value is taken from, given the numbers of rows and columns.
     Place(fn((usize, usize), usize, usize) -> Option<(usize, usize)>),
 }
 
@@ -107,7 +108,7 @@ pub const INPUTS: &[Input] = &[
     }),
 ];
 
-/// Round to nearest even, so many low bits of the fraction dropped.
+/// Rounds to nearest even, dropping the given number of low fraction bits.
 pub fn rounded(x: f32, drop: u32) -> f32 {
     if !x.is_finite() {
         return x;
@@ -117,12 +118,14 @@ pub fn rounded(x: f32, drop: u32) -> f32 {
     f32::from_bits((bits + half) & !((1 << drop) - 1))
 }
 
-/// A rule at work.
+/// A rule with its global scales and its input.
 #[derive(Clone)]
 pub struct Maker {
+    /// The format, with the rule that picks its scales.
     pub format: Format,
-    /// As the rule stores them; none if the format has no such level.
+    /// The global scales as the rule stores them; empty if the format has none.
     pub globals: Vec<f32>,
+    /// What was done to the values first; `None` if they are the source's.
     pub input: Option<&'static Input>,
 }
 

@@ -1,10 +1,10 @@
-//! Which rule made the bytes of a quantized tensor; or, where none did, what went wrong.
+//! Finds the rule that made the bytes of a quantized tensor, or, if no rule did, what went wrong.
 //!
-//! First a sample decides which rules can have made the bytes, and these are held against all of them. If none did, every
-//! combination of rule, order of codes and scales, encoding, global scale and input is held against a sample; the simplest
-//! that explains it is what the rest is judged by. What then still differs is looked at for where it is, and every cause
-//! that can be computed is held against what differs and what does not. A cause is named only if it predicts what is stored;
-//! causes that predict the same are named together, and what nothing predicts is called unknown.
+//! First a sample shows which rules may have made the bytes, and these are compared with all bytes. If none matches, every
+//! combination of rule, order of codes and scales, encoding, global scale and input is compared with a sample; the simplest
+//! that explains it becomes the reference. The remaining differences are examined for their place, and every cause that can
+//! be computed is tested on what differs and on what does not. A cause is named only if it predicts the stored bytes;
+//! causes with the same predictions are named together, and what no cause predicts is called unknown.
 
 pub mod bytes;
 mod cause;
@@ -39,34 +39,39 @@ use crate::formats::{Encoded, Format, Global, Half, Scale};
 use crate::layouts::Layout;
 use crate::packed::reads_as;
 
-/// Bytes of a quantized tensor as they lie in its buffers.
+/// The bytes of a quantized tensor, in the order of its buffers.
 #[derive(Clone, Debug, Default)]
 pub struct StoredBytes<'a> {
-    /// As many as the codes take.
+    /// The codes; exactly as many bytes as they take.
     pub data: &'a [u8],
-    /// At least as many as the scales take.
+    /// The scales; at least as many bytes as they take.
     pub scale: &'a [u8],
-    /// One, or one for each row, or none.
+    /// The global scales: one, one per row, or none.
     pub global: Vec<f32>,
-    /// The layout the scales are said to be in; none is row-major.
+    /// The declared layout of the scales; `None` is row-major.
     pub layout: Option<&'static Layout>,
 }
 
 /// Mismatches of one cause.
 #[derive(Clone, Debug)]
 pub struct Finding {
+    /// The most likely cause.
     pub cause: Cause,
+    /// The cause in words, with the values that differ.
     pub detail: String,
     /// Other causes that explain the same mismatches as well.
     pub others: Vec<String>,
-    /// Rows and columns, in words that follow "in"; none if they are everywhere.
+    /// Rows and columns, as words that follow "in"; `None` if the mismatches are everywhere.
     pub place: Option<String>,
-    /// How many there are at that place.
+    /// How many items there are at that place.
     pub region: usize,
+    /// Number of mismatches that the cause explains.
     pub count: usize,
+    /// Number of items compared, in `unit`.
     pub of: usize,
-    /// What is counted.
+    /// The name of the items that are counted.
     pub unit: &'static str,
+    /// The first mismatch; `None` if a single element does not show the cause.
     pub example: Option<Example>,
 }
 
@@ -77,32 +82,35 @@ pub struct Example {
     pub place: Vec<usize>,
     /// The element, or the first 16 of the block.
     pub source: Vec<f32>,
+    /// What is stored, in words or hexadecimal.
     pub stored: String,
+    /// What the reference rule gives, in the same form.
     pub expected: String,
 }
 
-/// What was found out about one tensor.
+/// The result for one tensor.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
     /// The format with the rule that findings are relative to.
     pub reference: Candidate,
-    /// Order of the codes and of the scales.
+    /// Order of the codes.
     pub data_order: String,
+    /// Order of the scales: `row-major` or a layout.
     pub scale_order: String,
-    /// All rules that explain every byte, in that order of storage.
+    /// All rules that explain every byte in this order of storage.
     pub exact: Vec<Candidate>,
-    /// Rules of approximate kernels that explain every byte within what such a kernel may differ by.
+    /// Rules with approximate kernels that explain every byte within the tolerance of such a kernel.
     pub tolerated: Vec<Candidate>,
-    /// Global scales that are not of the largest magnitude under them.
+    /// Number of global scales that do not match the largest magnitude of their elements.
     pub foreign_globals: usize,
-    /// What differs from the reference: how it is stored first, then most first.
+    /// The differences from the reference: first those of storage, then by number.
     pub findings: Vec<Finding>,
     /// Whether the reference was named by the user.
     pub named: bool,
 }
 
 impl Diagnosis {
-    /// Adds to findings about global scales what tells how these are read.
+    /// Adds to findings about global scales how these are read.
     pub fn say_why(&mut self, said: Option<&str>) {
         let global = self
             .findings
@@ -115,12 +123,12 @@ impl Diagnosis {
         }
     }
 
-    /// One sentence.
+    /// The result as one sentence.
     pub fn conclusion(&self) -> String {
         output::conclusion(self)
     }
 
-    /// Whether the storage is as declared, and the rule asked for, or any, explains the bytes.
+    /// Whether the storage is as declared, and the requested rule, or any rule, explains the bytes.
     pub fn explained(&self) -> bool {
         let tolerated =
             self.named && self.reference.tolerated() && self.findings.iter().all(|finding| !finding.storage());
@@ -134,7 +142,7 @@ impl Diagnosis {
 }
 
 impl Finding {
-    /// Whether it is about where bytes are, not about what they are.
+    /// Whether it concerns the order of bytes and not their values.
     fn storage(&self) -> bool {
         matches!(self.cause, Cause::NibbleOrder | Cause::Swizzle | Cause::Layout)
     }
@@ -144,38 +152,39 @@ impl Finding {
     }
 }
 
-/// Which rules may explain the bytes.
+/// The rules that may explain the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
-    /// Any of the format's table.
+    /// Any rule of the format's table.
     #[default]
     Any,
-    /// Those whose scales are read as the format's own: it is known what the stored scales mean.
+    /// Rules whose scales are read like the format's own: the meaning of the stored scales is known.
     ReadAlike,
-    /// The format's own.
+    /// Only the format's own rule.
     Own,
 }
 
-/// What a diagnosis is told besides the format.
+/// Options of a diagnosis, besides the format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiagnosisOptions {
+    /// The rules that are tried.
     pub rules: Rules,
-    /// The type that the scales have in the file, where the rules compute them as f32.
+    /// The type of the scales in the file, if it is narrower than the rules' f32.
     pub narrow: Option<Half>,
 }
 
-/// Diagnoses `[rows, cols]` values beside what is stored of them. `named`: the format's own rule is the one to hold
-/// against, and not just any.
+/// Diagnoses stored bytes, given the `[rows, cols]` source values. If `named`, the bytes are compared with the format's own
+/// rule, otherwise with all rules.
 ///
 /// # Panics
-/// When the format does not take `cols`, or the buffers are too small.
+/// If the format does not support `cols`, or the buffers are too small.
 pub fn diagnose(x: &[f32], cols: usize, stored: &StoredBytes, format: &Format, named: bool) -> Diagnosis {
     let rules = if named { Rules::Own } else { Rules::Any };
     let asked = DiagnosisOptions { rules, narrow: None };
     diagnose_from(Source::slice(x), cols, stored, format, asked, &AtomicUsize::new(0))
 }
 
-/// [`diagnose`] of values that are read where they are needed; counts in `done` the elements that were held against a rule.
+/// Like [`diagnose`], with values that are read on demand; `done` counts the elements that were compared with a rule.
 pub fn diagnose_from(
     source: Source,
     cols: usize,
@@ -194,7 +203,7 @@ pub fn diagnose_from(
         codes: StorageForm::default(),
         under_stored,
     };
-    // Scales as the rules compute them, and rounded to the type that the file has for them.
+    // Scales as the rules compute them, and rounded to the type in the file.
     let narrow = asked.narrow.and_then(|half| Some((half, storage.narrowed(half)?)));
     let held = |formats: &[Format]| {
         let mut all = rules::candidates(&problem, &view(StorageForm::default(), false), formats, done);
@@ -229,11 +238,11 @@ pub fn diagnose_from(
     if !named && let Some(first) = own_exact.first().cloned() {
         return Diagnosis::exact(&problem, &storage, first, own_exact, tolerated, named);
     }
-    // Rules that explain every byte, but the values that are read are others.
+    // Rules that explain every byte, but decode to other values.
     if asked.rules == Rules::ReadAlike && !exact.is_empty() {
         return Diagnosis::read_otherwise(&problem, &storage, exact, tolerated);
     }
-    // A rule that explains the sample is nearly right, and differs too seldom to be seen in it.
+    // A rule that explains the sample is nearly right, and its differences are too rare to show in it.
     let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
     let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
@@ -260,7 +269,7 @@ pub fn diagnose_from(
     )
 }
 
-/// What differs from the best that was found.
+/// The differences from the best explanation.
 fn explain(
     problem: &Problem,
     storage: &Storage,
@@ -288,7 +297,7 @@ fn explain(
         }
     }
     let mut findings = storage::findings(problem, &view, fit);
-    // Scales that the file has in a narrower type are rounded to it, as they must be.
+    // Scales that the file stores in a narrower type are rounded to it first.
     if let Some((_, scales)) = narrow.filter(|(_, scales)| *scales == fit.scales && view.under_stored) {
         let rounded = scales.recode.map(|recode| storage.scale_recodes[recode].finding());
         let is_rounding = |finding: &Finding| rounded.as_ref().is_some_and(|words| finding.detail.starts_with(words));
@@ -348,11 +357,11 @@ fn explain(
     }
 }
 
-/// The global scales that are not of the largest magnitude they stand above: calibrated, or wrong.
+/// The global scales that do not match the largest magnitude of their elements: calibrated, or wrong.
 fn foreign(problem: &Problem, format: &Format) -> usize {
     let globals = problem.stored.global.iter().enumerate();
     let own = |index: usize| format.global_of(problem.amax_under(index));
-    // A quotient, or the reciprocal of one, each rounded; what is stored as it is, is exact.
+    // A quotient or its reciprocal, each rounded; a stored largest magnitude is exact.
     let ulps = match format.scaling.map(|scaling| scaling.scale) {
         Some(Scale::E4m3(rule)) if rule.stored == Global::Amax => 0,
         _ => 2,
@@ -364,7 +373,7 @@ fn foreign(problem: &Problem, format: &Format) -> usize {
 }
 
 impl Diagnosis {
-    /// Every byte is as `exact` make it, but what they mean by a scale is not what it is read as.
+    /// Every byte is as the rules in `exact` make it, but these read scales differently from the declared rule.
     fn read_otherwise(problem: &Problem, storage: &Storage, exact: Vec<Candidate>, tolerated: Vec<Candidate>) -> Self {
         let own = problem.format;
         let finding = storage::read_otherwise(problem, &exact[0].format, &own);
@@ -401,7 +410,7 @@ impl Diagnosis {
     }
 }
 
-/// The bytes of a tensor that was encoded, for tests and for tensors in memory.
+/// The bytes of an encoded tensor, for tests and for tensors in memory.
 impl<'a> From<&'a Encoded> for StoredBytes<'a> {
     fn from(encoded: &'a Encoded) -> Self {
         let globals = encoded.part("global").as_chunks().0.iter();
@@ -414,7 +423,7 @@ impl<'a> From<&'a Encoded> for StoredBytes<'a> {
     }
 }
 
-/// A maker by the rule of a format, under the global scales as they are stored.
+/// A maker with the rule of a format and the stored global scales.
 fn as_stored(problem: &Problem, format: &Format) -> Maker {
     Maker {
         format: *format,

@@ -1,4 +1,4 @@
-//! A diagnosis as text and as JSON.
+//! Diagnoses as text and as JSON.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -11,6 +11,7 @@ use crate::error::{Error, Result, counted};
 use crate::formats::Format;
 use crate::record::to_json;
 
+/// Writes the diagnosis of a tensor, as text or as one line of JSON.
 pub fn print(
     out: &mut dyn Write,
     json: bool,
@@ -26,7 +27,7 @@ pub fn print(
     write(out, &text)
 }
 
-/// The last line; whether it is PASS.
+/// Prints the last line; returns whether it is PASS.
 pub fn summary(
     out: &mut dyn Write,
     json: bool,
@@ -64,6 +65,7 @@ pub fn summary(
     Ok(pass)
 }
 
+/// Writes text to the standard output, `out`; an error names it.
 pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes())
         .map_err(Error::io("standard output", "write"))

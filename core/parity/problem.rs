@@ -1,4 +1,4 @@
-//! What is diagnosed: the source beside the stored bytes, and samples of both.
+//! The inputs of a diagnosis: the source and the stored bytes, and samples of both.
 
 use rayon::prelude::*;
 
@@ -16,7 +16,7 @@ const STRIP: usize = 16;
 /// Elements of a group beyond which its scale is not computed from changed values.
 const LARGE: usize = 1 << 15;
 
-/// The values that were quantized, read where they are needed.
+/// The source values, which are read on demand.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     values: Values<'a>,
@@ -43,10 +43,12 @@ impl<'a> Source<'a> {
         Self { values, rotation: None }
     }
 
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Number of values.
     pub fn len(&self) -> usize {
         match self.values {
             Values::Slice(x) => x.len(),

@@ -1,4 +1,4 @@
-//! Which rules of the tables made the bytes.
+//! Finds which rules of the tables made the bytes.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -7,31 +7,35 @@ use super::problem::{Problem, Sample};
 use super::verify::{Tally, View};
 use crate::formats::{Format, Half, Scale};
 
-/// Elements that every rule is held against before any is held against all.
+/// Elements that every rule is compared with before any rule is compared with all.
 const SAMPLE: usize = 1 << 14;
 
-/// One rule beside what is stored.
+/// A rule, compared with the stored bytes.
 #[derive(Clone, Debug)]
 pub struct Candidate {
+    /// The format with the rule.
     pub format: Format,
+    /// Blocks whose scale differs from the rule's.
     pub wrong_scales: usize,
+    /// Elements whose code differs from the rule's.
     pub wrong_codes: usize,
     /// Blocks with a wrong scale or code.
     pub wrong_blocks: usize,
-    /// The global scales mean something else than what the rule stores.
+    /// Number of global scales whose meaning differs from what the rule stores.
     pub wrong_globals: usize,
-    /// No scale is more than one code off, no element more than one step.
+    /// Whether no scale is more than one code off and no element more than one step.
     pub close: bool,
-    /// Scales are the rule's rounded to that type, and codes are made with those.
+    /// The type to which the scales are rounded, if not f32; codes are made with the rounded scales.
     pub narrow: Option<Half>,
 }
 
 impl Candidate {
+    /// Whether the rule explains every byte.
     pub fn exact(&self) -> bool {
         self.wrong_blocks + self.wrong_globals == 0
     }
 
-    /// Whether the library's kernel may differ from the rule, and does by no more than it may.
+    /// Whether the library's kernel is approximate and the differences are within its tolerance.
     pub fn tolerated(&self) -> bool {
         approximate(&self.format) && self.close && self.wrong_globals == 0
     }

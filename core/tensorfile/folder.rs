@@ -1,4 +1,4 @@
-//! Which files of a folder hold the tensors of a checkpoint.
+//! Finds the files of a folder that hold the tensors of a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,19 +11,21 @@ use crate::input;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Problems listed in full before only their number is told.
+/// The most problems that are listed in full.
 const LISTED: usize = 20;
 
 /// The safetensors files of a folder.
 pub struct Shards {
+    /// The files in the order in which their tensors are read.
     pub files: Vec<PathBuf>,
+    /// The index file, if the folder has one.
     pub index: Option<Index>,
 }
 
-/// What `model.safetensors.index.json` says.
+/// The contents of `model.safetensors.index.json`.
 pub struct Index {
     path: PathBuf,
-    /// File by tensor.
+    /// The file of each tensor.
     files: BTreeMap<String, String>,
 }
 
@@ -34,8 +36,8 @@ struct IndexFile {
 }
 
 impl Shards {
-    /// `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` of the
-    /// folder.
+    /// The shards are `model.safetensors`, or else the files that `model.safetensors.index.json` names, or else every
+    /// `*.safetensors` of the folder.
     pub fn in_folder(folder: &Path) -> Result<Self> {
         let path = folder.join(INDEX);
         let index = match !folder.join(SINGLE).is_file() && path.is_file() {
@@ -58,7 +60,7 @@ impl Shards {
 }
 
 impl Index {
-    /// Reads the index; its files must be there and inside its folder.
+    /// Reads the index. Its files must exist and be inside its folder.
     fn read(path: PathBuf) -> Result<Self> {
         let text = input::text(&path)?;
         let IndexFile { weight_map: files } =
@@ -77,7 +79,7 @@ impl Index {
         Ok(Self { path, files })
     }
 
-    /// Whether every tensor is in the file that the index says; `file` gives the file it is in.
+    /// Checks that every tensor is in the file that the index names; `file` gives the file it is in.
     pub fn agrees<'a>(&self, file: impl Fn(&str) -> Option<&'a PathBuf>) -> Result<()> {
         let mut problems = Problems::default();
         for (name, expected) in &self.files {
@@ -140,7 +142,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Words the problem only if it is among those listed.
+    /// Formats the problem only if it is among those listed.
     pub fn add(&mut self, problem: impl FnOnce() -> String) {
         if self.count < LISTED {
             write!(self.text, "\n  {}", problem()).expect("a String takes all");
@@ -148,7 +150,7 @@ impl Problems {
         self.count += 1;
     }
 
-    /// An error about `file` with all of them, if there is one.
+    /// An error about `file` with all problems, if there are any.
     pub fn into_result(self, file: &Path) -> Result<()> {
         let Self { text, count } = self;
         match count {

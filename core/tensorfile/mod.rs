@@ -1,7 +1,7 @@
-//! Named tensors from `.safetensors` and `.npy` files and folders of shards, whoever wrote them.
+//! Named tensors from `.safetensors` and `.npy` files and folders of shards, from any program.
 //!
-//! A file is checked as a whole when it is opened: afterwards every tensor has its bytes, in row-major order and little
-//! endian. Errors name the file, the tensor, what was found and what was expected.
+//! A whole file is checked when it is opened; afterwards every tensor has its bytes, row-major and little-endian. Errors
+//! name the file, the tensor, what was found and what was expected.
 
 pub mod folder;
 mod npy;
@@ -21,7 +21,7 @@ pub use write::{Slot, Writer, write_safetensors};
 use crate::error::{Error, Result};
 use crate::input;
 
-/// The key of the metadata under which ulplab says how tensors were quantized.
+/// The metadata key under which ulplab describes how tensors were quantized.
 pub const KEY: &str = "ulplab";
 
 /// A file of tensors, or a folder of such files.
@@ -33,20 +33,22 @@ pub struct TensorFile {
     /// One for each file.
     bytes: Vec<Bytes>,
     entries: Vec<Entry>,
-    /// Where the names are among the entries: checkpoints have tens of thousands.
+    /// Index of entries by name; checkpoints have tens of thousands.
     index: HashMap<String, usize>,
     metadata: Metadata,
 }
 
-/// What a safetensors file says of itself: any strings under any names.
+/// The metadata of a safetensors file: strings by key.
 pub type Metadata = BTreeMap<String, String>;
 
 /// One tensor of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
-    /// Its name; for `.npy`, which has none, the name of the file without the extension.
+    /// Its name; for `.npy`, which has no names, the name of the file without the extension.
     pub name: &'a str,
+    /// Type of the elements.
     pub dtype: Dtype,
+    /// The shape; empty for a scalar.
     pub shape: &'a [usize],
     /// Row-major, little endian.
     pub bytes: &'a [u8],
@@ -55,15 +57,15 @@ pub struct Tensor<'a> {
 /// How tensors of a type are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Floating-point numbers: by how far they are apart.
+    /// Floating-point numbers, compared by distance.
     Real,
-    /// Integers, booleans and power-of-two scales: equal or not.
+    /// Integers, booleans and power-of-two scales, compared for equality.
     Exact,
-    /// Complex numbers, types of less than a byte, the FNUZ variants of FP8.
+    /// Complex numbers, types of less than a byte, and the FNUZ variants of FP8.
     Unsupported,
 }
 
-/// Where a tensor is in the bytes of its file.
+/// The place of a tensor in the bytes of its file.
 #[derive(Debug)]
 struct Entry {
     name: String,
@@ -89,7 +91,7 @@ impl AsRef<[u8]> for Bytes {
     }
 }
 
-/// What a file may be, by its extension.
+/// The supported formats, by extension.
 #[derive(Clone, Copy)]
 enum Format {
     Safetensors,
@@ -97,9 +99,9 @@ enum Format {
 }
 
 impl TensorFile {
-    /// Opens a file, or a folder of safetensors shards (`model.safetensors`, what `model.safetensors.index.json` names, or
-    /// all `*.safetensors`), and checks the headers. The data is mapped into memory, not read; the files must not change
-    /// meanwhile.
+    /// Opens a file, or a folder of safetensors shards (`model.safetensors`, the files that `model.safetensors.index.json`
+    /// names, or all `*.safetensors`), and checks the headers. The data is mapped into memory, not read; the files must not
+    /// change while they are open.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -113,7 +115,7 @@ impl TensorFile {
         Self::parse(path, format, Bytes::Mapped(map))
     }
 
-    /// The same from bytes in memory; `path` stands in messages, and its extension tells the format.
+    /// Opens a file whose bytes are in memory; `path` is used in messages, and its extension gives the format.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
         Self::parse(path.as_ref(), format(path.as_ref())?, Bytes::Owned(bytes))
     }
@@ -162,7 +164,7 @@ impl TensorFile {
     }
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
-        // Names of tensors may hold what a terminal would obey.
+        // Names of tensors may contain control sequences, which a terminal would obey.
         let error = |message: String| Error::data(path, message.replace(char::is_control, " "));
         let ((entries, metadata), bytes) = match format {
             Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
@@ -184,7 +186,7 @@ impl TensorFile {
         })
     }
 
-    /// The file, or the folder of its shards.
+    /// The path of the file, or of the folder of its shards.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -199,11 +201,12 @@ impl TensorFile {
         self.entries.iter().map(|entry| self.tensor(entry))
     }
 
-    /// Empty where the file has none.
+    /// The metadata; empty if the file has none.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
+    /// The tensor called `name`, if the file has it.
     pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
         self.index.get(name).map(|at| self.tensor(&self.entries[*at]))
     }
@@ -235,7 +238,7 @@ fn format(path: &Path) -> Result<Format> {
 /// As many dimensions as NumPy allows.
 const MAX_DIMENSIONS: usize = 64;
 
-/// Bytes of a tensor, or what is wrong with its shape.
+/// Size of a tensor in bytes; the error says what is wrong with its shape.
 fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<usize, String> {
     if shape.len() > MAX_DIMENSIONS {
         return Err(format!(

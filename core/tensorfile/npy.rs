@@ -10,7 +10,7 @@ use super::{Entry, byte_len};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The tensor, and its bytes where they had to be rewritten to be row-major and little endian.
+/// The tensor, and its bytes if they had to be converted to row-major or little-endian order.
 pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>), String> {
     let rest = bytes
         .strip_prefix(MAGIC)
@@ -48,7 +48,7 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>)
         ));
     }
     let width = dtype.bitsize() / 8;
-    // If there are no elements, the other sizes may be absurd.
+    // Without elements, the other dimensions may be absurdly large.
     let fortran = fortran && size > 0;
     let mut range = bytes.len() - size..bytes.len();
     let mut rewritten = None;
@@ -76,7 +76,7 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>)
     ))
 }
 
-/// Column-major elements of `width` bytes in row-major order.
+/// Converts column-major elements of `width` bytes to row-major order.
 fn row_major(data: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
     let mut strides = vec![0; shape.len()];
     let mut stride = width;
@@ -177,7 +177,7 @@ impl Header {
     }
 }
 
-/// What is left of a header.
+/// The unparsed rest of a header.
 struct Cursor<'a> {
     text: &'a str,
 }

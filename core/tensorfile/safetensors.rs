@@ -1,4 +1,4 @@
-//! The header of a `.safetensors` file: 8 bytes of length, that much JSON, then the data without gaps.
+//! The header of a `.safetensors` file: 8 bytes of length, JSON of that length, then the data without gaps.
 //! <https://huggingface.co/docs/safetensors>
 
 use std::collections::BTreeMap;
@@ -9,10 +9,11 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::{Entry, Metadata, byte_len};
 
-/// As in the `safetensors` crate; a longer header is an attack or an accident.
+/// The limit of the `safetensors` crate; a longer header is an attack or an accident.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// All tensors in the order of their data, and the metadata. The crate's own reader checks as much, but cannot say which tensor is wrong.
+/// All tensors in the order of their data, and the metadata. The crate's own reader checks the same, but cannot say which
+/// tensor is wrong.
 pub(super) fn parse(bytes: &[u8]) -> Result<(Vec<Entry>, Metadata), String> {
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(format!(
@@ -26,7 +27,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Vec<Entry>, Metadata), String> {
             "bad header length {length}, expected at most {MAX_HEADER}: not a safetensors file?"
         ));
     }
-    // At most MAX_HEADER, so it fits.
+    // It is at most MAX_HEADER, so it fits.
     let length = length as usize;
     let Some((header, data)) = rest.split_at_checked(length) else {
         return Err(format!(
@@ -53,7 +54,7 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-/// Refuses a name that is given twice, as the format does; maps keep the last.
+/// Refuses duplicate names, as the format does; maps would keep the last one.
 struct Names;
 
 impl<'de> Visitor<'de> for Names {

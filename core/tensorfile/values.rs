@@ -1,4 +1,4 @@
-//! What the bytes of a tensor mean.
+//! The values of the bytes of a tensor.
 
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -6,7 +6,7 @@ use safetensors::Dtype;
 use super::{Kind, Tensor};
 use crate::formats::{E4M3, E5M2, Element};
 
-/// Decodes every type that is a number; `None` for the others.
+/// Decodes every numeric type; `None` for the others.
 macro_rules! decode {
     ($tensor:expr, $to:ty) => {{
         let bytes = $tensor.bytes;
@@ -32,11 +32,12 @@ macro_rules! decode {
 }
 
 impl<'a> Tensor<'a> {
-    /// Whether it is f64, f32, f16 or bf16: numbers that were not quantized.
+    /// Whether the type is f64, f32, f16 or bf16: numbers that were not quantized.
     pub fn is_floating(&self) -> bool {
         matches!(self.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
     }
 
+    /// How values of this type are compared: as real numbers or exactly.
     pub fn kind(&self) -> Kind {
         match self.dtype {
             Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2 => Kind::Real,
@@ -46,19 +47,19 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The values; exact but for f64 and integers of more than 24 bits, which round to nearest. None for types that are
-    /// not real numbers.
+    /// The values as f32. f64 and integers of more than 24 bits are rounded to nearest; everything else is exact. `None`
+    /// for types that are not real numbers.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         decode!(self, f32)
     }
 
-    /// The values; exact but for integers of more than 53 bits, which round to nearest. None for types that are not real
-    /// numbers.
+    /// The values as f64. Integers of more than 53 bits are rounded to nearest; everything else is exact. `None` for types
+    /// that are not real numbers.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         decode!(self, f64)
     }
 
-    /// The bit patterns of the elements. Empty for types of less than a byte.
+    /// The bit patterns of the elements; empty for types of less than a byte.
     pub fn codes(&self) -> impl Iterator<Item = u64> + use<'a> {
         let width = self.dtype.bitsize() / 8;
         let bytes = if width == 0 { &[] } else { self.bytes };
@@ -67,7 +68,7 @@ impl<'a> Tensor<'a> {
             .map(|code| code.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte)))
     }
 
-    /// The values of integers and booleans, and the codes of everything else.
+    /// The values of integers and booleans, and the codes of other types.
     pub fn integers(&self) -> impl Iterator<Item = i128> + use<'a> {
         let signed = matches!(self.dtype, Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8);
         let unused = 64 - self.dtype.bitsize().min(64);

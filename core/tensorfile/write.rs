@@ -1,4 +1,4 @@
-//! Writing safetensors one tensor at a time, so that only one need be in memory.
+//! Writes safetensors one tensor at a time, so that only one needs to be in memory.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,12 +15,15 @@ use crate::error::{Error, Result};
 /// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct Slot {
+    /// Name of the tensor; unique within the file.
     pub name: String,
+    /// Type of the elements.
     pub dtype: Dtype,
+    /// Shape in elements of `dtype`.
     pub shape: Vec<usize>,
 }
 
-/// Takes the tensors of a file in any order, whole or part by part.
+/// Accepts the tensors of a file in any order, whole or in parts.
 pub struct Writer<'a> {
     out: &'a mut BufWriter<File>,
     /// First byte and length of each tensor.
@@ -29,16 +32,16 @@ pub struct Writer<'a> {
 
 impl Writer<'_> {
     /// # Panics
-    /// When no slot has that name, or one of another size: the header is written by then.
+    /// If no slot has that name, or it has another size: the header is already written.
     pub fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         assert_eq!(bytes.len(), self.places[name].1, "bytes of tensor '{name}'");
         self.put_part(name, 0, bytes)
     }
 
-    /// Writes the bytes of a tensor from byte `at` of it on.
+    /// Writes a part of a tensor, from its byte `at` on.
     ///
     /// # Panics
-    /// When no slot has that name, or it ends before.
+    /// If no slot has that name, or the part ends after the tensor.
     pub fn put_part(&mut self, name: &str, at: usize, bytes: &[u8]) -> io::Result<()> {
         let (start, len) = self.places[name];
         assert!(at + bytes.len() <= len, "bytes of tensor '{name}'");
@@ -47,7 +50,7 @@ impl Writer<'_> {
     }
 }
 
-/// Writes a file whole or not at all; `fill` must put every byte of every slot. Wide types come first, so that all are aligned.
+/// Writes a file atomically; `fill` must write every byte of every slot. Wide types come first, so that all are aligned.
 pub fn write_safetensors(
     path: &Path,
     mut slots: Vec<Slot>,

@@ -18,19 +18,24 @@ const MAX_DIM: usize = 512;
 /// Bytes within a token's row of a region of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Index into [`Record::regions`].
+    /// Index into [`KvRecord::regions`].
     pub region: usize,
+    /// First byte within the row.
     pub offset: usize,
+    /// Number of bytes.
     pub bytes: usize,
 }
 
 /// Channels stored alike.
 #[derive(Debug)]
 pub struct Segment {
+    /// Name, e.g. `nope` for the channels without position.
     pub name: &'static str,
     /// First channel, and the one after the last.
     pub channels: (usize, usize),
+    /// The type of the codes.
     pub element: &'static Element,
+    /// The place of the codes.
     pub codes: Place,
     /// Block size, scale and where the scales are. The last block may be short.
     pub scales: Option<(usize, Scale, Place)>,
@@ -42,7 +47,9 @@ pub struct Segment {
 /// with zeros to a multiple of `align` bytes. Numbers of several bytes are little-endian.
 #[derive(Debug)]
 pub struct KvRecord {
+    /// Name, e.g. `v4_fp8`.
     pub name: &'static str,
+    /// One line with the layout of a token.
     pub doc: &'static str,
     /// Whose layout it is.
     pub source: &'static str,
@@ -52,9 +59,11 @@ pub struct KvRecord {
     pub bytes: usize,
     /// Bytes of a token's row in each region.
     pub regions: &'static [usize],
+    /// The groups of channels, in the order of channels.
     pub segments: &'static [Segment],
     /// Bytes that are always zero.
     pub padding: &'static [Place],
+    /// Alignment of a page in bytes.
     pub align: usize,
 }
 

@@ -34,6 +34,14 @@ const fn plain(name: &'static str, channels: (usize, usize), element: &'static E
     }
 }
 
+/// The 448 channels without position, in blocks.
+const fn nope(element: &'static Element, codes: Place, scales: (usize, Scale, Place)) -> Segment {
+    Segment {
+        scales: Some(scales),
+        ..plain("nope", (0, 448), element, codes)
+    }
+}
+
 /// The 64 channels that RoPE rotates, kept in bf16.
 const fn rope(codes: Place) -> Segment {
     plain("rope", (448, 512), &BF16, codes)
@@ -47,13 +55,7 @@ const V4_FP8: KvRecord = KvRecord {
     bytes: 584,
     regions: &[576, 8],
     segments: &[
-        Segment {
-            name: "nope",
-            channels: (0, 448),
-            element: &E4M3,
-            codes: at(0, 0, 448),
-            scales: Some((64, Scale::E8m0(&ACT_QUANT), at(1, 0, 7))),
-        },
+        nope(&E4M3, at(0, 0, 448), (64, Scale::E8m0(&ACT_QUANT), at(1, 0, 7))),
         rope(at(0, 448, 128)),
     ],
     padding: &[at(1, 7, 1)],
@@ -68,13 +70,7 @@ const V4_NVFP4: KvRecord = KvRecord {
     bytes: 384,
     regions: &[352, 32],
     segments: &[
-        Segment {
-            name: "nope",
-            channels: (0, 448),
-            element: &E2M1,
-            codes: at(0, 0, 224),
-            scales: Some((16, Scale::E4m3(&FLASHINFER), at(1, 0, 28))),
-        },
+        nope(&E2M1, at(0, 0, 224), (16, Scale::E4m3(&FLASHINFER), at(1, 0, 28))),
         rope(at(0, 224, 128)),
     ],
     padding: &[at(1, 28, 4)],
@@ -89,13 +85,7 @@ const V4_MXFP4: KvRecord = KvRecord {
     bytes: 368,
     regions: &[368],
     segments: &[
-        Segment {
-            name: "nope",
-            channels: (0, 448),
-            element: &E2M1,
-            codes: at(0, 0, 224),
-            scales: Some((32, Scale::E8m0(&NEAREST), at(0, 224, 14))),
-        },
+        nope(&E2M1, at(0, 0, 224), (32, Scale::E8m0(&NEAREST), at(0, 224, 14))),
         rope(at(0, 240, 128)),
     ],
     padding: &[at(0, 238, 2)],
@@ -140,20 +130,14 @@ const V41_FP4: KvRecord = KvRecord {
 
 const V32_FP8: KvRecord = KvRecord {
     name: "v32_fp8",
-    doc: "DeepSeek-V3.2 FP8 KV: e4m3 in 4 tiles of 128 with f32 scales, rope in bf16. It has room for 512 channels \
+    doc: "DeepSeek-V3.2 FP8 KV: e4m3 in 4 tiles of 128 with f32 scales, rope in bf16. It holds 512 channels \
           without position; DeepSeek-V4's 448 are zero-padded",
     source: "vLLM concat_and_cache_ds_mla, FlashMLA",
     dim: 512,
     bytes: 656,
     regions: &[656],
     segments: &[
-        Segment {
-            name: "nope",
-            channels: (0, 448),
-            element: &E4M3,
-            codes: at(0, 0, 448),
-            scales: Some((128, Scale::F32(&VLLM_MLA), at(0, 512, 16))),
-        },
+        nope(&E4M3, at(0, 0, 448), (128, Scale::F32(&VLLM_MLA), at(0, 512, 16))),
         rope(at(0, 528, 128)),
     ],
     padding: &[at(0, 448, 64)],

@@ -2,37 +2,38 @@
 
 /// How well a candidate's selection agrees with the reference's.
 ///
-/// Only *contested* rows count: those with more than k candidates. Where there are no more, everything is selected, and
-/// a recall of 1 would only dilute the others.
+/// Only *contested* rows count: those with more than k candidates. In the other rows everything is selected, and a recall
+/// of 1 would only dilute the mean.
 ///
-/// Ties: scores equal to the smallest selected one are interchangeable. A selected item of the candidate that the
-/// reference left out counts as right when it has that score, up to the number of items with that score which the
-/// candidate left out in turn.
+/// Ties: scores equal to the smallest selected one are interchangeable. An item that only the candidate selected counts as
+/// right if it has that score, up to the number of items with that score which only the reference selected.
 ///
-/// If a score or a mass of the reference is NaN (or a score +∞), every metric is NaN; −∞ marks what may not be selected.
+/// If a score or a mass of the reference is NaN (or a score is +∞), every metric is NaN; −∞ marks items that must not be
+/// selected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Contested rows.
+    /// Number of contested rows.
     pub rows: u64,
     /// NaN and +∞ scores, and masses that are not finite.
     pub nonfinite: u64,
     /// Σ over contested rows of the row's recall.
     pub(in crate::metrics) recall: f64,
-    /// Smallest recall of a contested row, and that row.
+    /// The smallest recall of a contested row.
     pub(in crate::metrics) recall_min: f64,
+    /// Index of the row with the smallest recall; `None` if no row is contested.
     pub worst: Option<usize>,
-    /// Contested rows whose sets are equal but for ties.
+    /// Contested rows whose sets are equal except for ties.
     pub(in crate::metrics) equal: u64,
     /// Σ over contested rows of the share of mass kept, if masses are known.
     pub(in crate::metrics) recall_mass: Option<f64>,
 }
 
 impl Choice {
-    /// `want`, `got`: `[rows, k]` indices, −1 where nothing is selected. `scores`: `[rows, candidates]`, those of the
-    /// reference. `mass`: `[rows, k]`, what the reference gives to each entry of `want` (attention probability, gate).
+    /// `want`, `got`: `[rows, k]` indices, −1 for no selection. `scores`: `[rows, candidates]`, the reference's. `mass`:
+    /// `[rows, k]`, the reference's weight of each entry of `want` (attention probability, gate).
     ///
     /// # Panics
-    /// When the lengths do not fit together, or an index of `want` is not a candidate.
+    /// If the lengths do not match, or an index of `want` is not a candidate.
     pub fn new<S>(want: &[i32], got: &[i32], k: usize, scores: &[S], candidates: usize, mass: Option<&[f32]>) -> Self
     where
         S: Copy + Into<f64>,
@@ -103,7 +104,7 @@ impl Choice {
                     marks[index] = Mark::Extra;
                     tied_in += 1;
                 }
-                // Not a candidate, not among the best, or selected twice.
+                // The index is not a candidate, is not among the best, or was selected twice.
                 _ => wrong += 1,
             }
         }
@@ -132,7 +133,7 @@ impl Choice {
                 kept += f64::from(mass)
                     * match marks[index] {
                         Mark::Hit => 1.0,
-                        // The mass of a tied replacement is not known; it stands for that of the item it replaces.
+                        // The mass of a tied replacement is unknown; the mass of the item that it replaces is used.
                         _ if scores[index].into() == threshold => credit as f64 / tied_out as f64,
                         _ => 0.0,
                     };
@@ -141,7 +142,7 @@ impl Choice {
         }
     }
 
-    /// The value of a metric: none without contested rows, NaN when the reference is not finite.
+    /// The value of a metric: `None` without contested rows, NaN if the reference is not finite.
     pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
         match self.rows {
             0 if self.nonfinite == 0 => None,
@@ -151,7 +152,7 @@ impl Choice {
     }
 }
 
-/// What is known of one candidate.
+/// The state of a candidate item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// Selected by neither side.
@@ -159,7 +160,7 @@ enum Mark {
     /// Selected by the reference, not (yet) found in the candidate's selection.
     Missing,
     Hit,
-    /// Selected by the candidate only, with the score of the last selected.
+    /// Selected by the candidate only, and tied with the last selected score.
     Extra,
 }
 

@@ -1,26 +1,29 @@
 //! Next-token logits of two models.
 
-/// What is to be known of the logits of a reference and of a candidate. All softmaxes are in f64.
+/// Evidence from the logits of a reference and a candidate. All softmaxes are in f64.
 ///
 /// If any logit is NaN or infinite, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logits {
-    /// Positions.
+    /// Number of positions.
     pub rows: u64,
+    /// NaN and infinite logits of the reference.
     pub nonfinite_want: u64,
+    /// NaN and infinite logits of the candidate.
     pub nonfinite_got: u64,
     /// Σ over positions of KL(want ‖ got), nats.
     pub(in crate::metrics) kl: f64,
-    /// Largest KL(want ‖ got) of a position, and that position.
+    /// The largest KL(want ‖ got) of a position.
     pub(in crate::metrics) kl_max: f64,
+    /// Index of the position with the largest KL divergence.
     pub kl_worst: usize,
-    /// Positions where the candidate's first choice is one of the reference's.
+    /// Positions at which the candidate's top choice is one of the reference's.
     pub(in crate::metrics) agree: u64,
-    /// Largest lead, in the reference's logits, of its first choice over the candidate's.
+    /// The largest lead, in the reference's logits, of its top choice over the candidate's.
     pub(in crate::metrics) flip_gap: f64,
-    /// Positions with a target.
+    /// Number of positions with a target.
     pub targets: u64,
-    /// Σ of got's − want's negative log-likelihood of the targets, nats.
+    /// Σ of the candidate's minus the reference's negative log-likelihood of the targets, nats.
     pub(in crate::metrics) delta_nats: f64,
 }
 
@@ -29,7 +32,7 @@ impl Logits {
     /// the last row of a text has none.
     ///
     /// # Panics
-    /// When the lengths do not fit together or a target is not in the vocabulary.
+    /// If the lengths do not match, or a target is not in the vocabulary.
     pub fn new<X, Y>(want: &[X], got: &[Y], vocabulary: usize, targets: &[u32]) -> Self
     where
         X: Copy + Into<f64>,
@@ -91,7 +94,7 @@ impl Logits {
         self.nonfinite_want + self.nonfinite_got == 0
     }
 
-    /// The value of a metric: none without positions, NaN when a logit is not finite.
+    /// The value of a metric: `None` without positions, NaN if a logit is not finite.
     pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
         match self.rows {
             0 => None,

@@ -1,5 +1,5 @@
-//! What metrics are computed from. Each kind is gathered in one pass over the data, in f64; a metric is then a formula
-//! of a few numbers.
+//! The evidence from which metrics are computed. Each kind is gathered in one pass over the data, in f64; a metric is then
+//! a formula of a few numbers.
 
 mod choice;
 mod decisions;
@@ -24,19 +24,28 @@ use super::{Gain, Growth, History};
 /// Any kind of evidence.
 #[derive(Clone, Copy, Debug)]
 pub enum Evidence<'a> {
+    /// Two tensors.
     Pair(&'a Pair),
+    /// Logits of two models at the same positions.
     Logits(&'a Logits),
+    /// Two top-k selections.
     Choice(&'a Choice),
+    /// Decisions of gates and banks.
     Decisions(&'a Decisions),
+    /// Errors before and after a layer.
     Gain(&'a Gain),
+    /// An error as a function of the number of steps.
     Growth(&'a Growth),
+    /// The history of decisions.
     History(&'a History),
+    /// A tensor stored in a format and read back.
     RoundTrip(&'a RoundTrip<'a>),
+    /// Errors of scores relative to their spread.
     Threshold(&'a Threshold),
 }
 
 impl Evidence<'_> {
-    /// Elements (rows, for logits and choices) behind the metrics.
+    /// Number of elements (rows, for logits and choices) behind the metrics.
     pub fn n(self) -> u64 {
         match self {
             Self::Pair(pair) => pair.n,
@@ -51,7 +60,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// NaN and infinite elements of the reference's side and of the candidate's.
+    /// NaN and infinite elements of the reference and of the candidate.
     pub fn nonfinite(self) -> (u64, u64) {
         match self {
             Self::Pair(pair) => (pair.nonfinite_want, pair.nonfinite_got),
@@ -65,7 +74,7 @@ impl Evidence<'_> {
     }
 }
 
-/// What a kind of evidence is called, and what it is made of.
+/// The name of a kind of evidence, and what it consists of.
 macro_rules! kinds {
     ($($kind:ident: $of:ty,)*) => {$(
         impl<'a> From<&'a $of> for Evidence<'a> {

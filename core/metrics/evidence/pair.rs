@@ -1,18 +1,21 @@
-//! Two real tensors of one shape.
+//! Two real tensors of the same shape.
 
 use super::moments::{Moments, argmax, moments};
 use super::ulps::{Bits, Ulps};
 use crate::record;
 
-/// What is to be known of a reference tensor x and a candidate y to compute any metric of the two.
+/// The sums from which all metrics of a reference tensor x and a candidate y are computed.
 ///
 /// NaN and infinities are counted before anything else; if there is one on either side, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
+    /// Number of elements of each tensor.
     pub n: u64,
+    /// NaN and infinite elements of the reference.
     pub nonfinite_want: u64,
+    /// NaN and infinite elements of the candidate.
     pub nonfinite_got: u64,
-    /// Whether both sides are NaN at the same places, and infinite at the same places with the same signs.
+    /// Whether both sides are NaN at the same indices, and infinite at the same indices with the same signs.
     pub same_nonfinite: bool,
     /// Σ x², Σ y², Σ x·y and Σ (x − y)² of the tensors divided by `scale`.
     pub(in crate::metrics) xx: f64,
@@ -21,10 +24,11 @@ pub struct Pair {
     pub(in crate::metrics) ee: f64,
     /// max |x − y|.
     pub max_abs: f64,
-    /// Where `max_abs` is. If the sides are not finite alike: the first place where they differ in that.
+    /// The element with the error `max_abs`; if NaN and infinities do not match, the first element where they differ.
     pub worst: Option<Worst>,
-    /// A power of two: 1, except for f64 tensors whose squares would leave the range of f64.
+    /// A power of two: 1, except for f64 tensors whose squares would overflow or underflow f64.
     pub scale: f64,
+    /// Distances in ulps of the tensors' type, where they were measured; merged and non-finite pairs have none.
     pub ulps: Option<Ulps>,
 }
 
@@ -33,12 +37,14 @@ pub struct Pair {
 pub struct Worst {
     /// Flat row-major index.
     pub index: usize,
+    /// The reference's value.
     pub want: f64,
+    /// The candidate's value.
     pub got: f64,
 }
 
 impl Worst {
-    /// As stored in records, with the index in a tensor of this shape.
+    /// The element as it is stored in records, with the index in a tensor of this shape.
     pub fn in_shape(self, shape: &[usize]) -> record::Worst {
         record::Worst {
             index: unravel(self.index, shape),
@@ -48,10 +54,10 @@ impl Worst {
     }
 }
 
-/// The multi-dimensional index of the element at a flat row-major one.
+/// The multi-dimensional index for a flat row-major index.
 ///
 /// # Panics
-/// When a dimension is zero: there are no elements then.
+/// If a dimension is zero: there are no elements then.
 pub fn unravel(mut flat: usize, shape: &[usize]) -> Vec<u64> {
     let mut index = vec![0; shape.len()];
     for (at, &size) in index.iter_mut().zip(shape).rev() {
@@ -65,7 +71,7 @@ const SAFE: std::ops::Range<f64> = 1e-250..1e300;
 
 impl Pair {
     /// # Panics
-    /// When the lengths differ: shapes are compared first, by the caller.
+    /// If the lengths differ: the caller compares shapes first.
     pub fn new<X, Y>(want: &[X], got: &[Y]) -> Self
     where
         X: Copy + Into<f64> + Sync,
@@ -74,14 +80,14 @@ impl Pair {
         assert_eq!(want.len(), got.len(), "elements of the two tensors");
         let mut sums = moments(want, got, 1.0);
         let mut scale = 1.0;
-        // An element that is not finite makes these sums not finite.
+        // A non-finite element makes these sums non-finite.
         if !SAFE.contains(&sums.xx) || !SAFE.contains(&sums.yy) {
             let scan = Scan::new(want, got);
             if scan.nonfinite_want + scan.nonfinite_got > 0 {
                 return scan.into_pair(want, got);
             }
             if scan.max > 0.0 {
-                // The largest element becomes 1 ≤ |x| < 2; bounded, so that the scale and its inverse are normal.
+                // The largest element is scaled to 1 ≤ |x| < 2; the scale is bounded so that it and its inverse are normal.
                 scale = scan.max.log2().floor().clamp(-1000.0, 1000.0).exp2();
                 sums = moments(want, got, 1.0 / scale);
             }
@@ -110,17 +116,17 @@ impl Pair {
         }
     }
 
-    /// The pair of both tensors, one after the other; ULP distances are not kept.
+    /// The pair of the concatenated tensors; ULP distances are not kept.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         let scale = self.scale.max(later.scale);
-        // Sums of squares in the scale of both: a ratio of powers of two rounds nothing.
+        // Both sums are brought to the same scale. The ratio of powers of two is exact.
         let (here, there) = ((self.scale / scale).powi(2), (later.scale / scale).powi(2));
         let moved = later.worst.map(|worst| Worst {
             index: worst.index + self.n as usize,
             ..worst
         });
-        // The first place where the sides are not finite alike counts, and a NaN above all numbers.
+        // The first index where NaN and infinities do not match counts, and a NaN is above all numbers.
         let first = match (self.same_nonfinite, later.same_nonfinite) {
             (false, _) => true,
             (true, false) => false,
@@ -150,12 +156,12 @@ impl Pair {
         }
     }
 
-    /// Adds the ULP distances, which need a selection and are therefore computed only on request.
+    /// Adds the ULP distances. They need a selection algorithm, so they are computed only on request.
     pub fn with_ulps<T: Bits>(self, want: &[T], got: &[T]) -> Self {
         self.with_ulps_of_codes(T::WIDTH, want.iter().map(|x| x.code()), got.iter().map(|y| y.code()))
     }
 
-    /// The same for the codes of any sign-magnitude floating-point format of `width` bits.
+    /// Adds ULP distances of codes of any sign-magnitude floating-point format of `width` bits.
     pub fn with_ulps_of_codes(
         mut self,
         width: u32,
@@ -170,11 +176,12 @@ impl Pair {
         self
     }
 
+    /// Whether no element of either tensor is NaN or infinite.
     pub fn finite(&self) -> bool {
         self.nonfinite_want + self.nonfinite_got == 0
     }
 
-    /// The value of a metric: none for empty tensors, NaN when an element is not finite.
+    /// The value of a metric: `None` for empty tensors, NaN if an element is not finite.
     pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
         match self.n {
             0 => None,
@@ -184,14 +191,14 @@ impl Pair {
     }
 }
 
-/// The slow look at tensors whose sums are suspicious.
+/// The slow path for tensors whose sums are not finite.
 struct Scan {
     nonfinite_want: u64,
     nonfinite_got: u64,
-    /// First place where one side is not finite and the other is not the same.
+    /// The first index at which one side is not finite and the other is not the same.
     differ: Option<usize>,
     first: Option<usize>,
-    /// Largest magnitude of either side.
+    /// The largest magnitude of either side.
     max: f64,
 }
 

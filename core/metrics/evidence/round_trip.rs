@@ -2,30 +2,31 @@
 
 use super::Pair;
 
-/// What is to be known of a round trip besides its [`Pair`].
+/// Evidence from a round trip in addition to its [`Pair`].
 ///
 /// If an element is NaN or infinite, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTrip<'a> {
+    /// The numbers before and after the round trip.
     pub pair: &'a Pair,
-    /// Σ e² / Σ x² of every row that is not all zero, ascending.
+    /// Σ e² / Σ x² of every row that is not all zero, in ascending order.
     pub(in crate::metrics) row_nsr: Vec<f64>,
-    /// Elements that were not zero, and those of them that came back as zero.
+    /// Number of nonzero elements, and of those that came back as zero.
     pub(in crate::metrics) nonzero: u64,
     pub(in crate::metrics) zeroed: u64,
-    /// Bits an element takes in storage, its share of the scales included.
+    /// Bits per element in storage, its share of the scales included.
     pub stored_bits: f64,
-    /// What theory says the ratio of noise to signal is, where it says something.
+    /// The theoretical noise-to-signal ratio, if there is a theory.
     pub theory_nsr: Option<f64>,
-    /// The ratio of noise to signal of another format on the same numbers.
+    /// The noise-to-signal ratio of another format on the same numbers.
     pub rival_nsr: Option<f64>,
 }
 
 impl<'a> RoundTrip<'a> {
-    /// `want` and `got`: `[rows, cols]`, those `pair` is of.
+    /// `want` and `got`: `[rows, cols]`, the tensors of `pair`.
     ///
     /// # Panics
-    /// When the lengths differ, or `cols` is 0.
+    /// If the lengths differ, or `cols` is 0.
     pub fn new(pair: &'a Pair, want: &[f32], got: &[f32], cols: usize, stored_bits: f64) -> Self {
         assert_eq!(want.len(), got.len(), "elements of the two tensors");
         let rows = want.chunks(cols).zip(got.chunks(cols));
@@ -43,7 +44,7 @@ impl<'a> RoundTrip<'a> {
         }
     }
 
-    /// SQNR in dB of the row that a share `q` of the rows is worse than or equal to.
+    /// The SQNR in dB at the quantile `q` of rows, the worst first.
     pub(in crate::metrics) fn row_sqnr(&self, q: f64) -> Option<f64> {
         let rank = ((1.0 - q) * self.row_nsr.len() as f64).ceil() as usize;
         let nsr = self

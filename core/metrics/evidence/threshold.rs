@@ -1,31 +1,33 @@
-//! Selections by scores that carry an error: what to expect of their agreement.
+//! Selections by scores with an error: the recall that is to be expected.
 
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
 
 use super::Choice;
 
-/// The error of scores against their spread, row by row, and the recall that follows from it.
+/// The error of scores relative to their spread, row by row, and the recall that follows from it.
 ///
-/// Only contested rows count, as in [`Choice`]. An error common to all scores of a row moves no selection: it is left out.
+/// Only contested rows count, as in [`Choice`]. An error that all scores of a row share changes no selection, so it is
+/// removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
     /// Contested rows whose scores are not all equal.
     pub rows: u64,
+    /// NaN and +∞ scores, and masses that are not finite, as in [`Choice`]; if there are any, every metric is NaN.
     pub nonfinite: u64,
     /// Σ over rows of ε: standard deviation of the scores' error over that of the scores.
     pub(in crate::metrics) error: f64,
     /// Σ over rows of the expected recall.
     pub(in crate::metrics) expected: f64,
-    /// What was measured: mean over contested rows.
+    /// The measured recall, mean over contested rows.
     pub(in crate::metrics) recall: Option<f64>,
 }
 
 impl Threshold {
-    /// `want`, `got`: scores `[rows, candidates]`, −∞ for what may not be selected. `choice`: what was selected by them,
-    /// `k` a row.
+    /// `want`, `got`: scores `[rows, candidates]`, −∞ for items that must not be selected. `choice`: the selections made by
+    /// them, `k` per row.
     ///
     /// # Panics
-    /// When the lengths do not fit together.
+    /// If the lengths do not match.
     pub fn new<X, Y>(want: &[X], got: &[Y], candidates: usize, k: usize, choice: &Choice) -> Self
     where
         X: Copy + Into<f64>,
@@ -55,7 +57,7 @@ impl Threshold {
         threshold
     }
 
-    /// The value of a metric: none without contested rows, NaN when the reference's scores are not finite.
+    /// The value of a metric: `None` without contested rows, NaN if the reference's scores are not finite.
     pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> Option<f64>) -> Option<f64> {
         match self.rows {
             _ if self.nonfinite > 0 => Some(f64::NAN),
@@ -70,8 +72,8 @@ fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64
 }
 
-/// Expected share of the best p of N(0, 1) scores that are still the best when every score has an independent error of
-/// standard deviation ε: to first order 1 − φ(z) ε / (√(2π) p), z = Φ⁻¹(1 − p).
+/// The expected share of the best p of N(0, 1) scores that remain the best if every score has an independent error of
+/// standard deviation ε: to first order 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p).
 fn recall(error: f64, p: f64) -> f64 {
     let normal = Normal::standard();
     let z = normal.inverse_cdf(1.0 - p);

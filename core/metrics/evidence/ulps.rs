@@ -1,8 +1,10 @@
 //! Distances in units in the last place.
 
-/// A floating-point number by its code.
+/// A floating-point number that can be read as its bits.
 pub trait Bits: Copy {
+    /// Bits of a code.
     const WIDTH: u32;
+    /// The bits of the number.
     fn code(self) -> u64;
 }
 
@@ -18,8 +20,8 @@ macro_rules! bits {
 }
 bits! { f64, 64; f32, 32; half::f16, 16; half::bf16, 16; }
 
-/// The rank of a sign-magnitude code of `width` bits among the values of its format: neighbours differ by one, both
-/// zeros are 0. NaN codes have ranks beyond the infinities, without meaning.
+/// The rank of a sign-magnitude code of `width` bits among the values of its format: neighbours differ by one, and both
+/// zeros have rank 0. NaN codes have meaningless ranks beyond the infinities.
 pub fn ordered(code: u64, width: u32) -> i64 {
     let sign = 1u64 << (width - 1);
     // Below the sign bit there are at most 63 bits, so the cast keeps the value.
@@ -27,18 +29,21 @@ pub fn ordered(code: u64, width: u32) -> i64 {
     if code & sign == 0 { magnitude } else { -magnitude }
 }
 
-/// Quantiles of how many representable numbers lie between two values, element by element.
+/// Quantiles of the number of representable numbers between two values, element by element.
 ///
-/// A quantile q is the smallest distance that at least a share q of the elements do not exceed.
+/// The quantile q is the smallest distance that at least a share q of the elements do not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ulps {
+    /// The median.
     pub p50: u64,
+    /// The 99th percentile.
     pub p99: u64,
+    /// The largest distance.
     pub max: u64,
 }
 
 impl Ulps {
-    /// None if there are no elements.
+    /// `None` if there are no elements.
     pub fn new(width: u32, want: impl Iterator<Item = u64>, got: impl Iterator<Item = u64>) -> Option<Self> {
         let mut distances: Vec<u64> = want
             .zip(got)

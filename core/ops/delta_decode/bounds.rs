@@ -1,26 +1,26 @@
-//! How far off one token's outputs may be in f32, to first order and a hundredth more.
+//! Error bounds of one token's outputs in f32, to first order plus one percent.
 
 use rayon::prelude::*;
 
 use super::Step;
 use crate::ops::judge::{UNIT, bf16_error};
 
-/// What products and exponentials below the normal numbers are off by, for each unit of what they multiply.
+/// Absolute error of products and exponentials below the normal numbers, per unit of the factor that they multiply.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
 
-/// β below this may be 0, since what it is the inverse of is nearly infinite.
+/// A sigmoid β below this may come out as 0, because its reciprocal is nearly infinite.
 const LOST: f64 = 1.0 / (1u128 << 126) as f64;
 
-/// What errors come of.
+/// The quantities from which the bounds are computed.
 pub(super) struct Bounds {
     step: Step,
-    /// The decays α of every value head of every token, with their relative errors: one of each, or K.
+    /// The decays α of every value head of every token, with their relative errors: one per head, or K.
     decays: Vec<[f64; 2]>,
     /// k normalised, `[B, H, K]`.
     k: Vec<f64>,
-    /// The error of k dᵀ for each unit of k, `[B, HV, V]`.
+    /// The error of k dᵀ per unit of k, `[B, HV, V]`.
     written: Vec<f64>,
-    /// The error of o before it is rounded, `[B, HV, V]`; below 0 where it must be exact.
+    /// The error of o before it is rounded, `[B, HV, V]`; negative if it must be exact.
     o: Vec<f64>,
 }
 
@@ -68,8 +68,8 @@ impl Bounds {
         })
     }
 
-    /// The bound of number `at` of the pool, which should be `want`. It is below 0 if no token has the number, since then its
-    /// bits must stay.
+    /// The bound of element `at` of the pool, whose expected value is `want`. It is negative if no token uses the element's
+    /// slot, because its bits must then be unchanged.
     pub fn state(&self, at: usize, want: f64) -> f64 {
         let step = &self.step;
         let Some((head, [key, value])) = step.place(at) else {
@@ -80,14 +80,14 @@ impl Bounds {
         let [decay, relative] = self.decays[head * sizes.gates + key % sizes.gates];
         let key_head = head / values * sizes.heads + head % values / sizes.group;
         let before = number(&step.state, step.size, at).abs();
-        // α S and k dᵀ are rounded, and their sum.
+        // α S, k dᵀ and their sum are rounded.
         let decayed = before * (decay * (relative + UNIT) + LEAST);
         let written = self.k[key_head * sizes.key + key].abs() * self.written[head * sizes.value + value];
         let error = 1.01 * (decayed + written + UNIT * want.abs() + LEAST);
         if step.size == 4 { error } else { bf16_error(want, error) }
     }
 
-    /// The bound of number `at` of o, which should be `want`.
+    /// The bound of element `at` of o, whose expected value is `want`.
     pub fn o(&self, at: usize, want: f64) -> f64 {
         if self.o[at] < 0.0 {
             0.0
@@ -109,11 +109,11 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// For every value channel, the error of k dᵀ for each unit of k, and the error of o.
+    /// For every value channel, the error of k dᵀ per unit of k, and the error of o.
     fn errors(&self, state: &[u8], size: usize) -> Vec<[f64; 2]> {
         let (keys, values) = (self.k.len(), self.v.len());
-        // A sum of K products in any order is off by K units of what their magnitudes add up to; a norm is a sum of squares
-        // and the root halves its error, and a few operations are rounded after it.
+        // A sum of K products in any order errs by at most K units of the sum of their magnitudes. A norm is a sum of
+        // squares, the root halves its error, and a few operations follow that round once each.
         let norm = (keys as f64 / 2.0 + 8.0) * UNIT;
         let sum = (keys as f64 + 2.0) * UNIT;
         let overlap: f64 = self.scale * self.k.iter().zip(self.q).map(|(k, q)| (k * q).abs()).sum::<f64>();
@@ -137,7 +137,7 @@ impl Head<'_> {
             let off = k_error + UNIT * (v.abs() + read.abs());
             let d_error = self.beta * off + 10.0 * UNIT * d.abs() + LOST * (v - read).abs();
             let written = d_error + (norm + 2.0 * UNIT) * d.abs();
-            // The same bound for (α S)ᵀq + (k·q) d as for the sum over the updated state.
+            // This bound holds both for (α S)ᵀq + (k·q) d and for the sum over the updated state.
             let o =
                 self.scale * (q_error * (1.0 + UNIT)) + overlap * (d_error + (2.0 * norm + sum + 8.0 * UNIT) * d.abs());
             [written, 1.01 * o]
@@ -155,18 +155,18 @@ fn number(state: &[u8], size: usize, at: usize) -> f64 {
 }
 
 impl Step {
-    /// exp(g) of gate `at`, whose log decay is g, and by how much it may be off, relative. An exponential, logarithm or
-    /// quotient is off by 4 units of itself at most.
+    /// exp(g) of gate `at`, whose log decay is g, and its relative error bound. An exponential, logarithm or quotient errs
+    /// by at most 4 units of its value.
     fn decay(&self, at: usize, g: f64) -> [f64; 2] {
         let of_token = at % self.dt_bias.len();
         let x = f64::from(self.gate[at]) + f64::from(self.dt_bias[of_token]);
         let factor = f64::from(self.a_log[of_token / self.sizes.gates]).exp();
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let error = if !x.is_finite() {
-            // The gate is at its limit, which is exact, or the decay 0.
+            // The gate is at its limit, which is exact, or the decay is 0.
             0.0
         } else if self.bound == 0.0 {
-            // The slope of softplus is a sigmoid; 1 + eˣ is taken of an eˣ that is off.
+            // The slope of softplus is a sigmoid; 1 + eˣ inherits the error of eˣ.
             factor * sigmoid(x) * x.abs() + 16.0 * g.abs()
         } else {
             let y = factor * x;

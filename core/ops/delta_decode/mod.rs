@@ -1,7 +1,8 @@
-//! One token of linear attention with the delta rule, GDN and KDA, its states in a pool and changed in place.
+//! One decode token of linear attention with the delta rule (GDN and KDA). States are in a pool and updated in place.
 //!
-//! As serving engines fuse it: q and k are not yet normalised, gates are raw, β is a logit. The recurrence is
-//! [`reference::ops::linear_attention`]; states are read in f32 or bf16 and rounded once, where they are stored.
+//! The operation is fused as in serving engines: q and k are not yet normalised, gates are raw, β is a logit. The
+//! recurrence is [`reference::ops::linear_attention`]; states are read as f32 or bf16 and rounded once when they are
+//! stored.
 
 mod bounds;
 
@@ -27,7 +28,7 @@ impl Op for DeltaDecode {
     }
 
     fn doc(&self) -> &'static str {
-        "one token of GDN or KDA: norms, gates, and the states of a pool in place"
+        "runs one token through GDN or KDA: norms, gates, and an update of the states in place"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -64,22 +65,20 @@ impl Op for DeltaDecode {
         buffers.push(pool);
         Ok(Problem {
             bytes: bytes as u64,
-            buffers,
             scalars: vec![("bound", Scalar::F32(bound))],
-            flops: 0,
-            judges: vec![state.without_metrics(), o],
+            ..Problem::new(buffers, vec![state.without_metrics(), o])
         })
     }
 }
 
-const WHY_STATE: &str = "f32 arithmetic: the decay, which is off by a few units of 2^-24 of itself and by what its gate is \
-                         off, times the number before, and k times the error of what is written there, a sum of K products; \
-                         then half a step of bf16, if states are stored in it; states that no token has keep their bits";
-const WHY_O: &str = "f32 arithmetic: q times the errors of the state, and a sum of K products; then half a step of bf16; tokens \
-                     without a state read 0";
+const WHY_STATE: &str = "f32 arithmetic: the decay errs by a few units of 2^-24 plus the error of its gate, which is \
+                         multiplied by the old state; k is multiplied by the error of the written value, a sum of K \
+                         products; if states are bf16, half a step is added; states without a token must keep their bits";
+const WHY_O: &str = "f32 arithmetic: q is multiplied by the errors of the state and summed over K products; half a step of \
+                     bf16 is added; tokens without a state read 0";
 
 fn cases(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<Case> {
-    // `spare` are slots of the pool that no token has.
+    // `spare` is the number of slots of the pool that no token uses.
     let grid = |form, spare| {
         let dims = move |[b, h, g, k, v]: [i64; 5]| {
             vec![
@@ -116,11 +115,11 @@ fn cases(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<C
 #[derive(Clone, Copy)]
 struct Sizes {
     heads: usize,
-    /// Value heads of a key head.
+    /// Value heads per key head.
     group: usize,
     key: usize,
     value: usize,
-    /// Gates of a value head: 1 or K.
+    /// Gates per value head: 1 or K.
     gates: usize,
 }
 
@@ -134,14 +133,14 @@ impl Sizes {
     }
 }
 
-/// The inputs, rounded to what the kernels read.
+/// The inputs, rounded to the types that the kernels read.
 pub(super) struct Step {
     sizes: Sizes,
-    /// Whether keys are contiguous in the states.
+    /// Whether the key dimension is contiguous in the states.
     vk: bool,
-    /// Bytes of a number of the states.
+    /// Bytes per element of the states.
     size: usize,
-    /// Lower bound of log decays; 0 where they are made by softplus.
+    /// Lower bound of log decays; 0 if they are computed by softplus.
     pub bound: f64,
     q: Vec<f32>,
     k: Vec<f32>,
@@ -151,7 +150,7 @@ pub(super) struct Step {
     a_log: Vec<f32>,
     dt_bias: Vec<f32>,
     pub indices: Vec<i64>,
-    /// Which token has each slot.
+    /// The token that uses each slot.
     users: Vec<Option<usize>>,
     /// The pool as bytes.
     pub state: Vec<u8>,
@@ -203,7 +202,8 @@ impl Step {
         for (token, &slot) in indices.iter().enumerate().filter(|(_, slot)| **slot >= 0) {
             users[slot as usize] = Some(token);
         }
-        // exp(a_log) from 1 to 16. With softplus most decays are then near 1; bounded gates are steep, and need no bias.
+        // exp(a_log) ranges from 1 to 16. With softplus, most decays are then near 1; bounded gates are steep and need no
+        // bias.
         let rate = |head: usize| (1.0 + 15.0 * (head as f32 + 0.5) / values as f32).ln();
         let bias = data.normal("dt_bias", values * gates);
         let bias = bias.iter().map(|x| if bounded { 0.25 * x } else { x - 4.0 });
@@ -228,7 +228,7 @@ impl Step {
         }
     }
 
-    /// All but the pool.
+    /// All buffers except the pool.
     pub fn buffers(&self) -> Vec<Buffer> {
         let Sizes { heads, key, value, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
@@ -254,19 +254,19 @@ impl Step {
         Buffer::in_place("state", dtype, &shape, self.state.clone())
     }
 
-    /// Dimensions of a state in memory.
+    /// Dimensions of a state in memory order.
     fn stored(&self) -> [usize; 2] {
         let Sizes { key, value, .. } = self.sizes;
         if self.vk { [value, key] } else { [key, value] }
     }
 
-    /// Tokens that have a slot, with it.
+    /// The tokens that have a slot, each with its slot.
     fn taken(&self) -> impl Iterator<Item = (usize, usize)> {
         let users = self.users.iter().enumerate();
         users.filter_map(|(slot, token)| Some(((*token)?, slot)))
     }
 
-    /// q and k normalised, log decays, β.
+    /// q and k normalised, log decays, and β.
     fn prepared(&self) -> Result<[Tensor<f64>; 4], String> {
         let Sizes { heads, key, gates, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
@@ -295,7 +295,7 @@ impl Step {
         Ok([q, k, gate.log_decay()?, beta])
     }
 
-    /// o and the pool afterwards, neither rounded.
+    /// The expected o and the expected pool, neither of them rounded.
     pub fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [q, k, g, beta] = self.prepared()?;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
@@ -323,8 +323,8 @@ impl Step {
         (self.sizes.key as f64).powf(-0.5)
     }
 
-    /// The value head that a number of the pool belongs to, counted over tokens, and its channels; none where no token has
-    /// the slot.
+    /// The value head that an element of the pool belongs to, counted over all tokens, and its key and value channels;
+    /// `None` if no token uses the slot.
     fn place(&self, at: usize) -> Option<(usize, [usize; 2])> {
         let (values, matrix) = (self.sizes.value_heads(), self.sizes.matrix());
         let (row, col) = (at % matrix / self.stored()[1], at % self.stored()[1]);
@@ -333,7 +333,7 @@ impl Step {
     }
 }
 
-/// As many different slots of a pool, anywhere in it.
+/// Draws `count` different slots of a pool.
 fn shuffled(data: &Data, slots: usize, count: usize) -> Vec<i64> {
     let keys = data.bytes("slots", 8 * slots);
     let mut order: Vec<i64> = (0..slots as i64).collect();
@@ -342,7 +342,7 @@ fn shuffled(data: &Data, slots: usize, count: usize) -> Vec<i64> {
     order
 }
 
-/// Rows made of each factor in turn.
+/// Multiplies the rows by the factors in turn.
 fn edges(x: &mut [f32], cols: usize, factors: &[f32]) {
     let rows = x.chunks_mut(cols).zip(factors.iter().cycle());
     rows.for_each(|(row, factor)| row.iter_mut().for_each(|x| *x *= factor));

@@ -1,4 +1,4 @@
-//! How far off f32 arithmetic may be.
+//! Error bounds for f32 kernels.
 
 use super::Prefill;
 use crate::ops::Case;
@@ -6,9 +6,9 @@ use crate::ops::judge::UNIT;
 
 /// Bounds of every element of o, and of the columns `[N, HV, V]` of the final states.
 ///
-/// A step multiplies a column s of the state by exp(g) ≤ 1 and by 1 − β k kᵀ, both of which make no vector longer, and so no
-/// error that is there, and adds β v k. With m ≥ |s| kept along, sums of K products, here and in the two norms, and a
-/// few single operations err by at most (3 K + 40) units of m + |v|.
+/// A step multiplies a column s of the state by exp(g) ≤ 1 and by 1 − β k kᵀ, and adds β v k. Neither factor makes a vector
+/// longer, so existing errors do not grow. Let m ≥ |s| be tracked from step to step: the sums of K products, in the step
+/// and in the two norms, and a few single operations err by at most (3 K + 40) units of m + |v|.
 pub struct Bounds {
     pub o: Vec<f64>,
     pub state: Vec<f64>,
@@ -37,7 +37,7 @@ impl Bounds {
                     .fold(f32::MIN, |a, b| a.max(*b));
                 let value = f64::from(prefill.v.data[row * v + channel]).abs();
                 let decay = f64::from(slowest).exp();
-                // What is subnormal has no relative error.
+                // Subnormal numbers have no relative error bound, so an absolute one is added.
                 error = decay * error + unit * (decay * most + value) + 1e-37 * (1.0 + most);
                 most = decay * most + f64::from(prefill.beta.data[row]) * value;
                 bounds.o[row * v + channel] = 1.01 * scale * (error + unit * most) + 1e-37;

@@ -1,8 +1,9 @@
-//! Prefill of linear attention with the delta rule, GDN and KDA: packed sequences from initial to final states, whose
-//! layouts are chosen apart.
+//! Prefill of linear attention with the delta rule (GDN and KDA). Packed sequences are processed from initial to final
+//! states; the two may have different layouts.
 //!
-//! As [`reference::ops::linear_attention`] of q and k that are normalised first. What is all in f32 is held to a bound of
-//! f32 arithmetic; what reads and writes bf16 may multiply in bf16, so it is held to an error of each sequence and head.
+//! The definition is [`reference::ops::linear_attention`] with q and k normalised first. Cases in f32 are held to a bound
+//! for f32 arithmetic. Cases in bf16 may multiply in bf16, so they are held to a root-mean-square error for each sequence
+//! and head.
 
 mod bounds;
 
@@ -17,11 +18,11 @@ use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
-/// What published kernels with operands in bf16 keep to, relative, in root mean square; their rounding as such, the same
-/// at every length, comes to 4·10⁻³ to 5·10⁻³.
+/// Relative root-mean-square error that published kernels with bf16 operands stay within. Rounding the operands alone gives
+/// 4·10⁻³ to 5·10⁻³ at every length.
 pub(super) const BAR: f64 = 1e-2;
 
-/// Lengths of sequences around those of chunks.
+/// Lengths of sequences around multiples of the chunk length.
 const LENGTHS: [usize; 7] = [0, 1, 63, 64, 65, 0, 130];
 
 pub struct DeltaPrefill;
@@ -32,7 +33,7 @@ impl Op for DeltaPrefill {
     }
 
     fn doc(&self) -> &'static str {
-        "packed sequences through GDN or KDA, with initial and final states in [K, V] or [V, K]"
+        "runs packed sequences through GDN or KDA; initial and final states are in [K, V] or [V, K]"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -74,21 +75,19 @@ impl Op for DeltaPrefill {
             }
         };
         Ok(Problem {
-            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
-            // States are read by k and by q, and updated.
+            // The state is read for k and for q, and updated.
             flops: (6 * t * heads * matrix) as u64,
-            buffers,
             scalars: vec![("scale", Scalar::F32(prefill.scale()))],
-            judges,
+            ..Problem::new(buffers, judges)
         })
     }
 }
 
-const WHY: &str = "f32 arithmetic: a step lengthens no error that is there and adds (3 K + 40) units of 2^-24 of the state's \
-                   column and of |v|";
-/// Why [`BAR`] is what it is.
-pub(super) const WHY_BAR: &str = "products in bf16: what published kernels keep to in root mean square over a sequence and \
-                                  head, 1e-2; rounding as such comes to 4e-3 to 5e-3";
+const WHY: &str = "f32 arithmetic: a step does not increase existing errors and adds at most (3 K + 40) units of 2^-24 of \
+                   the state's column and of |v|";
+/// Why [`BAR`] has its value.
+pub(super) const WHY_BAR: &str = "products in bf16: published kernels stay within a root-mean-square error of 1e-2 over a \
+                                  sequence and head; rounding the operands alone gives 4e-3 to 5e-3";
 
 fn cases(gate: &'static str) -> Vec<Case> {
     // T, H, HV, K, V; whether the initial and the final states are in [V, K].
@@ -147,12 +146,12 @@ fn dtype(case: &Case) -> Dtype {
     }
 }
 
-/// Which group each of so many rows is in.
+/// The group of each of `rows` rows.
 pub(super) fn groups(rows: usize, group: impl Fn(usize) -> usize) -> Vec<u32> {
     (0..rows).map(|row| group(row) as u32).collect()
 }
 
-/// Inputs as they are stored.
+/// Inputs, rounded to the types in which they are stored.
 pub(super) struct Prefill {
     pub starts: Vec<usize>,
     q: Tensor<f32>,
@@ -160,12 +159,12 @@ pub(super) struct Prefill {
     v: Tensor<f32>,
     g: Tensor<f32>,
     beta: Tensor<f32>,
-    /// In the layout of the case.
+    /// The initial states in the layout of the case.
     initial: Tensor<f32>,
 }
 
 impl Prefill {
-    /// Sequences of the same length where the tokens can be shared out so, else of the lengths above.
+    /// Uses the lengths above if T is their sum, else N sequences of equal length.
     pub fn new(case: &Case, data: &Data) -> Self {
         let [t, n, h, hv, k, v, decays] = ["T", "N", "H", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
         let lengths = match t == LENGTHS.iter().sum::<usize>() {
@@ -182,7 +181,7 @@ impl Prefill {
         };
         let channels = [t, hv, decays];
         let mut g = normal("g", &channels[..if case.key("gate") == "kda" { 3 } else { 2 }]);
-        // From heads that keep nearly all to heads that forget within a few tokens.
+        // Heads range from ones that keep nearly everything to ones that forget within a few tokens.
         let rates = g.data.par_iter_mut().enumerate();
         rates.for_each(|(at, g)| *g = -g.exp().ln_1p() * 2f32.powi(-((at / decays % hv % 8) as i32)));
         let mut beta = normal("beta", &[t, hv]);
@@ -208,7 +207,7 @@ impl Prefill {
         prefill
     }
 
-    /// Tokens of zeros, large and small ones; decays that leave nothing, alone and many in a row, and none; β of 0 and 1.
+    /// Tokens of zeros, of large and of small numbers; decays of 0, alone and many in a row, and decays of 1; β of 0 and 1.
     fn edges(&mut self) {
         let decays = [-20.0, -88.0, -104.5, -320.0, -1e4, 0.0];
         for (at, g) in self.g.data.iter_mut().enumerate() {
@@ -276,21 +275,21 @@ impl Prefill {
         ]
     }
 
-    /// o, and final states as stored.
+    /// The expected o, and the expected final states in their layout.
     pub fn want(&self, case: &Case) -> Result<(Vec<f64>, Vec<f64>), String> {
         let initial = wide(&self.initial);
-        let turn = case.dim("in_vk") != case.dim("out_vk");
+        let transpose = case.dim("in_vk") != case.dim("out_vk");
         match case.dim("in_vk") {
-            1 => self.forward(linear::State::<f64, linear::Vk>::new(initial)?, turn),
-            _ => self.forward(linear::State::<f64, linear::Kv>::new(initial)?, turn),
+            1 => self.forward(linear::State::<f64, linear::Vk>::new(initial)?, transpose),
+            _ => self.forward(linear::State::<f64, linear::Kv>::new(initial)?, transpose),
         }
     }
 
-    /// o, and final states in the layout of the initial ones, or in the other if they are to be turned.
+    /// o, and the final states in the layout of the initial states, or transposed if `transpose`.
     fn forward<L: linear::Layout>(
         &self,
         mut state: linear::State<f64, L>,
-        turn: bool,
+        transpose: bool,
     ) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(wide);
         linear::l2_normalize(&mut q, linear::L2_EPS);
@@ -308,7 +307,7 @@ impl Prefill {
             scale: f64::from(self.scale()),
         };
         let o = linear::forward(&inputs, &linear::Recurrent::DEFINITION, &mut state, None)?;
-        let state = match turn {
+        let state = match transpose {
             true => state.turned().into_tensor(),
             false => state.into_tensor(),
         };

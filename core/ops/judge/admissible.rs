@@ -1,11 +1,11 @@
-//! Codes and scales of numbers that are known within a bound only.
+//! Judges codes and scales of numbers that are known only within a bound.
 //!
-//! Rounding jumps: a number off by an ulp may have another code, and a largest magnitude another scale, which changes all
-//! codes of its block. So a kernel that computes numbers and stores them in blocks cannot be held to certain bytes, nor,
-//! without losing sight of a wrong rule, to a distance. But rules grow with the magnitude, and casts with the number.
-//! Hence a scale is *admissible* if it lies between those of the least and the greatest largest magnitude that the bound
-//! leaves open, and a code if, under the scale that is stored, it lies between those of the ends of its element's interval.
-//! All else is wrong, whatever its distance.
+//! Rounding is discontinuous: a number that is off by an ulp may get another code, and a different largest magnitude may
+//! give another scale, which changes all codes of its block. So a kernel that computes numbers and quantizes them cannot be
+//! required to give certain bytes; and a tolerance on decoded values would hide a wrong rule. But scale rules are monotonic
+//! in the magnitude, and casts are monotonic in the number. Hence a scale is *admissible* if it lies between the scales of
+//! the smallest and the largest block maximum that the bound allows; a code is admissible if, given the stored scale, it
+//! lies between the codes of the ends of its element's interval. Everything else is wrong, whatever its distance.
 
 use rayon::prelude::*;
 
@@ -16,10 +16,10 @@ use super::{Bound, Judge, Measured, Rule};
 use crate::formats::Single;
 use crate::metrics::VIOLATIONS;
 
-/// What was stored, and of which numbers.
+/// Stored codes and scales, and the numbers that they should represent.
 struct StoredBlocks<'a> {
     single: Single,
-    /// Elements of a block.
+    /// Elements per block.
     width: usize,
     cols: usize,
     want: &'a [f64],
@@ -28,7 +28,7 @@ struct StoredBlocks<'a> {
     scale: &'a [u8],
 }
 
-/// How wrong a code or scale is: not, the neighbour of an admissible one, or by more.
+/// Classifies a wrong code or scale: the neighbour of an admissible one, or further away.
 #[derive(Clone, Copy, PartialEq)]
 enum Deviation {
     Not,
@@ -36,19 +36,20 @@ enum Deviation {
     More,
 }
 
-/// Codes or scales of which some are wrong.
+/// Codes or scales, some of which are wrong.
 struct Codes<'a> {
     output: &'static str,
     shape: [usize; 2],
     wrong: Vec<Deviation>,
-    /// Code, and whether it is what was there before.
+    /// The code, and whether it still holds the poison byte.
     found: &'a (dyn Fn(usize) -> (u32, bool) + Sync),
-    /// The admissible ones, first and last, and what they are of.
+    /// The first and the last admissible one, and a description of their origin.
     wanted: &'a dyn Fn(usize) -> ([u32; 2], String),
 }
 
 impl Judge {
-    /// Scales and codes that no numbers within the bound have: `violations` of each output. A NaN must be one.
+    /// Counts the scales and codes that no numbers within the bound could have: `violations` of each output. An expected
+    /// NaN must be stored as NaN.
     pub(super) fn admissible_of(&self, data: &[u8], scale: &[u8]) -> Vec<Measured> {
         let Rule::Admissible {
             format,
@@ -165,20 +166,20 @@ impl Judge {
 }
 
 impl StoredBlocks<'_> {
-    /// The least and the greatest f32 that the bound leaves open.
+    /// The smallest and the largest f32 that the bound allows.
     fn interval(&self, at: usize) -> [f32; 2] {
         let (want, bound) = (self.want[at], (self.bound)(at, self.want[at]));
         [down(want - bound), up(want + bound)]
     }
 
-    /// Elements of a block.
+    /// The elements of a block.
     fn elements(&self, block: usize) -> std::ops::Range<usize> {
         let across = self.cols.div_ceil(self.width);
         let first = block / across * self.cols + block % across * self.width;
         first..(first + self.width).min((block / across + 1) * self.cols)
     }
 
-    /// The least and the greatest largest magnitude of a block.
+    /// The smallest and the largest maximum of a block that the bound allows.
     fn magnitudes(&self, block: usize) -> [f32; 2] {
         let of = |at: usize| {
             let [low, high] = self.interval(at);
@@ -195,7 +196,7 @@ impl StoredBlocks<'_> {
         })
     }
 
-    /// The scale that is stored.
+    /// The stored scale.
     fn scale_at(&self, block: usize) -> u32 {
         let size = self.single.scale_bytes();
         let mut bytes = [0; 4];
@@ -203,12 +204,12 @@ impl StoredBlocks<'_> {
         u32::from_le_bytes(bytes)
     }
 
-    /// What elements are multiplied or divided by under it.
+    /// The factor or divisor that the stored scale applies to elements.
     fn factor(&self, block: usize) -> f32 {
         self.single.factor(self.scale_at(block), self.magnitudes(block)[1])
     }
 
-    /// Codes of the ends of an element's interval.
+    /// The codes of the ends of an element's interval.
     fn codes(&self, at: usize, factor: f32) -> [u32; 2] {
         self.interval(at).map(|x| self.single.code(x, factor))
     }
@@ -234,12 +235,12 @@ fn wrong(found: i64, [low, high]: [i64; 2]) -> Deviation {
     }
 }
 
-/// The larger of two magnitudes; NaN beats all.
+/// The larger of two magnitudes; NaN is larger than any number.
 fn larger(a: f32, b: f32) -> f32 {
     f32::from_bits((a.to_bits() & 0x7fff_ffff).max(b.to_bits() & 0x7fff_ffff))
 }
 
-/// The largest f32 not above.
+/// The largest f32 that is not above x.
 fn down(x: f64) -> f32 {
     let rounded = x as f32;
     if f64::from(rounded) > x {
@@ -249,7 +250,7 @@ fn down(x: f64) -> f32 {
     }
 }
 
-/// The smallest f32 not below.
+/// The smallest f32 that is not below x.
 fn up(x: f64) -> f32 {
     -down(-x)
 }
@@ -260,7 +261,7 @@ mod tests {
     use crate::formats::{Codec, Encoded, GlobalScale, codec};
     use crate::ops::Outputs;
 
-    /// What is said of stored numbers, judged by others and a bound.
+    /// Judges the encoding of some numbers by other numbers and a bound.
     fn said(codec: &dyn Codec, width: usize, above: f32, encoded: &Encoded, x: &[f32], bound: f64) -> Vec<Measured> {
         let want: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
         let stored = ["data", "scale"].map(|part| (part, encoded.part(part).to_vec()));
@@ -268,7 +269,7 @@ mod tests {
         Judge::admissible((format, width, above), 32, want, move |_, _| bound, "").measure(&Outputs(stored.into()))
     }
 
-    /// Inadmissible codes and scales of the bytes of `x + error`, judged by `x` and a bound.
+    /// Inadmissible codes and scales of the encoding of `x + error`, judged by `x` and a bound.
     fn judge(name: &str, x: &[f32], error: impl Fn(usize) -> f32, bound: f64) -> (f64, f64) {
         let codec = codec(name).unwrap();
         let format = codec.format().unwrap();
@@ -290,7 +291,7 @@ mod tests {
         for name in ["mxfp8", "mxfp4", "nvfp4"] {
             let x = numbers();
             assert_eq!(judge(name, &x, |_| 0.0, 0.0), (0.0, 0.0), "{name}");
-            // More than the numbers lie apart, so that some cross from one code to the next in every format.
+            // The errors are larger than the distances between numbers, so that some codes change in every format.
             let error = |at: usize| if at.is_multiple_of(2) { 5e-3 } else { -5e-3 };
             assert_eq!(judge(name, &x, error, 5.01e-3), (0.0, 0.0), "{name}");
             assert!(judge(name, &x, error, 1e-7).0 > 0.0, "{name}");
@@ -307,7 +308,7 @@ mod tests {
         let mut without = x.clone();
         without[100] = 0.0;
         assert_eq!(judge("mxfp8", &without, plain, 1.5), (0.0, 0.0));
-        // The bytes of a number where NaN is wanted.
+        // A number's bytes are stored where NaN is expected.
         let codec = codec("mxfp8").unwrap();
         let encoded = codec.encode(&without, 32);
         let found = said(&*codec, 32, 1.0, &encoded, &x, 1e-6);

@@ -1,4 +1,4 @@
-//! Outputs judged element by element.
+//! Judgements that compare outputs element by element.
 
 use std::ops::Range;
 
@@ -50,7 +50,7 @@ impl Judge {
         elements.failed(right, said)
     }
 
-    /// What is said of elements that are wrong if an error is larger than a bound.
+    /// Describes a wrong element whose error exceeds its bound.
     pub(super) fn by_bound<'a>(
         &'a self,
         bound: &'a Bound,
@@ -80,9 +80,9 @@ impl Judge {
         format!("want {want}, got {got}")
     }
 
-    /// Elements beyond their bound (`violations`), the largest error over its bound (`bound_ratio`), and the usual metrics. NaN
-    /// must meet NaN and infinities their like, or the ratio is infinite. `said` is of the worst element and its ratio: its
-    /// bound as shown, and what is said of it.
+    /// Counts elements beyond their bound (`violations`), and computes the largest ratio of error to bound (`bound_ratio`)
+    /// and the usual metrics. The ratio is infinite unless NaN meets NaN and infinities meet the same infinity. `said` gets
+    /// the worst element and its ratio, and returns the text for its bound and its description.
     pub(super) fn near(
         &self,
         want: &[f64],
@@ -172,7 +172,7 @@ impl Judge {
             sums[0] += of_row[0];
             sums[1] += of_row[1];
         }
-        // NaN counts as beyond: nothing may be wanted that is not finite.
+        // A NaN counts as beyond the bound, since all expected values are finite.
         let ratio = |[want, error]: &[f64; 2]| match error / want {
             _ if *error == 0.0 => 0.0,
             ratio if ratio.is_nan() => f64::INFINITY,
@@ -224,7 +224,7 @@ impl Judge {
     }
 }
 
-/// An error, which is not zero, as a multiple of its bound. A bound that is NaN admits nothing.
+/// A nonzero error as a multiple of its bound. A bound of NaN allows nothing.
 fn over(error: f64, bound: f64) -> f64 {
     match error / bound {
         ratio if ratio.is_nan() => f64::INFINITY,

@@ -1,20 +1,20 @@
-//! What is said of elements that are wrong.
+//! Descriptions of wrong elements.
 
 use super::values;
 use super::values::KINDS;
 use super::{Judge, Measured, pattern};
 use crate::record::{Failure, Worst};
 
-/// Elements of which some are wrong.
+/// Elements, some of which are wrong.
 pub(super) struct Elements<'a> {
     pub judge: &'a Judge,
     pub count: usize,
     pub bad: &'a (dyn Fn(usize) -> bool + Sync),
-    /// Which of [`KINDS`] a wrong one is.
+    /// The [`KINDS`] of a wrong element, as a bit set.
     pub kinds: &'a (dyn Fn(usize) -> u16 + Sync),
 }
 
-/// The worst of them, and what is said of it behind its name.
+/// The worst element, and the text that follows its name.
 pub(super) struct WorstElement {
     pub at: usize,
     pub want: f64,
@@ -24,7 +24,7 @@ pub(super) struct WorstElement {
 }
 
 impl Elements<'_> {
-    /// The measurement, with what is wrong.
+    /// Adds a failure to the measurement.
     pub fn failed(&self, measured: Measured, said: WorstElement) -> Measured {
         let judge = self.judge;
         let worst = Worst {
@@ -62,7 +62,7 @@ impl Elements<'_> {
     }
 }
 
-/// An index as it stands behind a name: `[91,7167]`.
+/// An index as written after a name: `[91,7167]`.
 fn place(index: &[u64]) -> String {
     let numbers: Vec<String> = index.iter().map(u64::to_string).collect();
     format!("[{}]", numbers.join(","))

@@ -1,7 +1,7 @@
-//! How outputs are judged: bit for bit, within a bound that has a reason, in root mean square, or as bytes that numbers within
-//! a bound can have.
+//! How outputs are judged: bit for bit, within a derived bound, in root mean square, or as codes that numbers within a
+//! bound can have.
 //!
-//! A judgement is data, so that what is wanted, how far off it may be and why can be shown before anything is run.
+//! A judgement is data: expected values, bounds and reasons can be shown before anything runs.
 
 mod admissible;
 mod elements;
@@ -23,81 +23,103 @@ use crate::record::{Failure, Worst};
 pub use tensors::Tensor;
 pub use values::{POISON_BYTE, is_number, number};
 
-/// How an output is judged, and why so.
+/// The requirement on an output, with its reason.
 pub struct Judge {
-    /// The output, or a part of it: site of the records.
+    /// The output, or a part of it; becomes the site of the records.
     pub output: &'static str,
+    /// The type of the elements.
     pub dtype: Dtype,
     /// The shape of the elements.
     pub shape: Vec<usize>,
-    /// Where its rows lie in the output, if it is some of them.
+    /// The rows of the output that are judged, if not all are.
     pub rows: Option<Vec<usize>>,
+    /// The requirement.
     pub rule: Rule,
-    /// Where the bound comes from.
+    /// The reason for the bound.
     pub why: Cow<'static, str>,
 }
 
-/// Largest error of an element: of its index and of what is wanted there. Below 0, its bits must be those that are wanted.
+/// The largest allowed error of an element, given its index and its expected value. If it is negative, the bits must equal
+/// the expected ones.
 pub type Bound = Box<dyn Fn(usize, f64) -> f64 + Send + Sync>;
 
-/// What makes elements right.
+/// The condition under which elements are right.
 pub enum Rule {
-    /// They have the bits that are wanted. In the columns `any_nan` of the last dimension, a NaN stands for any other.
-    Equal { want: Vec<u8>, any_nan: Range<usize> },
-    /// They are within a bound of what is wanted; NaN meets NaN, infinities their like. The usual metrics are taken too, if
-    /// `metrics` says so.
+    /// They have the expected bits. In the columns `any_nan` of the last dimension, any NaN matches any other.
+    Equal {
+        /// The expected bytes.
+        want: Vec<u8>,
+        /// Columns in which NaN payloads do not matter.
+        any_nan: Range<usize>,
+    },
+    /// They are within a bound of the expected values; NaN must meet NaN, and an infinity the same infinity. The usual
+    /// metrics are computed only if `metrics` is set.
     Within {
+        /// The expected values.
         want: Vec<f64>,
+        /// The largest error of each element.
         bound: Bound,
+        /// Whether the usual metrics are computed.
         metrics: bool,
     },
-    /// They are finite, and errors are, in root mean square over a group of rows, at most `bar` times what is wanted. A
-    /// group of zeros must be zeros.
+    /// They are finite, and the root-mean-square error over a group of rows is at most `bar` times the root mean square of
+    /// the expected values. A group that should be zero must be zero.
     Rms {
+        /// The expected values.
         want: Vec<f64>,
-        /// Which group a row, of the last dimension, is in.
+        /// The group of each row of the last dimension.
         groups: Vec<u32>,
-        /// What is added to the squares of what is wanted of each group.
+        /// For each group, a number to add to the expected sum of squares.
         added: Vec<f64>,
+        /// The largest relative root-mean-square error.
         bar: f64,
     },
-    /// They are codes in `data`, under scales in `scale`, that numbers within a bound of what is wanted can have; see
+    /// They are codes in `data` and scales in `scale` that numbers within a bound of the expected values can have; see
     /// [`admissible`].
     Admissible {
+        /// The format of codes and scales.
         format: Box<Format>,
-        /// Elements of a block.
+        /// Elements per block.
         width: usize,
-        /// The f32 above the block scales; not read where there is none.
+        /// The f32 global scale above the block scales; ignored by formats without one.
         above: f32,
+        /// The numbers before quantization, `[rows, cols]`.
         want: Vec<f64>,
+        /// The largest error of each of these numbers.
         bound: Bound,
     },
     /// They are finite.
     Finite,
-    /// What is wanted depends on what was found: outputs are taken apart, and the parts are judged.
+    /// The expected values depend on the outputs: the outputs are split into parts, and each part is judged.
     Parts(Box<dyn Fn(&Outputs) -> Vec<Part> + Send + Sync>),
 }
 
-/// A part of outputs, and how it is judged.
+/// A part of outputs, with its judgement.
 pub struct Part {
+    /// How the part is judged.
     pub judge: Judge,
+    /// The bytes of the part, under the name of the judge's output.
     pub outputs: Outputs,
 }
 
-/// What is said of one output.
+/// A measured metric of an output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
+    /// The output that was measured, or the name of a check such as `guards`.
     pub output: &'static str,
+    /// The metric.
     pub metric: &'static Metric,
+    /// The value, in the unit of the metric.
     pub value: f64,
-    /// Elements behind it.
+    /// Number of elements measured.
     pub n: u64,
+    /// The element with the largest error, if the metric has one.
     pub worst: Option<Worst>,
-    /// What is wrong, if anything is.
+    /// The description of the failure, if there is one.
     pub failure: Option<Box<Failure>>,
 }
 
-/// What all judgements say of outputs.
+/// Measures outputs by all judgements.
 pub fn judge(judges: &[Judge], outputs: &Outputs) -> Vec<Measured> {
     judges.iter().flat_map(|judge| judge.measure(outputs)).collect()
 }
@@ -114,7 +136,7 @@ impl Judge {
         }
     }
 
-    /// Bits must be those of `want`.
+    /// Requires bits to equal those of `want`.
     pub fn equal(
         output: &'static str,
         dtype: Dtype,
@@ -126,7 +148,7 @@ impl Judge {
         Self::new(output, dtype, shape, rule, why)
     }
 
-    /// Numbers must be within a bound of `want`.
+    /// Requires numbers to be within a bound of `want`.
     pub fn within(
         output: &'static str,
         dtype: Dtype,
@@ -143,7 +165,7 @@ impl Judge {
         Self::new(output, dtype, shape, rule, why)
     }
 
-    /// Groups of rows must be within `bar` of `want` in root mean square, relative to it.
+    /// Requires the root-mean-square error of each group of rows to be within `bar`, relative to `want`.
     pub fn rms(
         output: &'static str,
         dtype: Dtype,
@@ -162,8 +184,8 @@ impl Judge {
         Self::new(output, dtype, shape, rule, why)
     }
 
-    /// Codes `data` and scales `scale`, in blocks of `width` of a row, must be such as numbers `[rows, cols]` within a bound
-    /// of `want` have.
+    /// Requires codes `data` and scales `scale`, in blocks of `width` elements of a row, to be admissible for numbers
+    /// `[rows, cols]` within a bound of `want`.
     pub fn admissible(
         (format, width, above): (Format, usize, f32),
         cols: usize,
@@ -182,12 +204,12 @@ impl Judge {
         Self::new("data", Dtype::U8, &shape, rule, why)
     }
 
-    /// Numbers must be finite.
+    /// Requires numbers to be finite.
     pub fn finite(output: &'static str, dtype: Dtype, shape: &[usize], why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(output, dtype, shape, Rule::Finite, why)
     }
 
-    /// `parts` says how, once outputs are there.
+    /// Judges parts that `parts` derives from the outputs.
     pub fn parts(
         output: &'static str,
         parts: impl Fn(&Outputs) -> Vec<Part> + Send + Sync + 'static,
@@ -196,7 +218,8 @@ impl Judge {
         Self::new(output, Dtype::U8, &[], Rule::Parts(Box::new(parts)), why)
     }
 
-    /// In these columns of the last dimension, a NaN stands for any other: which one comes of arithmetic is not defined.
+    /// Lets any NaN match any other in these columns of the last dimension, because arithmetic does not define the bits of
+    /// a NaN.
     pub fn any_nan(mut self, columns: Range<usize>) -> Self {
         if let Rule::Equal { any_nan, .. } = &mut self.rule {
             *any_nan = columns;
@@ -204,31 +227,31 @@ impl Judge {
         self
     }
 
-    /// Takes no metrics besides: of hundreds of millions of numbers no more is asked.
-    pub fn without_metrics(mut self) -> Self {
+    /// Turns off the usual metrics, which would be slow to compute for hundreds of millions of numbers.
+    pub(crate) fn without_metrics(mut self) -> Self {
         if let Rule::Within { metrics, .. } = &mut self.rule {
             *metrics = false;
         }
         self
     }
 
-    /// It is of these rows of the output.
-    pub fn of_rows(mut self, rows: Vec<usize>) -> Self {
+    /// Elements of n are about 1. With this deviation of the weights, gates are about 1, too.
+    pub(crate) fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
         self
     }
 
-    /// The part that these bytes are, judged by it.
+    /// A part with these bytes and this judgement.
     pub fn on(self, bytes: Vec<u8>) -> Part {
         let outputs = Outputs(vec![(self.output, bytes)]);
         Part { judge: self, outputs }
     }
 
-    /// What it says of outputs: `violations` first, the elements that are wrong; then, of numbers, the largest error over its
-    /// bound (`bound_ratio`) and the usual metrics.
+    /// Measures outputs. The first metric is `violations`, the number of wrong elements. For numbers, the largest ratio of
+    /// error to bound (`bound_ratio`) and the usual metrics follow.
     ///
     /// # Panics
-    /// When an output is not there, or has another size.
+    /// If an output is missing or has another size.
     pub fn measure(&self, outputs: &Outputs) -> Vec<Measured> {
         match &self.rule {
             Rule::Equal { want, any_nan } => vec![self.equal_of(want, any_nan, outputs.get(self.output))],
@@ -257,7 +280,7 @@ impl Judge {
         }
     }
 
-    /// What is wanted of an element: a number, or a code as one.
+    /// The expected value of an element: a number, or a code as a number.
     pub fn want(&self, at: usize) -> Option<f64> {
         match &self.rule {
             Rule::Equal { want, .. } => Some(number(self.dtype, want, at)),
@@ -266,7 +289,7 @@ impl Judge {
         }
     }
 
-    /// How far off an element may be: 0 where bits are compared, of groups what each may be off in root mean square.
+    /// The error bounds of all elements: 0 if bits are compared; for groups, the root-mean-square error that is allowed.
     pub fn bounds(&self) -> Option<Vec<f64>> {
         match &self.rule {
             Rule::Equal { .. } => Some(vec![0.0; self.shape.iter().product()]),
@@ -312,7 +335,7 @@ impl Judge {
         }
     }
 
-    /// Where an element is, in the output's own shape.
+    /// The index of an element in the output's own shape.
     fn index(&self, at: usize) -> Vec<u64> {
         let mut index = crate::metrics::unravel(at, &self.shape);
         if let (Some(rows), Some(first)) = (&self.rows, index.first_mut()) {
@@ -323,11 +346,11 @@ impl Judge {
 }
 
 /// Half an ulp of f32, relative: 2^-24.
-pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
+pub(crate) const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
-/// By how much a number may err that errs by `error` before it is rounded to bfloat16: by half a step more, which is at most
-/// 2^-8 of the number, or half the least.
-pub fn bf16_error(y: f64, error: f64) -> f64 {
+/// The error bound of a number after it is rounded to bfloat16, if it errs by at most `error` before. Rounding adds half a
+/// step: at most 2^-8 of the number, or half of the smallest subnormal.
+pub(crate) fn bf16_error(y: f64, error: f64) -> f64 {
     let unit = 2f64.powi(-8);
     error * (1.0 + unit) + (unit * y.abs()).max(2f64.powi(-134))
 }

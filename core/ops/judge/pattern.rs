@@ -1,23 +1,23 @@
-//! Where the elements lie that are wrong, in words: a tail, a tile, every fourth column. A fault seldom hits at random.
+//! Describes where wrong elements are: a tail, a tile, every fourth column. A fault is rarely random.
 
 use rayon::prelude::*;
 
-/// Where wrong elements lie, and what is so of all of them.
+/// The place of wrong elements, and what all of them have in common.
 pub(super) struct Pattern {
-    /// E.g. `all in columns 512 to 1023`.
+    /// For example, `all in columns 512 to 1023`.
     pub place: String,
-    /// Those of [`KINDS`](super::values::KINDS) that are of every one of them.
+    /// The [`KINDS`](super::values::KINDS) that apply to every one of them.
     pub kinds: u16,
 }
 
 /// Sizes of vectors, tiles and blocks, whose tails are easily forgotten.
 const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
 
-/// Which elements of each dimension are wrong, somewhere.
+/// For each dimension, the indices that have a wrong element.
 #[derive(Clone)]
 struct Spread {
     hit: Vec<Vec<bool>>,
-    /// Whether every row of the last dimension that has a wrong element has one only.
+    /// Whether every row of the last dimension that has a wrong element has exactly one.
     single: bool,
     rows: usize,
     count: usize,
@@ -26,8 +26,8 @@ struct Spread {
     kinds: u16,
 }
 
-/// Finds the pattern of the wrong elements of a shape, which are those that `bad` names. Rows have no names if they are
-/// `chosen` rows of the output.
+/// Finds the pattern of the wrong elements of a shape; `bad` lists these elements. Rows are not named if they are `chosen`
+/// rows of the output.
 pub(super) fn find(
     shape: &[usize],
     chosen: bool,
@@ -106,7 +106,7 @@ fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
     let named = (0..shape.len()).filter(|at| !(chosen && *at == 0 && last > 0));
     let narrowed = named.map(|at| narrow(&spread.hit[at], Dimension::new(at, shape.len())));
     let narrowed: Vec<Option<String>> = narrowed.collect();
-    // Where no words are found for some dimension, elements of those that have words may be right.
+    // If a dimension could not be described, some elements in the described ranges may be right.
     let whole = |(hit, words): (&Vec<bool>, &Option<String>)| words.is_some() || count(hit) == hit.len();
     let volume: usize = spread.hit.iter().map(|hit| count(hit)).product();
     let filled = !chosen && volume == spread.count && spread.hit.iter().zip(&narrowed).all(whole);
@@ -158,7 +158,7 @@ fn share(some: usize, all: usize, one: &str) -> String {
     }
 }
 
-/// What a dimension is called: of two, rows and columns; of one, elements.
+/// The name of a dimension: rows and columns if there are two, elements if there is one.
 #[derive(Clone, Copy)]
 enum Dimension {
     Element,
@@ -189,7 +189,7 @@ impl Dimension {
         }
     }
 
-    /// What stands before the numbers of one or of several.
+    /// The words before the number of one index or of several.
     fn name(self, several: bool) -> String {
         match (self, several) {
             (Self::Other(at), false) => format!("dimension {at} at"),
@@ -200,7 +200,7 @@ impl Dimension {
     }
 }
 
-/// Which indices of a dimension are hit; `None` if all are, or if only their number can be given.
+/// Describes the hit indices of a dimension; `None` if all are hit, or if only their number can be given.
 fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
     let (size, some) = (hit.len(), count(hit));
     let first = hit.iter().position(|hit| *hit)?;
@@ -219,7 +219,7 @@ fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
     }
     let one = dimension.one();
     let period = [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-    // Others, such as a number of heads, must be seen three times at least: two may lie anywhere.
+    // Other periods, such as a number of heads, need three occurrences, because two may be coincidental.
     let begins: Vec<usize> = (0..size)
         .filter(|at| hit[*at] && (*at == 0 || !hit[at - 1]))
         .take(3)
@@ -234,7 +234,7 @@ fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
     found.next()
 }
 
-/// The one stretch of remainders by a period of which all are hit, and no others.
+/// The single range of remainders modulo a period that contains all hit indices and no others.
 fn residues(hit: &[bool], period: usize) -> Option<(usize, usize)> {
     let low = hit[..period].iter().position(|hit| *hit)?;
     let high = hit[..period].iter().rposition(|hit| *hit)?;
@@ -257,7 +257,7 @@ fn ordinal(n: usize) -> String {
     }
 }
 
-/// What is said of a tail that begins where the last whole tile ends.
+/// Describes a tail that begins where the last whole tile ends.
 fn tail(first: usize, size: usize) -> Option<String> {
     let tile = TILES
         .into_iter()

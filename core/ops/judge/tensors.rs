@@ -1,4 +1,4 @@
-//! Judgements as tensors and sentences, for people who debug a kernel elsewhere.
+//! Judgements as tensors and sentences, for people who debug a kernel outside of this program.
 
 use std::borrow::Cow;
 
@@ -7,16 +7,20 @@ use safetensors::Dtype;
 
 use super::{Judge, Rule};
 
-/// An array for a file.
+/// An array to be written to a file.
 pub struct Tensor<'a> {
+    /// Name of the array.
     pub name: String,
+    /// Type of the elements.
     pub dtype: Dtype,
+    /// Shape in elements.
     pub shape: Vec<usize>,
+    /// The contents, row-major and little-endian.
     pub bytes: Cow<'a, [u8]>,
 }
 
 impl Tensor<'_> {
-    /// Rows, of the last dimension, from `first` up to `end`.
+    /// The rows `first..end` of the last dimension.
     pub fn rows(&self, first: usize, end: usize) -> Self {
         let cols = self.shape.last().copied().unwrap_or(1);
         let row = cols * self.dtype.bitsize() / 8;
@@ -28,7 +32,7 @@ impl Tensor<'_> {
         }
     }
 
-    /// How many there are.
+    /// Number of rows of the last dimension.
     pub fn row_count(&self) -> usize {
         self.shape.iter().product::<usize>() / self.shape.last().copied().unwrap_or(1).max(1)
     }
@@ -39,8 +43,8 @@ fn f64_bytes(values: &[f64]) -> Vec<u8> {
 }
 
 impl Judge {
-    /// What is wanted, as the output has it where bits are compared and else as f64; `None` where that depends on what is
-    /// found. What codes are judged by are the numbers that they stand for.
+    /// The expected values: in the output's type if bits are compared, else as f64; `None` if they depend on the outputs.
+    /// For codes, they are the numbers that the codes represent.
     pub fn wanted(&self) -> Option<Tensor<'_>> {
         let (dtype, bytes) = match &self.rule {
             Rule::Equal { want, .. } => (self.dtype, Cow::Borrowed(&want[..])),
@@ -57,7 +61,7 @@ impl Judge {
         })
     }
 
-    /// How far off each element may be, as f64; `None` if bits are compared, or if the bound depends on what is found.
+    /// The error bound of each element, as f64; `None` if bits are compared or if the bound depends on the outputs.
     pub fn bound(&self) -> Option<Tensor<'_>> {
         if matches!(self.rule, Rule::Equal { .. }) {
             return None;
@@ -70,7 +74,7 @@ impl Judge {
         })
     }
 
-    /// The kind of judgement, as a name.
+    /// The name of the kind of judgement.
     pub fn kind(&self) -> &'static str {
         match &self.rule {
             Rule::Equal { .. } => "equal bits",
@@ -82,7 +86,7 @@ impl Judge {
         }
     }
 
-    /// The judgement in one line: the output, what is required of it, and the reason for the bound.
+    /// The judgement in one line: the output, the requirement, and the reason for the bound.
     pub fn describe(&self) -> String {
         let output = match &self.rule {
             Rule::Admissible { .. } => "data and scale",
@@ -91,21 +95,21 @@ impl Judge {
         format!("{output}: {}; {}", self.how(), self.why)
     }
 
-    /// What is required of the output, in words.
+    /// The requirement on the output, in words.
     pub fn how(&self) -> String {
         match &self.rule {
             Rule::Equal { any_nan, .. } if any_nan.is_empty() => "bits must be equal".into(),
-            Rule::Equal { .. } => "bits must be equal; a NaN stands for any other".into(),
+            Rule::Equal { .. } => "bits must be equal; any NaN matches any other".into(),
             Rule::Within { .. } => "each element must be within its bound".into(),
             Rule::Rms { bar, .. } => format!(
-                "the root-mean-square error of each group of rows must be at most {bar} times the root mean square of what \
-                 is wanted"
+                "the root-mean-square error of each group of rows must be at most {bar} times the root mean square of the \
+                 expected values"
             ),
             Rule::Admissible { format, .. } => {
-                format!("codes and scales of {format} must be such as numbers within their bounds can have")
+                format!("codes and scales of {format} must be admissible for numbers within their bounds")
             }
             Rule::Finite => "each element must be finite".into(),
-            Rule::Parts(_) => "what is wanted depends on what is found".into(),
+            Rule::Parts(_) => "the expected values depend on the outputs".into(),
         }
     }
 }

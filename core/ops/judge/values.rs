@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-/// An element as a number; as its bits where its type is no number's.
+/// An element as a number; its bits as a number if the type is not numeric.
 pub fn number(dtype: Dtype, bytes: &[u8], at: usize) -> f64 {
     match dtype {
         Dtype::F64 => f64::from_bits(bits(dtype, bytes, at)),
@@ -22,7 +22,7 @@ pub fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     (0..len).into_par_iter().map(|at| number(dtype, bytes, at)).collect()
 }
 
-/// Whether elements of a type are shown as numbers, and not as codes.
+/// Whether elements of a type are shown as numbers; others are shown as codes.
 pub fn is_number(dtype: Dtype) -> bool {
     use Dtype::{BF16, F16, F32, F64, I32, I64};
     matches!(dtype, BF16 | F16 | F32 | F64 | I32 | I64)
@@ -40,19 +40,19 @@ pub fn bits(dtype: Dtype, bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(all)
 }
 
-/// The bits of a number that the type has.
+/// The bits of a number that the type can represent exactly.
 pub fn stored(dtype: Dtype, x: f64) -> u64 {
     match dtype {
         Dtype::F64 => x.to_bits(),
         Dtype::F32 => (x as f32).to_bits().into(),
-        // The number is one of the type, so that going by f32 rounds nothing.
+        // The type has the number exactly, so converting through f32 does not round.
         Dtype::BF16 => half::bf16::from_f32(x as f32).to_bits().into(),
         Dtype::F16 => half::f16::from_f32(x as f32).to_bits().into(),
         _ => x as u64,
     }
 }
 
-/// What may be so of an element that is wrong; of all of them, it says where the fault is.
+/// Properties of a wrong element. A property that all wrong elements share points to the fault.
 pub const KINDS: [(u16, &str); 10] = [
     (POISON, "which hold what was there before: never written"),
     (GOT_NAN, "where NaN was found"),
@@ -79,7 +79,7 @@ const NEXT_CODE: u16 = 512;
 /// What outputs hold before the first run of a kernel.
 pub const POISON_BYTE: u8 = 0xa5;
 
-/// The kinds of an element for which `want` is wanted and `got` is found.
+/// The kinds of an element whose expected value is `want` and whose value is `got`.
 pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u16 {
     let size = dtype.bitsize() / 8;
     let poison = bytes[at * size..][..size].iter().all(|byte| *byte == POISON_BYTE);
@@ -100,12 +100,12 @@ pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u1
         .fold(of_codes, |kinds, (_, kind)| kinds | kind)
 }
 
-/// The kinds of a wrong code: it holds what was there before, it is 0, or it is the neighbour of a right one.
+/// The kinds of a wrong code: it is still poison, it is 0, or it is the neighbour of an admissible one.
 pub fn code_kinds(poison: bool, zero: bool, next: bool) -> u16 {
     u16::from(poison) * POISON + u16::from(zero) * GOT_ZERO + u16::from(next) * NEXT_CODE
 }
 
-/// Whether bits are those of neighbours: floats have a sign and a magnitude, other codes are whole numbers.
+/// Whether two bit patterns are neighbours. Floats are sign and magnitude; other codes are integers.
 pub fn neighbours(dtype: Dtype, want: u64, got: u64) -> u16 {
     let sign = 1u64 << (dtype.bitsize() - 1);
     let rank = |bits: u64| {
@@ -119,7 +119,7 @@ pub fn neighbours(dtype: Dtype, want: u64, got: u64) -> u16 {
     if steps == 1 { next } else { 0 }
 }
 
-/// What is wanted and found where bits are compared: numbers with their bits, or codes.
+/// Expected and found bits as text: numbers with their bits, or codes.
 pub fn both(dtype: Dtype, want: u64, got: u64) -> String {
     let width = dtype.bitsize() / 4;
     let text = |bits: u64| match is_number(dtype) {
@@ -132,7 +132,7 @@ pub fn both(dtype: Dtype, want: u64, got: u64) -> String {
     format!("want {}, got {}", text(want), text(got))
 }
 
-/// Two numbers with as few digits as f32 takes, or with all if they would read the same.
+/// Two numbers with the digits of an f32, or with all digits if they would look the same.
 pub fn apart(want: f64, got: f64) -> [String; 2] {
     let short = [want, got].map(plain);
     match short[0] == short[1] && want.to_bits() != got.to_bits() {
@@ -151,7 +151,7 @@ pub fn plain(x: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), String::from)
 }
 
-/// A bound: two digits say enough.
+/// A bound with two significant digits.
 pub fn short(x: f64) -> String {
     match x {
         0.0 => "0".into(),
@@ -160,7 +160,7 @@ pub fn short(x: f64) -> String {
     }
 }
 
-/// How many times a bound that is, in parentheses; nothing where it says nothing.
+/// A ratio of error to bound in parentheses; empty if it is not finite.
 pub fn times(ratio: f64) -> String {
     match ratio {
         x if !x.is_finite() => String::new(),
@@ -170,7 +170,7 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// A count with commas between thousands.
+/// A count with thousands separators.
 pub fn count(n: usize) -> String {
     let digits = n.to_string();
     let mut text = String::new();

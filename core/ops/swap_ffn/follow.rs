@@ -1,15 +1,17 @@
-//! The reference with the decisions that a kernel took, and how far a kernel may be from it.
+//! Runs the reference with the decisions that a kernel took, and bounds how far the kernel may be from it.
 //!
-//! What a kernel rounds errs by about as much as may be said of it beforehand. The variance of every number of x is kept
-//! along: an operand that is rounded brings at most u² n² / 3 with it, u being half a step relative to the number, and sums
-//! carry errors on as if they were independent, W² of the variances, the gated product by its derivatives. No number may be
-//! beyond eight deviations, and no row, whose errors average out, beyond two in root mean square. A decision must be the
-//! reference's where the logits that make it are further apart than six of their deviations and what f32 leaves open.
-//! Where nothing was rounded, variances are 0 and all is equal bit for bit. That tensor cores sum products of E4M3 to some 2^-13
-//! of the largest is little beside the rounding of these.
+//! A kernel that rounds operands errs by about as much as can be predicted. So the variance of every element of x is
+//! tracked: rounding an operand n adds at most u² n² / 3, where u is half a step relative to n. Sums propagate errors as if
+//! these were independent (W² times the variances), and the gated product propagates them by its derivatives. No element
+//! may deviate by more than eight standard deviations. No row may deviate by more than two in root mean square, since its
+//! errors average out. A decision must be the reference's if the logits behind it differ by more than six of their standard
+//! deviations plus the error of f32 arithmetic. If nothing was rounded, variances are 0 and everything must be equal bit
+//! for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest one, which is negligible beside
+//! the rounding of these operands.
 //!
-//! Rows meet only in the end. So of a long stretch some cores are followed; all maps must be what comes of the decisions, all
-//! banks that no decision names must be as they were, and delta is judged as what comes of the kernel's own x.
+//! Rows interact only in the final collapse. So for a long stretch only some cores are followed. All maps must follow from
+//! the decisions, all banks that no decision names must be unchanged, and delta is judged against a collapse of the
+//! kernel's own x.
 
 use std::sync::OnceLock;
 
@@ -24,13 +26,13 @@ use crate::ops::judge::UNIT;
 
 /// Half an ulp of bf16, relative.
 pub(super) const BF16: f64 = 1.0 / 256.0;
-/// Half an ulp of E4M3, relative, and half of its least number under a scale.
+/// Half an ulp of E4M3, relative; and half of its smallest number, relative to the scale.
 const E4M3: [f64; 2] = [1.0 / 16.0, 1.0 / 1024.0];
 
-/// Deviations that logits may be off.
+/// Standard deviations that logits may be off.
 const LOGITS: f64 = 6.0;
 
-/// Cores that are followed where there are many steps.
+/// Number of cores that are followed if there are many steps.
 const FEW: usize = 48;
 
 pub(super) struct Follower {
@@ -41,7 +43,7 @@ pub(super) struct Follower {
     squares: OnceLock<Squares>,
 }
 
-/// What variances are multiplied by.
+/// Squares and products of weights, which multiply variances.
 struct Squares {
     w1: Linear<f32>,
     w3: Linear<f32>,
@@ -49,10 +51,10 @@ struct Squares {
     w2: Linear<f32>,
 }
 
-/// Takes decisions, and remembers what the FFN computes.
+/// Forces decisions, and records what the FFN computes.
 #[derive(Default)]
 struct Forced {
-    /// gate · 4 + bank; gates are closed without.
+    /// gate · 4 + bank for each row; gates without a code are closed.
     codes: Vec<u8>,
     n: Vec<f32>,
     gate: Vec<f32>,
@@ -84,13 +86,13 @@ impl Numerics<f32> for Forced {
     }
 }
 
-/// Numbers with their variances.
+/// x and the banks with their variances.
 pub(super) struct Followed {
     pub x: Tensor<f32>,
     pub x_variance: Vec<f32>,
     pub state: State<f32>,
     pub ram_variance: Vec<f32>,
-    /// Codes of the decisions of every event: those that were taken, or the reference's where they may not be so.
+    /// Codes of the decisions of every event: the kernel's, or the reference's where the kernel's are not admissible.
     pub decisions: Vec<u8>,
 }
 
@@ -98,7 +100,7 @@ impl Follower {
     pub fn new(token: Token) -> Self {
         let all = token.config.core_count;
         let cores = match token.events * token.config.k_ffn > 4 && all > FEW {
-            // These are of all kinds of places in tiles.
+            // This stride visits all positions within a tile.
             true => (0..FEW).map(|i| i * 37 % all).collect(),
             false => (0..all).collect(),
         };
@@ -110,7 +112,7 @@ impl Follower {
         }
     }
 
-    /// The model of the cores that are followed, with one step of the FFN an event.
+    /// The model of the followed cores, with one FFN step per event.
     pub(super) fn model(&self) -> &Model<f32> {
         self.model.get_or_init(|| {
             let token = &self.token;
@@ -133,14 +135,14 @@ impl Follower {
         })
     }
 
-    /// The rows that are followed, of all.
+    /// The indices of the followed rows among all rows.
     pub(super) fn rows(&self) -> Vec<usize> {
         let cores = self.token.config.core_count;
         let of = |token: usize| self.cores.iter().map(move |core| token * cores + core);
         (0..self.token.batch).flat_map(of).collect()
     }
 
-    /// x before the first event, and the state of the rows that are followed.
+    /// x before the first event, and the state of the followed rows.
     fn start(&self) -> Result<Followed, String> {
         let token = &self.token;
         let width = token.config.d_model;
@@ -154,7 +156,7 @@ impl Follower {
         state.map = own_rows.iter().map(|row| token.map[*row]).collect();
         let (x, x_variance) = if token.begin {
             let x = self.model().spread(&token.x_in, &state, &mut Plain)?;
-            // Product and sum are rounded, or only the sum.
+            // A kernel rounds the product and the sum, or only the sum.
             let deviation = |x: &f32| (UNIT * (f64::from(x.abs()) + 1.0)).powi(2) as f32;
             let variance = x.data.iter().map(deviation).collect();
             (x, variance)
@@ -215,7 +217,7 @@ impl Follower {
         Ok(followed)
     }
 
-    /// A step of the FFN.
+    /// Runs one FFN step.
     fn step(&self, followed: &mut Followed, event: usize) -> Result<(), String> {
         let token = &self.token;
         let width = token.config.d_model;
@@ -256,7 +258,7 @@ impl Follower {
         let down = squares.w2.apply(&h).data;
         for (variance, down) in followed.x_variance.iter_mut().zip(down) {
             *variance = match token.config.residual {
-                // Errors of both may be the same ones.
+                // The two errors may be correlated, so deviations are added, not variances.
                 true => (variance.sqrt() + down.sqrt()).powi(2),
                 false => down,
             };
@@ -264,7 +266,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Variance of the rounding of numbers of a row.
+    /// The variance that rounding adds to elements of a row.
     fn rounding(&self, row: &[f32]) -> impl Fn(f32) -> f64 + use<> {
         let e4m3 = self.token.e4m3;
         let scale = row.iter().fold(0f64, |amax, x| amax.max(f64::from(x.abs()))) / 448.0;
@@ -278,7 +280,7 @@ impl Follower {
         }
     }
 
-    /// The decisions that were taken, or the reference's where its logits leave no doubt that they are others.
+    /// The kernel's decisions, replaced by the reference's where its logits clearly decide otherwise.
     fn admitted(&self, x: &Tensor<f32>, variance: &[f32], logits: &Tensor<f32>, codes: &[u8]) -> Vec<u8> {
         let token = &self.token;
         let width = x.cols();
@@ -292,7 +294,7 @@ impl Follower {
                 .zip(variance)
                 .map(|(x, v)| f64::from(*x).powi(2) * f64::from(*v))
                 .sum();
-            // By how much a logit may err.
+            // The error bounds of the logits.
             let open: [f64; 1 + BANKS] = std::array::from_fn(|i| {
                 let (mut carried, mut size) = (0.0, f64::from(token.bias[i].abs()));
                 for k in 0..width {
@@ -334,7 +336,7 @@ impl Squares {
     }
 }
 
-/// The router as it is folded, and the sums of magnitudes that its products are made of, folded or not.
+/// The folded router, and the sums of magnitudes of the terms of its products, which cover folded and unfolded evaluation.
 struct Router {
     folded: Tensor<f32>,
     sizes: Vec<f64>,

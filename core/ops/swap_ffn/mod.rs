@@ -1,9 +1,9 @@
-//! Stretches of a token of Swap-FFN: its beginning from x_in, or x as it is given; E events of an exchange and J steps of the
-//! FFN each; and its end as delta, or x as it is then. Operands of the FFN's products are rounded, to bf16 or to E4M3 under a
-//! scale for each row; x, the router and all sums are f32, banks are bf16.
+//! A stretch of a token of Swap-FFN. It begins with x_in or with a given x, runs E events, each an exchange and J FFN
+//! steps, and ends with delta or with x. The operands of the FFN's products are rounded to bf16, or to E4M3 with a scale
+//! per row; x, the router and all sums are f32; banks are bf16.
 //!
-//! Decisions are discrete, and rounding makes any two kernels part sooner or later. So a kernel's own decisions are followed
-//! by the reference, and everything is judged as what comes of them: see [`follow`].
+//! Decisions are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference follows the
+//! kernel's own decisions, and everything else is judged given these decisions: see [`follow`].
 
 mod follow;
 mod outcome;
@@ -18,7 +18,6 @@ use reference::paths::swap_ffn::{
 };
 use safetensors::Dtype;
 
-use super::blocks::traffic;
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use super::grid::Grid;
 use super::judge::Judge;
@@ -26,13 +25,14 @@ use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 use crate::formats::element;
 
 const EPS: f32 = 1e-6;
-/// Sizes that no case changes: of the router, of pooling, and between pooling and decoder.
+/// Sizes that are the same in all cases: of the router, of pooling, and between pooling and decoder.
 const ROUTER: usize = 64;
 const POOLED: usize = 8;
 const REDUCED: usize = 224;
 
 pub use resident::{Part, Resident, TokenOutputs};
 
+/// The operation `swap_ffn`.
 pub struct SwapFfn;
 
 impl Op for SwapFfn {
@@ -41,7 +41,7 @@ impl Op for SwapFfn {
     }
 
     fn doc(&self) -> &'static str {
-        "a token of Swap-FFN: cores that exchange their vectors with banks of memory and share one FFN"
+        "a token of Swap-FFN: cores exchange their vectors with banks of memory and share one FFN"
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -56,27 +56,25 @@ impl Op for SwapFfn {
         let follower = Follower::new(token);
         let parts = move |outputs: &Outputs| follower.parts(outputs);
         Ok(Problem {
-            bytes: traffic(&buffers),
             flops: flops as u64,
-            buffers,
             scalars: vec![("eps", Scalar::F32(EPS))],
-            judges: vec![Judge::parts("decisions", parts, WHY)],
+            ..Problem::new(buffers, vec![Judge::parts("decisions", parts, WHY)])
         })
     }
 }
 
-const WHY: &str = "the reference is run with the decisions that were taken: each must be the reference's where the logits that \
-                   make it are clear of 6 deviations of their error; numbers are within 8 deviations of the rounding of \
-                   operands, rows within 2; where nothing is rounded, all is equal bit for bit";
+const WHY: &str = "the reference is run with the kernel's decisions: each must be the reference's if the logits behind it \
+                   differ by more than 6 standard deviations of their error; numbers must be within 8 standard deviations \
+                   of the rounding of operands, rows within 2; if nothing is rounded, all is equal bit for bit";
 
-/// Rules of lanes by their names in keys; their numbers here are those of the kernels.
+/// Lane rules by their names in keys; the position of a rule is its number in the kernels.
 const RULES: [(&str, LaneRule); 3] = [
     ("transpose", LaneRule::Transposition),
     ("move", LaneRule::MoveToFront),
     ("literal", LaneRule::Literal),
 ];
 
-/// B, C, D, F; E, J, begin, end, RES; the number of the rule and the bytes of an operand.
+/// B, C, D, F; E, J, begin, end, RES; the number of the lane rule and the bytes of an operand.
 fn dims(
     [b, c, d, f]: [i64; 4],
     [e, j, begin, end, residual]: [i64; 5],
@@ -106,7 +104,7 @@ fn cases() -> Vec<Case> {
     };
     let full = |batch| [batch, 512, 1024, 4096];
     let (small, ragged, long) = ([2, 24, 64, 96], [1, 37, 72, 100], [1, 48, 1024, 4096]);
-    // Events, steps of the FFN, begin, end, residual.
+    // Events, FFN steps, begin, end, residual.
     let (token, maps, event) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0]);
     let mut grids = Vec::new();
     for weights in ["bf16", "e4m3"] {
@@ -131,7 +129,7 @@ fn cases() -> Vec<Case> {
     grids.into_iter().flat_map(Grid::done).collect()
 }
 
-/// A matrix as it is stored: its numbers, and where they are E4M3, codes and scales of its rows.
+/// A matrix as it is stored: its values, and for E4M3 the codes and the scales of its rows.
 struct Weight {
     values: Tensor<f32>,
     codes: Vec<u8>,
@@ -170,7 +168,7 @@ impl Weight {
     }
 }
 
-/// What a case is computed from.
+/// The inputs of a case.
 struct Token {
     config: Config,
     batch: usize,
@@ -180,7 +178,7 @@ struct Token {
     e4m3: bool,
     x_in: Tensor<f32>,
     film: Film<f32>,
-    /// Unfolded: norm, projection, heads `[5, ROUTER]`, biases.
+    /// The unfolded router: norm, projection, heads `[5, ROUTER]`, biases.
     router_g: Vec<f32>,
     router_w: Tensor<f32>,
     heads: Tensor<f32>,
@@ -212,7 +210,7 @@ impl Token {
             round_to_bf16(&mut values.data);
             values
         };
-        // Rows of n are about 1: gates are too.
+        // Elements of n are about 1. With this deviation of the weights, gates are about 1, too.
         let weight = |name: &str, shape: [usize; 2]| {
             let deviation = (shape[1] as f32).sqrt().recip();
             let values = match steps {
@@ -225,7 +223,7 @@ impl Token {
         let mut alpha = drawn("alpha", &[cores, POOLED], 0.0, 0.6);
         alpha.data.iter_mut().for_each(|a| *a = a.exp() / cores as f32);
         let mut x = drawn("x", &[rows, width], 0.0, 1.0);
-        // Norms must make up for rows of any size.
+        // Norms must be able to cope with rows of any magnitude.
         let sizes = x.data.par_chunks_mut(width).enumerate();
         sizes.for_each(|(row, x)| x.iter_mut().for_each(|x| *x *= 2f32.powi((row * 5 % 9) as i32 - 4)));
         let bias = drawn("bias", &[1 + BANKS], 0.0, 0.07).data;
@@ -282,8 +280,9 @@ impl Token {
         token
     }
 
-    /// Every map with every decision, which the first five numbers of a row make: gates that are closed by 0 or less, banks
-    /// that are the largest, or the first of equals. Among the others are ties of bf16, subnormals and zeros of both signs.
+    /// Combines every map with every decision. The first five elements of a row determine the decision: a gate is closed by
+    /// 0 or less, and the chosen bank has the largest logit, or the first of equal ones. The other elements include ties of
+    /// bf16, subnormals and zeros of both signs.
     fn edges(&mut self) {
         let identity = |rows: usize, cols: usize| {
             let mut matrix = Tensor::full([rows, cols], 0.0);
@@ -298,7 +297,7 @@ impl Token {
         for (row, x) in self.x.data.chunks_exact_mut(width).enumerate() {
             let (gate, bank, turn) = (row / 256 % 2, row / 512 % BANKS, row / 2);
             for x in &mut *x {
-                // All rows of one size, so that logits are.
+                // All rows have the same magnitude, so logits do, too.
                 *x *= 2f32.powi(4 - (row * 5 % 9) as i32);
             }
             for (at, x) in x.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! What is said of a kernel's outputs, its own decisions taken for given.
+//! Judges a kernel's outputs, given its own decisions.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{BANKS, Collapse, State, decode};
@@ -10,24 +10,24 @@ use crate::ops::Outputs;
 use crate::ops::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
 use crate::ops::judge::{Judge, Part, UNIT};
 
-/// Deviations that numbers and rows may be off.
+/// Standard deviations that numbers and rows may be off.
 const NUMBERS: f64 = 8.0;
 const ROWS: f64 = 2.0;
 
-const WHY_CODES: &str = "a decision is gate · 4 + bank, 7 at most";
-const WHY_DECISIONS: &str = "6 deviations of the rounding that was carried to the logits, and 2 (D + 80) units of 2^-24 of what \
-                             they are sums of: outside of that the reference decides";
-const WHY_NUMBERS: &str = "8 deviations of the rounding of operands, carried on as if errors were independent, for a number, 2 for \
-                           a row in root mean square";
+const WHY_CODES: &str = "a decision is gate · 4 + bank, at most 7";
+const WHY_DECISIONS: &str = "the reference decides unless its logits are within 6 standard deviations of the propagated \
+                             rounding error plus 2 (D + 80) units of 2^-24 of the magnitudes of their terms";
+const WHY_NUMBERS: &str = "a number may be off by 8 standard deviations of the propagated rounding error of operands \
+                           (errors are taken as independent), a row by 2 in root mean square";
 const WHY_FINITE: &str = "no input is infinite or NaN";
-const WHY_EXACT: &str = "without a step of the FFN nothing is rounded but what goes into banks: every bit is defined";
-const WHY_KEPT: &str = "it is not written in this case";
-const WHY_MAPS: &str = "maps are what comes of the decisions";
-const WHY_BANKS: &str = "banks that no decision names stay as they were";
-const WHY_DELTA: &str = "8 deviations of the rounding of three sums, of the kernel's own x";
+const WHY_EXACT: &str = "without an FFN step only values written to banks are rounded: every bit is defined";
+const WHY_KEPT: &str = "this case does not write it";
+const WHY_MAPS: &str = "maps follow from the decisions";
+const WHY_BANKS: &str = "banks that no decision names must be unchanged";
+const WHY_DELTA: &str = "three sums of the kernel's own x, each rounded: 8 standard deviations";
 
 impl Follower {
-    /// What outputs must be if its decisions are taken for given.
+    /// The requirements on outputs, given the kernel's decisions.
     pub fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let token = &self.token;
         let (rows, width) = (token.rows(), token.config.d_model);
@@ -62,7 +62,7 @@ impl Follower {
         let own_banks = own_rows
             .iter()
             .flat_map(|row| (0..BANKS).map(move |bank| row * BANKS + bank));
-        // A number that errs may be rounded the other way.
+        // A number with an error may be rounded to the other neighbour.
         let ram = Tensor::new([own_rows.len() * BANKS, width], followed.state.ram.data);
         let near_ram = near("ram", &ram, followed.ram_variance, &floats(&own_ram, 2), 2.0 * BF16);
         let mut all = vec![
@@ -82,7 +82,7 @@ impl Follower {
         all
     }
 
-    /// Without any step of the FFN all is what the reference says, bit for bit.
+    /// Without FFN steps, every output must equal the reference's bit for bit.
     fn exactly(&self, outputs: &Outputs) -> Vec<Part> {
         let token = &self.token;
         let mut state = State {
@@ -110,7 +110,7 @@ impl Follower {
         ]
     }
 
-    /// Maps are what comes of the decisions, and banks that none of them names are as they were.
+    /// Maps must follow from the decisions, and banks that no decision names must be unchanged.
     fn maps(&self, outputs: &Outputs) -> [Part; 2] {
         let token = &self.token;
         let (codes, width) = (outputs.get("decisions"), token.config.d_model);
@@ -147,10 +147,11 @@ impl Follower {
         ]
     }
 
-    /// delta of the kernel's x.
+    /// Judges delta, given the kernel's x.
     ///
-    /// Each of n roundings of a sum errs by no more than a unit of the sum of magnitudes: they make a variance of n / 3 units
-    /// squared, which the next sums carry on; silu makes no more than 1.1 of what its argument errs by, and a few units.
+    /// Each of the n roundings of a sum errs by at most one unit of the sum of magnitudes, so together they have a variance
+    /// of n / 3 units squared, which the next sums propagate. silu amplifies the error of its argument by at most 1.1 and
+    /// adds a few units.
     fn delta(&self, x: &[f64]) -> Judge {
         let token = &self.token;
         let (cores, width) = (token.config.core_count, token.config.d_model);
@@ -199,7 +200,7 @@ impl Follower {
     }
 }
 
-/// Rounds what goes into banks.
+/// Rounds what is written to banks.
 struct Rounded;
 
 impl Numerics<f32> for Rounded {
@@ -221,8 +222,8 @@ fn same(
     Judge::equal(output, dtype, shape, want, why).on(outputs.get(output).to_vec())
 }
 
-/// Numbers and rows within so many of their deviations, and what f32 rounds. Where there is a variance, `also` is to be
-/// added, relative.
+/// Elements and rows must be within their number of standard deviations plus f32 rounding. Where there is a variance, the
+/// relative error `also` is added.
 fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64], also: f64) -> Judge {
     let width = want.cols();
     let values = widened(&want.data);
@@ -237,7 +238,7 @@ fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64
         .collect();
     let errors: Vec<f64> = values.iter().zip(got).map(|(want, got)| (got - want).abs()).collect();
     let bound = move |at: usize, want: f64| match (ratios[at / width], variance[at]) {
-        // All of a row that is too far off as a whole.
+        // All elements of a row that is too far off as a whole.
         (ratio, _) if ratio > 1.0 => errors[at] / ratio,
         (_, 0.0) => 0.0,
         (_, some) => also * want.abs() + NUMBERS * f64::from(some).sqrt() + 1e-6 * want.abs(),

@@ -1,4 +1,4 @@
-//! A model of the reference as calls of kernels, which take its events or whole tokens.
+//! Kernel calls that run events or whole tokens of a model of the reference.
 
 use reference::Tensor;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
@@ -7,32 +7,34 @@ use super::{EPS, POOLED, REDUCED, ROUTER, RULES, Token, Weight, dims};
 use crate::ops::call::{Call, Runner};
 use crate::ops::data::f32_values;
 
-/// A model with its weights as kernels read them.
+/// A model whose weights are stored as kernels read them.
 pub struct Resident(Token);
 
-/// What a call does.
+/// The part of a token that a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// From x_in to delta.
+    /// A whole token, from x_in to delta.
     Token,
-    /// One event on x.
+    /// One event on x: the exchange and the FFN steps.
     Event,
-    /// The exchange of an event only.
+    /// Only the exchange of an event.
     Exchange,
 }
 
-/// What it leaves, besides the state.
+/// The results of a call, apart from the new state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenOutputs {
-    /// Whether the gate is open, and the bank, for every event and row.
+    /// For every event and row: whether the gate is open, and the bank.
     pub decisions: Vec<Vec<(bool, u8)>>,
+    /// x `[B · core_count, d_model]` after the last event.
     pub x: Tensor<f32>,
-    /// Has a meaning only after [`Part::Token`].
+    /// The token's output `[B, d_model]`; meaningful only after [`Part::Token`].
     pub delta: Vec<f32>,
 }
 
 impl Resident {
-    /// Weights as they are, or in E4M3. The router must be loaded unfolded: some kernels read it so, and others what it folds to.
+    /// Stores the weights as they are, or in E4M3. The router must be loaded unfolded, because some kernels read it so and
+    /// others fold it.
     pub fn new(model: &Model<f32>, e4m3: bool) -> Result<Self, String> {
         let config = *model.config();
         let sizes = [
@@ -55,7 +57,7 @@ impl Resident {
         };
         if config.decision != DecisionRule::Logits || config.eps as f32 != EPS || !config.collapse_silu {
             return Err(
-                "kernels decide on logits, add 1e-6 to means of squares, and have silu before the decoder".into(),
+                "kernels decide on logits, add 1e-6 to means of squares, and apply silu before the decoder".into(),
             );
         }
         let matrix = |weight: &Tensor<f32>| Weight::new(weight.clone(), e4m3);
@@ -85,7 +87,8 @@ impl Resident {
         }))
     }
 
-    /// Runs a part on tokens `[B, d_model]` or x `[B · core_count, d_model]`, whichever it begins with; the state goes on.
+    /// Runs a part on `[B, d_model]` tokens or on x `[B · core_count, d_model]`, depending on where the part begins, and
+    /// updates the state.
     pub fn run(
         &mut self,
         runner: &dyn Runner,

@@ -5,7 +5,7 @@ mod casts;
 mod others;
 mod scattered;
 
-use super::choose::{Hypothesis, choose};
+use super::choose::{Explanation, Hypothesis, choose};
 use super::maker::Maker;
 use super::place::Place;
 use super::problem::{Cell, Problem, spread};
@@ -75,17 +75,7 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally) ->
         unit: "codes",
         example: some.first().map(|index| codes.example(codes.wrong[*index])),
     };
-    let mut findings: Vec<Finding> = chosen
-        .iter()
-        .map(|chosen| {
-            finding(
-                chosen.cause,
-                chosen.detail.clone(),
-                chosen.others.clone(),
-                &chosen.explained,
-            )
-        })
-        .collect();
+    let mut findings = Explanation::findings(chosen, finding);
     if !open.is_empty() {
         let (cause, detail) = codes.evidence(&open);
         findings.push(finding(cause, detail, Vec::new(), &open));

@@ -3,7 +3,7 @@
 
 mod amaxes;
 
-use super::choose::{Hypothesis, choose};
+use super::choose::{Explanation, Hypothesis, choose};
 use super::levels::amax_of;
 use super::maker::Maker;
 use super::place::{Hits, Place};
@@ -99,17 +99,7 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, fo
         unit: "scales",
         example: some.first().map(|index| scales.example(&scales.wrong[*index])),
     };
-    let mut findings: Vec<Finding> = chosen
-        .iter()
-        .map(|chosen| {
-            finding(
-                chosen.cause,
-                chosen.detail.clone(),
-                chosen.others.clone(),
-                &chosen.explained,
-            )
-        })
-        .collect();
+    let mut findings = Explanation::findings(chosen, finding);
     if !open.is_empty() {
         let (cause, detail) = scales.evidence(&open, tally);
         findings.push(finding(cause, detail, Vec::new(), &open));
