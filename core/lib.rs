@@ -35,11 +35,13 @@
 //! | [`tensorfile`] | safetensors and npy, read and written |
 //! | [`packed`] | quantized tensors in files |
 //! | [`parity`] | which rule made the bytes of a quantized tensor, or what went wrong |
+//! | [`accumulator`] | how tensor cores sum, bit for bit |
 //! | [`ops`] | what kernels compute: cases, inputs, expected outputs, bounds |
 
 #![deny(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod accumulator;
 pub mod atomic;
 pub mod error;
 pub mod formats;

@@ -36,6 +36,8 @@ mod stand_in;
 mod state_transpose;
 #[path = "kernels/swap_ffn.rs"]
 mod swap_ffn;
+#[path = "kernels/wgmma.rs"]
+mod wgmma;
 
 use std::path::Path;
 

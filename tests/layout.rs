@@ -117,7 +117,7 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
     (
         "core",
         &[
-            &["error", "record", "random"],
+            &["accumulator", "error", "record", "random"],
             &["atomic", "input", "pattern"],
             &["formats", "layouts", "metrics"],
             &["tensorfile"],

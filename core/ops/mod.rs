@@ -30,6 +30,7 @@ mod state_transpose;
 pub mod swap_ffn;
 mod swiglu;
 mod swiglu_quantize;
+mod wgmma;
 
 use safetensors::Dtype;
 
@@ -56,6 +57,7 @@ pub const OPS: &[&dyn Op] = &[
     &swap_ffn::SwapFfn,
     &swiglu::SwiGlu,
     &swiglu_quantize::SwiGluQuantize,
+    &wgmma::Wgmma,
 ];
 
 /// An operation that kernels implement.
