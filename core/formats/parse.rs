@@ -149,7 +149,7 @@ fn parse(text: &str) -> Result<Format, String> {
         [] if !element.has_nan() => {
             let name = element.name;
             return Err(format!(
-                "'{name}' has no NaN, so NaN is stored in the scale, whose type must have one, e.g. '{name}/token:f32'"
+                "'{name}' has no NaN, so it needs a scale that has one, e.g. '{name}/token:f32'"
             ));
         }
         [] => (None, None),
