@@ -43,7 +43,7 @@ variants = ["registers"]
 //
 // a [M, 64, K], b [M, N, K], c and d [M, 64, N]. A row has up to 128 bytes.
 
-#include "lib/wgmma.cuh"
+#if __CUDA_ARCH__ == 900
 #include "wgmma/widths.cuh"
 
 // Copies rows of `chunks` times 16 bytes into a tile with the 128-byte swizzle.
@@ -141,3 +141,4 @@ ENTRIES(96)
 ENTRIES(128)
 ENTRIES(192)
 ENTRIES(256)
+#endif
