@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, quantize, verify,
+    bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, probe, quantize, verify,
 };
 use crate::commands::{judge, sweep};
 use crate::output;
@@ -51,6 +51,7 @@ enum Command {
     Kernels(kernels::KernelsArgs),
     Describe(describe::DescribeArgs),
     Dump(dump::DumpArgs),
+    Probe(probe::ProbeArgs),
     Verify(verify::VerifyArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
@@ -160,6 +161,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("describe", &["ulplab describe rmsnorm"]),
     ("dump", &["ulplab dump rmsnorm bf16.random.7x333 rmsnorm-case"]),
+    ("probe", &["ulplab probe", "ulplab probe --only 'e4m3.n64.*'"]),
     ("verify", &["ulplab verify formats"]),
     ("list", &["ulplab list formats", "ulplab list sites"]),
     (
@@ -256,6 +258,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Kernels(args) => kernels::run(&args),
         Command::Describe(args) => describe::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),

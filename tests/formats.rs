@@ -9,7 +9,7 @@ mod docs;
 #[path = "formats/elements.rs"]
 mod elements;
 #[path = "formats/oracle.rs"]
-mod oracle;
+pub mod oracle;
 #[path = "formats/properties.rs"]
 mod properties;
 #[path = "formats/records.rs"]

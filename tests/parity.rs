@@ -12,6 +12,3 @@ mod held_out;
 mod kinds;
 #[path = "parity/looked_at.rs"]
 mod looked_at;
-#[path = "formats/oracle.rs"]
-#[expect(dead_code, reason = "the tests of formats use the rest")]
-mod oracle;

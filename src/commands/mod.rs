@@ -12,6 +12,7 @@ pub mod inventory;
 pub mod judge;
 pub mod kernels;
 pub mod naming;
+pub mod probe;
 pub mod quantize;
 pub mod sweep;
 pub mod verify;

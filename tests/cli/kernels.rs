@@ -57,6 +57,18 @@ fn only_kernels_have_peers() {
     assert!(error.contains("no experiment of kernels"), "{error}");
 }
 
+/// A probe that nothing was selected for has found nothing.
+#[test]
+fn a_probe_must_match_an_instruction() {
+    let output = run(&["probe", "--only", "e4m3.n65.*"]);
+    assert_eq!(code(&output), 4);
+    let error = stderr(&output);
+    assert!(
+        error.contains("instructions are named like 'e4m3.n8.shared'"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_fault_must_exist() {
     let plant = |words: &[&str]| run(&[&["kernels", "mutants", "--dry-run"], words].concat());

@@ -9,7 +9,7 @@ use ulplab::packed::codes;
 use ulplab::parity::{Cause, StoredBytes, diagnose};
 
 use super::faults::{Kernel, data, normal, plant};
-use super::oracle::Random;
+use crate::formats::oracle::Random;
 
 const FORMATS: [&str; 4] = [
     "e2m1/b16:e4m3(te)/t:f32",

@@ -5,7 +5,7 @@ use ulplab::layouts::Layout;
 use ulplab::packed::Grid;
 use ulplab::parity::{Cause, Diagnosis, StoredBytes, diagnose};
 
-use super::oracle::Random;
+use crate::formats::oracle::Random;
 
 const ROWS: usize = 128;
 pub const COLS: usize = 256;

@@ -3,7 +3,7 @@
 use ulplab::formats::{Format, codec};
 use ulplab::parity::{Diagnosis, StoredBytes, diagnose};
 
-use super::oracle::Fixture;
+use crate::formats::oracle::Fixture;
 
 const INPUTS: [&str; 7] = [
     "edge_f32",

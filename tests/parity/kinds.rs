@@ -9,7 +9,7 @@ use ulplab::parity::{Cause, Diagnosis, StoredBytes, diagnose};
 use super::faults::normal;
 use super::held_out::HELD_OUT;
 use super::looked_at::LOOKED_AT;
-use super::oracle::Random;
+use crate::formats::oracle::Random;
 
 /// A right tensor that a fault is planted in.
 pub struct Tensor {

@@ -1,0 +1,303 @@
+//! `ulplab probe`: how this GPU's tensor cores sum, found from the sums that they make.
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::backend::cuda::{Device, Session};
+use crate::json;
+use crate::studies::kernels::file;
+use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::ops::{self, Case, Problem};
+use ulplab_core::pattern::selects;
+
+/// Find out how the tensor cores of this machine's GPU sum.
+///
+/// Every wgmma instruction in use runs on 10⁶ random and targeted vectors. Rules of summation are tried on a sample of them: how many
+/// products are added at once, to how many fraction bits below the largest exponent they are cut, and how many fraction bits of
+/// the sum are kept. A rule that explains each bit of the sample is then compared with all vectors. The exit code is 100 if an
+/// instruction follows no rule, or another rule than ulplab assumes (core/accumulator.rs).
+#[derive(Debug, clap::Args)]
+pub struct ProbeArgs {
+    /// Probe only instructions of these names, such as 'e4m3.n64.*'; may be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    only: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found of all instructions.
+#[derive(Debug, Serialize)]
+struct Findings {
+    device: String,
+    /// Rules that were tried on each sample.
+    rules: usize,
+    instructions: Vec<Finding>,
+}
+
+/// What was found of an instruction.
+#[derive(Debug, Serialize)]
+struct Finding {
+    /// Operand, width, and where A lies.
+    name: String,
+    vectors: usize,
+    /// Rules that explain the sample.
+    fitting: Vec<Rule>,
+    /// Vectors that ulplab's rule does not explain.
+    differing: usize,
+}
+
+/// A rule of summation: see [`Accumulator`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Rule {
+    terms: usize,
+    aligned_bits: u32,
+    kept_bits: u32,
+}
+
+/// Vectors on which all rules are tried.
+const SAMPLE: usize = 4096;
+
+pub fn run(args: &ProbeArgs) -> Result<Exit> {
+    let op = ops::find("wgmma").map_err(Error::Usage)?;
+    let source = file(op)?;
+    let cases: Vec<Case> = op
+        .cases()
+        .into_iter()
+        .filter(|case| case.name.ends_with(".step"))
+        .collect();
+    let name = |case: &Case, variant: &str| format!("{}.{variant}", case.name.trim_end_matches(".step"));
+    let variants = source.header.variants.iter().map(|variant| variant.name.as_str());
+    let names: Vec<String> = variants
+        .flat_map(|variant| cases.iter().map(move |case| name(case, variant)))
+        .collect();
+    ulplab_core::pattern::check(
+        "instruction",
+        &[&args.only],
+        &names.iter().map(String::as_str).collect::<Vec<_>>(),
+    )?;
+    let device = Device::open()?;
+    let session = Session::open(&device)?;
+    let kernels = session.load(&source)?;
+    let mut findings = Findings {
+        device: device.describe(),
+        rules: rules(&WGMMA_E4M3).len(),
+        instructions: Vec::new(),
+    };
+    for case in &cases {
+        let chosen = |variant: &str| selects(&args.only, &[], &name(case, variant));
+        let variants = source.header.variants.iter().filter(|variant| chosen(&variant.name));
+        let variants: Vec<_> = variants.collect();
+        if variants.is_empty() {
+            continue;
+        }
+        let problem = ops::problem(op, case).map_err(Error::Usage)?;
+        let bench = kernels.case(case, &problem);
+        for variant in variants {
+            let Some(plan) = bench.plan(variant)? else {
+                let arch = &device.arch;
+                return Err(Error::Setup(format!(
+                    "wgmma is an instruction of sm_90a, and this device is {arch}"
+                )));
+            };
+            let outputs = bench.ready(variant, plan)?.outputs()?;
+            let found = Vectors::new(case, &problem, outputs.get("d")).finding(name(case, &variant.name));
+            if !args.json {
+                outln!("{}", found.line());
+            }
+            findings.instructions.push(found);
+        }
+    }
+    if args.json {
+        json::print(&findings)?;
+    } else {
+        outln!("{}", findings.summary());
+    }
+    Ok(match findings.instructions.iter().all(Finding::as_assumed) {
+        true => Exit::Pass,
+        false => Exit::GateFailed,
+    })
+}
+
+/// All rules that are tried of an operand.
+fn rules(assumed: &Accumulator) -> Vec<Rule> {
+    let terms = [1, 2, 4, 8, 16, 32].into_iter().filter(|terms| *terms <= assumed.terms);
+    let with_bits = |terms| (8..=30).map(move |aligned_bits| (terms, aligned_bits));
+    let all = terms.flat_map(with_bits).flat_map(|(terms, aligned_bits)| {
+        (8..=23).map(move |kept_bits| Rule {
+            terms,
+            aligned_bits,
+            kept_bits,
+        })
+    });
+    all.collect()
+}
+
+/// Rows of A and B, C, and the sums that the device made of them.
+struct Vectors {
+    assumed: &'static Accumulator,
+    a: Vec<Factor>,
+    b: Vec<Factor>,
+    c: Vec<f32>,
+    d: Vec<u32>,
+    width: usize,
+    terms: usize,
+}
+
+impl Vectors {
+    fn new(case: &Case, problem: &Problem, d: &[u8]) -> Self {
+        let assumed = match case.key("operand") {
+            "e4m3" => &WGMMA_E4M3,
+            _ => &WGMMA_BF16,
+        };
+        let bytes = |name: &str| {
+            let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
+            &buffer
+                .unwrap_or_else(|| unreachable!("the operation has '{name}'"))
+                .bytes
+        };
+        let factors = |name: &str| -> Vec<Factor> {
+            let code = |bytes: &[u8]| bytes.iter().rev().fold(0, |code, byte| code << 8 | u16::from(*byte));
+            let codes = bytes(name).par_chunks_exact(assumed.operand.bytes());
+            codes.map(|bytes| assumed.operand.factor(code(bytes))).collect()
+        };
+        let words = |bytes: &[u8]| -> Vec<u32> {
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|word| u32::from_le_bytes(*word))
+                .collect()
+        };
+        Self {
+            assumed,
+            a: factors("a"),
+            b: factors("b"),
+            c: words(bytes("c")).into_iter().map(f32::from_bits).collect(),
+            d: words(d),
+            width: case.dim("N"),
+            terms: case.dim("K"),
+        }
+    }
+
+    /// The bits of vector `at` by a rule.
+    fn sum(&self, rule: &Accumulator, at: usize) -> u32 {
+        let (row, col) = (at / self.width, at % self.width);
+        let a = &self.a[row * self.terms..][..self.terms];
+        let b = &self.b[(row / 64 * self.width + col) * self.terms..][..self.terms];
+        rule.dot(a, b, self.c[at]).to_bits()
+    }
+
+    /// Whether a rule gives the bits that the device made of vector `at`.
+    fn explains(&self, rule: &Accumulator, at: usize) -> bool {
+        self.sum(rule, at) == self.d[at]
+    }
+
+    fn finding(&self, name: String) -> Finding {
+        let len = self.d.len();
+        // Odd, so that the sample goes through all rows and columns.
+        let stride = (len / SAMPLE) | 1;
+        let fits = |rule: &Rule| {
+            let rule = rule.of(self.assumed.operand);
+            (0..len).step_by(stride).all(|at| self.explains(&rule, at))
+        };
+        let fitting = rules(self.assumed).into_par_iter().filter(fits).collect();
+        let differs = |at: &usize| !self.explains(self.assumed, *at);
+        Finding {
+            name,
+            vectors: len,
+            fitting,
+            differing: (0..len).into_par_iter().filter(differs).count(),
+        }
+    }
+}
+
+impl Rule {
+    fn of(self, operand: Operand) -> Accumulator {
+        let Self {
+            terms,
+            aligned_bits,
+            kept_bits,
+        } = self;
+        Accumulator {
+            operand,
+            terms,
+            aligned_bits,
+            kept_bits,
+        }
+    }
+}
+
+impl Finding {
+    /// Whether ulplab's rule explains all vectors.
+    fn as_assumed(&self) -> bool {
+        self.differing == 0 && self.vectors > 0
+    }
+
+    fn line(&self) -> String {
+        let rule = match &self.fitting[..] {
+            [] => "no rule that was tried".to_string(),
+            [rule] => format!(
+                "{} terms at once, cut to {} bits, {} bits kept",
+                rule.terms, rule.aligned_bits, rule.kept_bits
+            ),
+            several => format!("{} rules fit the sample", several.len()),
+        };
+        let verdict = if self.as_assumed() { "equal" } else { "DIFFERENT" };
+        format!(
+            "{:24} {rule}; {verdict}: {} of {} vectors differ from core/accumulator.rs",
+            self.name, self.differing, self.vectors
+        )
+    }
+}
+
+impl Findings {
+    fn summary(&self) -> String {
+        let equal = self.instructions.iter().filter(|finding| finding.as_assumed()).count();
+        format!(
+            "{}: {equal} of {} instructions sum as assumed, bit for bit; {} rules were tried on each",
+            self.device,
+            self.instructions.len(),
+            self.rules
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums made by a rule are found to be made by that rule and no other.
+    #[test]
+    fn the_rule_is_found_from_the_sums() {
+        let op = ops::find("wgmma").unwrap();
+        for assumed in [&WGMMA_E4M3, &WGMMA_BF16] {
+            let name = if *assumed == WGMMA_E4M3 { "e4m3" } else { "bf16" };
+            let case = ops::case(op, &format!("{name}.n8.chain")).unwrap();
+            let problem = ops::problem(op, &case).unwrap();
+            let right = Rule {
+                terms: assumed.terms,
+                aligned_bits: assumed.aligned_bits,
+                kept_bits: assumed.kept_bits,
+            };
+            let fewer = Rule {
+                terms: right.terms / 2,
+                ..right
+            };
+            let coarser = Rule {
+                aligned_bits: right.aligned_bits - 1,
+                ..right
+            };
+            for rule in [right, fewer, coarser] {
+                let len = problem.buffers.iter().find(|buffer| buffer.name == "c").unwrap().size();
+                let mut vectors = Vectors::new(&case, &problem, &vec![0; len]);
+                let accumulator = rule.of(assumed.operand);
+                vectors.d = (0..vectors.d.len()).map(|at| vectors.sum(&accumulator, at)).collect();
+                let found = vectors.finding(name.into());
+                assert_eq!(found.fitting, [rule], "{name}");
+                assert_eq!(found.as_assumed(), rule == right, "{name}: {rule:?}");
+            }
+        }
+    }
+}
