@@ -16,6 +16,8 @@ mod delta_prefill;
 mod diagonal_ssm;
 #[path = "kernels/failures.rs"]
 mod failures;
+#[path = "kernels/fp8_gemm.rs"]
+mod fp8_gemm;
 #[path = "kernels/judgement.rs"]
 mod judgement;
 #[path = "kernels/mhc_pre.rs"]

@@ -13,6 +13,7 @@ mod delta_handover;
 mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
+mod fp8_gemm;
 mod grid;
 pub mod guards;
 pub mod judge;
@@ -45,6 +46,7 @@ pub const OPS: &[&dyn Op] = &[
     &delta_prefill::DeltaPrefill,
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
+    &fp8_gemm::Fp8Gemm,
     &mhc_pre::MhcPre,
     &quantize::Quantize,
     &record_read::RecordRead,

@@ -8,7 +8,7 @@ use super::{accepts_only, problems, values, violations};
 
 /// How a step is summed; some are wrong.
 #[derive(Clone, Copy, Debug)]
-struct Rule {
+pub struct Rule {
     terms: usize,
     aligned: i32,
     kept: i32,
@@ -24,8 +24,8 @@ struct Rule {
     zeros_count: bool,
 }
 
-fn rule(case: &Case) -> Rule {
-    let (terms, aligned, kept) = match case.key("operand") {
+pub fn rule(operand: &str) -> Rule {
+    let (terms, aligned, kept) = match operand {
         "e4m3" => (32, 13, 13),
         _ => (16, 25, 23),
     };
@@ -51,7 +51,7 @@ struct Term {
 }
 
 impl Rule {
-    fn step(&self, a: &[u16], b: &[u16], bf16: bool, c: f32) -> f32 {
+    pub fn step(&self, a: &[u16], b: &[u16], bf16: bool, c: f32) -> f32 {
         let number = |code: u16| match bf16 {
             true => half::bf16::from_bits(code).to_f64(),
             false => ulplab::formats::E4M3.decode(code).into(),
@@ -187,7 +187,7 @@ fn wgmma_wants_sums_as_tensor_cores_make_them() {
         .iter()
         .filter(|(case, _)| case.dim("N") == 8 && case.name.ends_with("chain"))
     {
-        let right = rule(case);
+        let right = rule(case.key("operand"));
         accepts_only(case, problem, &[("d", outputs(&right, case, problem))]);
         let wrong = [
             Rule {
