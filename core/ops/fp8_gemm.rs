@@ -3,12 +3,12 @@
 //!
 //! The order of the sums is part of the definition. Each block of 128 columns is summed by tensor cores, 32 columns at a time from
 //! the first to the last ([`WGMMA_E4M3`]); then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is
-//! rounded once, to bf16. What follows is the same for any B and any place of a row, so a kernel that obeys is batch invariant.
+//! rounded once if y is bf16. What follows is the same for any B and any place of a row, so a kernel that obeys is batch invariant.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, round_to_bf16};
+use super::data::{bf16_bytes, f32_bytes};
 use super::grid::Grid;
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Inputs, Op, Problem};
@@ -31,34 +31,7 @@ impl Op for Fp8Gemm {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let dims = |[b, n, k]: [i64; 3]| vec![("B", b), ("N", n), ("K", k)];
-        let random = [
-            [1, 256, 512],
-            [2, 256, 512],
-            [7, 192, 640],
-            [8, 320, 384],
-            [9, 64, 128],
-            // Neither rows nor columns are a multiple of a tile.
-            [33, 200, 1104],
-            [63, 130, 144],
-            [64, 1, 16],
-            [65, 129, 2064],
-            [128, 384, 1536],
-        ];
-        let edges = [[13, 264, 912], [64, 128, 4096]];
-        let timed = [1, 8, 64].into_iter().flat_map(|b| [[b, 32768, 1024], [b, 4096, 8192]]);
-        let name = |[b, n, k]: [i64; 3]| format!("b{b}.{n}x{k}");
-        let mut grid = Grid::new("", &[], dims);
-        for shape in random {
-            grid = grid.random(&name(shape), shape);
-        }
-        for shape in edges {
-            grid = grid.edges(&format!("edges.{}", name(shape)), shape);
-        }
-        for shape in timed {
-            grid = grid.timed(&name(shape), shape);
-        }
-        grid.done()
+        ["bf16", "f32"].into_iter().flat_map(cases).collect()
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
@@ -70,14 +43,18 @@ impl Op for Fp8Gemm {
         let x_scale = scales("x_scale", b * blocks, edges, data);
         let w_scale = scales("w_scale", n.div_ceil(BLOCK) * blocks, edges, data);
         let want = want([&x, &w], [&x_scale, &w_scale], [b, n, k]);
-        let buffers = vec![
+        let (dtype, bytes) = match case.key("out") {
+            "f32" => (Dtype::F32, f32_bytes(&want)),
+            _ => (Dtype::BF16, bf16_bytes(&want)),
+        };
+        let mut buffers = vec![
             Buffer::input("x", Dtype::U8, &[b, k], x),
             Buffer::f32("x_scale", &[b, blocks], &x_scale),
             Buffer::input("w", Dtype::U8, &[n, k], w),
             Buffer::f32("w_scale", &[n.div_ceil(BLOCK), blocks], &w_scale),
-            Buffer::output("y", Dtype::BF16, &[b, n]),
         ];
-        let judge = Judge::equal("y", Dtype::BF16, &[b, n], bf16_bytes(&want), WHY).any_nan(0..n);
+        buffers.push(Buffer::output("y", dtype, &[b, n]));
+        let judge = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
         Ok(Problem {
             flops: (2 * b * n * k) as u64,
             ..Problem::new(buffers, vec![judge])
@@ -85,10 +62,43 @@ impl Op for Fp8Gemm {
     }
 }
 
+fn cases(out: &'static str) -> Vec<Case> {
+    let dims = |[b, n, k]: [i64; 3]| vec![("B", b), ("N", n), ("K", k)];
+    let random = [
+        [1, 256, 512],
+        [2, 256, 512],
+        [7, 192, 640],
+        [8, 320, 384],
+        [9, 64, 128],
+        // Neither rows nor columns are a multiple of a tile.
+        [33, 200, 1104],
+        [63, 130, 144],
+        [64, 1, 16],
+        [65, 129, 2064],
+        [128, 384, 1536],
+    ];
+    let edges = [[13, 264, 912], [64, 128, 4096]];
+    let timed = [1, 8, 64].into_iter().flat_map(|b| [[b, 32768, 1024], [b, 4096, 8192]]);
+    let name = |[b, n, k]: [i64; 3]| format!("b{b}.{n}x{k}");
+    let mut grid = Grid::new(out, &[("out", out)], dims);
+    for shape in random {
+        grid = grid.random(&name(shape), shape);
+    }
+    for shape in edges {
+        grid = grid.edges(&format!("edges.{}", name(shape)), shape);
+    }
+    if out == "bf16" {
+        for shape in timed {
+            grid = grid.timed(&name(shape), shape);
+        }
+    }
+    grid.done()
+}
+
 const WHY: &str = "the order of the sums is defined, tensor cores sum by a known rule (core/accumulator.rs), and f32 and bf16 are \
                    rounded to nearest even, so every bit is defined; any NaN matches any other";
 
-/// y, before it is stored.
+/// y in f32.
 fn want([x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<f32> {
     let factors = |codes: &[u8]| -> Vec<Factor> {
         codes
@@ -107,7 +117,6 @@ fn want([x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 
             scale.mul_add(WGMMA_E4M3.dot(x, w, 0.0), acc)
         });
     });
-    round_to_bf16(&mut y);
     y
 }
 

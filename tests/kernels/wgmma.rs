@@ -122,6 +122,8 @@ impl Rule {
     /// A term in units of the alignment.
     fn cut(&self, x: i128, shift: i32) -> i128 {
         match shift {
+            // A zero has no exponent, and may be far above the others.
+            _ if x == 0 => 0,
             0.. => x << shift,
             _ if self.floor => x >> (-shift).min(120),
             _ => x.signum() * ((x.abs()) >> (-shift).min(120)),
