@@ -10,7 +10,7 @@ use crate::formats::{Encoded, Format, GlobalScale};
 /// A block format that kernels are compiled for; `kernels/lib/formats.cuh` uses the same name.
 pub struct Blocks {
     pub key: &'static str,
-    /// The format, as a format string or a name.
+    /// The format string.
     pub format: &'static str,
     /// Elements per block.
     pub width: usize,
