@@ -13,7 +13,8 @@ use ulplab_core::pattern::selects;
 
 /// Find out how the tensor cores of this machine's GPU sum.
 ///
-/// Every wgmma instruction in use runs on 10⁶ random and targeted vectors. Rules of summation are tried on a sample of them: how many
+/// It needs a Hopper GPU (sm_90a). 36 wgmma instructions (E4M3 and bf16, nine widths, A in shared memory or in registers) run on
+/// 10⁶ random and targeted vectors each. Rules of summation are tried on a sample of them: how many
 /// products are added at once, to how many fraction bits below the largest exponent they are cut, and how many fraction bits of
 /// the sum are kept. A rule that explains each bit of the sample is then compared with all vectors. The exit code is 100 if an
 /// instruction follows no rule, or another rule than ulplab assumes (core/accumulator.rs).
@@ -31,8 +32,6 @@ pub struct ProbeArgs {
 #[derive(Debug, Serialize)]
 struct Findings {
     device: String,
-    /// Rules that were tried on each sample.
-    rules: usize,
     instructions: Vec<Finding>,
 }
 
@@ -42,7 +41,9 @@ struct Finding {
     /// Operand, width, and where A lies.
     name: String,
     vectors: usize,
-    /// Rules that explain the sample.
+    /// How many rules were tried.
+    rules: usize,
+    /// Those that explain all vectors.
     fitting: Vec<Rule>,
     /// Vectors that ulplab's rule does not explain.
     differing: usize,
@@ -82,7 +83,6 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
     let kernels = session.load(&source)?;
     let mut findings = Findings {
         device: device.describe(),
-        rules: rules(&WGMMA_E4M3).len(),
         instructions: Vec::new(),
     };
     for case in &cases {
@@ -200,13 +200,16 @@ impl Vectors {
         let stride = (len / SAMPLE) | 1;
         let fits = |rule: &Rule| {
             let rule = rule.of(self.assumed.operand);
-            (0..len).step_by(stride).all(|at| self.explains(&rule, at))
+            (0..len).step_by(stride).all(|at| self.explains(&rule, at)) && (0..len).all(|at| self.explains(&rule, at))
         };
-        let fitting = rules(self.assumed).into_par_iter().filter(fits).collect();
+        let rules = rules(self.assumed);
+        let tried = rules.len();
+        let fitting = rules.into_par_iter().filter(fits).collect();
         let differs = |at: &usize| !self.explains(self.assumed, *at);
         Finding {
             name,
             vectors: len,
+            rules: tried,
             fitting,
             differing: (0..len).into_par_iter().filter(differs).count(),
         }
@@ -239,10 +242,10 @@ impl Finding {
         let rule = match &self.fitting[..] {
             [] => "no rule that was tried".to_string(),
             [rule] => format!(
-                "{} terms at once, cut to {} bits, {} bits kept",
-                rule.terms, rule.aligned_bits, rule.kept_bits
+                "{} terms at once, cut to {} bits, {} bits kept (of {} rules)",
+                rule.terms, rule.aligned_bits, rule.kept_bits, self.rules
             ),
-            several => format!("{} rules fit the sample", several.len()),
+            several => format!("{} of {} rules fit", several.len(), self.rules),
         };
         let verdict = if self.as_assumed() { "equal" } else { "DIFFERENT" };
         format!(
@@ -256,10 +259,9 @@ impl Findings {
     fn summary(&self) -> String {
         let equal = self.instructions.iter().filter(|finding| finding.as_assumed()).count();
         format!(
-            "{}: {equal} of {} instructions sum as assumed, bit for bit; {} rules were tried on each",
+            "{}: {equal} of {} instructions sum as assumed, bit for bit",
             self.device,
-            self.instructions.len(),
-            self.rules
+            self.instructions.len()
         )
     }
 }
