@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-const TRIP: &str = r#"
+const LARGE: &str = r#"
 name = "large"
 question = "How much?"
 kind = "round_trip"
@@ -89,7 +89,7 @@ fn a_draw_larger_than_the_memory_is_refused() {
         "65536] would fit",
     ];
     refused(
-        &TRIP.replace("[64, 1024]", "[65536, 65536]"),
+        &LARGE.replace("[64, 1024]", "[65536, 65536]"),
         &["--max-memory", "8G"],
         &words,
     );
@@ -97,9 +97,9 @@ fn a_draw_larger_than_the_memory_is_refused() {
     let many: String = (0..20)
         .map(|i| format!("\n[[source]]\nname = \"g{i}\"\nfrom = \"gaussian\"\n"))
         .collect();
-    let text = TRIP.replace("[64, 1024]", "[65536, 65536]");
+    let text = LARGE.replace("[64, 1024]", "[65536, 65536]");
     refused(&(text + &many), &[], &["of memory ("]);
-    refused(TRIP, &["--max-memory", "512K"], &["512 KiB is allowed"]);
+    refused(LARGE, &["--max-memory", "512K"], &["512 KiB is allowed"]);
 }
 
 #[test]
@@ -109,13 +109,13 @@ fn more_cells_than_can_be_planned_are_refused() {
         "1000000 windows × 1 recipes × 1 phases are 1000000 cells",
         "262144 windows would do",
     ];
-    refused(&TRIP.replace("draws = 2", "draws = 1000000"), &[], &words);
+    refused(&LARGE.replace("draws = 2", "draws = 1000000"), &[], &words);
 }
 
 #[test]
 fn what_fits_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let (file, out) = (write(folder.path(), TRIP), folder.path().join("run"));
+    let (file, out) = (write(folder.path(), LARGE), folder.path().join("run"));
     let output = run(&["sweep", path(&file), "--out", path(&out), "--max-memory", "64M"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let output = run(&["sweep", path(&file), "--max-memory", "much"]);

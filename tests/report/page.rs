@@ -69,7 +69,7 @@ fn charts_draw_the_strictest_gate_that_binds_what_they_show() {
         !drawn(&run, "layers", 0).contains("bound-label"),
         "no gate binds local errors"
     );
-    // Of several gates the strictest is drawn, whichever comes first.
+    // The strictest of several gates is drawn, whichever comes first.
     gate(&mut run, "relative_l2", "<= 0.03", &["v4_fp8"]);
     gate(&mut run, "relative_l2", "<= 0.2", &["v4_mxfp4"]);
     assert!(drawn(&run, "front", 0).contains("gate &lt;= 0.03 (v4_fp8)"));

@@ -23,7 +23,7 @@ pub struct Question {
     /// The file of `--rules`.
     rules: Option<ExperimentFile>,
     pub parsed: ParsedExperiment,
-    /// The files of kernels.
+    /// The files of kernels, if any run or stand in.
     pub sources: Vec<KernelFile>,
 }
 
@@ -60,7 +60,7 @@ pub fn read(args: &SweepArgs) -> Result<Question> {
         return Err(Error::config(&file.path, why));
     }
     let mut sources = Vec::new();
-    if parsed.study.kernels().is_some() {
+    if parsed.study.kernels().is_some() || parsed.study.stands_in() {
         sources = KernelFile::read_all(&kernels::folder()?)?;
     }
     if let Some(mutant) = &args.kernels.mutant {
@@ -169,14 +169,10 @@ fn manifest(
         data.extend(datasets.verify(name)?);
     }
     // A run of kernels is continued only if the kernels and their judgement are unchanged.
-    let mut standing_in = Vec::new();
-    if study.stands_in() {
-        standing_in = KernelFile::read_all(&kernels::folder()?)?;
-    }
     let op = |recipe: &RecipeInfo| recipe.name.split_once('.').map(|(op, _)| op.to_string());
     let ops: HashSet<String> = recipes.iter().filter_map(op).collect();
-    let measured = question.sources.iter().filter(|source| ops.contains(&source.op));
-    for source in standing_in.iter().chain(measured) {
+    let used = |source: &&KernelFile| study.stands_in() || ops.contains(&source.op);
+    for source in question.sources.iter().filter(used) {
         let name = format!("kernels/{}.cu", source.op);
         data.push((name, source.digest().to_hex().to_string()));
         let judgement = ulplab_core::ops::find(&source.op).map(ulplab_core::ops::digest);
