@@ -118,6 +118,7 @@
 //! # Where to read on
 //!
 //! 1. [`Tensor`] and [`Real`]: what is computed, and in what.
+//!    [`Bounded`] numbers say what error an f32 computation may have.
 //! 2. [`paths`]: how models are found, loaded and run; the module `weights` (feature `safetensors`) reads files.
 //! 3. [`Site`] and [`SiteInfo`]: the named places; each path lists its own in `SITES` and has their names in its module `sites`.
 //! 4. [`Numerics`]: what may happen there; [`Choice`] is what passes where a model decides.
@@ -125,6 +126,7 @@
 
 #![deny(missing_docs)]
 
+pub mod bounded;
 pub mod numerics;
 pub mod operations;
 pub mod ops;
@@ -135,6 +137,7 @@ pub mod tensor;
 #[cfg(feature = "safetensors")]
 pub mod weights;
 
+pub use bounded::Bounded;
 pub use numerics::{Choice, Numerics, Plain};
 pub use operations::Operations;
 pub use real::Real;

@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
-/// f32, or f64 as the check on it.
+use crate::ops::linear::Product;
+
+/// f32, f64 as the check on it, or [`Bounded`](crate::Bounded), which says what error f32 may have.
 pub trait Real:
     Copy
     + Send
@@ -40,8 +42,23 @@ pub trait Real:
     fn max(self, other: Self) -> Self;
     /// The smaller; the other one if one is NaN.
     fn min(self, other: Self) -> Self;
+    /// The larger; NaN if this one is NaN.
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        if self < other { other } else { self }
+    }
+    /// The smaller; NaN if this one is NaN.
+    #[inline(always)]
+    fn smaller(self, other: Self) -> Self {
+        if self > other { other } else { self }
+    }
     /// x ← eˣ for all of a slice; the f32 form is vectorised where it is inlined into a `vectorized!` expression.
     fn exp_all(x: &mut [Self]);
+
+    /// Computes a product of matrices, by the `gemm` crate where it knows the type.
+    fn product(product: &Product<'_, Self>, y: &mut [Self]) {
+        product.by_gemm(y);
+    }
 
     /// 1 / (1 + e⁻ˣ).
     #[inline(always)]

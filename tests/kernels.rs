@@ -20,6 +20,8 @@ mod failures;
 mod fp8_gemm;
 #[path = "kernels/judgement.rs"]
 mod judgement;
+#[path = "kernels/mhc_post.rs"]
+mod mhc_post;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]

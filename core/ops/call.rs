@@ -128,6 +128,7 @@ impl Call {
                 bytes: 0,
                 flops: 0,
                 judges: Vec::new(),
+                batch: None,
             },
         }
     }

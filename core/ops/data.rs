@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
+use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
 use super::{Case, Inputs};
@@ -140,6 +141,19 @@ pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
 /// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f32.
 pub(crate) fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
     floats(bytes, size).into_iter().map(|x| x as f32).collect()
+}
+
+/// Values as little-endian bytes of bfloat16, rounded to nearest even, or of f32.
+pub fn float_bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        Dtype::BF16 => bf16_bytes(values),
+        _ => f32_bytes(values),
+    }
+}
+
+/// Values as numbers without an error.
+pub fn exact(shape: impl Into<Vec<usize>>, values: &[f32]) -> Tensor<Bounded> {
+    Tensor::new(shape, values.par_iter().map(|x| Bounded::exact(*x)).collect())
 }
 
 /// Converts values to f64.

@@ -75,6 +75,7 @@ impl Op for DeltaHandover {
             buffers,
             scalars: vec![("scale", Scalar::F32(prefill.scale())), ("bound", Scalar::F32(bound))],
             judges,
+            batch: None,
         })
     }
 }

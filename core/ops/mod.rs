@@ -17,6 +17,7 @@ mod fp8_gemm;
 mod grid;
 pub mod guards;
 pub mod judge;
+mod mhc_post;
 mod mhc_pre;
 mod parameters;
 mod quantize;
@@ -47,6 +48,7 @@ pub const OPS: &[&dyn Op] = &[
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
     &fp8_gemm::Fp8Gemm,
+    &mhc_post::MhcPost,
     &mhc_pre::MhcPre,
     &quantize::Quantize,
     &record_read::RecordRead,
@@ -159,6 +161,18 @@ pub struct Problem {
     pub flops: u64,
     /// The judgements of outputs.
     pub judges: Vec<Judge>,
+    /// The rows that do not depend on each other, if there are such.
+    pub batch: Option<Batch>,
+}
+
+/// Rows that are computed independently: each must have the same bits whatever other rows there are, and wherever it is among
+/// them.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The size that counts the rows.
+    pub dim: &'static str,
+    /// The buffers whose first dimension is that of the rows; the others are shared by all rows.
+    pub buffers: Vec<&'static str>,
 }
 
 impl Problem {
@@ -172,6 +186,7 @@ impl Problem {
             scalars: Vec::new(),
             flops: 0,
             judges,
+            batch: None,
         }
     }
 
@@ -244,6 +259,11 @@ impl Buffer {
     /// An input of bfloat16 values, rounded to nearest even.
     pub fn bf16(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
         Self::input(name, Dtype::BF16, shape, data::bf16_bytes(values))
+    }
+
+    /// An input of values in bfloat16, rounded to nearest even, or in f32.
+    pub fn floats(name: &'static str, dtype: Dtype, shape: &[usize], values: &[f32]) -> Self {
+        Self::input(name, dtype, shape, data::float_bytes(dtype, values))
     }
 
     /// An output, whose contents before the run do not matter.

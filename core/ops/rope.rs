@@ -87,6 +87,7 @@ impl Op for Rope {
             flops: 0,
             // Arithmetic does not define the bits of a NaN.
             judges: vec![Judge::equal("x", dtype, &shape, want, WHY).any_nan(d - r..d)],
+            batch: None,
         })
     }
 }

@@ -67,6 +67,7 @@ impl Op for ScaleLayout {
             scalars: vec![],
             flops: 0,
             judges: vec![Judge::equal("y", Dtype::U8, &shape, want, WHY)],
+            batch: None,
         })
     }
 }

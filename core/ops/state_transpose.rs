@@ -50,6 +50,7 @@ impl Op for StateTranspose {
             ],
             scalars: vec![],
             flops: 0,
+            batch: None,
             judges: vec![Judge::equal(
                 "y",
                 dtype,

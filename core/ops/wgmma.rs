@@ -75,6 +75,7 @@ impl Op for Wgmma {
             scalars: Vec::new(),
             flops: (2 * tiles * ROWS * width * terms) as u64,
             judges: vec![Judge::equal("d", Dtype::F32, &shape, f32_bytes(&want), WHY)],
+            batch: None,
         })
     }
 }

@@ -60,12 +60,10 @@ pub fn swiglu_rows<T: Real>(gate_up: &[T], inner: usize, limit: T) -> Vec<T> {
     hidden
 }
 
-/// silu(min(g, c)) · clamp(u, −c, c). Comparisons let NaN through, which `min` and `max` would drop.
+/// silu(min(g, c)) · clamp(u, −c, c). NaN comes through.
 #[inline(always)]
 pub fn swiglu<T: Real>(gate: T, up: T, limit: T) -> T {
-    let gate = if gate > limit { limit } else { gate };
-    let up = if up > limit { limit } else { up };
-    let up = if up < -limit { -limit } else { up };
+    let (gate, up) = (gate.smaller(limit), up.smaller(limit).larger(-limit));
     gate * gate.sigmoid() * up
 }
 

@@ -58,9 +58,7 @@ pub fn select<T: Real>(
                     for (head, &weight) in head_weights.row(first + row).iter().enumerate() {
                         let products = &products[(row * heads + head) * seen..][..visible];
                         for (score, &product) in scores.iter_mut().zip(products) {
-                            // Not `max`, which would drop NaN.
-                            let positive = if product < T::ZERO { T::ZERO } else { product };
-                            *score += weight * positive;
+                            *score += weight * product.larger(T::ZERO);
                         }
                     }
                 });

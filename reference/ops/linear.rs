@@ -129,6 +129,8 @@ pub struct Product<'a, T> {
 }
 
 impl<T: Real> Product<'_, T> {
+    /// Computes y.
+    ///
     /// # Panics
     /// When a slice is too short for its shape.
     pub fn run(&self, y: &mut [T]) {
@@ -142,14 +144,12 @@ impl<T: Real> Product<'_, T> {
             w_strides,
             y_stride,
             add,
+            ..
         } = *self;
         if m == 0 || n == 0 {
             return;
         }
-        let last = |rows: usize, stride: usize| (rows.max(1) - 1) * stride;
-        assert!(k > 0 && last(m, x_stride) + k <= x.len());
-        assert!(last(n, w_strides.0) + last(k, w_strides.1) < w.len());
-        assert!(last(m, y_stride) + n <= y.len());
+        self.check(y);
         if m <= FEW && w_strides.1 == 1 && !add {
             vectorized!({
                 for (row, y) in y.chunks_mut(y_stride).take(m).enumerate() {
@@ -160,22 +160,36 @@ impl<T: Real> Product<'_, T> {
             });
             return;
         }
-        // SAFETY: the assertions above keep every access within the three slices, and y is borrowed mutably.
+        T::product(self, y);
+    }
+
+    fn check(&self, y: &[T]) {
+        let last = |rows: usize, stride: usize| (rows.max(1) - 1) * stride;
+        let Self { m, n, k, .. } = *self;
+        assert!(k > 0 && last(m, self.x_stride) + k <= self.x.len());
+        assert!(last(n, self.w_strides.0) + last(k, self.w_strides.1) < self.w.len());
+        assert!(last(m, self.y_stride) + n <= y.len());
+    }
+
+    /// Computes y by the `gemm` crate, which knows f32 and f64 and panics on other types.
+    pub(crate) fn by_gemm(&self, y: &mut [T]) {
+        self.check(y);
+        // SAFETY: the check keeps every access within the three slices, and y is borrowed mutably.
         unsafe {
             gemm::gemm(
-                m,
-                n,
-                k,
+                self.m,
+                self.n,
+                self.k,
                 y.as_mut_ptr(),
                 1,
-                y_stride as isize,
-                add,
-                x.as_ptr(),
+                self.y_stride as isize,
+                self.add,
+                self.x.as_ptr(),
                 1,
-                x_stride as isize,
-                w.as_ptr(),
-                w_strides.0 as isize,
-                w_strides.1 as isize,
+                self.x_stride as isize,
+                self.w.as_ptr(),
+                self.w_strides.0 as isize,
+                self.w_strides.1 as isize,
                 T::ONE,
                 T::ONE,
                 false,
@@ -183,6 +197,18 @@ impl<T: Real> Product<'_, T> {
                 false,
                 gemm::Parallelism::None,
             );
+        }
+    }
+
+    /// Computes y one element after the other.
+    pub(crate) fn one_by_one(&self, y: &mut [T]) {
+        for (row, y) in y.chunks_mut(self.y_stride).take(self.m).enumerate() {
+            let x = &self.x[row * self.x_stride..][..self.k];
+            for (column, y) in y[..self.n].iter_mut().enumerate() {
+                let w = self.w[column * self.w_strides.0..].iter().step_by(self.w_strides.1);
+                let start = if self.add { *y } else { T::ZERO };
+                *y = x.iter().zip(w).fold(start, |sum, (&x, &w)| sum + x * w);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use super::{LoadError, Model, Path, Source, TensorSpec};
 use crate::sites::{Growth, Layers};
-use crate::{Numerics, SiteInfo};
+use crate::{Bounded, Numerics, SiteInfo};
 
 /// What a model takes as input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,16 @@ pub trait Config: Any + Debug + Send + Sync {
         weights: &mut Source<'_>,
         numerics: &mut dyn Numerics<f64>,
     ) -> Result<Box<dyn Model<f64>>, LoadError>;
+
+    /// Makes its model in numbers with error bounds.
+    ///
+    /// # Errors
+    /// They are those of [`Config::load_f32`].
+    fn load_bounded(
+        &self,
+        weights: &mut Source<'_>,
+        numerics: &mut dyn Numerics<Bounded>,
+    ) -> Result<Box<dyn Model<Bounded>>, LoadError>;
 
     /// Copies it.
     fn boxed(&self) -> Box<dyn Config>;
@@ -174,8 +184,8 @@ macro_rules! sizes {
     };
 }
 
-/// The methods of a [`Config`] that are alike for every path, [`Config::load_f32`], [`Config::load_f64`] and
-/// [`Config::boxed`], from an expression that makes the model in either scalar:
+/// The methods of a [`Config`] that are alike for every path, [`Config::load_f32`], [`Config::load_f64`],
+/// [`Config::load_bounded`] and [`Config::boxed`], from an expression that makes the model in any scalar:
 /// `loads!(|config, weights, numerics| Model::load(config.clone(), weights, numerics))`.
 #[macro_export]
 macro_rules! loads {
@@ -194,6 +204,15 @@ macro_rules! loads {
             $weights: &mut $crate::paths::Source<'_>,
             $numerics: &mut dyn $crate::Numerics<f64>,
         ) -> Result<Box<dyn $crate::paths::Model<f64>>, $crate::paths::LoadError> {
+            let $config = self;
+            Ok(Box::new($load?))
+        }
+
+        fn load_bounded(
+            &self,
+            $weights: &mut $crate::paths::Source<'_>,
+            $numerics: &mut dyn $crate::Numerics<$crate::Bounded>,
+        ) -> Result<Box<dyn $crate::paths::Model<$crate::Bounded>>, $crate::paths::LoadError> {
             let $config = self;
             Ok(Box::new($load?))
         }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use super::weights::Kept;
 use super::{Config, Invalid, LoadError, Source, Weights};
-use crate::{Numerics, Real, Tensor};
+use crate::{Bounded, Numerics, Real, Tensor};
 
 /// What a model is fed.
 #[derive(Clone, Copy, Debug)]
@@ -145,10 +145,10 @@ mod sealed {
             }
         )*};
     }
-    compiled!(f32: load_f32, f64: load_f64);
+    compiled!(f32: load_f32, f64: load_f64, Bounded: load_bounded);
 }
 
-/// A scalar that models are run in: f32 or f64. For these two the code of a model is compiled in this package, with its
+/// A scalar that models are run in: f32, f64 or [`Bounded`]. For these the code of a model is compiled in this package, with its
 /// optimisation. A caller's own instance of generic code is compiled as the caller is, which in a development build means slow.
 pub trait Scalar: sealed::Compiled {}
 

@@ -50,6 +50,7 @@ fn next(case: &Case, problem: &Problem, states: Vec<u8>) -> (Case, Problem) {
         bytes: 0,
         flops: 0,
         judges: Vec::new(),
+        batch: None,
     };
     (decode, problem)
 }

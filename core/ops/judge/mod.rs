@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use rayon::prelude::*;
+use reference::Bounded;
 use safetensors::Dtype;
 
 use super::Outputs;
@@ -165,6 +166,33 @@ impl Judge {
         Self::new(output, dtype, shape, rule, why)
     }
 
+    /// Requires numbers to be within the error bounds that the reference's own numbers carry; what is stored in bfloat16 is
+    /// rounded once more.
+    ///
+    /// # Errors
+    /// A number that is finite has a bound that is not.
+    pub fn bounded(
+        output: &'static str,
+        dtype: Dtype,
+        shape: &[usize],
+        numbers: &[Bounded],
+        why: impl Into<Cow<'static, str>>,
+    ) -> Result<Self, String> {
+        let want: Vec<f64> = numbers.par_iter().map(|x| x.value()).collect();
+        let bound = |x: &Bounded| match dtype {
+            Dtype::BF16 => bf16_error(x.value(), x.error()),
+            _ => x.error(),
+        };
+        let bounds: Vec<f64> = numbers.par_iter().map(bound).collect();
+        if let Some(at) = (0..want.len()).find(|at| want[*at].is_finite() && !bounds[*at].is_finite()) {
+            let (index, want, bound) = (crate::metrics::unravel(at, shape), want[at], bounds[at]);
+            return Err(format!(
+                "{output}{index:?} is {want:e}, but its error is bounded by {bound} only"
+            ));
+        }
+        Ok(Self::within(output, dtype, shape, want, move |at, _| bounds[at], why))
+    }
+
     /// Requires the root-mean-square error of each group of rows to be within `bar`, relative to `want`.
     pub fn rms(
         output: &'static str,
@@ -235,7 +263,7 @@ impl Judge {
         self
     }
 
-    /// Elements of n are about 1. With this deviation of the weights, gates are about 1, too.
+    /// Says which rows of the output these are.
     pub(crate) fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
         self

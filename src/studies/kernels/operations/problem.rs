@@ -27,6 +27,7 @@ impl OwnOp {
             scalars: Vec::new(),
             flops: 0,
             judges,
+            batch: None,
         })
     }
 
@@ -73,6 +74,7 @@ impl OwnOp {
             bytes: 0,
             flops: 0,
             judges: Vec::new(),
+            batch: None,
         };
         let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
         let left = program

@@ -1,0 +1,131 @@
+//! The mHC post-block: the output of a block of the model, mixed into the n residual streams.
+//!
+//! X'_k = post_k · y + Σ_j C_jk X_j, the definition of [`HyperConnection::post`]: the first index of C is contracted.
+
+use reference::ops::hyper_connection::{HyperConnection, Mixing};
+use reference::ops::linear::Linear;
+use reference::{Bounded, Tensor};
+use safetensors::Dtype;
+
+use super::data::{exact, float_bytes, round_to_bf16};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+
+/// The operation.
+pub struct MhcPost;
+
+const STREAMS: usize = 4;
+
+impl Op for MhcPost {
+    fn name(&self) -> &'static str {
+        "mhc_post"
+    }
+
+    fn doc(&self) -> &'static str {
+        "mHC post-block of 4 streams: a block's output and the old streams, mixed into the new ones"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let of_type = |dtype| {
+            Grid::new(dtype, &[("dtype", dtype)], |(rows, channels)| {
+                vec![("B", rows), ("C", channels)]
+            })
+            .random("b1.64", (1, 64))
+            .random("b7.64", (7, 64))
+            .random("b2.333", (2, 333))
+            .edges("edges.b9.72", (9, 72))
+            .random("b70000.4", (70_000, 4))
+            .when(dtype == "bf16", |grid| {
+                grid.timed("b1.4096", (1, 4096))
+                    .timed("b8.4096", (8, 4096))
+                    .timed("b64.4096", (64, 4096))
+            })
+            .done()
+        };
+        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let (rows, dim) = (case.dim("B"), case.dim("C"));
+        let dtype = if case.key("dtype") == "bf16" {
+            Dtype::BF16
+        } else {
+            Dtype::F32
+        };
+        let mut x = data.normal("mhc_post/x", rows * STREAMS * dim);
+        let mut y = data.normal("mhc_post/y", rows * dim);
+        if case.inputs == Inputs::Edges {
+            edges(&mut x, STREAMS * dim);
+            edges(&mut y, dim);
+        }
+        if dtype == Dtype::BF16 {
+            round_to_bf16(&mut x);
+            round_to_bf16(&mut y);
+        }
+        // Weights of post lie between 0 and 2, those of comb between 0 and 1.
+        let weights = |name: &str, per_row: usize, most: f32| -> Vec<f32> {
+            let weights = data.normal(name, rows * per_row).into_iter();
+            weights.map(|x| most / (1.0 + (-x).exp())).collect()
+        };
+        let post = weights("mhc_post/post", STREAMS, 2.0);
+        let comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
+
+        let mut want = exact([rows, STREAMS, dim], &x);
+        let mixing = Mixing {
+            post: exact([rows, STREAMS], &post),
+            comb: exact([rows, STREAMS, STREAMS], &comb),
+        };
+        mixer().post(&mut want, &exact([rows, dim], &y), &mixing);
+
+        let shape = [rows, STREAMS, dim];
+        let buffers = vec![
+            Buffer::in_place("x", dtype, &shape, float_bytes(dtype, &x)),
+            Buffer::floats("y", dtype, &[rows, dim], &y),
+            Buffer::f32("post", &[rows, STREAMS], &post),
+            Buffer::f32("comb", &[rows, STREAMS, STREAMS], &comb),
+        ];
+        let judge = Judge::bounded("x", dtype, &shape, &want.data, WHY)?;
+        Ok(Problem {
+            batch: Some(Batch {
+                dim: "B",
+                buffers: vec!["x", "y", "post", "comb"],
+            }),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+const WHY: &str = "f32 arithmetic: five products and the sum of them in any order, each rounded by at most 2^-24 of its \
+                   magnitude; then half a step of the type that is stored";
+
+/// A hyper-connection of which only the number of streams matters.
+fn mixer() -> HyperConnection<Bounded> {
+    let none = Bounded::exact(0.0);
+    HyperConnection {
+        projection: Linear {
+            weight: Tensor::full([0, 0], none),
+        },
+        base: Vec::new(),
+        scale: [none; 3],
+        streams: STREAMS,
+        iterations: 0,
+        norm_eps: none,
+        eps: none,
+    }
+}
+
+/// Rows of zeros, with one large and one small number, with an infinity, and with a NaN.
+fn edges(x: &mut [f32], row: usize) {
+    for (number, x) in x.chunks_exact_mut(row).enumerate() {
+        let at = number * 997 % row;
+        match number % 6 {
+            1 => x.fill(0.0),
+            2 => x[at] = 2f32.powi(100),
+            3 => x[at] = 2f32.powi(-120),
+            4 => x[at] = f32::INFINITY,
+            5 => x[at] = f32::NAN,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Numbers that carry a bound of the error of their f32 computation: the reference run on [`Bounded`] says, of every number
+//! that it computes, how far a right kernel may be from it.
+//!
+//! This is the running error analysis of Wilkinson (Higham, *Accuracy and Stability of Numerical Algorithms*, §3.3), with values
+//! in f64. Every operation adds to the error that its operands bring the error of its own rounding, with
+//! u = 2⁻²⁴, half a unit in the last place of f32:
+//!
+//! | Operation | Error that it adds |
+//! |---|---|
+//! | sum of n terms | (n − 1)·u·Σ\|term\|: the bound in whatever order they are added, one by one, in lanes, in a tree, or fused |
+//! | product | u·\|z\| |
+//! | quotient, square root | 3·u·\|z\|: reciprocals that are multiplied, and `rsqrtf`, are within it |
+//! | eˣ | (4 + 2·\|x\|)·u·\|z\|: two units in the last place, and the rounding of x·log₂e where it is computed as 2 to that |
+//! | ln(1 + x) | 4·u·\|z\| |
+//!
+//! Bounds hold for numbers in the normal range of f32; what falls below it is given one subnormal step. Comparisons are those of
+//! the values: a branch is taken as the reference takes it. An error that cannot be bounded, such as that of a quotient by
+//! what may be 0, is infinite or NaN: whoever judges by a bound must refuse one that is not finite.
+
+use std::cmp::Ordering;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+
+use crate::Real;
+use crate::ops::linear::Product;
+
+/// Half a unit in the last place of f32, relative: 2⁻²⁴.
+const U: f64 = 1.0 / (1 << 24) as f64;
+/// Smallest step of f32, 2⁻¹⁴⁹, and smallest normal number, 2⁻¹²⁶, below which approximate functions of a GPU give 0.
+const STEP: f64 = f32::from_bits(1) as f64;
+const NORMAL: f64 = f32::MIN_POSITIVE as f64;
+
+/// A number in f64, and how far its f32 computation may be from it.
+///
+/// A sum is not rounded before it is used: it has the number and the magnitudes of its terms, so that its bound does
+/// not depend on their order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bounded {
+    value: f64,
+    /// What the terms bring, the sum's own rounding not counted.
+    error: f64,
+    /// Sum of the magnitudes of the terms.
+    magnitude: f64,
+    /// Number of terms: 1 if it is no sum, 0 for 0.
+    terms: f64,
+}
+
+impl Bounded {
+    /// A number that is known but for this error.
+    pub fn new(value: f64, error: f64) -> Self {
+        Self {
+            value,
+            error,
+            magnitude: value.abs(),
+            terms: 1.0,
+        }
+    }
+
+    /// A number that f32 has exactly.
+    pub fn exact(value: f32) -> Self {
+        Self::new(value.into(), 0.0)
+    }
+
+    /// The value.
+    pub fn value(self) -> f64 {
+        self.value
+    }
+
+    /// How far a computation in f32 may be from the value.
+    pub fn error(self) -> f64 {
+        if self.terms <= 1.0 {
+            return self.error;
+        }
+        // A term may be off by its own error before it is added.
+        self.error + (self.terms - 1.0) * U * (self.magnitude + self.error) * (1.0 + self.terms * U)
+    }
+
+    /// A result of one operation, which brings this error and rounds with this many u.
+    fn rounded(value: f64, error: f64, units: f64) -> Self {
+        Self::new(value, error + units * U * (value.abs() + error) + STEP)
+    }
+}
+
+impl From<Bounded> for f64 {
+    fn from(x: Bounded) -> Self {
+        x.value
+    }
+}
+
+impl PartialEq for Bounded {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl PartialOrd for Bounded {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        self.value.partial_cmp(&other.value)
+    }
+}
+
+impl Add for Bounded {
+    type Output = Self;
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Self {
+            value: self.value + other.value,
+            error: self.error + other.error,
+            magnitude: self.magnitude + other.magnitude,
+            terms: self.terms + other.terms,
+        }
+    }
+}
+
+impl Sub for Bounded {
+    type Output = Self;
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        self + -other
+    }
+}
+
+impl Neg for Bounded {
+    type Output = Self;
+
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Self {
+            value: -self.value,
+            ..self
+        }
+    }
+}
+
+impl Mul for Bounded {
+    type Output = Self;
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        let (a, b) = (self.error(), other.error());
+        let error = self.value.abs() * b + other.value.abs() * a + a * b;
+        Self::rounded(self.value * other.value, error, 1.0)
+    }
+}
+
+impl Div for Bounded {
+    type Output = Self;
+
+    fn div(self, other: Self) -> Self {
+        let (a, b) = (self.error(), other.error());
+        let (value, least) = (self.value / other.value, other.value.abs() - b);
+        // Negated, so that a NaN is infinite too.
+        let error = if !(least > 0.0) {
+            f64::INFINITY
+        } else {
+            (a + value.abs() * b) / least
+        };
+        Self::rounded(value, error, 3.0)
+    }
+}
+
+impl AddAssign for Bounded {
+    #[inline(always)]
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl MulAssign for Bounded {
+    #[inline(always)]
+    fn mul_assign(&mut self, other: Self) {
+        *self = *self * other;
+    }
+}
+
+impl Real for Bounded {
+    const ZERO: Self = Self {
+        value: 0.0,
+        error: 0.0,
+        magnitude: 0.0,
+        terms: 0.0,
+    };
+    const ONE: Self = Self {
+        value: 1.0,
+        error: 0.0,
+        magnitude: 1.0,
+        terms: 1.0,
+    };
+    const NEG_INFINITY: Self = Self {
+        value: f64::NEG_INFINITY,
+        error: 0.0,
+        magnitude: 0.0,
+        terms: 1.0,
+    };
+
+    /// The number as it is; that f32 does not have it is part of its error.
+    fn from_f64(x: f64) -> Self {
+        let error = (x - f64::from(x as f32)).abs();
+        Self::new(x, if x.is_finite() { error } else { 0.0 })
+    }
+
+    fn sqrt(self) -> Self {
+        let (value, error) = (self.value.sqrt(), self.error());
+        let least = (self.value - error).max(0.0).sqrt();
+        Self::rounded(value, value - least, 3.0)
+    }
+
+    fn ln_1p(self) -> Self {
+        let (value, error) = (self.value.ln_1p(), self.error());
+        let least = (self.value - error).ln_1p();
+        let moved = if least.is_nan() { f64::INFINITY } else { value - least };
+        Self::rounded(value, if value.is_finite() { moved } else { 0.0 }, 4.0)
+    }
+
+    fn exp(self) -> Self {
+        let value = self.value.exp();
+        if self.value == f64::NEG_INFINITY {
+            return Self::new(value, 0.0);
+        }
+        let error = value * self.error().exp_m1();
+        let mut exp = Self::rounded(value, error, 4.0 + 2.0 * self.value.abs());
+        exp.error += if value < 2.0 * NORMAL { NORMAL } else { 0.0 };
+        exp
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self::one_of(self, other, self.value.max(other.value))
+    }
+
+    fn min(self, other: Self) -> Self {
+        Self::one_of(self, other, self.value.min(other.value))
+    }
+
+    fn larger(self, other: Self) -> Self {
+        Self::one_of(
+            self,
+            other,
+            if self.value < other.value {
+                other.value
+            } else {
+                self.value
+            },
+        )
+    }
+
+    fn smaller(self, other: Self) -> Self {
+        Self::one_of(
+            self,
+            other,
+            if self.value > other.value {
+                other.value
+            } else {
+                self.value
+            },
+        )
+    }
+
+    fn exp_all(x: &mut [Self]) {
+        x.iter_mut().for_each(|x| *x = x.exp());
+    }
+
+    fn product(product: &Product<'_, Self>, y: &mut [Self]) {
+        product.one_by_one(y);
+    }
+}
+
+impl Bounded {
+    /// The larger or the smaller of two numbers: it moves no farther than either of them, and only one counts if their
+    /// errors leave no doubt which it is.
+    fn one_of(a: Self, b: Self, value: f64) -> Self {
+        let (a_error, b_error) = (a.error(), b.error());
+        let error = if (a.value - b.value).abs() > a_error + b_error {
+            if value == a.value { a_error } else { b_error }
+        } else {
+            a_error.max(b_error)
+        };
+        Self::new(value, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_bounded_in_any_order() {
+        let terms: Vec<f32> = (0..200)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) * 1.1f32.powi(i % 60))
+            .collect();
+        let sum = terms.iter().fold(Bounded::ZERO, |sum, &x| sum + Bounded::exact(x));
+        let ahead = terms.iter().fold(0f32, |sum, x| sum + x);
+        let back = terms.iter().rev().fold(0f32, |sum, x| sum + x);
+        let error = |got: f32| (f64::from(got) - sum.value()).abs();
+        assert!(
+            error(ahead) > 0.0 && error(ahead) <= sum.error(),
+            "{} of {}",
+            error(ahead),
+            sum.error()
+        );
+        assert!(error(back) > 0.0 && error(back) <= sum.error());
+        let mut grouped = Bounded::ZERO;
+        for group in terms.chunks(7) {
+            grouped += group.iter().fold(Bounded::ZERO, |sum, &x| sum + Bounded::exact(x));
+        }
+        assert!(
+            (grouped.error() / sum.error() - 1.0).abs() < 1e-9,
+            "the order leaves the bound alone"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_bounded_is_not_finite() {
+        let near_zero = Bounded::new(1e-9, 1e-8);
+        assert!(!(Bounded::ONE / near_zero).error().is_finite());
+        assert!(!(Bounded::new(-0.5, 1.0).ln_1p()).error().is_finite());
+        assert!(!(Bounded::new(f64::NAN, 0.0) * Bounded::ONE).error().is_finite());
+    }
+
+    #[test]
+    fn masked_scores_are_exact_zeros() {
+        let p = (Bounded::NEG_INFINITY - Bounded::new(3.0, 1e-6)).exp();
+        assert_eq!((p.value(), p.error()), (0.0, 0.0));
+        let top = Bounded::NEG_INFINITY.max(Bounded::new(3.0, 1e-6));
+        assert_eq!((top.value(), top.error()), (3.0, 1e-6));
+    }
+}
