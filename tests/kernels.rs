@@ -6,6 +6,8 @@ mod build {
     pub mod judgement;
     pub mod source;
 }
+#[path = "kernels/compressor.rs"]
+mod compressor;
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
 #[path = "kernels/delta_handover.rs"]
@@ -40,6 +42,8 @@ mod stand_in;
 mod state_transpose;
 #[path = "kernels/swap_ffn.rs"]
 mod swap_ffn;
+#[path = "kernels/top_k.rs"]
+mod top_k;
 #[path = "kernels/wgmma.rs"]
 mod wgmma;
 

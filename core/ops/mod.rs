@@ -7,6 +7,7 @@
 mod blocks;
 pub mod call;
 pub mod checks;
+mod compressor;
 pub mod data;
 mod delta_decode;
 mod delta_handover;
@@ -32,6 +33,7 @@ mod state_transpose;
 pub mod swap_ffn;
 mod swiglu;
 mod swiglu_quantize;
+mod top_k;
 mod wgmma;
 
 use safetensors::Dtype;
@@ -42,6 +44,7 @@ pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 
 /// All operations.
 pub const OPS: &[&dyn Op] = &[
+    &compressor::Compressor,
     &delta_decode::DeltaDecode,
     &delta_handover::DeltaHandover,
     &delta_prefill::DeltaPrefill,
@@ -61,6 +64,7 @@ pub const OPS: &[&dyn Op] = &[
     &swap_ffn::SwapFfn,
     &swiglu::SwiGlu,
     &swiglu_quantize::SwiGluQuantize,
+    &top_k::TopK,
     &wgmma::Wgmma,
 ];
 

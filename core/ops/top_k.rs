@@ -1,0 +1,176 @@
+//! The K best entries of each row, exactly, in the order of their indices.
+//!
+//! Chosen are the K largest of the first `count` scores, of equal scores those with the smaller indices, as [`top_k`] defines: −0
+//! equals 0, and NaN of either sign is larger than any number. So the choice is one set, which is written ascending: that is
+//! the order in which attention reads memory. Where fewer than K exist, −1 fills the end.
+
+use rayon::prelude::*;
+use reference::ops::top_k::top_k;
+use safetensors::Dtype;
+
+use super::data::{f32_bytes, round_to_bf16};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+
+/// The operation.
+pub struct TopK;
+
+impl Op for TopK {
+    fn name(&self) -> &'static str {
+        "top_k"
+    }
+
+    fn doc(&self) -> &'static str {
+        "indices of the K largest of the first count scores of each row, ascending; of equal ones the first"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        Grid::new("", &[], |[rows, entries, best]: [i64; 3]| {
+            vec![("B", rows), ("N", entries), ("K", best)]
+        })
+        .random("b1.1000.k32", [1, 1000, 32])
+        .random("b2.20.k32", [2, 20, 32])
+        .random("b7.4097.k512", [7, 4097, 512])
+        .random("b8.33000.k512", [8, 33_000, 512])
+        .random("b9.1057.k1024", [9, 1057, 1024])
+        .random("b2.100003.k1024", [2, 100_003, 1024])
+        .random("b1.262144.k1024", [1, 262_144, 1024])
+        .random("b70000.41.k32", [70_000, 41, 32])
+        .edges("edges.b80.3001.k32", [80, 3001, 32])
+        .edges("edges.b80.3003.k512", [80, 3003, 512])
+        .edges("edges.b81.4100.k1024", [81, 4100, 1024])
+        .edges("edges.b65.1.k32", [65, 1, 32])
+        .timed("b1.262144.k512", [1, 262_144, 512])
+        .timed("b8.262144.k512", [8, 262_144, 512])
+        .timed("b64.262144.k512", [64, 262_144, 512])
+        .done()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [rows, entries, best] = ["B", "N", "K"].map(|dim| case.dim(dim));
+        let mut scores = data.normal("top_k/scores", rows * entries);
+        let edges = case.inputs == Inputs::Edges;
+        let count = |row: usize| match edges {
+            true => count(row / KINDS, entries, best),
+            // Rows of different lengths, the first whole.
+            false if !case.timed => entries - row * 7 % (entries / 2 + 1),
+            false => entries,
+        };
+        let counts: Vec<usize> = (0..rows).map(count).collect();
+        let each = scores.par_chunks_mut(entries).zip(&counts).enumerate();
+        each.for_each(|(row, (scores, &count))| {
+            if edges {
+                edge(row % KINDS, &mut scores[..count], best);
+            }
+            // What must not be read would be chosen.
+            scores[count..].fill(f32::NAN);
+        });
+
+        let mut want = vec![0; rows * best];
+        let each = want.par_chunks_mut(best).zip(scores.par_chunks(entries)).zip(&counts);
+        each.for_each(|((want, scores), &count)| {
+            top_k(scores, count, best, want);
+            want[..count.min(best)].sort_unstable();
+        });
+        let bytes = |values: &[i32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let count: Vec<i32> = counts.iter().map(|count| *count as i32).collect();
+        let shape = [rows, best];
+        let buffers = vec![
+            Buffer::input("scores", Dtype::F32, &[rows, entries], f32_bytes(&scores)),
+            Buffer::input("count", Dtype::I32, &[rows], bytes(&count)),
+            Buffer::output("indices", Dtype::I32, &shape),
+        ];
+        // Scores of a row that has no choice need not be read.
+        let read: usize = counts.iter().filter(|count| **count > best).sum();
+        Ok(Problem {
+            bytes: 4 * (read + rows + rows * best) as u64,
+            batch: Some(Batch {
+                dim: "B",
+                buffers: vec!["scores", "count", "indices"],
+            }),
+            ..Problem::new(
+                buffers,
+                vec![Judge::equal("indices", Dtype::I32, &shape, bytes(&want), WHY)],
+            )
+        })
+    }
+}
+
+const WHY: &str = "scores are compared, not computed, ties fall to the smaller index, and the chosen are written in the order \
+                   of their indices, so every bit is defined";
+
+/// Kinds of rows of edge cases.
+const KINDS: usize = 10;
+
+/// How many scores count in a row: none, one, K and its neighbours, about half, and all of them.
+fn count(number: usize, entries: usize, best: usize) -> usize {
+    let counts = [
+        entries,
+        best + 1,
+        entries - 1,
+        best,
+        0,
+        entries / 2 + 1,
+        best.saturating_sub(1),
+        1,
+    ];
+    counts[number % counts.len()].min(entries)
+}
+
+/// Makes of normal scores the ones that are easily chosen wrong.
+fn edge(kind: usize, scores: &mut [f32], best: usize) {
+    // A permutation of places, so that what is alike does not lie together.
+    let count = scores.len();
+    let place = move |at: usize| at * 7919 % count;
+    let set = |scores: &mut [f32], range: std::ops::Range<usize>, value: &dyn Fn(usize) -> f32| {
+        let range = range.start.min(count)..range.end.min(count);
+        range.for_each(|at| scores[place(at)] = value(at));
+    };
+    match kind {
+        0 => {}
+        1 => scores.fill(0.25),
+        // The score of the K-th is had by 1,100, all others lie above or below.
+        2 => {
+            let above = best - 7;
+            set(scores, 0..above, &|at| 2.0 + at as f32);
+            set(scores, above..above + 1100, &|_| 1.0);
+            set(scores, above + 1100..count, &|at| -(at as f32));
+        }
+        // Too few are finite, so some of -∞ are chosen, but none before the least finite number.
+        3 => {
+            scores.fill(f32::NEG_INFINITY);
+            set(scores, 0..best / 2, &|at| {
+                if at % 4 == 0 { f32::MIN } else { at as f32 }
+            });
+        }
+        // Fewer than K and more than K of NaN, of both signs and several payloads, beside infinities.
+        4 => {
+            set(scores, 0..best - 3, &nan);
+            set(scores, best - 3..best, &|_| f32::INFINITY);
+        }
+        5 => set(scores, 0..2 * best, &nan),
+        6 => round_to_bf16(scores),
+        // Zeros of both signs are the K-th.
+        7 => {
+            set(scores, 0..best / 2, &|at| 1.0 + at as f32);
+            set(scores, best / 2..3 * best, &|at| if at % 3 == 0 { 0.0 } else { -0.0 });
+            set(scores, 3 * best..count, &|_| -f32::from_bits(1));
+        }
+        // Neighbours: scores that differ in their last bits only, negative ones in every second half.
+        8 => {
+            let sign = if count.is_multiple_of(2) { -1.0 } else { 1.0 };
+            set(scores, 0..count, &|at| {
+                sign * f32::from_bits(1f32.to_bits() + (at % 3000) as u32)
+            });
+        }
+        // Subnormal numbers, ascending, so that the last ones are chosen.
+        _ => (0..count).for_each(|at| scores[at] = f32::from_bits(at as u32)),
+    }
+}
+
+/// NaN of both signs, quiet and signalling.
+fn nan(at: usize) -> f32 {
+    let bits = [0x7fc0_0000, 0xffc0_0000, 0x7f80_0001, 0xffff_ffff, 0xff80_0001];
+    f32::from_bits(bits[at % bits.len()])
+}
