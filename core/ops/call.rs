@@ -129,6 +129,7 @@ impl Call {
                 flops: 0,
                 judges: Vec::new(),
                 batch: None,
+                runs: 1,
             },
         }
     }

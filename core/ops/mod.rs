@@ -163,6 +163,9 @@ pub struct Problem {
     pub judges: Vec<Judge>,
     /// The rows that do not depend on each other, if there are such.
     pub batch: Option<Batch>,
+    /// How often the kernel is run, one run after the other, before its outputs are judged: buffers that are changed in place
+    /// go on from run to run.
+    pub runs: usize,
 }
 
 /// Rows that are computed independently: each must have the same bits whatever other rows there are, and wherever it is among
@@ -173,6 +176,16 @@ pub struct Batch {
     pub dim: &'static str,
     /// The buffers whose first dimension is that of the rows; the others are shared by all rows.
     pub buffers: Vec<&'static str>,
+}
+
+impl Batch {
+    /// Rows that `dim` counts, in these buffers.
+    pub fn new(dim: &'static str, buffers: &[&'static str]) -> Self {
+        Self {
+            dim,
+            buffers: buffers.into(),
+        }
+    }
 }
 
 impl Problem {
@@ -187,7 +200,45 @@ impl Problem {
             flops: 0,
             judges,
             batch: None,
+            runs: 1,
         }
+    }
+
+    /// The number of rows that do not depend on each other, if there are such.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        let batch = self.batch.as_ref()?;
+        let buffer = self
+            .buffers
+            .iter()
+            .find(|buffer| batch.buffers.contains(&buffer.name))?;
+        buffer.shape.first().copied().filter(|rows| *rows > 0)
+    }
+
+    /// The problem, without judgements, of some rows of the batch, in this order; none if no rows are independent. A row may
+    /// be there more than once.
+    pub fn of_rows(&self, case: &Case, rows: &[usize]) -> Option<(Case, Self)> {
+        let batch = self.batch.as_ref()?;
+        let mut case = case.clone();
+        let (_, size) = case.dims.iter_mut().find(|(dim, _)| *dim == batch.dim)?;
+        *size = rows.len() as i64;
+        let buffers = self.buffers.iter().map(|buffer| {
+            let mut buffer = buffer.clone();
+            if batch.buffers.contains(&buffer.name) {
+                let each = buffer.bytes.len() / buffer.shape[0];
+                let bytes = rows.iter().flat_map(|row| &buffer.bytes[row * each..][..each]);
+                buffer.bytes = bytes.copied().collect();
+                buffer.shape[0] = rows.len();
+            }
+            buffer
+        });
+        let problem = Self {
+            buffers: buffers.collect(),
+            scalars: self.scalars.clone(),
+            batch: None,
+            judges: Vec::new(),
+            ..*self
+        };
+        Some((case, problem))
     }
 
     /// Measures outputs by all judgements.

@@ -56,6 +56,32 @@ pub enum Work {
     },
 }
 
+/// What an argument of a launch names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Named<'a> {
+    /// A buffer, scratch, a scalar or a size.
+    Whole(&'a str),
+    /// The part of a buffer at an index of its first dimension, an expression: `w[@layers]`.
+    Part(&'a str, &'a str),
+    /// A whole number: an expression over sizes and indices of repetitions, such as `2 * I` or `@J`.
+    Number(&'a str),
+}
+
+impl<'a> Named<'a> {
+    pub fn new(argument: &'a str) -> Self {
+        if let Some((buffer, index)) = argument.strip_suffix(']').and_then(|start| start.split_once('[')) {
+            return Self::Part(buffer.trim(), index);
+        }
+        let word = argument.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && argument.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if word {
+            Self::Whole(argument)
+        } else {
+            Self::Number(argument)
+        }
+    }
+}
+
 /// Sizes by name.
 type Sizes<'a> = &'a dyn Fn(&str) -> Option<i64>;
 
@@ -185,7 +211,7 @@ impl Step {
         })
     }
 
-    /// Buffers, scratch, scalars, sizes and counters that it names.
+    /// What it is given, as [`Named`] reads it.
     pub fn arguments(&self) -> Vec<&str> {
         let names: Vec<&String> = match &self.work {
             Work::Kernel { arguments, .. } => arguments.iter().collect(),

@@ -1,8 +1,10 @@
 //! A run of a variant on a problem, with all checks for writes outside its outputs.
 
 use super::device::{Argument, Device, Function, Memory, Module};
+use super::expr::eval;
+use super::header::Variant;
 use super::matmul::{Matmul, Operands};
-use super::plan::{Plan, Step, Work};
+use super::plan::{Named, Plan, Step, Work};
 use super::sequence::Turn;
 use super::time::{Replay, Spread, Stopwatch, Times};
 use ulplab_core::error::{Error, Result};
@@ -22,9 +24,9 @@ pub struct Running<'a> {
     watch: &'a Stopwatch<'a>,
     problem: &'a Problem,
     case: &'a Case,
+    module: &'a Module,
+    variant: &'a Variant,
     plan: Plan,
-    /// Whether the same inputs must give the same bytes.
-    deterministic: bool,
     /// Kernels of the preparing launches, then of the others.
     loaded: [Vec<Loaded<'a>>; 2],
     set: ProblemCopy,
@@ -61,8 +63,7 @@ impl<'a> Running<'a> {
         watch: &'a Stopwatch<'a>,
         module: &'a Module,
         (case, problem): (&'a Case, &'a Problem),
-        plan: Plan,
-        deterministic: bool,
+        (variant, plan): (&'a Variant, Plan),
     ) -> Result<Self> {
         let device = watch.device;
         let load = |step: &Step| Loaded::new(device, module, step);
@@ -74,8 +75,9 @@ impl<'a> Running<'a> {
             case,
             loaded: [load(&plan.prepare)?, load(&plan.steps)?],
             set: ProblemCopy::new(device, case, problem, &plan)?,
+            module,
+            variant,
             plan,
-            deterministic,
         };
         for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
             device.write(memory, GUARD, &buffer.bytes)?;
@@ -179,7 +181,7 @@ impl<'a> Running<'a> {
 
     /// Its outputs, and the results of all checks and judgements.
     pub fn judged(&self) -> Result<Checked> {
-        guards::judged(self, self.deterministic)
+        guards::judged(self, self.variant.nondeterministic.is_none())
     }
 
     /// An error if a check or judgement fails.
@@ -204,6 +206,29 @@ impl<'a> Running<'a> {
         self.watch.replay(&[|| self.launch()])
     }
 
+    /// Poisons outputs and scratch, and restores what is changed in place.
+    fn begin(&self, poison: u8) -> Result<()> {
+        let device = self.device;
+        for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
+            match buffer.role {
+                Role::In => {}
+                Role::Out => device.fill(memory, GUARD, buffer.size(), poison)?,
+                Role::InOut => device.write(memory, GUARD, &buffer.bytes)?,
+            }
+        }
+        for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
+            device.fill(memory, GUARD, *bytes, poison)?;
+        }
+        self.prepare(&self.set)
+    }
+
+    /// What is in the buffers that it writes.
+    fn written(&self) -> Result<Outputs> {
+        let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
+        let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
+        written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
+    }
+
     /// What one run leaves in the buffers that it writes.
     pub fn outputs(&self) -> Result<Outputs> {
         guards::outputs(self)
@@ -216,22 +241,27 @@ impl Guarded for Running<'_> {
     }
 
     fn run(&self, poison: u8) -> Result<Outputs> {
-        let device = self.device;
-        for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
-            match buffer.role {
-                Role::In => {}
-                Role::Out => device.fill(memory, GUARD, buffer.size(), poison)?,
-                Role::InOut => device.write(memory, GUARD, &buffer.bytes)?,
-            }
-        }
-        for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
-            device.fill(memory, GUARD, *bytes, poison)?;
-        }
-        self.prepare(&self.set)?;
-        self.launch()?;
-        let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
-        let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
-        written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
+        self.begin(poison)?;
+        (0..self.problem.runs).try_for_each(|_| self.launch())?;
+        self.written()
+    }
+
+    fn replayed(&self, poison: u8) -> Result<Option<Outputs>> {
+        self.begin(poison)?;
+        let Some(graph) = self.watch.capture(&|| self.launch())? else {
+            return Ok(None);
+        };
+        (0..self.problem.runs).try_for_each(|_| graph.launch(self.device))?;
+        self.written().map(Some)
+    }
+
+    fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
+        let Some((case, problem)) = self.problem.of_rows(self.case, rows) else {
+            return Ok(None);
+        };
+        let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
+        let on = |plan| Running::new(self.watch, self.module, (&case, &problem), (self.variant, plan))?.outputs();
+        plan.map(on).transpose()
     }
 
     fn bands(&self) -> Result<Vec<Band>> {
@@ -338,15 +368,42 @@ impl Names<'_> {
         })
     }
 
+    /// The address of a buffer's part at an index of its first dimension.
+    fn part(&self, set: &ProblemCopy, name: &str, index: &str, turn: &Turn) -> Result<Argument> {
+        let wrong = |why: String| Error::Usage(format!("argument '{name}[{index}]': {why}"));
+        let at = self.number(index, turn).map_err(wrong)?;
+        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
+        let buffer = buffer.ok_or_else(|| wrong("only buffers of the operation have parts".into()))?;
+        let (memory, buffer) = (&set.buffers[buffer], &self.problem.buffers[buffer]);
+        let parts = buffer.shape.first().copied().unwrap_or(0);
+        let at = usize::try_from(at).ok().filter(|at| *at < parts);
+        let at = at.ok_or_else(|| wrong(format!("its shape is {:?}", buffer.shape)))?;
+        Ok(Argument::Wide(
+            memory.address + (GUARD + buffer.size() / parts * at) as u64,
+        ))
+    }
+
+    /// The value of an expression over sizes and the repetitions that a launch is in.
+    fn number(&self, text: &str, turn: &Turn) -> std::result::Result<i64, String> {
+        let dim = |name: &str| self.case.dims.iter().find(|(dim, _)| *dim == name);
+        eval(text, &|name| {
+            turn.counter(name).or_else(|| dim(name).map(|(_, size)| *size))
+        })
+    }
+
     fn argument(&self, set: &ProblemCopy, name: &str, turn: &Turn) -> Result<Argument> {
         let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
         let int = |value: i64| {
             let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {name} = {value} is no int")))?;
             Ok(Argument::Narrow(narrow.cast_unsigned()))
         };
-        if let Some(count) = name.strip_prefix('@') {
-            let number = turn.counter(count);
-            return int(number.ok_or_else(|| Error::Usage(format!("'{name}': the launch is in no {count}( … )")))?);
+        match Named::new(name) {
+            Named::Whole(_) => {}
+            Named::Part(buffer, index) => return self.part(set, buffer, index, turn),
+            Named::Number(text) => {
+                let wrong = |why| Error::Usage(format!("argument '{name}': {why}"));
+                return int(self.number(text, turn).map_err(wrong)?);
+            }
         }
         let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
         let scratch = self.plan.scratch.iter().position(|(scratch, ..)| scratch == name);

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::attest;
 use super::of_op;
 use crate::backend::cuda::cubin::{Entry, entries};
-use crate::backend::cuda::plan::{SMS, Step, Work};
+use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
@@ -286,6 +286,10 @@ impl Launches<'_> {
 
     /// Bytes of an argument; none if its name is unknown.
     fn bytes(&self, name: &str) -> Option<u32> {
+        let name = match Named::new(name) {
+            Named::Number(_) => return Some(4),
+            Named::Whole(name) | Named::Part(name, _) => name,
+        };
         let buffer = self.problem.buffers.iter().any(|buffer| buffer.name == name);
         let scratch = self.plan.scratch.iter().any(|(scratch, ..)| scratch == name);
         let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
@@ -293,7 +297,6 @@ impl Launches<'_> {
             _ if buffer || scratch => Some(8),
             Some((_, Scalar::I64(_))) => Some(8),
             Some(_) => Some(4),
-            None if name.starts_with('@') => Some(4),
             None => self.case.dims.iter().any(|(dim, _)| *dim == name).then_some(4),
         }
     }
