@@ -104,23 +104,20 @@ fn pairs<'a>(
 
 /// Counts the bytes in which rows differ that were run in another batch, of these rows of the problem.
 pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outputs) -> Measured {
-    let of_rows = problem.batch.iter().flat_map(|batch| &batch.buffers);
-    let expected: Vec<(Buffer, Vec<u8>)> = of_rows
-        .filter_map(|name| {
-            let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
-            let (_, bytes) = first.0.iter().find(|(output, _)| output == name)?;
-            let each = bytes.len() / buffer.shape[0];
-            let shape = [&[rows.len()], &buffer.shape[1..]].concat();
-            let bytes = rows.iter().flat_map(|row| &bytes[row * each..][..each]).copied();
-            Some((
-                Buffer {
-                    shape,
-                    ..buffer.clone()
-                },
-                bytes.collect(),
-            ))
-        })
-        .collect();
+    let written = first.0.iter().filter_map(|(name, bytes)| {
+        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
+        let batch = problem.batch.as_ref()?;
+        batch.rows_in(buffer)?;
+        let (shape, bytes) = batch.picked(buffer, bytes, rows);
+        Some((
+            Buffer {
+                shape,
+                ..buffer.clone()
+            },
+            bytes,
+        ))
+    });
+    let expected: Vec<(Buffer, Vec<u8>)> = written.collect();
     let pairs = expected
         .iter()
         .map(|(buffer, bytes)| (buffer, &bytes[..], batched.get(buffer.name)));

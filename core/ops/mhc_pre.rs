@@ -256,7 +256,7 @@ impl Bounds<'_> {
         [y.collect(), post, comb]
     }
 
-    /// The bounds of comb: each logit is moved by its error bound, one at a time, and the resulting changes are added up.
+    /// The bounds of comb.
     fn comb(&self, x: &[f64], inverse: f64, errors: &[f64]) -> Vec<f64> {
         let HyperConnection {
             projection,
@@ -266,19 +266,25 @@ impl Bounds<'_> {
         } = self.connection;
         let logit = |i: usize| dot(projection.weight.row(i), x) * inverse * scale[2] + base[i];
         let logits: Vec<f64> = (2 * STREAMS..WIDTH).map(logit).collect();
-        let comb = sinkhorn(&logits);
-        // There are 39 normalisations. None of them amplifies errors, and each adds a few units.
-        let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();
-        for (i, error) in errors.iter().enumerate() {
-            let mut moved = logits.clone();
-            moved[i] += error;
-            let moved = sinkhorn(&moved);
-            for (bound, (moved, c)) in bounds.iter_mut().zip(moved.iter().zip(&comb)) {
-                *bound += 1.01 * (moved - c).abs();
-            }
-        }
-        bounds
+        normalized(&logits, errors).1
     }
+}
+
+/// The mixing matrix of logits, and its error bounds: each logit is moved by its error bound, one at a time, and the resulting
+/// changes are added up.
+pub(super) fn normalized(logits: &[f64], errors: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let comb = sinkhorn(logits);
+    // There are 39 normalisations. None of them amplifies errors, and each adds a few units.
+    let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();
+    for (i, error) in errors.iter().enumerate() {
+        let mut moved = logits.to_vec();
+        moved[i] += error;
+        let moved = sinkhorn(&moved);
+        for (bound, (moved, c)) in bounds.iter_mut().zip(moved.iter().zip(&comb)) {
+            *bound += 1.01 * (moved - c).abs();
+        }
+    }
+    (comb, bounds)
 }
 
 fn length_of(x: &[f64]) -> f64 {

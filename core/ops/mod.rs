@@ -8,6 +8,7 @@ mod blocks;
 pub mod call;
 pub mod checks;
 pub mod data;
+mod decode_step;
 mod delta_decode;
 mod delta_handover;
 mod delta_prefill;
@@ -42,6 +43,7 @@ pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 
 /// All operations.
 pub const OPS: &[&dyn Op] = &[
+    &decode_step::DecodeStep,
     &delta_decode::DeltaDecode,
     &delta_handover::DeltaHandover,
     &delta_prefill::DeltaPrefill,
@@ -115,8 +117,17 @@ pub enum Inputs {
     Edges,
     /// Activations at a site of the model, from all layers that have it.
     Site(&'static str),
+    /// The weights of the model.
+    Weights,
     /// The tensors of a user's file, by the names of buffers; buffers that the file lacks are random.
     File(&'static str),
+}
+
+impl Inputs {
+    /// Whether the model is needed to make them.
+    pub fn need_model(self) -> bool {
+        matches!(self, Self::Site(_) | Self::Weights)
+    }
 }
 
 impl Case {
@@ -174,17 +185,42 @@ pub struct Problem {
 pub struct Batch {
     /// The size that counts the rows.
     pub dim: &'static str,
-    /// The buffers whose first dimension is that of the rows; the others are shared by all rows.
-    pub buffers: Vec<&'static str>,
+    /// The buffers that have the rows as a dimension, and which one it is; the others are shared by all rows.
+    pub buffers: Vec<(&'static str, usize)>,
 }
 
 impl Batch {
-    /// Rows that `dim` counts, in these buffers.
+    /// Rows that `dim` counts, the first dimension of these buffers.
     pub fn new(dim: &'static str, buffers: &[&'static str]) -> Self {
-        Self {
-            dim,
-            buffers: buffers.into(),
-        }
+        let none = Vec::new();
+        Self { dim, buffers: none }.along(0, buffers)
+    }
+
+    /// With buffers that have the rows as dimension `axis`.
+    #[must_use]
+    pub fn along(mut self, axis: usize, buffers: &[&'static str]) -> Self {
+        self.buffers.extend(buffers.iter().map(|name| (*name, axis)));
+        self
+    }
+
+    /// The number of rows in a buffer, and the number of blocks of rows, each of which has all of them.
+    pub(crate) fn rows_in(&self, buffer: &Buffer) -> Option<[usize; 2]> {
+        let (_, axis) = self.buffers.iter().find(|(name, _)| *name == buffer.name)?;
+        Some([buffer.shape[*axis], buffer.shape[..*axis].iter().product()])
+    }
+
+    /// A buffer, and bytes of its shape, with only these rows.
+    pub(crate) fn picked(&self, buffer: &Buffer, bytes: &[u8], rows: &[usize]) -> (Vec<usize>, Vec<u8>) {
+        let mut shape = buffer.shape.clone();
+        let found = self.buffers.iter().find(|(name, _)| *name == buffer.name);
+        let (Some((_, axis)), Some([count, blocks])) = (found, self.rows_in(buffer)) else {
+            return (shape, bytes.to_vec());
+        };
+        shape[*axis] = rows.len();
+        let each = bytes.len() / (blocks * count).max(1);
+        let picked = (0..blocks).flat_map(|block| rows.iter().map(move |row| (block * count + row) * each));
+        let picked = picked.flat_map(|at| &bytes[at..at + each]).copied();
+        (shape, picked.collect())
     }
 }
 
@@ -207,11 +243,8 @@ impl Problem {
     /// The number of rows that do not depend on each other, if there are such.
     pub(crate) fn rows(&self) -> Option<usize> {
         let batch = self.batch.as_ref()?;
-        let buffer = self
-            .buffers
-            .iter()
-            .find(|buffer| batch.buffers.contains(&buffer.name))?;
-        buffer.shape.first().copied().filter(|rows| *rows > 0)
+        let rows = self.buffers.iter().find_map(|buffer| batch.rows_in(buffer));
+        rows.map(|[rows, _]| rows).filter(|rows| *rows > 0)
     }
 
     /// The problem, without judgements, of some rows of the batch, in this order; none if no rows are independent. A row may
@@ -222,14 +255,12 @@ impl Problem {
         let (_, size) = case.dims.iter_mut().find(|(dim, _)| *dim == batch.dim)?;
         *size = rows.len() as i64;
         let buffers = self.buffers.iter().map(|buffer| {
-            let mut buffer = buffer.clone();
-            if batch.buffers.contains(&buffer.name) {
-                let each = buffer.bytes.len() / buffer.shape[0];
-                let bytes = rows.iter().flat_map(|row| &buffer.bytes[row * each..][..each]);
-                buffer.bytes = bytes.copied().collect();
-                buffer.shape[0] = rows.len();
+            let (shape, bytes) = batch.picked(buffer, &buffer.bytes, rows);
+            Buffer {
+                shape,
+                bytes,
+                ..buffer.clone()
             }
-            buffer
         });
         let problem = Self {
             buffers: buffers.collect(),

@@ -55,7 +55,7 @@ impl Op for Rope {
             (Some(x), _) => x,
             (None, inputs) => {
                 let values = match inputs {
-                    Inputs::Random | Inputs::File(_) => normal(),
+                    Inputs::Random | Inputs::Weights | Inputs::File(_) => normal(),
                     Inputs::Edges => edges(&normal()),
                     Inputs::Site(site) => data.site_rows(site, t, h * d)?,
                 };

@@ -12,7 +12,7 @@ use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::ops;
-use ulplab_core::ops::{Case, Inputs, Op, Problem, Scalar};
+use ulplab_core::ops::{Case, Op, Problem, Scalar};
 
 /// Architectures that are compiled for: those that kernels run on, and those to come.
 const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
@@ -166,7 +166,7 @@ impl Compile<'_> {
 /// The smallest case without a model that has the same keys, whose buffers have the same names; the case itself if there is
 /// none.
 fn named_by(op: &dyn Op, case: &Case) -> Case {
-    let alike = |other: &Case| other.keys == case.keys && !matches!(other.inputs, Inputs::Site(_));
+    let alike = |other: &Case| other.keys == case.keys && !other.inputs.need_model();
     let size = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
     let cases = op.cases().into_iter().filter(alike);
     cases
