@@ -6,6 +6,8 @@ mod build {
     pub mod judgement;
     pub mod source;
 }
+#[path = "kernels/decode_step.rs"]
+mod decode_step;
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
 #[path = "kernels/delta_handover.rs"]
@@ -53,7 +55,7 @@ use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{bf16_bytes, f32_bytes};
 use ulplab::ops::judge::Judge;
-use ulplab::ops::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
+use ulplab::ops::{Case, Data, OPS, Outputs, Problem, Role};
 use ulplab::studies::Text;
 use ulplab::studies::kernels::sites;
 
@@ -72,7 +74,7 @@ fn problems(op: &str) -> Vec<(Case, Problem)> {
     let op = ulplab::ops::find(op).unwrap();
     let sites = |_: &str| Err("no model".to_string());
     let data = Data::new(1, &sites);
-    let small = |case: &Case| !matches!(case.inputs, Inputs::Site(_)) && !case.timed;
+    let small = |case: &Case| !case.inputs.need_model() && !case.timed;
     let cases = op.cases().into_iter().filter(small);
     cases
         .map(|case| {

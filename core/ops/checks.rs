@@ -96,9 +96,9 @@ fn pairs<'a>(
     first: &'a Outputs,
     second: &'a Outputs,
 ) -> impl Iterator<Item = (&'a Buffer, &'a [u8], &'a [u8])> {
-    first.0.iter().filter_map(|(name, bytes)| {
+    second.0.iter().filter_map(|(name, bytes)| {
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
-        Some((buffer, &bytes[..], second.get(name)))
+        Some((buffer, first.get(name), &bytes[..]))
     })
 }
 

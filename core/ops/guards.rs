@@ -22,7 +22,8 @@ pub trait Guarded {
     /// as often as the problem says, and returns the contents of the buffers that it writes.
     fn run(&self, poison: u8) -> Result<Outputs>;
 
-    /// The same, with each run a replay of one graph; none if the kernel cannot be captured.
+    /// The same, with each run a replay of one graph, in which no launch only keeps values for the judgement; none if the
+    /// kernel cannot be captured. Outputs that such launches write are not among those it returns.
     fn replayed(&self, poison: u8) -> Result<Option<Outputs>>;
 
     /// What the kernel writes on a batch of these rows of the problem; none if it does not take such a batch.

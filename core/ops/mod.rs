@@ -8,7 +8,7 @@ mod blocks;
 pub mod call;
 pub mod checks;
 pub mod data;
-mod decode_step;
+pub mod decode_step;
 mod delta_decode;
 mod delta_handover;
 mod delta_prefill;

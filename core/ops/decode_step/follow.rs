@@ -1,6 +1,5 @@
 //! The reference on the values that a kernel had: at every site it takes the kernel's own, once it has said what they must be.
 
-
 use rayon::prelude::*;
 use reference::ops::hyper_connection::{HyperConnection, Mixing, combine};
 use reference::ops::rmsnorm::rmsnorm;
@@ -326,13 +325,14 @@ impl Numerics<Bounded> for Follow<'_> {
             return;
         };
         let found: Vec<i32> = found.iter().map(|x| *x as i32).collect();
-        if admissible(&choice.scores.data, &found, &wanted, ordered) {
-            wanted = found;
-        }
-        for (expected, index) in expected.iter_mut().zip(&wanted) {
+        let scores = &choice.scores.data;
+        let possible = found == wanted || possible(scores, &found, &wanted, ordered);
+        let right = found == wanted || possible && admissible(scores, &found, ordered);
+        for (expected, index) in expected.iter_mut().zip(if right { &found } else { &wanted }) {
             *expected = (f64::from(*index), 0.0);
         }
-        choice.indices = wanted;
+        // What follows is judged given the kernel's choice, right or wrong, if it is one at all.
+        choice.indices = if possible { found } else { wanted };
     }
 
     fn operations(&self) -> &dyn Operations<Bounded> {
@@ -340,36 +340,35 @@ impl Numerics<Bounded> for Follow<'_> {
     }
 }
 
-/// Whether a choice can be made of scores that are known to their errors: as many, all different, in ascending order unless the
-/// best come first, and none that is surely worse than one that is left out, or than one behind it where order counts.
-fn admissible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
-    if found == wanted {
-        return true;
-    }
+/// Whether indices are a choice at all: of candidates, as many as must be chosen, all different, and in ascending order unless
+/// the best come first.
+fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
     let count = wanted.iter().filter(|index| **index >= 0).count();
     let (chosen, rest) = found.split_at(count);
-    let valid = |index: &i32| usize::try_from(*index).is_ok_and(|index| index < scores.len());
+    let candidate = |index: &i32| {
+        let score = usize::try_from(*index).ok().and_then(|index| scores.get(index));
+        score.is_some_and(|score| score.value() != f64::NEG_INFINITY)
+    };
     let ascending = ordered || chosen.windows(2).all(|pair| pair[0] < pair[1]);
     let different = chosen
         .iter()
         .enumerate()
         .all(|(at, index)| !chosen[..at].contains(index));
-    if !chosen.iter().all(valid) || !rest.iter().all(|index| *index == -1) || !ascending || !different {
-        return false;
-    }
-    let score = |index: i32| scores[index as usize];
-    let most = |index: i32| score(index).value() + score(index).error();
-    let least = |index: i32| score(index).value() - score(index).error();
-    let candidates = (0..scores.len() as i32).filter(|index| scores[*index as usize].value() > f64::NEG_INFINITY);
-    let left: Vec<i32> = candidates.filter(|index| !chosen.contains(index)).collect();
-    let best_left = left.iter().map(|index| least(*index)).fold(f64::NEG_INFINITY, f64::max);
-    let mut behind = best_left;
-    for index in chosen.iter().rev() {
-        if most(*index) < behind {
+    chosen.iter().all(candidate) && rest.iter().all(|index| *index == -1) && ascending && different
+}
+
+/// Whether no candidate that is chosen is surely worse than one that is left out, or than one behind it where order counts.
+fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bool {
+    let chosen: Vec<usize> = found.iter().filter_map(|index| usize::try_from(*index).ok()).collect();
+    let least = |index: usize| scores[index].value() - scores[index].error();
+    let left = (0..scores.len()).filter(|index| !chosen.contains(index));
+    let mut behind = left.map(least).fold(f64::NEG_INFINITY, f64::max);
+    for &index in chosen.iter().rev() {
+        if scores[index].value() + scores[index].error() < behind {
             return false;
         }
         if ordered {
-            behind = behind.max(least(*index));
+            behind = behind.max(least(index));
         }
     }
     true

@@ -14,7 +14,7 @@ use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, s
 use safetensors::Dtype;
 
 use follow::Follower;
-use state::Caches;
+pub use state::Caches;
 use weights::Source;
 
 use super::judge::Judge;
@@ -190,10 +190,7 @@ impl Op for DecodeStep {
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let plan = CASES.iter().find(|plan| plan.name == case.name);
         let plan = plan.ok_or_else(|| format!("no case '{}'", case.name))?;
-        let source = match plan.inputs {
-            Inputs::Weights => Source::open(data.checkpoint()?)?,
-            _ => Source::drawn(data.seed()),
-        };
+        let source = source(plan, data)?;
         let sizes = Sizes::of(&source)?;
         for (name, size) in sizes.dims(plan) {
             let expected = case.dim(name) as i64;
@@ -202,6 +199,23 @@ impl Op for DecodeStep {
             }
         }
         Step::new(source, plan)?.problem()
+    }
+}
+
+/// The configuration of a case's model.
+///
+/// # Errors
+/// There is no such case, or the model cannot be opened.
+pub fn config(case: &Case, data: &Data) -> Result<Config, String> {
+    let plan = CASES.iter().find(|plan| plan.name == case.name);
+    let plan = plan.ok_or_else(|| format!("no case '{}'", case.name))?;
+    Ok(source(plan, data)?.config)
+}
+
+fn source(plan: &Plan, data: &Data) -> Result<Source, String> {
+    match plan.inputs {
+        Inputs::Weights => Source::open(data.checkpoint()?),
+        _ => Ok(Source::drawn(data.seed())),
     }
 }
 

@@ -23,7 +23,8 @@ pub(super) const NAMES: [&str; 10] = [
 
 /// Rows of one buffer.
 #[derive(Clone)]
-pub(super) struct Cache {
+pub struct Cache {
+    /// The buffer's name.
     pub name: &'static str,
     /// Layers of the kind, rows of the batch, slots, width.
     pub shape: [usize; 4],
@@ -35,7 +36,7 @@ pub(super) struct Cache {
 
 /// All buffers of the state.
 #[derive(Clone)]
-pub(super) struct Caches(pub Vec<Cache>);
+pub struct Caches(pub Vec<Cache>);
 
 /// A row of a buffer: its name, the number of the layer among those of the kind, and the slot.
 pub(super) type Place = (&'static str, usize, usize);

@@ -38,6 +38,8 @@ pub struct Step {
     pub bytes: Option<u64>,
     /// Operations of products of matrices.
     pub flops: u64,
+    /// Whether it keeps values for the judgement only.
+    pub tap: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -207,6 +209,7 @@ impl Step {
             name,
             bytes,
             flops,
+            tap: launch.tap,
             work,
         })
     }

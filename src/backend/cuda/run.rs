@@ -99,9 +99,9 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Puts all launches into the stream.
+    /// Puts all launches into the stream, but for those that only keep values for the judgement.
     pub fn launch(&self) -> Result<()> {
-        self.launch_on(&self.set)
+        self.launch_on(&self.set, false)
     }
 
     /// Runs the preparing launches.
@@ -110,13 +110,16 @@ impl<'a> Running<'a> {
         turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn))
     }
 
-    fn launch_on(&self, set: &ProblemCopy) -> Result<()> {
+    fn launch_on(&self, set: &ProblemCopy, taps: bool) -> Result<()> {
         for ((_, bytes, zero), memory) in self.plan.scratch.iter().zip(&set.scratch) {
             if *zero {
                 self.device.fill(memory, GUARD, *bytes, 0)?;
             }
         }
-        let mut turns = set.launches.iter();
+        let mut turns = set
+            .launches
+            .iter()
+            .filter(|turn| taps || !self.plan.steps[turn.step].tap);
         turns.try_for_each(|turn| self.put(&self.plan.steps, &self.loaded[1], turn))
     }
 
@@ -175,7 +178,7 @@ impl<'a> Running<'a> {
         });
         let more = more.collect::<Result<Vec<_>>>()?;
         let works = std::iter::once(&self.set).chain(&more);
-        let works: Vec<_> = works.map(|set| move || self.launch_on(set)).collect();
+        let works: Vec<_> = works.map(|set| move || self.launch_on(set, false)).collect();
         self.watch.replayed(&works)
     }
 
@@ -222,9 +225,10 @@ impl<'a> Running<'a> {
         self.prepare(&self.set)
     }
 
-    /// What is in the buffers that it writes.
-    fn written(&self) -> Result<Outputs> {
+    /// What is in the buffers that it writes and that are wanted.
+    fn written(&self, wanted: impl Fn(&str) -> bool) -> Result<Outputs> {
         let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
+        let written = written.filter(|buffer| wanted(buffer.name));
         let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
@@ -242,8 +246,8 @@ impl Guarded for Running<'_> {
 
     fn run(&self, poison: u8) -> Result<Outputs> {
         self.begin(poison)?;
-        (0..self.problem.runs).try_for_each(|_| self.launch())?;
-        self.written()
+        (0..self.problem.runs).try_for_each(|_| self.launch_on(&self.set, true))?;
+        self.written(|_| true)
     }
 
     fn replayed(&self, poison: u8) -> Result<Option<Outputs>> {
@@ -252,7 +256,9 @@ impl Guarded for Running<'_> {
             return Ok(None);
         };
         (0..self.problem.runs).try_for_each(|_| graph.launch(self.device))?;
-        self.written().map(Some)
+        let taps = self.plan.steps.iter().filter(|step| step.tap);
+        let kept: Vec<&str> = taps.flat_map(Step::arguments).collect();
+        self.written(|name| !kept.contains(&name)).map(Some)
     }
 
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
