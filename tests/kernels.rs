@@ -49,7 +49,9 @@ use std::path::Path;
 
 use reference::paths::Model;
 use safetensors::Dtype;
-use ulplab::backend::cuda::plan::Work;
+use ulplab::backend::cuda::expr::eval;
+use ulplab::backend::cuda::plan::{Named, Work};
+use ulplab::backend::cuda::sequence::Turn;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
@@ -162,13 +164,26 @@ fn arguments_are_there(case: &Case, problem: &Problem, plan: &Plan) {
     let once = plan.prepare.iter().map(|step| (step, None));
     let turns = plan.order.iter().map(|(step, turn)| (&plan.steps[*step], Some(turn)));
     for (step, turn) in once.chain(turns) {
-        let counted = |name: &str| name.strip_prefix('@').and_then(|count| turn?.counter(count)).is_some();
-        let missing = step.arguments().into_iter().find(|name| {
-            !problem.buffers.iter().any(|buffer| buffer.name == *name)
-                && !problem.scalars.iter().any(|(scalar, _)| scalar == name)
-                && !case.dims.iter().any(|(dim, _)| dim == name)
+        let number = |text: &str| {
+            let size = |name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
+            eval(text, &|name| {
+                turn.and_then(|turn: &Turn| turn.counter(name)).or_else(|| size(name))
+            })
+        };
+        let missing = step.arguments().into_iter().find(|argument| {
+            let name = match Named::new(argument) {
+                Named::Whole(name) => name,
+                Named::Number(text) => return number(text).is_err(),
+                Named::Part(name, index) => {
+                    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
+                    let parts = buffer.map_or(0, |buffer| buffer.shape[0] as i64);
+                    return !number(index).is_ok_and(|index| (0..parts).contains(&index));
+                }
+            };
+            !problem.buffers.iter().any(|buffer| buffer.name == name)
+                && !problem.scalars.iter().any(|(scalar, _)| *scalar == name)
+                && !case.dims.iter().any(|(dim, _)| *dim == name)
                 && !plan.scratch.iter().any(|(scratch, ..)| scratch == name)
-                && !counted(name)
         });
         assert_eq!(missing, None, "{}: {}", case.name, step.name);
     }
@@ -213,7 +228,8 @@ fn cases_and_headers_fit() {
         ids: &ids,
     };
     let found = |pattern: &str| sites(text, pattern);
-    let data = Data::new(1, &found);
+    let checkpoint = datasets().checkpoint("dsv4-mini").unwrap();
+    let data = Data::new(1, &found).with_checkpoint(Some(&checkpoint));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     let sources = Source::read_all(&folder).unwrap();
     assert_eq!(sources.len(), OPS.len(), "a .cu for each operation");

@@ -9,6 +9,8 @@ mod follow;
 mod state;
 mod weights;
 
+use std::path::Path;
+
 use reference::Plain;
 use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, sites};
 use safetensors::Dtype;
@@ -179,7 +181,7 @@ impl Op for DecodeStep {
             Case {
                 name: plan.name.into(),
                 keys: Vec::new(),
-                dims: config.dims(plan),
+                dims: config.dims(plan.starts.len(), plan.runs, plan.positions),
                 inputs: plan.inputs,
                 timed: plan.timed,
             }
@@ -192,7 +194,7 @@ impl Op for DecodeStep {
         let plan = plan.ok_or_else(|| format!("no case '{}'", case.name))?;
         let source = source(plan, data)?;
         let sizes = Sizes::of(&source)?;
-        for (name, size) in sizes.dims(plan) {
+        for (name, size) in sizes.dims(plan.starts.len(), plan.runs, plan.positions) {
             let expected = case.dim(name) as i64;
             if size != expected {
                 return Err(format!("the model's {name} is {size}, this case is for {expected}"));
@@ -216,6 +218,49 @@ fn source(plan: &Plan, data: &Data) -> Result<Source, String> {
     match plan.inputs {
         Inputs::Weights => Source::open(data.checkpoint()?),
         _ => Ok(Source::drawn(data.seed())),
+    }
+}
+
+/// One sequence that goes on by itself.
+pub struct Generation<'a> {
+    /// The folder of the model.
+    pub folder: &'a Path,
+    /// The tokens that it begins with, at least one.
+    pub prompt: &'a [u32],
+    /// The number of tokens that follow.
+    pub tokens: usize,
+    /// 0 always takes the most probable token.
+    pub temperature: f32,
+    /// Seed of the draws.
+    pub seed: i64,
+}
+
+impl Generation<'_> {
+    /// The runs that generate the tokens, which are left in the output `tokens`. The reference reads all of the prompt but the last
+    /// token. Nothing is kept to be judged.
+    ///
+    /// # Errors
+    /// A model that kernels do not know, and no prompt.
+    pub fn problem(&self) -> Result<(Case, Problem), String> {
+        let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
+        let source = Source::open(self.folder)?;
+        let model = source.model::<f32>()?;
+        let mut state = model.state();
+        if !read.is_empty() {
+            model.run(&mut state, read, &mut Plain)?;
+        }
+        let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens]);
+        let sizes = [self.tokens, self.prompt.len() + self.tokens];
+        let mut step = Step::begin(source, starts, sizes, vec![*last as i32], forced)?;
+        (step.kept, step.temperature, step.seed) = (1, self.temperature, self.seed);
+        let case = Case {
+            name: "generation".into(),
+            keys: Vec::new(),
+            dims: step.dims.clone(),
+            inputs: Inputs::Weights,
+            timed: false,
+        };
+        Ok((case, step.problem()?))
     }
 }
 
@@ -301,13 +346,13 @@ impl Sizes {
 
     /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, and the entries of sparse and of
     /// heavy layers that caches have room for.
-    fn dims(&self, plan: &Plan) -> Vec<(&'static str, i64)> {
+    fn dims(&self, rows: usize, runs: usize, positions: usize) -> Vec<(&'static str, i64)> {
         let model = Self::NAMES.into_iter().zip(self.0);
         let rate = |name: &str| self.0[Self::NAMES.iter().position(|other| *other == name).expect("a size")];
-        let positions = plan.positions as i64;
+        let positions = positions as i64;
         let others = [
-            ("B", plan.starts.len() as i64),
-            ("S", plan.runs as i64),
+            ("B", rows as i64),
+            ("S", runs as i64),
             ("P", positions),
             ("Ns", positions / rate("ms")),
             ("Nh", (positions / rate("mh")).max(1)),
@@ -320,12 +365,16 @@ impl Sizes {
 struct Step {
     source: Source,
     runs: usize,
+    /// Runs whose values are kept.
+    kept: usize,
     /// The state of each row; none of a row of padding.
     starts: Vec<Option<StateParts<f32>>>,
     /// The token that each row reads first, and those that it must read in later runs, `[S, B]`; −1 is the one it has
     /// sampled.
     tokens: Vec<i32>,
     forced: Vec<i32>,
+    temperature: f32,
+    seed: i64,
     caches: Caches,
     dims: Vec<(&'static str, i64)>,
 }
@@ -362,21 +411,37 @@ impl Step {
             _ => -1,
         };
         let all = |run: usize| plan.starts.iter().map(move |start| given(run, *start));
-        let dims = Sizes::of(&source)?.dims(plan);
-        let mut caches = Caches::empty(&source.config, plan.starts.len(), plan.positions)?;
+        let forced = (0..plan.runs).flat_map(all).collect();
+        Self::begin(source, starts, [plan.runs, plan.positions], all(0).collect(), forced)
+    }
+
+    /// Sequences in these states, which read these tokens, with room for so many positions.
+    fn begin(
+        source: Source,
+        starts: Vec<Option<StateParts<f32>>>,
+        [runs, positions]: [usize; 2],
+        tokens: Vec<i32>,
+        forced: Vec<i32>,
+    ) -> Result<Self, String> {
+        let dims = Sizes::of(&source)?.dims(starts.len(), runs, positions);
+        let mut caches = Caches::empty(&source.config, starts.len(), positions)?;
         for (row, parts) in starts.iter().enumerate() {
             if let Some(parts) = parts {
                 caches.put(&source.config, row, parts);
             }
         }
+        let kept = runs;
         Ok(Self {
-            runs: plan.runs,
-            tokens: all(0).collect(),
-            forced: (0..plan.runs).flat_map(all).collect(),
+            source,
+            runs,
+            kept,
             starts,
+            tokens,
+            forced,
+            temperature: 0.0,
+            seed: 0,
             caches,
             dims,
-            source,
         })
     }
 
@@ -401,7 +466,7 @@ impl Step {
         buffers.extend([
             Buffer::f32("cos", &[last, pairs], &cos),
             Buffer::f32("sin", &[last, pairs], &sin),
-            Buffer::f32("temperature", &[rows], &vec![0.0; rows]),
+            Buffer::f32("temperature", &[rows], &vec![self.temperature; rows]),
             Buffer::input("sequence", Dtype::I32, &[rows], integers(&sequences)),
             Buffer::input("forced", Dtype::I32, &[runs, rows], integers(&self.forced)),
             Buffer::in_place("token", Dtype::I32, &[rows], integers(&self.tokens)),
@@ -414,7 +479,7 @@ impl Step {
             buffers.push(cache);
         }
         for tap in &TAPS {
-            let shape = [runs, tap.layers(config).len(), rows, (tap.cols)(config)];
+            let shape = [self.kept, tap.layers(config).len(), rows, (tap.cols)(config)];
             buffers.push(Buffer::output(tap.buffer, tap.dtype, &shape));
             batch = batch.along(2, &[tap.buffer]);
         }
@@ -428,7 +493,7 @@ impl Step {
             ("attention_scale", Scalar::F32((config.head_dim as f32).sqrt().recip())),
             ("router_scale", Scalar::F32(config.routed_scaling_factor as f32)),
             ("limit", Scalar::F32(config.swiglu_limit as f32)),
-            ("seed", Scalar::I64(0)),
+            ("seed", Scalar::I64(self.seed)),
         ];
         let weights = buffers.iter().filter(|buffer| buffer.role == super::Role::In);
         let bytes = weights.map(|buffer| buffer.size() as u64).sum();

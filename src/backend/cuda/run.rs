@@ -134,15 +134,15 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// How often each launch of the plan is run, and how long it takes where it is one of many in a graph, none of them any
-    /// other's.
+    /// How long each launch of the plan takes that is timed, as one of many of its kind in a graph.
     pub fn trace(&self) -> Result<Vec<Option<Spread>>> {
         let alone = |step: usize| {
             let turns = self.set.launches.iter().filter(|turn| turn.step == step);
             let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn));
             self.watch.replayed(&works.collect::<Vec<_>>())
         };
-        (0..self.plan.steps.len()).map(alone).collect()
+        let steps = (0..self.plan.steps.len()).filter(|step| !self.plan.steps[*step].tap);
+        steps.map(alone).collect()
     }
 
     /// How long it takes.
@@ -231,6 +231,16 @@ impl<'a> Running<'a> {
         let written = written.filter(|buffer| wanted(buffer.name));
         let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
+    }
+
+    /// What all runs of the problem leave, as replays of one graph, and the seconds that they take.
+    pub fn generated(&self) -> Result<(Outputs, f64)> {
+        self.begin(0)?;
+        let graph = self.watch.capture(&|| self.launch())?;
+        let graph = graph.ok_or_else(|| Error::Setup("the launches cannot be captured as a graph".into()))?;
+        let runs = || (0..self.problem.runs).try_for_each(|_| graph.launch(self.device));
+        let us = self.watch.once(runs)?;
+        Ok((self.written(|_| true)?, us / 1e6))
     }
 
     /// What one run leaves in the buffers that it writes.

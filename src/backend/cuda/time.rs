@@ -129,6 +129,12 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
+    /// Microseconds of work, once.
+    pub(super) fn once(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.device.wait()?;
+        self.timer.once(work)
+    }
+
     /// Times work that puts the same launches into the stream each time.
     pub fn time(&self, work: &dyn Fn() -> Result<()>) -> Result<Times> {
         work()?;

@@ -115,7 +115,13 @@ impl Trace {
             doc: variant.doc.clone(),
             sequence: variant.sequence.clone(),
             prepare: plan.prepare.iter().map(|step| step.name.clone()).collect(),
-            launches: plan.steps.iter().enumerate().map(launch).collect(),
+            launches: plan
+                .steps
+                .iter()
+                .enumerate()
+                .filter(|(_, step)| !step.tap)
+                .map(launch)
+                .collect(),
             least,
             products: plan.products,
             us: None,
