@@ -44,7 +44,7 @@ pub struct DumpArgs {
 }
 
 /// The model and text of cases that read a model, as in `experiments/kernels.toml`.
-const MODEL: &str = "dsv4-mini";
+pub(super) const MODEL: &str = "dsv4-mini";
 const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 
 pub fn run(args: &DumpArgs) -> Result<Exit> {
