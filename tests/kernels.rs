@@ -20,8 +20,12 @@ mod diagonal_ssm;
 mod failures;
 #[path = "kernels/fp8_gemm.rs"]
 mod fp8_gemm;
+#[path = "kernels/hyper_head.rs"]
+mod hyper_head;
 #[path = "kernels/judgement.rs"]
 mod judgement;
+#[path = "kernels/linear.rs"]
+mod linear;
 #[path = "kernels/mhc_post.rs"]
 mod mhc_post;
 #[path = "kernels/mhc_pre.rs"]
@@ -34,6 +38,8 @@ mod records;
 mod rope;
 #[path = "kernels/rows.rs"]
 mod rows;
+#[path = "kernels/sample.rs"]
+mod sample;
 #[path = "kernels/scale_layout.rs"]
 mod scale_layout;
 #[path = "kernels/stand_in.rs"]

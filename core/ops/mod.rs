@@ -17,7 +17,9 @@ mod diagonal_ssm;
 mod fp8_gemm;
 mod grid;
 pub mod guards;
+mod hyper_head;
 pub mod judge;
+mod linear;
 mod mhc_post;
 mod mhc_pre;
 mod parameters;
@@ -27,6 +29,7 @@ mod record_write;
 mod rmsnorm;
 mod rmsnorm_quantize;
 mod rope;
+mod sample;
 mod scale_layout;
 mod slots;
 mod state_transpose;
@@ -50,6 +53,8 @@ pub const OPS: &[&dyn Op] = &[
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
     &fp8_gemm::Fp8Gemm,
+    &hyper_head::HyperHeadOp,
+    &linear::Linear,
     &mhc_post::MhcPost,
     &mhc_pre::MhcPre,
     &quantize::Quantize,
@@ -58,6 +63,7 @@ pub const OPS: &[&dyn Op] = &[
     &rmsnorm::RmsNorm,
     &rmsnorm_quantize::RmsNormQuantize,
     &rope::Rope,
+    &sample::Sample,
     &scale_layout::ScaleLayout,
     &state_transpose::StateTranspose,
     &swap_ffn::SwapFfn,

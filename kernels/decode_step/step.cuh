@@ -6,9 +6,9 @@
 // Reads positions: the streams of each row's token, angles, and how many entries there are with the one that this token completes. A
 // row of padding has position -1, zeros for streams, and no entries.
 extern "C" __global__ void __launch_bounds__(128)
-    decode_step_begin(const int *token, const int *position, const float *embedding, const float *cos, const float *sin,
-                      float *x, float *cos_t, float *sin_t, int *sparse_count, int *heavy_count, int channels, int rotated,
-                      int sparse_rate, int heavy_rate) {
+    decode_step_begin(const int *token, const int *position, const float *embedding, const float *cos, const float *sin, float *x,
+                      float *cos_t, float *sin_t, int *sparse_count, int *heavy_count, int channels, int rotated, int sparse_rate,
+                      int heavy_rate) {
     const int row = blockIdx.x, pairs = rotated / 2;
     const int at = position[row];
     const bool padding = at < 0;
@@ -87,9 +87,8 @@ extern "C" __global__ void __launch_bounds__(128)
 
 // Hands the next token to the next run: the one that is given, or the one that was sampled. After the last position a row stays where
 // it is, so that a graph can be replayed any number of times.
-extern "C" __global__ void __launch_bounds__(256)
-    decode_step_end(const int *sampled, const int *forced, int *clock, int *token, int *position, int *tokens, int rows, int runs,
-                    int positions) {
+extern "C" __global__ void __launch_bounds__(256) decode_step_end(const int *sampled, const int *forced, int *clock, int *token,
+                                                                  int *position, int *tokens, int rows, int runs, int positions) {
     const int run = min(*clock, runs - 1);
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
         const int next = sampled[row], given = run + 1 < runs ? forced[(size_t)(run + 1) * rows + row] : -1;
