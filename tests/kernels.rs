@@ -22,6 +22,8 @@ mod failures;
 mod fp8_gemm;
 #[path = "kernels/hyper_head.rs"]
 mod hyper_head;
+#[path = "kernels/index_scores.rs"]
+mod index_scores;
 #[path = "kernels/judgement.rs"]
 mod judgement;
 #[path = "kernels/linear.rs"]
@@ -42,6 +44,8 @@ mod rows;
 mod sample;
 #[path = "kernels/scale_layout.rs"]
 mod scale_layout;
+#[path = "kernels/sparse_attention.rs"]
+mod sparse_attention;
 #[path = "kernels/stand_in.rs"]
 mod stand_in;
 #[path = "kernels/state_transpose.rs"]

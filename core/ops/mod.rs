@@ -18,6 +18,7 @@ mod fp8_gemm;
 mod grid;
 pub mod guards;
 mod hyper_head;
+mod index_scores;
 pub mod judge;
 mod linear;
 mod mhc_post;
@@ -32,6 +33,7 @@ mod rope;
 mod sample;
 mod scale_layout;
 mod slots;
+mod sparse_attention;
 mod state_transpose;
 pub mod swap_ffn;
 mod swiglu;
@@ -54,6 +56,7 @@ pub const OPS: &[&dyn Op] = &[
     &diagonal_ssm::DiagonalSsmOp,
     &fp8_gemm::Fp8Gemm,
     &hyper_head::HyperHeadOp,
+    &index_scores::IndexScores,
     &linear::Linear,
     &mhc_post::MhcPost,
     &mhc_pre::MhcPre,
@@ -65,6 +68,7 @@ pub const OPS: &[&dyn Op] = &[
     &rope::Rope,
     &sample::Sample,
     &scale_layout::ScaleLayout,
+    &sparse_attention::SparseAttention,
     &state_transpose::StateTranspose,
     &swap_ffn::SwapFfn,
     &swiglu::SwiGlu,
