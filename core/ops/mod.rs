@@ -13,6 +13,7 @@ mod delta_handover;
 mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
+mod experts;
 mod fp8_gemm;
 mod grid;
 pub mod guards;
@@ -26,6 +27,7 @@ mod record_write;
 mod rmsnorm;
 mod rmsnorm_quantize;
 mod rope;
+mod router;
 mod scale_layout;
 mod slots;
 mod state_transpose;
@@ -47,6 +49,7 @@ pub const OPS: &[&dyn Op] = &[
     &delta_prefill::DeltaPrefill,
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
+    &experts::ExpertsOp,
     &fp8_gemm::Fp8Gemm,
     &mhc_post::MhcPost,
     &mhc_pre::MhcPre,
@@ -56,6 +59,7 @@ pub const OPS: &[&dyn Op] = &[
     &rmsnorm::RmsNorm,
     &rmsnorm_quantize::RmsNormQuantize,
     &rope::Rope,
+    &router::Router,
     &scale_layout::ScaleLayout,
     &state_transpose::StateTranspose,
     &swap_ffn::SwapFfn,
