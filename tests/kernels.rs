@@ -16,6 +16,8 @@ mod delta_handover;
 mod delta_prefill;
 #[path = "kernels/diagonal_ssm.rs"]
 mod diagonal_ssm;
+#[path = "kernels/experts.rs"]
+mod experts;
 #[path = "kernels/failures.rs"]
 mod failures;
 #[path = "kernels/fp8_gemm.rs"]
@@ -38,6 +40,8 @@ mod quantize;
 mod records;
 #[path = "kernels/rope.rs"]
 mod rope;
+#[path = "kernels/router.rs"]
+mod router;
 #[path = "kernels/rows.rs"]
 mod rows;
 #[path = "kernels/sample.rs"]

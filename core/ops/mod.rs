@@ -14,6 +14,7 @@ mod delta_handover;
 mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
+mod experts;
 mod fp8_gemm;
 mod grid;
 pub mod guards;
@@ -30,6 +31,7 @@ mod record_write;
 mod rmsnorm;
 mod rmsnorm_quantize;
 mod rope;
+mod router;
 mod sample;
 mod scale_layout;
 mod slots;
@@ -54,6 +56,7 @@ pub const OPS: &[&dyn Op] = &[
     &delta_prefill::DeltaPrefill,
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
+    &experts::ExpertsOp,
     &fp8_gemm::Fp8Gemm,
     &hyper_head::HyperHeadOp,
     &index_scores::IndexScores,
@@ -66,6 +69,7 @@ pub const OPS: &[&dyn Op] = &[
     &rmsnorm::RmsNorm,
     &rmsnorm_quantize::RmsNormQuantize,
     &rope::Rope,
+    &router::Router,
     &sample::Sample,
     &scale_layout::ScaleLayout,
     &sparse_attention::SparseAttention,
