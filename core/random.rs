@@ -13,3 +13,19 @@ pub fn stream(seed: u64, purpose: &str) -> ChaCha8Rng {
 pub fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(rng).take(len).collect()
 }
+
+/// Philox4x32-10, a counter-based generator: four random words for a counter and a key, which GPUs compute as well (Salmon et al.,
+/// *Parallel random numbers: as easy as 1, 2, 3*, 2011).
+pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    let product = |a: u32, b: u32| {
+        let product = u64::from(a) * u64::from(b);
+        [(product >> 32) as u32, product as u32]
+    };
+    for _ in 0..10 {
+        let [high_0, low_0] = product(0xd251_1f53, counter[0]);
+        let [high_1, low_1] = product(0xcd9e_8d57, counter[2]);
+        counter = [high_1 ^ counter[1] ^ key[0], low_1, high_0 ^ counter[3] ^ key[1], low_0];
+        key = [key[0].wrapping_add(0x9e37_79b9), key[1].wrapping_add(0xbb67_ae85)];
+    }
+    counter
+}

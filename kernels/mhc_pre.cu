@@ -1,20 +1,20 @@
 /*
 [[variant]]
 name = "simple"
-doc = "a block for each token, which reads all of the projection"
+doc = "a block for a token at a time, which reads all of the projection"
 
 [[variant.launch]]
-entry = "mhc_pre_simple"
-grid = ["T"]
+entry = "mhc_pre_simple_{dtype}"
+grid = ["min(T, 8 * sms)"]
 block = [256]
-args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "C", "norm_eps", "eps"]
+args = ["x", "fn", "base", "scale", "weight", "y", "post", "comb", "T", "C", "norm_eps", "eps"]
 
 [[variant]]
 name = "split"
 doc = """
 few tokens: 112 thread blocks each multiply 64 channels of all streams; then 14 add up the sums and mix, and one computes \
 the other weights"""
-needs = ["C == 7168", "T <= 16"]
+needs = ["size == 2", "C == 7168", "T <= 16"]
 scratch = [{ name = "sums", bytes = "T * 34 * 112 * 4" }]
 
 [[variant.launch]]
@@ -35,7 +35,7 @@ name = "resident"
 doc = """
 many tokens: 32 thread blocks share them; each holds its channels of the projection in registers, as exact bf16 thirds; \
 tokens stay on the chip until they are mixed"""
-needs = ["C == 7168", "sms >= 128"]
+needs = ["size == 2", "C == 7168", "sms >= 128"]
 scratch = [{ name = "mail", bytes = "T * 16 + min(8, ceil(T, 64)) * 4 * 16 * 32 * 40 * 4", zero = true }]
 
 [[variant.launch]]
@@ -62,6 +62,11 @@ doc = "the last of the sums over parts of the channels is left out"
 name = "weights_of_first_token"
 doc = "every token is mixed as the first one"
 variants = ["split", "resident"]
+
+[[mutant]]
+name = "tokens_of_the_grid"
+doc = "tokens after one for each thread block are left as they are"
+variants = ["simple"]
 */
 
 // reference: reference/ops/hyper_connection.rs, reference/ops/rmsnorm.rs
@@ -70,60 +75,75 @@ variants = ["split", "resident"]
 
 // ---- simple
 
-extern "C" __global__ void __launch_bounds__(256)
-    mhc_pre_simple(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *base, const float *scale,
-                   const float *weight, bf16 *y, float *post, float *comb, int dim, float norm_eps, float eps) {
+template <class T>
+__device__ void simple(const T *__restrict__ all_x, const float *__restrict__ fn, Parameters parameters, const float *weight,
+                       T *y, float *post, float *comb, int tokens, int dim) {
     __shared__ float partials[8][MUS + 1], sums[MUS + 1], warp_partials[32];
-    const Parameters parameters = {base, scale, norm_eps, eps};
-    const int token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = STREAMS * dim;
-    x += (size_t)token * k;
-    float sum[MUS + 1] = {};
-    for (int at = threadIdx.x; at < k; at += 256) {
-        const float v = to_f32(x[at]);
-        for (int i = 0; i < MUS; i++)
-            sum[i] = fmaf(fn[(size_t)i * k + at], v, sum[i]);
-        sum[MUS] = fmaf(v, v, sum[MUS]);
-    }
-    for (int i = 0; i <= MUS; i++) {
-        const float total = warp_sum(sum[i]);
-        if (lane == 0)
-            partials[warp][i] = total;
-    }
-    __syncthreads();
-    if (threadIdx.x <= MUS) {
-        float total = 0;
-#ifdef MUTANT_SHARE_LOST
-        for (int part = 0; part < 7; part++)
-#else
-        for (int part = 0; part < 8; part++)
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = STREAMS * dim;
+#ifdef MUTANT_TOKENS_OF_THE_GRID
+    tokens = min(tokens, (int)gridDim.x);
 #endif
-            total += partials[part][threadIdx.x];
-        sums[threadIdx.x] = total;
-    }
-    __syncthreads();
+    // What is shared is written only after a barrier that all reach once they have read it for the token before.
+    for (int token = blockIdx.x; token < tokens; token += gridDim.x) {
+        const T *x = all_x + (size_t)token * k;
+        float sum[MUS + 1] = {};
+        for (int at = threadIdx.x; at < k; at += 256) {
+            const float v = to_f32(x[at]);
+            for (int i = 0; i < MUS; i++)
+                sum[i] = fmaf(fn[(size_t)i * k + at], v, sum[i]);
+            sum[MUS] = fmaf(v, v, sum[MUS]);
+        }
+        for (int i = 0; i <= MUS; i++) {
+            const float total = warp_sum(sum[i]);
+            if (lane == 0)
+                partials[warp][i] = total;
+        }
+        __syncthreads();
+        if (threadIdx.x <= MUS) {
+            float total = 0;
+#ifdef MUTANT_SHARE_LOST
+            for (int part = 0; part < 7; part++)
+#else
+            for (int part = 0; part < 8; part++)
+#endif
+                total += partials[part][threadIdx.x];
+            sums[threadIdx.x] = total;
+        }
+        __syncthreads();
 
-    const float inverse = rsqrtf(sums[MUS] / k + norm_eps);
-    const auto mu = [&](int i) { return sums[i] * inverse; };
-    if (threadIdx.x == 0)
-        make_comb(mu, parameters, comb + token * STREAMS * STREAMS);
-    if (threadIdx.x == 32)
-        make_post(mu, parameters, post + token * STREAMS);
-    float pre[STREAMS];
-    for (int i = 0; i < STREAMS; i++)
-        pre[i] = sigmoid(logit(mu(i), i, parameters)) + eps;
-    const auto mixed = [&](int channel) {
-        float u = 0;
+        const float inverse = rsqrtf(sums[MUS] / k + parameters.norm_eps);
+        const auto mu = [&](int i) { return sums[i] * inverse; };
+        if (threadIdx.x == 0)
+            make_comb(mu, parameters, comb + (size_t)token * STREAMS * STREAMS);
+        if (threadIdx.x == 32)
+            make_post(mu, parameters, post + (size_t)token * STREAMS);
+        float pre[STREAMS];
         for (int i = 0; i < STREAMS; i++)
-            u = fmaf(pre[i], to_f32(x[i * dim + channel]), u);
-        return u;
-    };
-    float squares = 0;
-    for (int channel = threadIdx.x; channel < dim; channel += 256)
-        squares = fmaf(mixed(channel), mixed(channel), squares);
-    const float norm = rsqrtf(block_sum(squares, warp_partials) / dim + norm_eps);
-    for (int channel = threadIdx.x; channel < dim; channel += 256)
-        from_f32(y[(size_t)token * dim + channel], mixed(channel) * norm * weight[channel]);
+            pre[i] = sigmoid(logit(mu(i), i, parameters)) + parameters.eps;
+        const auto mixed = [&](int channel) {
+            float u = 0;
+            for (int i = 0; i < STREAMS; i++)
+                u = fmaf(pre[i], to_f32(x[i * dim + channel]), u);
+            return u;
+        };
+        float squares = 0;
+        for (int channel = threadIdx.x; channel < dim; channel += 256)
+            squares = fmaf(mixed(channel), mixed(channel), squares);
+        const float norm = rsqrtf(block_sum(squares, warp_partials) / dim + parameters.norm_eps);
+        for (int channel = threadIdx.x; channel < dim; channel += 256)
+            from_f32(y[(size_t)token * dim + channel], mixed(channel) * norm * weight[channel]);
+    }
 }
+
+#define ENTRIES(DTYPE, T)                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple_##DTYPE(                                                    \
+        const T *__restrict__ x, const float *__restrict__ fn, const float *base, const float *scale, const float *weight, T *y, \
+        float *post, float *comb, int tokens, int dim, float norm_eps, float eps) {                                              \
+        simple(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb, tokens, dim);                                         \
+    }
+
+ENTRIES(bf16, bf16)
+ENTRIES(f32, float)
 
 // ---- split
 

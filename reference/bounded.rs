@@ -202,8 +202,9 @@ impl Real for Bounded {
 
     fn sqrt(self) -> Self {
         let (value, error) = (self.value.sqrt(), self.error());
-        let least = (self.value - error).max(0.0).sqrt();
-        Self::rounded(value, value - least, 3.0)
+        let down = value - (self.value - error).max(0.0).sqrt();
+        let up = (self.value + error).sqrt() - value;
+        Self::rounded(value, down.max(up), 3.0)
     }
 
     fn ln_1p(self) -> Self {
@@ -315,6 +316,12 @@ mod tests {
         assert!(!(Bounded::ONE / near_zero).error().is_finite());
         assert!(!(Bounded::new(-0.5, 1.0).ln_1p()).error().is_finite());
         assert!(!(Bounded::new(f64::NAN, 0.0) * Bounded::ONE).error().is_finite());
+    }
+
+    #[test]
+    fn a_root_near_zero_may_be_as_large_as_that_of_the_error() {
+        assert!(Bounded::new(0.0, 1e-8).sqrt().error() >= 1e-4);
+        assert!(Bounded::new(1e-8, 1e-8).sqrt().error() >= 1e-4);
     }
 
     #[test]

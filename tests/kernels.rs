@@ -8,6 +8,8 @@ mod build {
 }
 #[path = "kernels/compressor.rs"]
 mod compressor;
+#[path = "kernels/decode_step.rs"]
+mod decode_step;
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
 #[path = "kernels/delta_handover.rs"]
@@ -16,12 +18,20 @@ mod delta_handover;
 mod delta_prefill;
 #[path = "kernels/diagonal_ssm.rs"]
 mod diagonal_ssm;
+#[path = "kernels/experts.rs"]
+mod experts;
 #[path = "kernels/failures.rs"]
 mod failures;
 #[path = "kernels/fp8_gemm.rs"]
 mod fp8_gemm;
+#[path = "kernels/hyper_head.rs"]
+mod hyper_head;
+#[path = "kernels/index_scores.rs"]
+mod index_scores;
 #[path = "kernels/judgement.rs"]
 mod judgement;
+#[path = "kernels/linear.rs"]
+mod linear;
 #[path = "kernels/mhc_post.rs"]
 mod mhc_post;
 #[path = "kernels/mhc_pre.rs"]
@@ -32,10 +42,16 @@ mod quantize;
 mod records;
 #[path = "kernels/rope.rs"]
 mod rope;
+#[path = "kernels/router.rs"]
+mod router;
 #[path = "kernels/rows.rs"]
 mod rows;
+#[path = "kernels/sample.rs"]
+mod sample;
 #[path = "kernels/scale_layout.rs"]
 mod scale_layout;
+#[path = "kernels/sparse_attention.rs"]
+mod sparse_attention;
 #[path = "kernels/stand_in.rs"]
 mod stand_in;
 #[path = "kernels/state_transpose.rs"]
@@ -51,13 +67,15 @@ use std::path::Path;
 
 use reference::paths::Model;
 use safetensors::Dtype;
-use ulplab::backend::cuda::plan::Work;
+use ulplab::backend::cuda::expr::eval;
+use ulplab::backend::cuda::plan::{Named, Work};
+use ulplab::backend::cuda::sequence::Turn;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{bf16_bytes, f32_bytes};
 use ulplab::ops::judge::Judge;
-use ulplab::ops::{Case, Data, Inputs, OPS, Outputs, Problem, Role};
+use ulplab::ops::{Case, Data, OPS, Outputs, Problem, Role};
 use ulplab::studies::Text;
 use ulplab::studies::kernels::sites;
 
@@ -76,7 +94,7 @@ fn problems(op: &str) -> Vec<(Case, Problem)> {
     let op = ulplab::ops::find(op).unwrap();
     let sites = |_: &str| Err("no model".to_string());
     let data = Data::new(1, &sites);
-    let small = |case: &Case| !matches!(case.inputs, Inputs::Site(_)) && !case.timed;
+    let small = |case: &Case| !case.inputs.need_model() && !case.timed;
     let cases = op.cases().into_iter().filter(small);
     cases
         .map(|case| {
@@ -164,13 +182,26 @@ fn arguments_are_there(case: &Case, problem: &Problem, plan: &Plan) {
     let once = plan.prepare.iter().map(|step| (step, None));
     let turns = plan.order.iter().map(|(step, turn)| (&plan.steps[*step], Some(turn)));
     for (step, turn) in once.chain(turns) {
-        let counted = |name: &str| name.strip_prefix('@').and_then(|count| turn?.counter(count)).is_some();
-        let missing = step.arguments().into_iter().find(|name| {
-            !problem.buffers.iter().any(|buffer| buffer.name == *name)
-                && !problem.scalars.iter().any(|(scalar, _)| scalar == name)
-                && !case.dims.iter().any(|(dim, _)| dim == name)
+        let number = |text: &str| {
+            let size = |name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
+            eval(text, &|name| {
+                turn.and_then(|turn: &Turn| turn.counter(name)).or_else(|| size(name))
+            })
+        };
+        let missing = step.arguments().into_iter().find(|argument| {
+            let name = match Named::new(argument) {
+                Named::Whole(name) => name,
+                Named::Number(text) => return number(text).is_err(),
+                Named::Part(name, index) => {
+                    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
+                    let parts = buffer.map_or(0, |buffer| buffer.shape[0] as i64);
+                    return !number(index).is_ok_and(|index| (0..parts).contains(&index));
+                }
+            };
+            !problem.buffers.iter().any(|buffer| buffer.name == name)
+                && !problem.scalars.iter().any(|(scalar, _)| *scalar == name)
+                && !case.dims.iter().any(|(dim, _)| *dim == name)
                 && !plan.scratch.iter().any(|(scratch, ..)| scratch == name)
-                && !counted(name)
         });
         assert_eq!(missing, None, "{}: {}", case.name, step.name);
     }
@@ -215,7 +246,8 @@ fn cases_and_headers_fit() {
         ids: &ids,
     };
     let found = |pattern: &str| sites(text, pattern);
-    let data = Data::new(1, &found);
+    let checkpoint = datasets().checkpoint("dsv4-mini").unwrap();
+    let data = Data::new(1, &found).with_checkpoint(Some(&checkpoint));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     let sources = Source::read_all(&folder).unwrap();
     assert_eq!(sources.len(), OPS.len(), "a .cu for each operation");

@@ -129,6 +129,7 @@ impl Call {
                 flops: 0,
                 judges: Vec::new(),
                 batch: None,
+                runs: 1,
             },
         }
     }
@@ -308,7 +309,8 @@ impl Operations<f32> for StandIn {
                 Buffer::output("comb", Dtype::F32, &[tokens, streams, streams]),
             ];
             let scalars = [("norm_eps", mixer.norm_eps), ("eps", mixer.eps)];
-            Call::new("mhc_pre", &[], &[("T", tokens), ("C", channels)], buffers, &scalars)
+            let dims = [("T", tokens), ("C", channels), ("size", 2)];
+            Call::new("mhc_pre", &[("dtype", "bf16")], &dims, buffers, &scalars)
         };
         let Some(outputs) = self.run("mhc_pre", call) else {
             return Plain.mhc_pre(mixer, x, weight, eps);

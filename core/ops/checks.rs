@@ -70,13 +70,68 @@ pub fn inputs(inputs: &[(&Buffer, Vec<u8>)]) -> Measured {
 
 /// Counts the bytes in which two runs of a problem differ.
 pub fn rerun(problem: &Problem, first: &Outputs, second: &Outputs) -> Measured {
-    let pairs = first.0.iter().filter_map(|(name, bytes)| {
-        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
-        Some((buffer, &bytes[..], second.get(name)))
-    });
     let why = "two runs on the same inputs must give the same bytes, unless the variant says why they may differ \
          (`nondeterministic`)";
-    changed("rerun", pairs, "a second run left other bytes", why)
+    changed(
+        "rerun",
+        pairs(problem, first, second),
+        "a second run left other bytes",
+        why,
+    )
+}
+
+/// Counts the bytes in which launches one by one and replays of a graph of them differ.
+pub fn graph(problem: &Problem, first: &Outputs, replayed: &Outputs) -> Measured {
+    let why = "a graph has the same launches in the same order, and must give the same bytes";
+    changed(
+        "graph",
+        pairs(problem, first, replayed),
+        "replays of a graph left other bytes",
+        why,
+    )
+}
+
+fn pairs<'a>(
+    problem: &'a Problem,
+    first: &'a Outputs,
+    second: &'a Outputs,
+) -> impl Iterator<Item = (&'a Buffer, &'a [u8], &'a [u8])> {
+    second.0.iter().filter_map(|(name, bytes)| {
+        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
+        Some((buffer, first.get(name), &bytes[..]))
+    })
+}
+
+/// Counts the bytes in which rows differ that were run in another batch, of these rows of the problem.
+pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outputs) -> Measured {
+    let written = first.0.iter().filter_map(|(name, bytes)| {
+        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
+        let batch = problem.batch.as_ref()?;
+        batch.rows_in(buffer)?;
+        let (shape, bytes) = batch.picked(buffer, bytes, rows);
+        Some((
+            Buffer {
+                shape,
+                ..buffer.clone()
+            },
+            bytes,
+        ))
+    });
+    let expected: Vec<(Buffer, Vec<u8>)> = written.collect();
+    let pairs = expected
+        .iter()
+        .map(|(buffer, bytes)| (buffer, &bytes[..], batched.get(buffer.name)));
+    let many = if rows.len() == 1 { "row" } else { "rows" };
+    changed(
+        "batch",
+        pairs,
+        &format!(
+            "in a batch of {} {many}, beginning with row {}, outputs differ",
+            rows.len(),
+            rows[0]
+        ),
+        "a row must have the same bytes in any batch and at any place of it",
+    )
 }
 
 /// Counts the bytes that changed, and describes the first element that did.

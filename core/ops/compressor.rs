@@ -78,10 +78,10 @@ impl Op for Compressor {
         Ok(Problem {
             bytes,
             scalars: vec![("eps", Scalar::F32(EPS))],
-            batch: Some(Batch {
-                dim: "B",
-                buffers: vec!["kv", "gate", "position", "ring_kv", "ring_gate", "entries", "stages"],
-            }),
+            batch: Some(Batch::new(
+                "B",
+                &["kv", "gate", "position", "ring_kv", "ring_gate", "entries", "stages"],
+            )),
             ..Problem::new(buffers, judges)
         })
     }

@@ -1,6 +1,7 @@
 //! Inputs of problems: random numbers, activations of the model, and files of the user.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rand_distr::{Distribution, StandardNormal};
@@ -30,6 +31,7 @@ pub type Sites<'a> = dyn Fn(&str) -> Result<Vec<Rows>, String> + Send + Sync + '
 pub struct Data<'a> {
     seed: u64,
     sites: &'a Sites<'a>,
+    checkpoint: Option<PathBuf>,
     /// Answers by pattern: each takes a run of the model, and many cases ask for the same.
     found: Mutex<BTreeMap<String, Arc<Vec<Rows>>>>,
 }
@@ -40,8 +42,35 @@ const CHUNK: usize = 1 << 16;
 impl<'a> Data<'a> {
     /// Inputs drawn with `seed`, and activations looked up by `sites`.
     pub fn new(seed: u64, sites: &'a Sites<'a>) -> Self {
-        let found = Mutex::default();
-        Self { seed, sites, found }
+        Self {
+            seed,
+            sites,
+            checkpoint: None,
+            found: Mutex::default(),
+        }
+    }
+
+    /// The same, with a folder in which the model's weights are.
+    #[must_use]
+    pub fn with_checkpoint(self, folder: Option<&Path>) -> Self {
+        Self {
+            checkpoint: folder.map(Path::to_path_buf),
+            ..self
+        }
+    }
+
+    /// The seed of random numbers.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The folder of the model.
+    ///
+    /// # Errors
+    /// No model is given.
+    pub fn checkpoint(&self) -> Result<&Path, String> {
+        let folder = self.checkpoint.as_deref();
+        folder.ok_or_else(|| "the case needs the weights of a model, and no model is given".into())
     }
 
     /// `len` draws from N(0, 1).

@@ -76,6 +76,7 @@ impl Op for DeltaHandover {
             scalars: vec![("scale", Scalar::F32(prefill.scale())), ("bound", Scalar::F32(bound))],
             judges,
             batch: None,
+            runs: 1,
         })
     }
 }

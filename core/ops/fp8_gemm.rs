@@ -11,7 +11,7 @@ use safetensors::Dtype;
 use super::data::{bf16_bytes, f32_bytes};
 use super::grid::Grid;
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 use crate::accumulator::{Factor, Operand, WGMMA_E4M3};
 use crate::formats::E4M3;
 
@@ -57,6 +57,7 @@ impl Op for Fp8Gemm {
         let judge = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
         Ok(Problem {
             flops: (2 * b * n * k) as u64,
+            batch: Some(Batch::new("B", &["x", "x_scale", "y"])),
             ..Problem::new(buffers, vec![judge])
         })
     }

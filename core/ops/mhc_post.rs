@@ -87,10 +87,7 @@ impl Op for MhcPost {
         ];
         let judge = Judge::bounded("x", dtype, &shape, &want.data, WHY)?;
         Ok(Problem {
-            batch: Some(Batch {
-                dim: "B",
-                buffers: vec!["x", "y", "post", "comb"],
-            }),
+            batch: Some(Batch::new("B", &["x", "y", "post", "comb"])),
             ..Problem::new(buffers, vec![judge])
         })
     }

@@ -1,8 +1,8 @@
 //! The mHC pre-block and the RMSNorm after it: n residual streams → the block's normed input, and the weights with which
 //! its output is mixed back.
 //!
-//! The definition is [`HyperConnection::pre`] followed by [`rmsnorm`], with bf16 streams; the normed input is rounded once
-//! to bf16.
+//! The definition is [`HyperConnection::pre`] followed by [`rmsnorm`]. Streams and the normed input are bf16 or f32; in bf16 the
+//! normed input is rounded once.
 
 use rayon::prelude::*;
 use reference::Tensor;
@@ -12,9 +12,9 @@ use reference::ops::rmsnorm::rmsnorm;
 use safetensors::Dtype;
 
 use super::data::{round_to_bf16, widened};
-use super::grid::Grid;
+use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT};
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct MhcPre;
 
@@ -36,16 +36,33 @@ impl Op for MhcPre {
     }
 
     fn cases(&self) -> Vec<Case> {
-        Grid::new("", &[], |(tokens, channels)| vec![("T", tokens), ("C", channels)])
-            .timed("t1", (1, 7168))
-            .timed("t4096", (4096, 7168))
-            .random("t3", (3, 7168))
-            .timed("t128", (128, 7168))
-            .edges("edges16", (16, 7168))
-            .edges("edges64", (64, 7168))
-            .random("narrow", (37, 72))
-            .site("model", "layers.*.input", (61 * 16, 64))
-            .done()
+        let of_type = |dtype| {
+            let prefix = if dtype == "bf16" { "" } else { dtype };
+            let size = element_bytes(dtype);
+            let dims = move |(tokens, channels)| vec![("T", tokens), ("C", channels), ("size", size)];
+            Grid::new(prefix, &[("dtype", dtype)], dims)
+                .when(dtype == "bf16", |grid| {
+                    grid.timed("t1", (1, 7168))
+                        .timed("t4096", (4096, 7168))
+                        .random("t3", (3, 7168))
+                        .timed("t128", (128, 7168))
+                        .edges("edges64", (64, 7168))
+                        .site("model", "layers.*.input", (61 * 16, 64))
+                        .timed("t1.4096", (1, 4096))
+                        .timed("t8.4096", (8, 4096))
+                })
+                .when(dtype == "f32", |grid| {
+                    grid.random("t1.4096", (1, 4096)).random("t8.4096", (8, 4096))
+                })
+                .edges("edges16", (16, 7168))
+                .random("narrow", (37, 72))
+                .random("t1.64", (1, 64))
+                .random("t8.64", (8, 64))
+                // More tokens than there are thread blocks on the card.
+                .random("t2000.21", (2000, 21))
+                .done()
+        };
+        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
@@ -58,7 +75,13 @@ impl Op for MhcPre {
         if case.inputs == Inputs::Edges {
             edges(&mut x, row);
         }
-        round_to_bf16(&mut x);
+        let dtype = match case.key("dtype") {
+            "bf16" => Dtype::BF16,
+            _ => Dtype::F32,
+        };
+        if dtype == Dtype::BF16 {
+            round_to_bf16(&mut x);
+        }
         let spread = (row as f32).powf(-0.5);
         let site = Site {
             projection: data.normal("fn", WIDTH * row).iter().map(|x| x * spread).collect(),
@@ -67,19 +90,20 @@ impl Op for MhcPre {
             weight: data.normal("weight", dim).iter().map(|x| 1.0 + 0.1 * x).collect(),
         };
         let buffers = vec![
-            Buffer::bf16("x", &[tokens, STREAMS, dim], &x),
+            Buffer::floats("x", dtype, &[tokens, STREAMS, dim], &x),
             Buffer::f32("fn", &[WIDTH, row], &site.projection),
             Buffer::f32("base", &[WIDTH], &site.base),
             Buffer::f32("scale", &[3], &site.scale),
             Buffer::f32("weight", &[dim], &site.weight),
-            Buffer::output("y", Dtype::BF16, &[tokens, dim]),
+            Buffer::output("y", dtype, &[tokens, dim]),
             Buffer::output("post", Dtype::F32, &[tokens, STREAMS]),
             Buffer::output("comb", Dtype::F32, &[tokens, STREAMS, STREAMS]),
         ];
-        let want = site.want(&x, dim);
+        let want = site.want(&x, dim, dtype);
         Ok(Problem {
             flops: (2 * tokens * WIDTH * row) as u64,
             scalars: vec![("norm_eps", Scalar::F32(EPS)), ("eps", Scalar::F32(EPS))],
+            batch: Some(Batch::new("T", &["x", "y", "post", "comb"])),
             ..Problem::new(buffers, want.into_iter().map(|want| want.judge(tokens)).collect())
         })
     }
@@ -136,8 +160,8 @@ impl ExpectedOutput {
 }
 
 impl Site {
-    /// The expected outputs y, post and comb.
-    fn want(&self, x: &[f32], dim: usize) -> [ExpectedOutput; 3] {
+    /// The expected outputs y, post and comb; y is stored in this type.
+    fn want(&self, x: &[f32], dim: usize, dtype: Dtype) -> [ExpectedOutput; 3] {
         let connection = HyperConnection {
             projection: Linear {
                 weight: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
@@ -152,7 +176,7 @@ impl Site {
         let rows = connection.projection.weight.data.chunks_exact(STREAMS * dim);
         let lengths: Vec<f64> = rows.map(length_of).collect();
         let each = [
-            ("y", Dtype::BF16, WHY_Y),
+            ("y", dtype, if dtype == Dtype::BF16 { WHY_Y_BF16 } else { WHY_Y }),
             ("post", Dtype::F32, WHY_POST),
             ("comb", Dtype::F32, WHY_COMB),
         ];
@@ -172,6 +196,7 @@ impl Site {
                 connection: &connection,
                 lengths: &lengths,
                 weight: &self.weight,
+                dtype,
             };
             let rows = x.data.par_chunks_exact(STREAMS * dim);
             let rows = rows
@@ -192,7 +217,9 @@ impl Site {
 }
 
 const WHY_Y: &str = "f32 arithmetic: the error of pre's weights, four products and sums, and the error of the mean square, \
-                     where tensor cores may truncate sums instead of rounding them; then half a step of bf16";
+                     where tensor cores may truncate sums instead of rounding them";
+const WHY_Y_BF16: &str = "f32 arithmetic: the error of pre's weights, four products and sums, and the error of the mean square, \
+                          where tensor cores may truncate sums instead of rounding them; then half a step of bf16";
 const WHY_POST: &str = "the slope of a sigmoid, at most 1/4, times the error of its logit, a sum of products that errs by \
                         at most 512 units of 2^-24 of the product of the vectors' lengths (Cauchy-Schwarz)";
 const WHY_COMB: &str = "each logit is moved by its error bound, one at a time, and the resulting changes after 20 Sinkhorn \
@@ -207,6 +234,8 @@ struct Bounds<'a> {
     /// Lengths of the projection's rows.
     lengths: &'a [f64],
     weight: &'a [f32],
+    /// Type of y.
+    dtype: Dtype,
 }
 
 impl Bounds<'_> {
@@ -250,13 +279,16 @@ impl Bounds<'_> {
         let rms = (squares / dim as f64).sqrt();
         let y = errors.iter().zip(y).zip(self.weight).map(|((error, y), w)| {
             let real = 1.01 * (error / rms * f64::from(w.abs()) + y.abs() * relative);
-            // Half a step of bf16 is added; for its subnormals that is 2^-134.
-            real + (y.abs() + real) / 256.0 + 2f64.powi(-134)
+            match self.dtype {
+                // Half a step of bf16 is added; for its subnormals that is 2^-134.
+                Dtype::BF16 => real + (y.abs() + real) / 256.0 + 2f64.powi(-134),
+                _ => real + 2f64.powi(-149),
+            }
         });
         [y.collect(), post, comb]
     }
 
-    /// The bounds of comb: each logit is moved by its error bound, one at a time, and the resulting changes are added up.
+    /// The bounds of comb.
     fn comb(&self, x: &[f64], inverse: f64, errors: &[f64]) -> Vec<f64> {
         let HyperConnection {
             projection,
@@ -266,19 +298,25 @@ impl Bounds<'_> {
         } = self.connection;
         let logit = |i: usize| dot(projection.weight.row(i), x) * inverse * scale[2] + base[i];
         let logits: Vec<f64> = (2 * STREAMS..WIDTH).map(logit).collect();
-        let comb = sinkhorn(&logits);
-        // There are 39 normalisations. None of them amplifies errors, and each adds a few units.
-        let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();
-        for (i, error) in errors.iter().enumerate() {
-            let mut moved = logits.clone();
-            moved[i] += error;
-            let moved = sinkhorn(&moved);
-            for (bound, (moved, c)) in bounds.iter_mut().zip(moved.iter().zip(&comb)) {
-                *bound += 1.01 * (moved - c).abs();
-            }
-        }
-        bounds
+        normalized(&logits, errors).1
     }
+}
+
+/// The mixing matrix of logits, and its error bounds: each logit is moved by its error bound, one at a time, and the resulting
+/// changes are added up.
+pub(super) fn normalized(logits: &[f64], errors: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let comb = sinkhorn(logits);
+    // There are 39 normalisations. None of them amplifies errors, and each adds a few units.
+    let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();
+    for (i, error) in errors.iter().enumerate() {
+        let mut moved = logits.to_vec();
+        moved[i] += error;
+        let moved = sinkhorn(&moved);
+        for (bound, (moved, c)) in bounds.iter_mut().zip(moved.iter().zip(&comb)) {
+            *bound += 1.01 * (moved - c).abs();
+        }
+    }
+    (comb, bounds)
 }
 
 fn length_of(x: &[f64]) -> f64 {

@@ -9,15 +9,20 @@ pub mod call;
 pub mod checks;
 mod compressor;
 pub mod data;
+pub mod decode_step;
 mod delta_decode;
 mod delta_handover;
 mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
+mod experts;
 mod fp8_gemm;
 mod grid;
 pub mod guards;
+mod hyper_head;
+mod index_scores;
 pub mod judge;
+mod linear;
 mod mhc_post;
 mod mhc_pre;
 mod parameters;
@@ -27,8 +32,11 @@ mod record_write;
 mod rmsnorm;
 mod rmsnorm_quantize;
 mod rope;
+mod router;
+mod sample;
 mod scale_layout;
 mod slots;
+mod sparse_attention;
 mod state_transpose;
 pub mod swap_ffn;
 mod swiglu;
@@ -45,12 +53,17 @@ pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 /// All operations.
 pub const OPS: &[&dyn Op] = &[
     &compressor::Compressor,
+    &decode_step::DecodeStep,
     &delta_decode::DeltaDecode,
     &delta_handover::DeltaHandover,
     &delta_prefill::DeltaPrefill,
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
+    &experts::ExpertsOp,
     &fp8_gemm::Fp8Gemm,
+    &hyper_head::HyperHeadOp,
+    &index_scores::IndexScores,
+    &linear::Linear,
     &mhc_post::MhcPost,
     &mhc_pre::MhcPre,
     &quantize::Quantize,
@@ -59,7 +72,10 @@ pub const OPS: &[&dyn Op] = &[
     &rmsnorm::RmsNorm,
     &rmsnorm_quantize::RmsNormQuantize,
     &rope::Rope,
+    &router::Router,
+    &sample::Sample,
     &scale_layout::ScaleLayout,
+    &sparse_attention::SparseAttention,
     &state_transpose::StateTranspose,
     &swap_ffn::SwapFfn,
     &swiglu::SwiGlu,
@@ -119,8 +135,17 @@ pub enum Inputs {
     Edges,
     /// Activations at a site of the model, from all layers that have it.
     Site(&'static str),
+    /// The weights of the model.
+    Weights,
     /// The tensors of a user's file, by the names of buffers; buffers that the file lacks are random.
     File(&'static str),
+}
+
+impl Inputs {
+    /// Whether the model is needed to make them.
+    pub fn need_model(self) -> bool {
+        matches!(self, Self::Site(_) | Self::Weights)
+    }
 }
 
 impl Case {
@@ -167,6 +192,9 @@ pub struct Problem {
     pub judges: Vec<Judge>,
     /// The rows that do not depend on each other, if there are such.
     pub batch: Option<Batch>,
+    /// How often the kernel is run, one run after the other, before its outputs are judged: buffers that are changed in place
+    /// go on from run to run.
+    pub runs: usize,
 }
 
 /// Rows that are computed independently: each must have the same bits whatever other rows there are, and wherever it is among
@@ -175,8 +203,43 @@ pub struct Problem {
 pub struct Batch {
     /// The size that counts the rows.
     pub dim: &'static str,
-    /// The buffers whose first dimension is that of the rows; the others are shared by all rows.
-    pub buffers: Vec<&'static str>,
+    /// The buffers that have the rows as a dimension, and which one it is; the others are shared by all rows.
+    pub buffers: Vec<(&'static str, usize)>,
+}
+
+impl Batch {
+    /// Rows that `dim` counts, the first dimension of these buffers.
+    pub fn new(dim: &'static str, buffers: &[&'static str]) -> Self {
+        let none = Vec::new();
+        Self { dim, buffers: none }.along(0, buffers)
+    }
+
+    /// With buffers that have the rows as dimension `axis`.
+    #[must_use]
+    pub fn along(mut self, axis: usize, buffers: &[&'static str]) -> Self {
+        self.buffers.extend(buffers.iter().map(|name| (*name, axis)));
+        self
+    }
+
+    /// The number of rows in a buffer, and the number of blocks of rows, each of which has all of them.
+    pub(crate) fn rows_in(&self, buffer: &Buffer) -> Option<[usize; 2]> {
+        let (_, axis) = self.buffers.iter().find(|(name, _)| *name == buffer.name)?;
+        Some([buffer.shape[*axis], buffer.shape[..*axis].iter().product()])
+    }
+
+    /// A buffer, and bytes of its shape, with only these rows.
+    pub(crate) fn picked(&self, buffer: &Buffer, bytes: &[u8], rows: &[usize]) -> (Vec<usize>, Vec<u8>) {
+        let mut shape = buffer.shape.clone();
+        let found = self.buffers.iter().find(|(name, _)| *name == buffer.name);
+        let (Some((_, axis)), Some([count, blocks])) = (found, self.rows_in(buffer)) else {
+            return (shape, bytes.to_vec());
+        };
+        shape[*axis] = rows.len();
+        let each = bytes.len() / (blocks * count).max(1);
+        let picked = (0..blocks).flat_map(|block| rows.iter().map(move |row| (block * count + row) * each));
+        let picked = picked.flat_map(|at| &bytes[at..at + each]).copied();
+        (shape, picked.collect())
+    }
 }
 
 impl Problem {
@@ -191,7 +254,40 @@ impl Problem {
             flops: 0,
             judges,
             batch: None,
+            runs: 1,
         }
+    }
+
+    /// The number of rows that do not depend on each other, if there are such.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        let batch = self.batch.as_ref()?;
+        let rows = self.buffers.iter().find_map(|buffer| batch.rows_in(buffer));
+        rows.map(|[rows, _]| rows).filter(|rows| *rows > 0)
+    }
+
+    /// The problem, without judgements, of some rows of the batch, in this order; none if no rows are independent. A row may
+    /// be there more than once.
+    pub fn of_rows(&self, case: &Case, rows: &[usize]) -> Option<(Case, Self)> {
+        let batch = self.batch.as_ref()?;
+        let mut case = case.clone();
+        let (_, size) = case.dims.iter_mut().find(|(dim, _)| *dim == batch.dim)?;
+        *size = rows.len() as i64;
+        let buffers = self.buffers.iter().map(|buffer| {
+            let (shape, bytes) = batch.picked(buffer, &buffer.bytes, rows);
+            Buffer {
+                shape,
+                bytes,
+                ..buffer.clone()
+            }
+        });
+        let problem = Self {
+            buffers: buffers.collect(),
+            scalars: self.scalars.clone(),
+            batch: None,
+            judges: Vec::new(),
+            ..*self
+        };
+        Some((case, problem))
     }
 
     /// Measures outputs by all judgements.

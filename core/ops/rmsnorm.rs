@@ -6,7 +6,7 @@ use super::blocks::numbers;
 use super::data::f32_values;
 use super::grid::{Rows, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
-use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
 
 pub struct RmsNorm;
 
@@ -57,6 +57,7 @@ impl Op for RmsNorm {
         let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
         Ok(Problem {
             scalars: vec![("eps", Scalar::F32(eps))],
+            batch: Some(Batch::new("T", &["x", "y"])),
             ..Problem::new(buffers, vec![judge])
         })
     }

@@ -12,7 +12,7 @@ use safetensors::Dtype;
 use super::data::{bf16_bytes, f32_bytes, f32_values};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Rope;
 
@@ -55,7 +55,7 @@ impl Op for Rope {
             (Some(x), _) => x,
             (None, inputs) => {
                 let values = match inputs {
-                    Inputs::Random | Inputs::File(_) => normal(),
+                    Inputs::Random | Inputs::Weights | Inputs::File(_) => normal(),
                     Inputs::Edges => edges(&normal()),
                     Inputs::Site(site) => data.site_rows(site, t, h * d)?,
                 };
@@ -87,7 +87,8 @@ impl Op for Rope {
             flops: 0,
             // Arithmetic does not define the bits of a NaN.
             judges: vec![Judge::equal("x", dtype, &shape, want, WHY).any_nan(d - r..d)],
-            batch: None,
+            batch: Some(Batch::new("T", &["x", "cos", "sin"])),
+            runs: 1,
         })
     }
 }

@@ -68,6 +68,7 @@ impl Op for ScaleLayout {
             flops: 0,
             judges: vec![Judge::equal("y", Dtype::U8, &shape, want, WHY)],
             batch: None,
+            runs: 1,
         })
     }
 }

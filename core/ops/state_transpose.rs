@@ -51,6 +51,7 @@ impl Op for StateTranspose {
             scalars: vec![],
             flops: 0,
             batch: None,
+            runs: 1,
             judges: vec![Judge::equal(
                 "y",
                 dtype,

@@ -7,7 +7,7 @@ use super::blocks::numbers;
 use super::grid::Rows;
 use super::judge::{Judge, UNIT, bf16_error};
 use super::rmsnorm::rounded;
-use super::{Buffer, Case, Data, Op, Parameters, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Op, Parameters, Problem, Scalar};
 
 pub struct SwiGlu;
 
@@ -53,6 +53,7 @@ impl Op for SwiGlu {
         let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, WHY.into()));
         Ok(Problem {
             scalars: vec![("limit", Scalar::F32(limit))],
+            batch: Some(Batch::new("T", &["gate_up", "y"])),
             ..Problem::new(buffers, vec![judge])
         })
     }

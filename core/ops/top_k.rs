@@ -85,10 +85,7 @@ impl Op for TopK {
         let read: usize = counts.iter().filter(|count| **count > best).sum();
         Ok(Problem {
             bytes: 4 * (read + rows + rows * best) as u64,
-            batch: Some(Batch {
-                dim: "B",
-                buffers: vec!["scores", "count", "indices"],
-            }),
+            batch: Some(Batch::new("B", &["scores", "count", "indices"])),
             ..Problem::new(
                 buffers,
                 vec![Judge::equal("indices", Dtype::I32, &shape, bytes(&want), WHY)],

@@ -76,6 +76,7 @@ impl Op for Wgmma {
             flops: (2 * tiles * ROWS * width * terms) as u64,
             judges: vec![Judge::equal("d", Dtype::F32, &shape, f32_bytes(&want), WHY)],
             batch: None,
+            runs: 1,
         })
     }
 }

@@ -67,11 +67,7 @@ impl<T: Real> HyperConnection<T> {
                 vectorized!({
                     for (token, mu) in mu.chunks_exact_mut(width).enumerate() {
                         let x = &x[token * n * dim..(token + 1) * n * dim];
-                        let scale = inverse_rms(x, self.norm_eps);
-                        for (i, mu) in mu.iter_mut().enumerate() {
-                            let which = usize::from(i >= n) + usize::from(i >= 2 * n);
-                            *mu = *mu * scale * self.scale[which] + self.base[i];
-                        }
+                        self.turn_to_logits(x, mu);
                         let pre: Vec<T> = mu[..n].iter().map(|&mu| mu.sigmoid() + self.eps).collect();
                         combine(x, &pre, &mut input[token * dim..(token + 1) * dim]);
                         for (post, &mu) in post[token * n..(token + 1) * n].iter_mut().zip(&mu[n..]) {
@@ -85,6 +81,28 @@ impl<T: Real> HyperConnection<T> {
                 });
             });
         (input, Mixing { post, comb })
+    }
+
+    /// The logits μ·scale + base of pre, post and comb, `[tokens, 2n + n²]`, which [`HyperConnection::pre`] makes weights of.
+    pub fn logits(&self, x: &Tensor<T>) -> Tensor<T> {
+        let (tokens, width) = (x.shape[0], self.base.len());
+        let mut mu = Tensor::full([tokens, width], T::ZERO);
+        self.projection.apply_rows(&x.data, &mut mu.data);
+        let each = self.streams * x.cols();
+        for (x, mu) in x.data.chunks_exact(each).zip(mu.data.chunks_exact_mut(width)) {
+            self.turn_to_logits(x, mu);
+        }
+        mu
+    }
+
+    /// Products with the projection → logits, of one token.
+    #[inline(always)]
+    fn turn_to_logits(&self, x: &[T], mu: &mut [T]) {
+        let (n, scale) = (self.streams, inverse_rms(x, self.norm_eps));
+        for (i, mu) in mu.iter_mut().enumerate() {
+            let which = usize::from(i >= n) + usize::from(i >= 2 * n);
+            *mu = *mu * scale * self.scale[which] + self.base[i];
+        }
     }
 
     /// X'_k = post_k·y + Σ_j C_jk X_j, in place of X.
@@ -152,7 +170,7 @@ impl<T: Real> HyperHead<T> {
 
 /// out = Σ_j weight_j · x_j over the rows of x.
 #[inline(always)]
-fn combine<T: Real>(x: &[T], weights: &[T], out: &mut [T]) {
+pub fn combine<T: Real>(x: &[T], weights: &[T], out: &mut [T]) {
     out.fill(T::ZERO);
     for (x, &weight) in x.chunks_exact(out.len()).zip(weights) {
         out.iter_mut().zip(x).for_each(|(out, &x)| *out += weight * x);

@@ -44,7 +44,7 @@ pub struct DumpArgs {
 }
 
 /// The model and text of cases that read a model, as in `experiments/kernels.toml`.
-const MODEL: &str = "dsv4-mini";
+pub(super) const MODEL: &str = "dsv4-mini";
 const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 
 pub fn run(args: &DumpArgs) -> Result<Exit> {
@@ -89,7 +89,8 @@ fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) 
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let study = &defined.study;
     let name = study.model.as_deref().unwrap_or(MODEL);
-    let mut checkpoint = Checkpoint::open(&datasets.checkpoint(name)?)?;
+    let folder = datasets.checkpoint(name)?;
+    let mut checkpoint = Checkpoint::open(&folder)?;
     let model = checkpoint.load()?;
     let window = study.windows.first();
     let (text, offset, tokens) = window.map_or(TEXT, |window| (&window.text, window.offset, study.tokens));
@@ -100,7 +101,7 @@ fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) 
         ids: &ids,
     };
     let found = |pattern: &str| sites(text, pattern);
-    made(&Data::new(seed, &found))
+    made(&Data::new(seed, &found).with_checkpoint(Some(&folder)))
 }
 
 fn write(file: &Path, op: &str, case: &Case, problem: &Problem, tensors: &[Tensor]) -> Result<()> {

@@ -1,13 +1,14 @@
 //! `ulplab generate`: text from a model, by the reference or by a recipe.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardUniform};
 use reference::paths::Model;
 
+use crate::backend::cuda::{Device, Session, Source, shipped};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -15,6 +16,8 @@ use crate::experiment::file::ExperimentFile;
 use crate::studies;
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_core::ops;
+use ulplab_core::ops::decode_step::Generation;
 
 /// Generate text with the reference, and with recipes for comparison.
 #[derive(Debug, clap::Args)]
@@ -43,9 +46,22 @@ pub struct GenerateArgs {
     /// Seed of the draw.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// `cuda` generates with kernels, too: all of it in one graph, which is replayed for each token.
+    #[arg(long, value_enum)]
+    pub device: Option<GenerateOn>,
+    /// Variant of decode_step that generates.
+    #[arg(long, value_name = "NAME", default_value = "simple", requires = "device")]
+    pub variant: String,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
+}
+
+/// Where text is generated besides the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum GenerateOn {
+    /// On a GPU.
+    Cuda,
 }
 
 pub fn run(args: &GenerateArgs) -> Result<Exit> {
@@ -79,22 +95,52 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
         roundings.push((recipe.name.clone(), rounding));
     }
     let model = checkpoint.load()?;
+    let several = roundings.len() > 1 || args.device.is_some();
     let mut want: Option<Vec<u8>> = None;
-    for (name, rounding) in &roundings {
-        let text = generate(&*model, rounding, args)?;
+    let mut show = |name: &str, text: Vec<u8>| {
         let mut out = crate::output::stdout();
-        let written = write_text(
-            &mut out,
-            name,
-            &args.prompt,
-            &text,
-            want.as_deref(),
-            roundings.len() > 1,
-        );
-        written.map_err(Error::io("stdout", "write"))?;
+        let written = write_text(&mut out, name, &args.prompt, &text, want.as_deref(), several);
         want.get_or_insert(text);
+        written.map_err(Error::io("stdout", "write"))
+    };
+    for (name, rounding) in &roundings {
+        show(name, generate(&*model, rounding, args)?)?;
+    }
+    if args.device == Some(GenerateOn::Cuda) {
+        let (name, text) = on_device(&folder, args)?;
+        show(&name, text)?;
     }
     Ok(Exit::Pass)
+}
+
+/// Text by the kernels of `decode_step`, and what made it.
+fn on_device(folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
+    let op = ops::find("decode_step").map_err(Error::Usage)?;
+    let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
+    let variant = source.named(&args.variant)?;
+    let prompt: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
+    let generation = Generation {
+        folder,
+        prompt: &prompt,
+        tokens: args.tokens,
+        temperature: args.temperature as f32,
+        seed: args.seed.cast_signed(),
+    };
+    let (case, problem) = generation.problem().map_err(Error::Usage)?;
+    let device = Device::open()?;
+    let session = Session::open(&device)?;
+    let kernels = session.load(&source)?;
+    let bench = kernels.case(&case, &problem);
+    let plan = bench.plan(variant)?;
+    let plan = plan.ok_or_else(|| Error::Usage(format!("{}.{} does not take this model", op.name(), variant.name)))?;
+    let (outputs, seconds) = bench.ready(variant, plan)?.generated()?;
+    let tokens = outputs.get("tokens").chunks_exact(4);
+    let text = tokens.map(|token| token[0]).collect();
+    let rate = args.tokens as f64 / seconds;
+    Ok((
+        format!("{}.{} on {}, {rate:.0} tokens/s", op.name(), variant.name, device.name),
+        text,
+    ))
 }
 
 /// One text; with several, each has a heading with its name and the first difference from the reference's.

@@ -51,6 +51,7 @@ fn next(case: &Case, problem: &Problem, states: Vec<u8>) -> (Case, Problem) {
         flops: 0,
         judges: Vec::new(),
         batch: None,
+        runs: 1,
     };
     (decode, problem)
 }

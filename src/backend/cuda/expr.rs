@@ -46,9 +46,12 @@ pub(super) fn tokens(text: &str) -> Result<Vec<String>, String> {
         match first {
             c if c.is_whitespace() => continue,
             c if c.is_ascii_digit() => while_(&mut chars, &mut token, |c| c.is_ascii_digit()),
-            c if c.is_alphabetic() || c == '_' => while_(&mut chars, &mut token, |c| c.is_alphanumeric() || c == '_'),
+            // `@name` is the index of a repetition.
+            c if c.is_alphabetic() || c == '_' || c == '@' => {
+                while_(&mut chars, &mut token, |c| c.is_alphanumeric() || c == '_');
+            }
             '<' | '>' | '=' | '!' | '&' | '|' => while_(&mut chars, &mut token, |c| matches!(c, '=' | '&' | '|')),
-            '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' => {}
+            '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' | '[' | ']' => {}
             other => return Err(format!("unexpected '{other}'")),
         }
         match first {

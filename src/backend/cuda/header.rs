@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{like, sequence};
+use super::{calls, like, sequence};
 use crate::run::ceilings::Ceilings;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
@@ -85,6 +85,9 @@ pub struct Launch {
     pub cooperative: bool,
     #[serde(default)]
     pub programmatic: bool,
+    /// Keeps values for the judgement only: left out where a variant is timed.
+    #[serde(default)]
+    pub tap: bool,
     #[serde(default)]
     pub args: Vec<String>,
     pub matmul: Option<Matmul>,
@@ -204,6 +207,8 @@ impl Source {
             .0;
         let mut header: toml::Table = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
         like::resolve(&mut header).map_err(|why| wrong(format!("header: {why}")))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        calls::resolve(&mut header, folder).map_err(|why| wrong(format!("header: {why}")))?;
         if let Some(why) = missing(comment, &header) {
             return Err(wrong(why));
         }

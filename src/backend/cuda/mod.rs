@@ -1,6 +1,7 @@
 //! Kernels in CUDA C++: described by a header, compiled at run time, run between guard bands, timed.
 
 mod cache;
+mod calls;
 pub mod cubin;
 pub mod device;
 pub mod expr;

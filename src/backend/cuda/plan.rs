@@ -38,6 +38,8 @@ pub struct Step {
     pub bytes: Option<u64>,
     /// Operations of products of matrices.
     pub flops: u64,
+    /// Whether it keeps values for the judgement only.
+    pub tap: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +56,32 @@ pub enum Work {
         /// Scales of A and of B.
         scales: Option<[String; 2]>,
     },
+}
+
+/// What an argument of a launch names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Named<'a> {
+    /// A buffer, scratch, a scalar or a size.
+    Whole(&'a str),
+    /// The part of a buffer at an index of its first dimension, an expression: `w[@layers]`.
+    Part(&'a str, &'a str),
+    /// A whole number: an expression over sizes and indices of repetitions, such as `2 * I` or `@J`.
+    Number(&'a str),
+}
+
+impl<'a> Named<'a> {
+    pub fn new(argument: &'a str) -> Self {
+        if let Some((buffer, index)) = argument.strip_suffix(']').and_then(|start| start.split_once('[')) {
+            return Self::Part(buffer.trim(), index);
+        }
+        let word = argument.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && argument.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if word {
+            Self::Whole(argument)
+        } else {
+            Self::Number(argument)
+        }
+    }
 }
 
 /// Sizes by name.
@@ -181,11 +209,12 @@ impl Step {
             name,
             bytes,
             flops,
+            tap: launch.tap,
             work,
         })
     }
 
-    /// Buffers, scratch, scalars, sizes and counters that it names.
+    /// What it is given, as [`Named`] reads it.
     pub fn arguments(&self) -> Vec<&str> {
         let names: Vec<&String> = match &self.work {
             Work::Kernel { arguments, .. } => arguments.iter().collect(),

@@ -1,8 +1,10 @@
 //! A run of a variant on a problem, with all checks for writes outside its outputs.
 
 use super::device::{Argument, Device, Function, Memory, Module};
+use super::expr::eval;
+use super::header::Variant;
 use super::matmul::{Matmul, Operands};
-use super::plan::{Plan, Step, Work};
+use super::plan::{Named, Plan, Step, Work};
 use super::sequence::Turn;
 use super::time::{Replay, Spread, Stopwatch, Times};
 use ulplab_core::error::{Error, Result};
@@ -22,9 +24,9 @@ pub struct Running<'a> {
     watch: &'a Stopwatch<'a>,
     problem: &'a Problem,
     case: &'a Case,
+    module: &'a Module,
+    variant: &'a Variant,
     plan: Plan,
-    /// Whether the same inputs must give the same bytes.
-    deterministic: bool,
     /// Kernels of the preparing launches, then of the others.
     loaded: [Vec<Loaded<'a>>; 2],
     set: ProblemCopy,
@@ -61,8 +63,7 @@ impl<'a> Running<'a> {
         watch: &'a Stopwatch<'a>,
         module: &'a Module,
         (case, problem): (&'a Case, &'a Problem),
-        plan: Plan,
-        deterministic: bool,
+        (variant, plan): (&'a Variant, Plan),
     ) -> Result<Self> {
         let device = watch.device;
         let load = |step: &Step| Loaded::new(device, module, step);
@@ -74,8 +75,9 @@ impl<'a> Running<'a> {
             case,
             loaded: [load(&plan.prepare)?, load(&plan.steps)?],
             set: ProblemCopy::new(device, case, problem, &plan)?,
+            module,
+            variant,
             plan,
-            deterministic,
         };
         for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
             device.write(memory, GUARD, &buffer.bytes)?;
@@ -97,9 +99,9 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Puts all launches into the stream.
+    /// Puts all launches into the stream, but for those that only keep values for the judgement.
     pub fn launch(&self) -> Result<()> {
-        self.launch_on(&self.set)
+        self.launch_on(&self.set, false)
     }
 
     /// Runs the preparing launches.
@@ -108,13 +110,16 @@ impl<'a> Running<'a> {
         turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn))
     }
 
-    fn launch_on(&self, set: &ProblemCopy) -> Result<()> {
+    fn launch_on(&self, set: &ProblemCopy, taps: bool) -> Result<()> {
         for ((_, bytes, zero), memory) in self.plan.scratch.iter().zip(&set.scratch) {
             if *zero {
                 self.device.fill(memory, GUARD, *bytes, 0)?;
             }
         }
-        let mut turns = set.launches.iter();
+        let mut turns = set
+            .launches
+            .iter()
+            .filter(|turn| taps || !self.plan.steps[turn.step].tap);
         turns.try_for_each(|turn| self.put(&self.plan.steps, &self.loaded[1], turn))
     }
 
@@ -129,15 +134,15 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// How often each launch of the plan is run, and how long it takes where it is one of many in a graph, none of them any
-    /// other's.
+    /// How long each launch of the plan takes that is timed, as one of many of its kind in a graph.
     pub fn trace(&self) -> Result<Vec<Option<Spread>>> {
         let alone = |step: usize| {
             let turns = self.set.launches.iter().filter(|turn| turn.step == step);
             let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn));
             self.watch.replayed(&works.collect::<Vec<_>>())
         };
-        (0..self.plan.steps.len()).map(alone).collect()
+        let steps = (0..self.plan.steps.len()).filter(|step| !self.plan.steps[*step].tap);
+        steps.map(alone).collect()
     }
 
     /// How long it takes.
@@ -173,13 +178,13 @@ impl<'a> Running<'a> {
         });
         let more = more.collect::<Result<Vec<_>>>()?;
         let works = std::iter::once(&self.set).chain(&more);
-        let works: Vec<_> = works.map(|set| move || self.launch_on(set)).collect();
+        let works: Vec<_> = works.map(|set| move || self.launch_on(set, false)).collect();
         self.watch.replayed(&works)
     }
 
     /// Its outputs, and the results of all checks and judgements.
     pub fn judged(&self) -> Result<Checked> {
-        guards::judged(self, self.deterministic)
+        guards::judged(self, self.variant.nondeterministic.is_none())
     }
 
     /// An error if a check or judgement fails.
@@ -204,6 +209,40 @@ impl<'a> Running<'a> {
         self.watch.replay(&[|| self.launch()])
     }
 
+    /// Poisons outputs and scratch, and restores what is changed in place.
+    fn begin(&self, poison: u8) -> Result<()> {
+        let device = self.device;
+        for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
+            match buffer.role {
+                Role::In => {}
+                Role::Out => device.fill(memory, GUARD, buffer.size(), poison)?,
+                Role::InOut => device.write(memory, GUARD, &buffer.bytes)?,
+            }
+        }
+        for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
+            device.fill(memory, GUARD, *bytes, poison)?;
+        }
+        self.prepare(&self.set)
+    }
+
+    /// What is in the buffers that it writes and that are wanted.
+    fn written(&self, wanted: impl Fn(&str) -> bool) -> Result<Outputs> {
+        let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
+        let written = written.filter(|buffer| wanted(buffer.name));
+        let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
+        written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
+    }
+
+    /// What all runs of the problem leave, as replays of one graph, and the seconds that they take.
+    pub fn generated(&self) -> Result<(Outputs, f64)> {
+        self.begin(0)?;
+        let graph = self.watch.capture(&|| self.launch())?;
+        let graph = graph.ok_or_else(|| Error::Setup("the launches cannot be captured as a graph".into()))?;
+        let runs = || (0..self.problem.runs).try_for_each(|_| graph.launch(self.device));
+        let us = self.watch.once(runs)?;
+        Ok((self.written(|_| true)?, us / 1e6))
+    }
+
     /// What one run leaves in the buffers that it writes.
     pub fn outputs(&self) -> Result<Outputs> {
         guards::outputs(self)
@@ -216,22 +255,29 @@ impl Guarded for Running<'_> {
     }
 
     fn run(&self, poison: u8) -> Result<Outputs> {
-        let device = self.device;
-        for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
-            match buffer.role {
-                Role::In => {}
-                Role::Out => device.fill(memory, GUARD, buffer.size(), poison)?,
-                Role::InOut => device.write(memory, GUARD, &buffer.bytes)?,
-            }
-        }
-        for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
-            device.fill(memory, GUARD, *bytes, poison)?;
-        }
-        self.prepare(&self.set)?;
-        self.launch()?;
-        let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
-        let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
-        written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
+        self.begin(poison)?;
+        (0..self.problem.runs).try_for_each(|_| self.launch_on(&self.set, true))?;
+        self.written(|_| true)
+    }
+
+    fn replayed(&self, poison: u8) -> Result<Option<Outputs>> {
+        self.begin(poison)?;
+        let Some(graph) = self.watch.capture(&|| self.launch())? else {
+            return Ok(None);
+        };
+        (0..self.problem.runs).try_for_each(|_| graph.launch(self.device))?;
+        let taps = self.plan.steps.iter().filter(|step| step.tap);
+        let kept: Vec<&str> = taps.flat_map(Step::arguments).collect();
+        self.written(|name| !kept.contains(&name)).map(Some)
+    }
+
+    fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
+        let Some((case, problem)) = self.problem.of_rows(self.case, rows) else {
+            return Ok(None);
+        };
+        let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
+        let on = |plan| Running::new(self.watch, self.module, (&case, &problem), (self.variant, plan))?.outputs();
+        plan.map(on).transpose()
     }
 
     fn bands(&self) -> Result<Vec<Band>> {
@@ -338,15 +384,42 @@ impl Names<'_> {
         })
     }
 
+    /// The address of a buffer's part at an index of its first dimension.
+    fn part(&self, set: &ProblemCopy, name: &str, index: &str, turn: &Turn) -> Result<Argument> {
+        let wrong = |why: String| Error::Usage(format!("argument '{name}[{index}]': {why}"));
+        let at = self.number(index, turn).map_err(wrong)?;
+        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
+        let buffer = buffer.ok_or_else(|| wrong("only buffers of the operation have parts".into()))?;
+        let (memory, buffer) = (&set.buffers[buffer], &self.problem.buffers[buffer]);
+        let parts = buffer.shape.first().copied().unwrap_or(0);
+        let at = usize::try_from(at).ok().filter(|at| *at < parts);
+        let at = at.ok_or_else(|| wrong(format!("its shape is {:?}", buffer.shape)))?;
+        Ok(Argument::Wide(
+            memory.address + (GUARD + buffer.size() / parts * at) as u64,
+        ))
+    }
+
+    /// The value of an expression over sizes and the repetitions that a launch is in.
+    fn number(&self, text: &str, turn: &Turn) -> std::result::Result<i64, String> {
+        let dim = |name: &str| self.case.dims.iter().find(|(dim, _)| *dim == name);
+        eval(text, &|name| {
+            turn.counter(name).or_else(|| dim(name).map(|(_, size)| *size))
+        })
+    }
+
     fn argument(&self, set: &ProblemCopy, name: &str, turn: &Turn) -> Result<Argument> {
         let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
         let int = |value: i64| {
             let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {name} = {value} is no int")))?;
             Ok(Argument::Narrow(narrow.cast_unsigned()))
         };
-        if let Some(count) = name.strip_prefix('@') {
-            let number = turn.counter(count);
-            return int(number.ok_or_else(|| Error::Usage(format!("'{name}': the launch is in no {count}( … )")))?);
+        match Named::new(name) {
+            Named::Whole(_) => {}
+            Named::Part(buffer, index) => return self.part(set, buffer, index, turn),
+            Named::Number(text) => {
+                let wrong = |why| Error::Usage(format!("argument '{name}': {why}"));
+                return int(self.number(text, turn).map_err(wrong)?);
+            }
         }
         let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
         let scratch = self.plan.scratch.iter().position(|(scratch, ..)| scratch == name);

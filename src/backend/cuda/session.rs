@@ -92,20 +92,19 @@ impl<'a> Bench<'a> {
     }
 
     /// A variant ready to be run, by its plan.
-    pub fn ready(&self, variant: &Variant, plan: Plan) -> Result<Running<'a>> {
+    pub fn ready(&self, variant: &'a Variant, plan: Plan) -> Result<Running<'a>> {
         let Kernels { session, module, .. } = self.kernels;
-        let deterministic = variant.nondeterministic.is_none();
-        Running::new(session.watch(), module, (self.case, self.problem), plan, deterministic)
+        Running::new(session.watch(), module, (self.case, self.problem), (variant, plan))
     }
 
     /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.
-    pub fn check(&self, variant: &Variant) -> Result<Option<Checked>> {
+    pub fn check(&self, variant: &'a Variant) -> Result<Option<Checked>> {
         let running = self.plan(variant)?.map(|plan| self.ready(variant, plan)).transpose()?;
         running.map(|running| running.judged()).transpose()
     }
 
     /// A variant ready to be timed: an error if it cannot be run, or if it is wrong.
-    pub fn right(&self, variant: &Variant) -> Result<Running<'a>> {
+    pub fn right(&self, variant: &'a Variant) -> Result<Running<'a>> {
         let name = format!("{}.{}", self.kernels.source.op, variant.name);
         let plan = self.plan(variant)?.ok_or_else(|| {
             let device = self.kernels.session.device;

@@ -129,6 +129,12 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
+    /// Microseconds of work, once.
+    pub(super) fn once(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.device.wait()?;
+        self.timer.once(work)
+    }
+
     /// Times work that puts the same launches into the stream each time.
     pub fn time(&self, work: &dyn Fn() -> Result<()>) -> Result<Times> {
         work()?;
@@ -180,7 +186,7 @@ impl<'a> Stopwatch<'a> {
     }
 
     /// The work as a graph; none if it cannot be captured.
-    fn capture(&self, work: &dyn Fn() -> Result<()>) -> Result<Option<Graph>> {
+    pub(super) fn capture(&self, work: &dyn Fn() -> Result<()>) -> Result<Option<Graph>> {
         let stream = self.device.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is ours and not capturing; the graph is instantiated once and both are destroyed on drop.
@@ -280,13 +286,15 @@ impl Replay<'_> {
     }
 }
 
-struct Graph {
+/// Launches that were captured, ready to be replayed.
+pub(super) struct Graph {
     graph: sys::CUgraph,
     exec: sys::CUgraphExec,
 }
 
 impl Graph {
-    fn launch(&self, device: &Device) -> Result<()> {
+    /// Puts all launches into the stream.
+    pub(super) fn launch(&self, device: &Device) -> Result<()> {
         // SAFETY: the graph is instantiated; its memory outlives it.
         cuda("cuGraphLaunch", unsafe {
             result::graph::launch(self.exec, device.stream)

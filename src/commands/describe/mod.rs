@@ -289,6 +289,7 @@ impl CaseLine {
             inputs: match case.inputs {
                 Inputs::Random => "random".into(),
                 Inputs::Edges => "edges".into(),
+                Inputs::Weights => "weights of the model".into(),
                 Inputs::Site(source) | Inputs::File(source) => source.into(),
             },
             timed: case.timed,

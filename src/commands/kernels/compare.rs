@@ -116,7 +116,7 @@ impl Kernel {
         let case = ops::case(op, case).map_err(Error::Usage)?;
         Ok(Self {
             variant: variant.into(),
-            problem: ops::problem(op, &case).map_err(Error::Usage)?,
+            problem: super::problem(op, &case)?,
             case,
             source,
         })

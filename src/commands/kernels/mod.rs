@@ -11,9 +11,13 @@ mod trace;
 
 use std::path::PathBuf;
 
+use crate::commands::dump::MODEL;
 use crate::commands::sweep::SweepArgs;
+use crate::dataset::Manifest as Datasets;
 use crate::studies::kernels::Options;
-use ulplab_core::error::{Exit, Result};
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::ops;
+use ulplab_core::ops::{Case, Data, Inputs, Op, Problem};
 
 /// Check GPU kernels, time them, compare them, trace their launches, and attest that they were verified.
 #[derive(Debug, clap::Args)]
@@ -44,6 +48,17 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
         What::Mutants(args) => mutants::run(args),
         What::Attest(args) => attest::run(args),
     }
+}
+
+/// A case as a problem; the model is opened if its weights are needed.
+fn problem(op: &dyn Op, case: &Case) -> Result<Problem> {
+    if case.inputs != Inputs::Weights {
+        return ops::problem(op, case).map_err(Error::Usage);
+    }
+    let folder = Datasets::open(None)?.checkpoint(MODEL)?;
+    let none = |pattern: &str| Err(format!("no model is read at {pattern}"));
+    let data = Data::new(0, &none).with_checkpoint(Some(&folder));
+    op.problem(case, &data).map_err(Error::Usage)
 }
 
 /// The shipped experiment with all kernels.

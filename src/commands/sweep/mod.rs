@@ -240,7 +240,7 @@ fn execute(
     };
     let cells = kernels::Cells {
         study,
-        data: &Data::new(seed, &sites),
+        data: &Data::new(seed, &sites).with_checkpoint(prepared.folder.as_deref()),
         done: &done,
         stop: &signal::STOP,
         keep: keep.as_ref(),

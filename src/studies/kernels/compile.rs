@@ -7,12 +7,12 @@ use serde_json::json;
 use super::attest;
 use super::of_op;
 use crate::backend::cuda::cubin::{Entry, entries};
-use crate::backend::cuda::plan::{SMS, Step, Work};
+use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::ops;
-use ulplab_core::ops::{Case, Inputs, Op, Problem, Scalar};
+use ulplab_core::ops::{Case, Op, Problem, Scalar};
 
 /// Architectures that are compiled for: those that kernels run on, and those to come.
 const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
@@ -166,7 +166,7 @@ impl Compile<'_> {
 /// The smallest case without a model that has the same keys, whose buffers have the same names; the case itself if there is
 /// none.
 fn named_by(op: &dyn Op, case: &Case) -> Case {
-    let alike = |other: &Case| other.keys == case.keys && !matches!(other.inputs, Inputs::Site(_));
+    let alike = |other: &Case| other.keys == case.keys && !other.inputs.need_model();
     let size = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
     let cases = op.cases().into_iter().filter(alike);
     cases
@@ -286,6 +286,10 @@ impl Launches<'_> {
 
     /// Bytes of an argument; none if its name is unknown.
     fn bytes(&self, name: &str) -> Option<u32> {
+        let name = match Named::new(name) {
+            Named::Number(_) => return Some(4),
+            Named::Whole(name) | Named::Part(name, _) => name,
+        };
         let buffer = self.problem.buffers.iter().any(|buffer| buffer.name == name);
         let scratch = self.plan.scratch.iter().any(|(scratch, ..)| scratch == name);
         let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
@@ -293,7 +297,6 @@ impl Launches<'_> {
             _ if buffer || scratch => Some(8),
             Some((_, Scalar::I64(_))) => Some(8),
             Some(_) => Some(4),
-            None if name.starts_with('@') => Some(4),
             None => self.case.dims.iter().any(|(dim, _)| *dim == name).then_some(4),
         }
     }

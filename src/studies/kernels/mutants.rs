@@ -5,7 +5,6 @@ use crate::backend::cuda::{Mutant, Source};
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops;
-use ulplab_core::ops::Inputs;
 use ulplab_core::ops::checks::failures;
 
 /// A fault in one variant, and whether it was noticed.
@@ -65,7 +64,7 @@ impl Variants<'_> {
         let cases: Vec<_> = op
             .cases()
             .into_iter()
-            .filter(|case| !case.timed && !matches!(case.inputs, Inputs::Site(_)))
+            .filter(|case| !case.timed && !case.inputs.need_model())
             .collect();
         let variants = source.header.variants.iter();
         let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.session.runs(variant));

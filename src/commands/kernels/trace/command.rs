@@ -64,7 +64,7 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
     };
     let sms = device.as_ref().map_or(SMS, |device| device.sms);
     let (case, variants) = choose(args, op, &source, sms)?;
-    let problem = ops::problem(op, &case).map_err(Error::Usage)?;
+    let problem = crate::commands::kernels::problem(op, &case)?;
     let planned = variants.into_iter().map(|variant| {
         let plan = Plan::new(variant, &case, sms).map_err(Error::Usage)?;
         let plan = plan.ok_or_else(|| {

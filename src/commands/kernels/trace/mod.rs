@@ -7,7 +7,7 @@ mod terminal;
 use serde::Serialize;
 
 use crate::backend::cuda::header::Factor;
-use crate::backend::cuda::plan::{Plan, Step, Work};
+use crate::backend::cuda::plan::{Named, Plan, Step, Work};
 use crate::backend::cuda::{Source, Variant};
 use crate::run::ceilings::Ceilings;
 use ulplab_core::ops::Problem;
@@ -115,7 +115,13 @@ impl Trace {
             doc: variant.doc.clone(),
             sequence: variant.sequence.clone(),
             prepare: plan.prepare.iter().map(|step| step.name.clone()).collect(),
-            launches: plan.steps.iter().enumerate().map(launch).collect(),
+            launches: plan
+                .steps
+                .iter()
+                .enumerate()
+                .filter(|(_, step)| !step.tap)
+                .map(launch)
+                .collect(),
             least,
             products: plan.products,
             us: None,
@@ -150,10 +156,18 @@ impl Trace {
 
 /// Bytes and operations of a launch: from its header, or each of its buffers once.
 fn cost(step: &Step, problem: &Problem, plan: &Plan) -> Cost {
-    let size = |name: &str| {
+    let size = |argument: &str| {
+        let (name, part) = match Named::new(argument) {
+            Named::Whole(name) => (name, false),
+            Named::Part(name, _) => (name, true),
+            Named::Number(_) => return 0,
+        };
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
         let scratch = plan.scratch.iter().find(|(scratch, ..)| scratch == name);
-        let size = buffer.map(|buffer| buffer.size());
+        let size = buffer.map(|buffer| match (part, buffer.shape.first()) {
+            (true, Some(parts)) => buffer.size() / (*parts).max(1),
+            _ => buffer.size(),
+        });
         size.or(scratch.map(|(_, bytes, _)| *bytes)).unwrap_or(0) as u64
     };
     let mut names = step.arguments();

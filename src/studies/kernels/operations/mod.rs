@@ -22,7 +22,7 @@ use super::{Command, KernelStudy};
 use crate::experiment::Mistake;
 use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::ops;
-use ulplab_core::ops::{Case, Data, Inputs, OPS, Op, Parameters, Problem};
+use ulplab_core::ops::{Case, Data, OPS, Op, Parameters, Problem};
 use ulplab_core::pattern::matches;
 
 /// An operation of an experiment.
@@ -148,7 +148,7 @@ impl<'a> Operation<'a> {
     /// Whether inputs of a case are what passes in a model.
     pub fn reads_site(&self, case: &Case) -> bool {
         match self.is {
-            Kind::Shipped(_) => matches!(case.inputs, Inputs::Site(_)),
+            Kind::Shipped(_) => case.inputs.need_model(),
             Kind::Own(op) => op.inputs.iter().any(|input| matches!(input.values, Values::Site(_))),
         }
     }

@@ -28,6 +28,7 @@ impl OwnOp {
             flops: 0,
             judges,
             batch: None,
+            runs: 1,
         })
     }
 
@@ -75,6 +76,7 @@ impl OwnOp {
             flops: 0,
             judges: Vec::new(),
             batch: None,
+            runs: 1,
         };
         let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
         let left = program

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use ulplab_core::ops;
 use ulplab_core::ops::judge::Rule;
-use ulplab_core::ops::{Case, Inputs, Op, Problem, Role};
+use ulplab_core::ops::{Case, Op, Problem, Role};
 
 const LARGE: f64 = 1e8;
 /// Number of further cases with problems, besides the smallest with each set of keys.
@@ -43,10 +43,7 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
 
 /// The smallest case with each set of keys, and a few more; only cases that need no model.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
-    let mut small: Vec<&Case> = cases
-        .iter()
-        .filter(|case| !matches!(case.inputs, Inputs::Site(_)))
-        .collect();
+    let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
     let volume = |case: &&Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
     small.sort_by(|a, b| volume(a).total_cmp(&volume(b)));
     let mut chosen: Vec<&Case> = Vec::new();

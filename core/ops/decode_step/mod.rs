@@ -1,0 +1,523 @@
+//! A whole decode step of DeepSeek-V4: B sequences, one token each, through all layers to the next token, which the next run
+//! reads. A case is a number of runs, one after the other.
+//!
+//! The definition is the model path `deepseek_v4` of the reference. Everything is f32. The reference is run on the kernel's own values:
+//! at every site of every layer it takes what the kernel had there, and bounds what follows up to the next site
+//! ([`follow`]). So a fault is told at the first site behind it, and errors do not pile up over layers.
+
+mod follow;
+mod state;
+mod weights;
+
+use std::path::Path;
+
+use reference::Plain;
+use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, sites};
+use safetensors::Dtype;
+
+use follow::Follower;
+pub use state::Caches;
+use weights::Source;
+
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+
+/// The operation.
+pub struct DecodeStep;
+
+const STREAMS: usize = 4;
+const EPS: f32 = 1e-6;
+/// What sequences of a trained model begin with; it has learned to go on with bytes of English.
+const PROMPT: &[u8] = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
+First Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\n";
+
+/// A site whose values kernels keep.
+pub(super) struct Tap {
+    /// The name in the reference.
+    pub site: &'static str,
+    /// The buffer `[S, layers, B, cols]`.
+    pub buffer: &'static str,
+    pub cols: fn(&Config) -> usize,
+    /// f32, or i32 for a choice.
+    pub dtype: Dtype,
+    /// Whether a layer has it.
+    pub has: fn(&Config, usize) -> bool,
+}
+
+impl Tap {
+    const fn of(site: &'static str, buffer: &'static str, cols: fn(&Config) -> usize) -> Self {
+        Self {
+            site,
+            buffer,
+            cols,
+            dtype: Dtype::F32,
+            has: |_, _| true,
+        }
+    }
+
+    /// It is in sparse layers only.
+    const fn sparse(self) -> Self {
+        Self {
+            has: |config, layer| config.layer_types[layer] == LayerType::Sparse,
+            ..self
+        }
+    }
+
+    /// It is a choice.
+    const fn choice(self) -> Self {
+        let dtype = Dtype::I32;
+        Self { dtype, ..self }
+    }
+
+    /// The layers that have it.
+    pub fn layers(&self, config: &Config) -> Vec<usize> {
+        (0..config.num_hidden_layers)
+            .filter(|layer| (self.has)(config, *layer))
+            .collect()
+    }
+}
+
+/// The sites in a layer, in the order in which they are passed.
+pub(super) const TAPS: [Tap; 13] = [
+    Tap::of(sites::ATTENTION_INPUT, "at_attention_input", |c| c.hidden_size),
+    Tap::of(sites::QUERY, "at_query", |c| c.num_attention_heads * c.head_dim),
+    Tap::of(sites::WINDOW, "at_kv_window", |c| c.head_dim),
+    Tap::of(sites::COMPRESSED, "at_kv_compressed", |c| c.head_dim),
+    Tap::of(sites::INDEX_QUERY, "at_index_query", |c| {
+        c.index_n_heads * c.index_head_dim
+    })
+    .sparse(),
+    Tap::of(sites::INDEX_KEY, "at_index_key", |c| c.index_head_dim).sparse(),
+    Tap::of(sites::TOPK, "at_topk", |c| c.index_topk).sparse().choice(),
+    Tap::of(sites::HEADS, "at_heads", |c| c.num_attention_heads * c.head_dim),
+    Tap::of(sites::ATTENTION_OUTPUT, "at_attention_output", |c| c.hidden_size),
+    Tap::of(sites::MOE_INPUT, "at_moe_input", |c| c.hidden_size),
+    Tap {
+        has: |config, layer| config.mlp_layer_types[layer] == RouterType::Learned,
+        ..Tap::of(sites::ROUTER, "at_router", |c| c.num_experts_per_tok).choice()
+    },
+    Tap::of(sites::MOE_OUTPUT, "at_moe_output", |c| c.hidden_size),
+    Tap::of(sites::OUTPUT, "at_output", |c| STREAMS * c.hidden_size),
+];
+
+/// A case: rows begin after so many tokens; −1 is a row of padding.
+struct Plan {
+    name: &'static str,
+    starts: &'static [i64],
+    runs: usize,
+    /// Positions that caches have room for.
+    positions: usize,
+    inputs: Inputs,
+    timed: bool,
+}
+
+const CASES: [Plan; 6] = [
+    Plan {
+        name: "small.b3",
+        starts: &[0, 5, 20],
+        runs: 16,
+        positions: 42,
+        inputs: Inputs::Random,
+        timed: false,
+    },
+    Plan {
+        name: "small.b5.padding",
+        starts: &[-1, 13, -1, 2, 6],
+        runs: 4,
+        positions: 21,
+        inputs: Inputs::Random,
+        timed: false,
+    },
+    Plan {
+        name: "model.b2",
+        starts: &[0, 130],
+        runs: 140,
+        positions: 384,
+        inputs: Inputs::Weights,
+        timed: false,
+    },
+    Plan {
+        name: "model.b9",
+        starts: &[1, 3, 4, 62, 63, 64, 126, 127, 509],
+        runs: 3,
+        positions: 512,
+        inputs: Inputs::Weights,
+        timed: false,
+    },
+    Plan {
+        name: "model.b1.511",
+        starts: &[511],
+        runs: 1,
+        positions: 512,
+        inputs: Inputs::Weights,
+        timed: true,
+    },
+    Plan {
+        name: "model.b64.511",
+        starts: &[511; 64],
+        runs: 1,
+        positions: 512,
+        inputs: Inputs::Weights,
+        timed: true,
+    },
+];
+
+impl Op for DecodeStep {
+    fn name(&self) -> &'static str {
+        "decode_step"
+    }
+
+    fn doc(&self) -> &'static str {
+        "a token of each of B sequences through all layers of DeepSeek-V4, and the next token"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |plan: &Plan| {
+            // The sizes of the trained model are needed before it is opened: launches are planned without it.
+            let config = match plan.inputs {
+                Inputs::Weights => Sizes::MODEL,
+                _ => Sizes::of(&Source::drawn(0)).expect("the drawn model has layers that kernels know"),
+            };
+            Case {
+                name: plan.name.into(),
+                keys: Vec::new(),
+                dims: config.dims(plan.starts.len(), plan.runs, plan.positions),
+                inputs: plan.inputs,
+                timed: plan.timed,
+            }
+        };
+        CASES.iter().map(case).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let plan = CASES.iter().find(|plan| plan.name == case.name);
+        let plan = plan.ok_or_else(|| format!("no case '{}'", case.name))?;
+        let source = source(plan, data)?;
+        let sizes = Sizes::of(&source)?;
+        for (name, size) in sizes.dims(plan.starts.len(), plan.runs, plan.positions) {
+            let expected = case.dim(name) as i64;
+            if size != expected {
+                return Err(format!("the model's {name} is {size}, this case is for {expected}"));
+            }
+        }
+        Step::new(source, plan)?.problem()
+    }
+}
+
+/// The configuration of a case's model.
+///
+/// # Errors
+/// There is no such case, or the model cannot be opened.
+pub fn config(case: &Case, data: &Data) -> Result<Config, String> {
+    let plan = CASES.iter().find(|plan| plan.name == case.name);
+    let plan = plan.ok_or_else(|| format!("no case '{}'", case.name))?;
+    Ok(source(plan, data)?.config)
+}
+
+fn source(plan: &Plan, data: &Data) -> Result<Source, String> {
+    match plan.inputs {
+        Inputs::Weights => Source::open(data.checkpoint()?),
+        _ => Ok(Source::drawn(data.seed())),
+    }
+}
+
+/// One sequence that goes on by itself.
+pub struct Generation<'a> {
+    /// The folder of the model.
+    pub folder: &'a Path,
+    /// The tokens that it begins with, at least one.
+    pub prompt: &'a [u32],
+    /// The number of tokens that follow.
+    pub tokens: usize,
+    /// 0 always takes the most probable token.
+    pub temperature: f32,
+    /// Seed of the draws.
+    pub seed: i64,
+}
+
+impl Generation<'_> {
+    /// The runs that generate the tokens, which are left in the output `tokens`. The reference reads all of the prompt but the last
+    /// token. Nothing is kept to be judged.
+    ///
+    /// # Errors
+    /// A model that kernels do not know, and no prompt.
+    pub fn problem(&self) -> Result<(Case, Problem), String> {
+        let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
+        let source = Source::open(self.folder)?;
+        let model = source.model::<f32>()?;
+        let mut state = model.state();
+        if !read.is_empty() {
+            model.run(&mut state, read, &mut Plain)?;
+        }
+        let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens]);
+        let sizes = [self.tokens, self.prompt.len() + self.tokens];
+        let mut step = Step::begin(source, starts, sizes, vec![*last as i32], forced)?;
+        (step.kept, step.temperature, step.seed) = (1, self.temperature, self.seed);
+        let case = Case {
+            name: "generation".into(),
+            keys: Vec::new(),
+            dims: step.dims.clone(),
+            inputs: Inputs::Weights,
+            timed: false,
+        };
+        Ok((case, step.problem()?))
+    }
+}
+
+/// The sizes of a model, in the order of [`Sizes::NAMES`].
+struct Sizes([i64; 24]);
+
+impl Sizes {
+    /// The names of a model's sizes: layers, leading heavy layers, hash-routed layers, vocabulary, hidden size, query rank,
+    /// heads, channels of a head, channels that RoPE turns, output groups, output rank of a group, window, index heads and
+    /// channels, entries that are selected, experts, experts of a token, channels of an expert, tokens per entry of sparse
+    /// and of heavy layers, sparse and heavy layers, channels of all streams, and of all heads.
+    const NAMES: [&'static str; 24] = [
+        "layers", "lead", "hashes", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I",
+        "ms", "mh", "sparse", "heavy", "wide", "HD",
+    ];
+
+    /// Those of the trained model.
+    const MODEL: Self = Self([
+        61, 3, 3, 256, 64, 48, 2, 512, 64, 2, 32, 64, 4, 128, 32, 4, 2, 48, 4, 128, 29, 32, 256, 1024,
+    ]);
+
+    fn of(source: &Source) -> Result<Self, String> {
+        let config = &source.config;
+        let kinds = &config.layer_types;
+        let lead = kinds.iter().take_while(|kind| **kind == LayerType::Heavy).count();
+        let regular = kinds[lead..].iter().enumerate().all(|(at, kind)| {
+            *kind
+                == if at % 2 == 0 {
+                    LayerType::Sparse
+                } else {
+                    LayerType::Heavy
+                }
+        });
+        let hashes = config
+            .mlp_layer_types
+            .iter()
+            .take_while(|kind| **kind == RouterType::Hash);
+        let hashes = hashes.count();
+        let learned = config.mlp_layer_types[hashes..]
+            .iter()
+            .all(|kind| *kind == RouterType::Learned);
+        if !regular || !learned {
+            return Err(
+                "kernels know models that begin with heavy layers, then have sparse and heavy ones in turn, and \
+                        whose first layers alone are routed by a table"
+                    .into(),
+            );
+        }
+        let (norm, mixing) = (config.rms_norm_eps as f32, config.hc_eps as f32);
+        if (config.hc_mult, config.hc_sinkhorn_iters, norm, mixing) != (STREAMS, 20, EPS, EPS) {
+            return Err("kernels know 4 streams, 20 Sinkhorn iterations, and 1e-6 as rms_norm_eps and hc_eps".into());
+        }
+        let (sparse, heavy) = (source.layers(LayerType::Sparse), source.layers(LayerType::Heavy));
+        let rate = |layers: &[usize]| layers.first().map_or(Ok(1), |layer| source.rate(*layer));
+        let sizes = [
+            kinds.len(),
+            lead,
+            hashes,
+            config.vocab_size,
+            config.hidden_size,
+            config.q_lora_rank,
+            config.num_attention_heads,
+            config.head_dim,
+            config.qk_rope_head_dim,
+            config.o_groups,
+            config.o_lora_rank,
+            config.sliding_window,
+            config.index_n_heads,
+            config.index_head_dim,
+            config.index_topk,
+            config.n_routed_experts,
+            config.num_experts_per_tok,
+            config.moe_intermediate_size,
+            rate(&sparse)?,
+            rate(&heavy)?,
+            sparse.len(),
+            heavy.len(),
+            STREAMS * config.hidden_size,
+            config.num_attention_heads * config.head_dim,
+        ];
+        Ok(Self(sizes.map(|size| size as i64)))
+    }
+
+    /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, and the entries of sparse and of
+    /// heavy layers that caches have room for.
+    fn dims(&self, rows: usize, runs: usize, positions: usize) -> Vec<(&'static str, i64)> {
+        let model = Self::NAMES.into_iter().zip(self.0);
+        let rate = |name: &str| self.0[Self::NAMES.iter().position(|other| *other == name).expect("a size")];
+        let positions = positions as i64;
+        let others = [
+            ("B", rows as i64),
+            ("S", runs as i64),
+            ("P", positions),
+            ("Ns", positions / rate("ms")),
+            ("Nh", (positions / rate("mh")).max(1)),
+        ];
+        model.chain(others).collect()
+    }
+}
+
+/// A case with everything that it begins with.
+struct Step {
+    source: Source,
+    runs: usize,
+    /// Runs whose values are kept.
+    kept: usize,
+    /// The state of each row; none of a row of padding.
+    starts: Vec<Option<StateParts<f32>>>,
+    /// The token that each row reads first, and those that it must read in later runs, `[S, B]`; −1 is the one it has
+    /// sampled.
+    tokens: Vec<i32>,
+    forced: Vec<i32>,
+    temperature: f32,
+    seed: i64,
+    caches: Caches,
+    dims: Vec<(&'static str, i64)>,
+}
+
+impl Step {
+    fn new(source: Source, plan: &Plan) -> Result<Self, String> {
+        let model = source.model::<f32>()?;
+        let vocabulary = source.config.vocab_size;
+        let token = |position: usize| u32::from(PROMPT[position % PROMPT.len()]) % vocabulary as u32;
+        let mut known: Vec<(i64, StateParts<f32>)> = Vec::new();
+        let mut starts = Vec::new();
+        for &start in plan.starts {
+            if start < 0 {
+                starts.push(None);
+                continue;
+            }
+            let parts = match known.iter().find(|(other, _)| *other == start) {
+                Some((_, parts)) => parts.clone(),
+                None => {
+                    let mut state = model.state();
+                    let ids: Vec<u32> = (0..start as usize).map(token).collect();
+                    if !ids.is_empty() {
+                        model.run(&mut state, &ids, &mut Plain)?;
+                    }
+                    known.push((start, state.to_parts()));
+                    state.to_parts()
+                }
+            };
+            starts.push(Some(parts));
+        }
+        // The first half of the tokens is given, the others are the model's own.
+        let given = |run: usize, start: i64| match start {
+            0.. if run <= plan.runs / 2 => token(start as usize + run) as i32,
+            _ => -1,
+        };
+        let all = |run: usize| plan.starts.iter().map(move |start| given(run, *start));
+        let forced = (0..plan.runs).flat_map(all).collect();
+        Self::begin(source, starts, [plan.runs, plan.positions], all(0).collect(), forced)
+    }
+
+    /// Sequences in these states, which read these tokens, with room for so many positions.
+    fn begin(
+        source: Source,
+        starts: Vec<Option<StateParts<f32>>>,
+        [runs, positions]: [usize; 2],
+        tokens: Vec<i32>,
+        forced: Vec<i32>,
+    ) -> Result<Self, String> {
+        let dims = Sizes::of(&source)?.dims(starts.len(), runs, positions);
+        let mut caches = Caches::empty(&source.config, starts.len(), positions)?;
+        for (row, parts) in starts.iter().enumerate() {
+            if let Some(parts) = parts {
+                caches.put(&source.config, row, parts);
+            }
+        }
+        let kept = runs;
+        Ok(Self {
+            source,
+            runs,
+            kept,
+            starts,
+            tokens,
+            forced,
+            temperature: 0.0,
+            seed: 0,
+            caches,
+            dims,
+        })
+    }
+
+    fn problem(self) -> Result<Problem, String> {
+        let config = &self.source.config;
+        let (runs, rows) = (self.runs, self.starts.len());
+        let integers = |values: &[i32]| -> Vec<u8> { values.iter().flat_map(|x| x.to_le_bytes()).collect() };
+        let positions = self
+            .starts
+            .iter()
+            .map(|parts| parts.as_ref().map_or(-1, |parts| parts.tokens as i32));
+        let positions: Vec<i32> = positions.collect();
+        let last = self
+            .dims
+            .iter()
+            .find(|(name, _)| *name == "P")
+            .map_or(0, |(_, last)| *last as usize);
+        let (cos, sin) = tables(config, last);
+        let pairs = config.qk_rope_head_dim / 2;
+        let sequences: Vec<i32> = (0..rows as i32).collect();
+        let mut buffers = self.source.buffers()?;
+        buffers.extend([
+            Buffer::f32("cos", &[last, pairs], &cos),
+            Buffer::f32("sin", &[last, pairs], &sin),
+            Buffer::f32("temperature", &[rows], &vec![self.temperature; rows]),
+            Buffer::input("sequence", Dtype::I32, &[rows], integers(&sequences)),
+            Buffer::input("forced", Dtype::I32, &[runs, rows], integers(&self.forced)),
+            Buffer::in_place("token", Dtype::I32, &[rows], integers(&self.tokens)),
+            Buffer::in_place("position", Dtype::I32, &[rows], integers(&positions)),
+            Buffer::in_place("clock", Dtype::I32, &[1], integers(&[0])),
+        ]);
+        let mut batch = Batch::new("B", &["temperature", "sequence", "token", "position"]);
+        batch = batch.along(1, &["forced", "logits", "tokens"]).along(1, &state::NAMES);
+        for cache in self.caches.buffers() {
+            buffers.push(cache);
+        }
+        for tap in &TAPS {
+            let shape = [self.kept, tap.layers(config).len(), rows, (tap.cols)(config)];
+            buffers.push(Buffer::output(tap.buffer, tap.dtype, &shape));
+            batch = batch.along(2, &[tap.buffer]);
+        }
+        let vocabulary = config.vocab_size;
+        buffers.push(Buffer::output("logits", Dtype::F32, &[runs, rows, vocabulary]));
+        buffers.push(Buffer::output("tokens", Dtype::I32, &[runs, rows]));
+        let index = ((config.index_n_heads * config.index_head_dim) as f32).sqrt().recip();
+        let scalars = vec![
+            ("eps", Scalar::F32(EPS)),
+            ("index_scale", Scalar::F32(index)),
+            ("attention_scale", Scalar::F32((config.head_dim as f32).sqrt().recip())),
+            ("router_scale", Scalar::F32(config.routed_scaling_factor as f32)),
+            ("limit", Scalar::F32(config.swiglu_limit as f32)),
+            ("seed", Scalar::I64(self.seed)),
+        ];
+        let weights = buffers.iter().filter(|buffer| buffer.role == super::Role::In);
+        let bytes = weights.map(|buffer| buffer.size() as u64).sum();
+        let follower = Follower::new(self);
+        let parts = move |outputs: &Outputs| follower.parts(outputs);
+        Ok(Problem {
+            scalars,
+            bytes,
+            batch: Some(batch),
+            runs,
+            ..Problem::new(buffers, vec![Judge::parts("sites", parts, WHY)])
+        })
+    }
+}
+
+const WHY: &str = "the reference is run on the kernel's own values at every site, in numbers that carry the error bound of an f32 \
+                   computation, so each site is judged given the sites before it; a choice must be the reference's unless the \
+                   scores behind it lie nearer than their errors";
+
+/// Cosines and sines of the RoPE of layers with a compressor, `[positions, R / 2]`.
+fn tables(config: &Config, positions: usize) -> (Vec<f32>, Vec<f32>) {
+    let mut rope = reference::ops::rope::Rope::<f32>::new(config.rope_frequencies(LayerType::Heavy));
+    rope.extend(positions);
+    (0..positions)
+        .flat_map(|position| rope.turns(position).iter().copied())
+        .unzip()
+}

@@ -1,0 +1,276 @@
+//! The mixture of experts of a decode step: rows through the experts that a router chose, and through the shared expert.
+//!
+//! An expert computes W₂ (silu(g) · u · w), where g and u are the halves of W₁₃ x, g clamped from above and u on both sides, and
+//! w is the router's weight: it is applied before W₂. A row's experts are added in ascending order of their numbers, the
+//! shared expert, which has no weight, last: [`Experts::apply`]. A slot of −1 has no expert, and its weight is not read.
+//!
+//! The numbers between the products stay f32, also if the matrices are bf16, so that only y is rounded.
+
+use std::collections::BTreeSet;
+
+use reference::ops::experts::{Expert, Experts};
+use reference::ops::linear::Linear;
+use reference::{Bounded, Choice, Plain, Tensor};
+use safetensors::Dtype;
+
+use super::data::{exact, round_to_bf16};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+
+/// The operation `experts`.
+pub struct ExpertsOp;
+
+/// DeepSeek-V4's `swiglu_limit`.
+const LIMIT: f32 = 10.0;
+/// Standard deviation of gates and of what they are multiplied with: about one in ten is beyond the limit.
+const GATES: f32 = 6.0;
+
+impl Op for ExpertsOp {
+    fn name(&self) -> &'static str {
+        "experts"
+    }
+
+    fn doc(&self) -> &'static str {
+        "the mixture of the experts that a router chose for each row, and of the shared expert"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let keys = [("bf16", "spread"), ("bf16", "one"), ("f32", "spread"), ("f32", "one")];
+        keys.into_iter().flat_map(|(dtype, to)| cases(dtype, to)).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [rows, k, dim, inner] = ["B", "K", "D", "I"].map(|dim| case.dim(dim));
+        let dtype = match case.key("dtype") {
+            "bf16" => Dtype::BF16,
+            _ => Dtype::F32,
+        };
+        let routed = Routed::new(case, data);
+        let mut x = data.normal("experts/x", rows * dim);
+        if case.inputs == Inputs::Edges {
+            x.chunks_exact_mut(dim).enumerate().for_each(edge);
+        }
+        let matrices = Matrices::new(case, &routed.used(), data);
+        let drawn = |name: &str, len: usize, size: f32| drawn(name, len, size, dtype, data);
+        let shared_gate_up = drawn("shared_gate_up", 2 * inner * dim, GATES / (dim as f32).sqrt());
+        let shared_down = drawn("shared_down", dim * inner, (inner as f32).powf(-0.5));
+        if dtype == Dtype::BF16 {
+            round_to_bf16(&mut x);
+        }
+
+        let experts = Experts {
+            routed: matrices.experts(&routed.used(), [dim, inner]),
+            shared: expert(&shared_gate_up, &shared_down, [dim, inner]),
+            limit: Bounded::exact(LIMIT),
+        };
+        let (choice, weights) = routed.in_front();
+        let want = experts.apply(&exact([rows, dim], &x), &choice, &weights, &Plain);
+        let judge = Judge::bounded("y", dtype, &[rows, dim], &want.data, WHY)?;
+
+        let count = case.dim("E");
+        let buffers = vec![
+            Buffer::floats("x", dtype, &[rows, dim], &x),
+            Buffer::input("experts", Dtype::I32, &[rows, k], routed.bytes()),
+            Buffer::f32("weights", &[rows, k], &routed.weights),
+            Buffer::floats("gate_up", dtype, &[count, 2 * inner, dim], &matrices.gate_up),
+            Buffer::floats("down", dtype, &[count, dim, inner], &matrices.down),
+            Buffer::floats("shared_gate_up", dtype, &[2 * inner, dim], &shared_gate_up),
+            Buffer::floats("shared_down", dtype, &[dim, inner], &shared_down),
+            Buffer::output("y", dtype, &[rows, dim]),
+        ];
+        // Experts that no row goes to need not be read.
+        let elements = 2 * rows * dim + 3 * dim * inner * (1 + routed.used().len());
+        let sent = routed.experts.iter().filter(|expert| **expert >= 0).count();
+        Ok(Problem {
+            scalars: vec![("limit", Scalar::F32(LIMIT))],
+            bytes: (elements * dtype.bitsize() / 8 + 8 * rows * k) as u64,
+            flops: (6 * dim * inner * (rows + sent)) as u64,
+            batch: Some(Batch::new("B", &["x", "experts", "weights", "y"])),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+/// Rows go to `one` expert, or are `spread` over all.
+fn cases(dtype: &'static str, to: &'static str) -> Vec<Case> {
+    let dims = |[rows, experts, k, dim, inner]: [i64; 5]| {
+        vec![("B", rows), ("E", experts), ("K", k), ("D", dim), ("I", inner)]
+    };
+    let grid = Grid::new(format!("{dtype}.{to}"), &[("dtype", dtype), ("routing", to)], dims);
+    if to == "one" {
+        return grid.random("b65.5x72x40", [65, 5, 1, 72, 40]).done();
+    }
+    grid.random("b1.4x64x48", [1, 4, 2, 64, 48])
+        .random("b7.4x64x48", [7, 4, 2, 64, 48])
+        .random("b9.7x72x40", [9, 7, 3, 72, 40])
+        .random("b8.5x40x33", [8, 5, 1, 40, 33])
+        .random("b2.256x256x96", [2, 256, 6, 256, 96])
+        .random("b65.7x64x48", [65, 7, 2, 64, 48])
+        .edges("edges.b64.9x72x40", [64, 9, 4, 72, 40])
+        .random("b65537.3x8x4", [65_537, 3, 2, 8, 4])
+        .when(dtype == "bf16", |grid| {
+            grid.timed("b1.16x2048x1024", [1, 16, 6, 2048, 1024])
+                .timed("b8.16x2048x1024", [8, 16, 6, 2048, 1024])
+        })
+        .done()
+}
+
+const WHY: &str = "f32 arithmetic: sums of D products, whose errors the activation and the clamps carry on, then one sum of I \
+                   products for each expert, all in any order, each rounding by at most 2^-24; then half a step of the type \
+                   that is stored";
+
+/// Which experts the rows go to, and with what weights.
+struct Routed {
+    k: usize,
+    /// `[B, K]`: −1 is none.
+    experts: Vec<i32>,
+    /// `[B, K]`: NaN where there is no expert.
+    weights: Vec<f32>,
+}
+
+impl Routed {
+    fn new(case: &Case, data: &Data) -> Self {
+        let [rows, count, k] = ["B", "E", "K"].map(|dim| case.dim(dim));
+        let drawn = data.bytes("experts/experts", 2 * rows * k);
+        let mut weights = data.normal("experts/weights", rows * k);
+        weights
+            .iter_mut()
+            .for_each(|weight| *weight = 0.05 + 0.25 * weight.abs());
+        let mut experts: Vec<i32> = Vec::with_capacity(rows * k);
+        for (row, drawn) in drawn.chunks_exact(2 * k).enumerate() {
+            let first = experts.len();
+            for bytes in drawn.as_chunks().0 {
+                let mut expert = i32::from(u16::from_le_bytes(*bytes)) % count as i32;
+                while experts[first..].contains(&expert) {
+                    expert = (expert + 1) % count as i32;
+                }
+                experts.push(expert);
+            }
+            let (experts, weights) = (&mut experts[first..], &mut weights[first..first + k]);
+            match row % 8 {
+                _ if case.key("routing") == "one" => experts.fill(count as i32 - 2),
+                5 => experts[k - 1] = -1,
+                _ if case.inputs != Inputs::Edges => {}
+                1 => experts.sort_by_key(|expert| -expert),
+                2 => experts[k / 2] = -1,
+                3 => experts.fill(-1),
+                4 => experts[k - 1] = experts[0],
+                6 => (weights[0], weights[k - 1]) = (0.0, 3e4),
+                _ => {}
+            }
+        }
+        for (weight, expert) in weights.iter_mut().zip(&experts) {
+            *weight = if *expert < 0 { f32::NAN } else { *weight };
+        }
+        Self { k, experts, weights }
+    }
+
+    /// The experts that rows go to.
+    fn used(&self) -> BTreeSet<usize> {
+        self.experts
+            .iter()
+            .filter_map(|&expert| usize::try_from(expert).ok())
+            .collect()
+    }
+
+    /// As the reference has them: rows begin with the slots that have an expert.
+    fn in_front(&self) -> (Choice<Bounded>, Tensor<Bounded>) {
+        let (mut indices, mut weights) = (vec![-1; self.experts.len()], vec![0.0; self.experts.len()]);
+        let rows = self.experts.chunks_exact(self.k).zip(self.weights.chunks_exact(self.k));
+        for (row, (experts, own)) in rows.enumerate() {
+            let sent = experts.iter().zip(own).filter(|(expert, _)| **expert >= 0);
+            for (at, (expert, weight)) in (row * self.k..).zip(sent) {
+                (indices[at], weights[at]) = (*expert, *weight);
+            }
+        }
+        let choice = Choice {
+            indices,
+            k: self.k,
+            scores: exact([0, 0], &[]),
+        };
+        (choice, exact([self.experts.len() / self.k, self.k], &weights))
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.experts.iter().flat_map(|expert| expert.to_le_bytes()).collect()
+    }
+}
+
+/// The matrices of all routed experts; those that no row goes to are NaN.
+struct Matrices {
+    /// `[E, 2 · I, D]`.
+    gate_up: Vec<f32>,
+    /// `[E, D, I]`.
+    down: Vec<f32>,
+}
+
+impl Matrices {
+    fn new(case: &Case, used: &BTreeSet<usize>, data: &Data) -> Self {
+        let [count, dim, inner] = ["E", "D", "I"].map(|dim| case.dim(dim));
+        let dtype = match case.key("dtype") {
+            "bf16" => Dtype::BF16,
+            _ => Dtype::F32,
+        };
+        let all = |name: &str, len: usize, size: f32| {
+            let mut all = vec![f32::NAN; count * len];
+            for &number in used {
+                let own = drawn(&format!("{name}/{number}"), len, size, dtype, data);
+                all[number * len..][..len].copy_from_slice(&own);
+            }
+            all
+        };
+        Self {
+            gate_up: all("gate_up", 2 * inner * dim, GATES / (dim as f32).sqrt()),
+            down: all("down", dim * inner, (inner as f32).powf(-0.5)),
+        }
+    }
+
+    /// The experts by number; those that no row goes to are empty.
+    fn experts(&self, used: &BTreeSet<usize>, [dim, inner]: [usize; 2]) -> Vec<Expert<Bounded>> {
+        let pairs = self
+            .gate_up
+            .chunks_exact(2 * inner * dim)
+            .zip(self.down.chunks_exact(dim * inner));
+        let each = pairs
+            .enumerate()
+            .map(|(number, (gate_up, down))| match used.contains(&number) {
+                true => expert(gate_up, down, [dim, inner]),
+                false => expert(&[], &[], [0, 0]),
+            });
+        each.collect()
+    }
+}
+
+fn expert(gate_up: &[f32], down: &[f32], [dim, inner]: [usize; 2]) -> Expert<Bounded> {
+    Expert {
+        gate_up: Linear {
+            weight: exact([2 * inner, dim], gate_up),
+        },
+        down: Linear {
+            weight: exact([dim, inner], down),
+        },
+    }
+}
+
+/// Random numbers of this size that the type has.
+fn drawn(name: &str, len: usize, size: f32, dtype: Dtype, data: &Data) -> Vec<f32> {
+    let mut values = data.normal(&format!("experts/{name}"), len);
+    values.iter_mut().for_each(|x| *x *= size);
+    if dtype == Dtype::BF16 {
+        round_to_bf16(&mut values);
+    }
+    values
+}
+
+/// Rows of zeros, of numbers that drive all gates beyond the limit, with an infinity, and with a NaN.
+fn edge((row, x): (usize, &mut [f32])) {
+    let at = row * 997 % x.len();
+    match row % 11 {
+        2 => x.fill(0.0),
+        4 | 6 => x.iter_mut().for_each(|x| *x *= 20.0),
+        8 => x[at] = f32::INFINITY,
+        10 => x[at] = f32::NAN,
+        _ => {}
+    }
+}

@@ -1,0 +1,120 @@
+//! The last mixing of the residual streams and the norm before the head: 4 streams → one vector.
+//!
+//! The definition is [`HyperHead::apply`] followed by [`rmsnorm`]: h = Σ_j (σ(μ_j · scale + base_j) + ε) X_j, normed.
+
+use reference::ops::hyper_connection::HyperHead;
+use reference::ops::linear::Linear;
+use reference::ops::rmsnorm::rmsnorm;
+use reference::{Bounded, Real, Tensor};
+use safetensors::Dtype;
+
+use super::data::{exact, round_to_bf16};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+
+/// The operation.
+pub struct HyperHeadOp;
+
+const STREAMS: usize = 4;
+const EPS: f32 = 1e-6;
+
+impl Op for HyperHeadOp {
+    fn name(&self) -> &'static str {
+        "hyper_head"
+    }
+
+    fn doc(&self) -> &'static str {
+        "the last mixing of 4 streams, then RMSNorm of the mixture"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let of_type = |dtype| {
+            let dims = |(rows, channels)| vec![("B", rows), ("C", channels)];
+            Grid::new(dtype, &[("dtype", dtype)], dims)
+                .random("b1.64", (1, 64))
+                .random("b7.72", (7, 72))
+                .random("b2.333", (2, 333))
+                .edges("edges.b10.40", (10, 40))
+                .random("b66000.8", (66_000, 8))
+                .when(dtype == "bf16", |grid| {
+                    grid.timed("b1.4096", (1, 4096))
+                        .timed("b8.4096", (8, 4096))
+                        .timed("b64.4096", (64, 4096))
+                })
+                .done()
+        };
+        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let (rows, dim) = (case.dim("B"), case.dim("C"));
+        let dtype = if case.key("dtype") == "bf16" {
+            Dtype::BF16
+        } else {
+            Dtype::F32
+        };
+        let wide = STREAMS * dim;
+        let mut x = data.normal("hyper_head/x", rows * wide);
+        if case.inputs == Inputs::Edges {
+            edges(&mut x, wide);
+        }
+        if dtype == Dtype::BF16 {
+            round_to_bf16(&mut x);
+        }
+        let drawn = |name: &str, len: usize, mean: f32, deviation: f32| -> Vec<f32> {
+            let values = data.normal(&format!("hyper_head/{name}"), len).into_iter();
+            values.map(|x| mean + deviation * x).collect()
+        };
+        let projection = drawn("fn", STREAMS * wide, 0.0, (wide as f32).sqrt().recip());
+        let (base, scale) = (drawn("base", STREAMS, 0.0, 0.5), [1.2]);
+        let weight = drawn("weight", dim, 1.0, 0.1);
+        let head = HyperHead {
+            projection: Linear {
+                weight: exact([STREAMS, wide], &projection),
+            },
+            base: exact([STREAMS], &base).data,
+            scale: Bounded::exact(scale[0]),
+            norm_eps: Bounded::exact(EPS),
+            eps: Bounded::exact(EPS),
+        };
+        let mut want: Tensor<Bounded> = head.apply(&exact([rows, STREAMS, dim], &x));
+        rmsnorm(
+            &mut want,
+            Some(&exact([dim], &weight).data),
+            Bounded::from_f64(EPS.into()),
+        );
+        let buffers = vec![
+            Buffer::floats("x", dtype, &[rows, STREAMS, dim], &x),
+            Buffer::f32("fn", &[STREAMS, wide], &projection),
+            Buffer::f32("base", &[STREAMS], &base),
+            Buffer::f32("scale", &[1], &scale),
+            Buffer::f32("weight", &[dim], &weight),
+            Buffer::output("y", dtype, &[rows, dim]),
+        ];
+        let judge = Judge::bounded("y", dtype, &[rows, dim], &want.data, WHY)?;
+        Ok(Problem {
+            scalars: vec![("norm_eps", Scalar::F32(EPS)), ("eps", Scalar::F32(EPS))],
+            batch: Some(Batch::new("B", &["x", "y"])),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+const WHY: &str = "f32 arithmetic: sums of products in any order, a sigmoid, and two inverse root mean squares, with the error of each \
+                   operation carried to the result; then half a step of the type that is stored";
+
+/// Rows of zeros, of very large and very small numbers, with an infinity and with a NaN, and rows whose streams cancel.
+fn edges(x: &mut [f32], row: usize) {
+    for (number, x) in x.chunks_exact_mut(row).enumerate() {
+        let at = number * 997 % row;
+        match number % 6 {
+            1 => x.fill(0.0),
+            2 => x.iter_mut().for_each(|x| *x *= 2f32.powi(30)),
+            3 => x.iter_mut().for_each(|x| *x *= 2f32.powi(-20)),
+            4 => x[at] = f32::INFINITY,
+            5 => x[at] = f32::NAN,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Scores of a lightning indexer: how much each query wants each compressed entry.
+//!
+//! score_w = Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for the entries that a row may see; −∞ for all others. The
+//! definition is the one in [`reference::ops::indexer`].
+
+use rayon::prelude::*;
+use reference::ops::indexer::select;
+use reference::{Bounded, Tensor};
+use safetensors::Dtype;
+
+use super::data::{exact, round_to_bf16};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+
+/// The operation.
+pub struct IndexScores;
+
+impl Op for IndexScores {
+    fn name(&self) -> &'static str {
+        "index_scores"
+    }
+
+    fn doc(&self) -> &'static str {
+        "an indexer's score of every compressed entry that a query may see"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let of_type = |dtype| {
+            let size = if dtype == "bf16" { 2 } else { 4 };
+            let dims = move |[b, h, d, n]: [i64; 4]| vec![("B", b), ("H", h), ("D", d), ("N", n), ("size", size)];
+            let name = |[b, h, d, n]: [i64; 4]| format!("b{b}.{h}x{d}.{n}");
+            let mut grid = Grid::new(dtype, &[("dtype", dtype)], dims);
+            for shape in [
+                [1, 4, 128, 65],
+                [2, 64, 128, 130],
+                [7, 3, 40, 99],
+                [9, 5, 24, 64],
+                [1, 4, 128, 5000],
+                [66_000, 1, 8, 2],
+            ] {
+                grid = grid.random(&name(shape), shape);
+            }
+            grid = grid.edges("edges.b17.4x40.70", [17, 4, 40, 70]);
+            if dtype == "bf16" {
+                grid = grid.timed("b1.64x128.32768", [1, 64, 128, 32_768]);
+                grid = grid.timed("b8.64x128.32768", [8, 64, 128, 32_768]);
+            }
+            grid.done()
+        };
+        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [b, h, d, n] = ["B", "H", "D", "N"].map(|dim| case.dim(dim));
+        let dtype = if case.key("dtype") == "bf16" {
+            Dtype::BF16
+        } else {
+            Dtype::F32
+        };
+        // Rows see none, one, all, and numbers around a tile of 64.
+        let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
+        let counts: Vec<usize> = (0..b).map(|row| counts[row % counts.len()].min(n)).collect();
+        let mut q = data.normal("index_scores/q", b * h * d);
+        let mut keys = data.normal("index_scores/keys", b * n * d);
+        let mut weights = data.normal("index_scores/weights", b * h);
+        if case.inputs == Inputs::Edges {
+            edges([&mut q, &mut keys, &mut weights], [h, d, n]);
+        }
+        if dtype == Dtype::BF16 {
+            round_to_bf16(&mut q);
+            round_to_bf16(&mut keys);
+        }
+        for (row, keys) in keys.chunks_exact_mut(n * d).enumerate() {
+            // An entry that a row may not see must not be read.
+            keys[counts[row] * d..].fill(f32::NAN);
+        }
+        let scale = ((h * d) as f32).sqrt().recip();
+        let want = want([&q, &keys, &weights], &counts, [h, d, n], scale);
+        let count = counts.iter().flat_map(|count| (*count as i32).to_le_bytes()).collect();
+        let buffers = vec![
+            Buffer::floats("q", dtype, &[b, h, d], &q),
+            Buffer::floats("keys", dtype, &[b, n, d], &keys),
+            Buffer::f32("head_weights", &[b, h], &weights),
+            Buffer::input("count", Dtype::I32, &[b], count),
+            Buffer::output("scores", Dtype::F32, &[b, n]),
+        ];
+        let judge = Judge::bounded("scores", Dtype::F32, &[b, n], &want, WHY)?;
+        Ok(Problem {
+            scalars: vec![("scale", Scalar::F32(scale))],
+            flops: (2 * b * h * d * n) as u64,
+            batch: Some(Batch::new("B", &["q", "keys", "head_weights", "count", "scores"])),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+const WHY: &str = "f32 arithmetic: a sum of products for each head, in any order, times its weight, and the sum over heads; entries that \
+                   a row may not see are -infinity";
+
+fn want([q, keys, weights]: [&[f32]; 3], counts: &[usize], [h, d, n]: [usize; 3], scale: f32) -> Vec<Bounded> {
+    let scale = Bounded::exact(scale);
+    let rows = counts.par_iter().enumerate().flat_map_iter(|(row, &count)| {
+        let query = exact([1, h, d], &q[row * h * d..][..h * d]);
+        let mut weights: Tensor<Bounded> = exact([1, h], &weights[row * h..][..h]);
+        weights.data.iter_mut().for_each(|weight| *weight = *weight * scale);
+        let keys = exact([n, d], &keys[row * n * d..][..n * d]);
+        select(&query, &weights, &keys.data, 0, |_| count).scores.data
+    });
+    rows.collect()
+}
+
+/// Rows whose heads are all dead, with negative weights only, with an infinity or a NaN in the query, in a key, and in a weight,
+/// and with keys of zeros.
+fn edges([q, keys, weights]: [&mut [f32]; 3], [h, d, n]: [usize; 3]) {
+    let rows = weights.len() / h;
+    for row in 0..rows {
+        let (q, keys) = (&mut q[row * h * d..][..h * d], &mut keys[row * n * d..][..n * d]);
+        let weights = &mut weights[row * h..][..h];
+        match row / 2 % 8 {
+            1 => {
+                q.iter_mut().for_each(|x| *x = x.abs());
+                keys.iter_mut().for_each(|x| *x = -x.abs());
+            }
+            2 => weights.iter_mut().for_each(|x| *x = -x.abs()),
+            3 => q[d / 2] = f32::NAN,
+            4 => keys[7] = f32::NAN,
+            5 => keys.fill(0.0),
+            6 => q[3] = f32::INFINITY,
+            7 => weights[h - 1] = f32::NAN,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! y [B, G, N] = x [B, G, K] · wᵀ, w [G, N, K]: a product with weights, or several of them side by side, one for each group of columns,
+//! as in DeepSeek's grouped output projection. Sums are f32.
+
+use reference::ops::linear::Product;
+use reference::{Bounded, Real};
+use safetensors::Dtype;
+
+use super::data::{exact, round_to_bf16};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+
+/// The operation.
+pub struct Linear;
+
+impl Op for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn doc(&self) -> &'static str {
+        "multiplies rows by weights, group by group, with sums in f32"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let of_types = |(dtype, out): (&'static str, &'static str)| {
+            let keys = [("dtype", dtype), ("out", out)];
+            let size = if dtype == "bf16" { 2 } else { 4 };
+            let dims = move |[b, g, n, k]: [i64; 4]| vec![("B", b), ("G", g), ("N", n), ("K", k), ("size", size)];
+            let name = |[b, g, n, k]: [i64; 4]| format!("b{b}.{g}x{n}x{k}");
+            let mut grid = Grid::new(format!("{dtype}.{out}"), &keys, dims);
+            for shape in [
+                [1, 1, 48, 64],
+                [2, 1, 200, 48],
+                [7, 2, 32, 512],
+                [8, 3, 24, 63],
+                [9, 1, 1, 1024],
+                [65, 1, 136, 72],
+                [128, 2, 40, 96],
+                [70_000, 1, 3, 8],
+            ] {
+                grid = grid.random(&name(shape), shape);
+            }
+            grid = grid.edges("edges.b13.2x40x88", [13, 2, 40, 88]);
+            let timed = [[1, 32_768, 1024], [1, 4096, 8192], [8, 1024, 4096]];
+            for [g, n, k] in timed.into_iter().filter(|_| (dtype, out) == ("bf16", "bf16")) {
+                for b in [1, 8, 64] {
+                    grid = grid.timed(&name([b, g, n, k]), [b, g, n, k]);
+                }
+            }
+            grid.done()
+        };
+        let types = [("f32", "f32"), ("bf16", "bf16"), ("bf16", "f32")];
+        types.into_iter().flat_map(of_types).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [b, g, n, k] = ["B", "G", "N", "K"].map(|dim| case.dim(dim));
+        let [dtype, out] = ["dtype", "out"].map(|key| {
+            if case.key(key) == "bf16" {
+                Dtype::BF16
+            } else {
+                Dtype::F32
+            }
+        });
+        let mut x = data.normal("linear/x", b * g * k);
+        let mut w = data.normal("linear/w", g * n * k);
+        let spread = (k as f32).sqrt().recip();
+        w.iter_mut().for_each(|w| *w *= spread);
+        if case.inputs == Inputs::Edges {
+            edges(&mut x, k);
+            edges(&mut w, k);
+        }
+        if dtype == Dtype::BF16 {
+            round_to_bf16(&mut x);
+            round_to_bf16(&mut w);
+        }
+        let want = product([b, g, n, k], &x, &w);
+        let buffers = vec![
+            Buffer::floats("x", dtype, &[b, g, k], &x),
+            Buffer::floats("w", dtype, &[g, n, k], &w),
+            Buffer::output("y", out, &[b, g, n]),
+        ];
+        let judge = Judge::bounded("y", out, &[b, g, n], &want, WHY)?;
+        Ok(Problem {
+            flops: (2 * b * g * n * k) as u64,
+            batch: Some(Batch::new("B", &["x", "y"])),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+const WHY: &str = "a sum of K products in f32, in any order: each product and each addition is rounded by at most 2^-24 of the sum of \
+                   magnitudes; then half a step of the type that is stored";
+
+fn product([b, g, n, k]: [usize; 4], x: &[f32], w: &[f32]) -> Vec<Bounded> {
+    let (x, w) = (exact([b * g, k], x), exact([g * n, k], w));
+    let mut y = vec![Bounded::ZERO; b * g * n];
+    let rows = 64 * g;
+    use rayon::prelude::*;
+    y.par_chunks_mut(rows * n)
+        .zip(x.data.par_chunks(rows * k))
+        .for_each(|(y, x)| {
+            for group in 0..g {
+                let product = Product {
+                    m: x.len() / (g * k),
+                    n,
+                    k,
+                    x: &x[group * k..],
+                    x_stride: g * k,
+                    w: &w.data[group * n * k..][..n * k],
+                    w_strides: (k, 1),
+                    y_stride: g * n,
+                    add: false,
+                };
+                product.run(&mut y[group * n..]);
+            }
+        });
+    y
+}
+
+/// Rows of zeros, rows that nearly cancel, and rows with a large number, an infinity and a NaN.
+fn edges(x: &mut [f32], row: usize) {
+    for (number, x) in x.chunks_exact_mut(row).enumerate() {
+        let at = number * 997 % row;
+        match number % 7 {
+            1 => x.fill(0.0),
+            2 => x
+                .iter_mut()
+                .enumerate()
+                .for_each(|(at, x)| *x = if at % 2 == 0 { 1.0 } else { -1.0 } * (1.0 + *x / 1024.0)),
+            3 => x[at] = 2f32.powi(60),
+            4 if number % 2 == 0 => x[at] = f32::INFINITY,
+            5 if number % 3 == 0 => x[at] = f32::NAN,
+            _ => {}
+        }
+    }
+}

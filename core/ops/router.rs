@@ -1,0 +1,322 @@
+//! The router of a mixture of experts: which K of E experts a row goes to, and with what weights.
+//!
+//! σ = √softplus(logit), where softplus(x) = x above 20. A layer selects in one of two ways: by `bias`, the K largest of
+//! σ + bias, best first, of equal ones the smaller index; by `table`, the K entries of the row's token. Weights are
+//! scale · σ / (Σ σ over the selected + 1e-20), without the bias: [`sqrt_softplus`], [`select`] and [`weights`]. A row
+//! whose token is −1 is padding: its experts are −1 and its weights 0.
+//!
+//! Scores that differ by less than their errors may come out in either order. So the kernel's own choice is judged first: an
+//! expert may stand in a slot if no expert that the slots before left over has a score that is larger beyond the errors of
+//! both. Experts with the same logit and the same bias have the same score, and stand in the order of their indices. NaN is
+//! the largest score, and makes all weights of its row NaN if it is selected. Weights are then judged for the experts that
+//! the kernel chose.
+
+use rayon::prelude::*;
+use reference::ops::router::{Selection, select, sqrt_softplus, weights};
+use reference::{Bounded, Choice, Tensor};
+use safetensors::Dtype;
+
+use super::data::exact;
+use super::grid::Grid;
+use super::judge::{Judge, Part};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+
+/// The operation.
+pub struct Router;
+
+/// DeepSeek-V4's `routed_scaling_factor`.
+const SCALE: f32 = 1.5;
+/// Every so many rows one is padding.
+const PADDED: usize = 7;
+
+impl Op for Router {
+    fn name(&self) -> &'static str {
+        "router"
+    }
+
+    fn doc(&self) -> &'static str {
+        "the experts of each row by sqrt-softplus scores with a bias, or by a table, and their weights"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        ["bias", "table"].into_iter().flat_map(cases).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [rows, experts, k, tokens] = ["B", "E", "K", "V"].map(|dim| case.dim(dim));
+        let routed = Routed::new(case, data);
+        let Routed { logits, token, .. } = &routed;
+        // What a way of selecting does not read is tiny.
+        let (bias, table) = match &routed.selection {
+            Selection::Bias(bias) => (bias.iter().map(|x| x.value() as f32).collect(), vec![-1; k]),
+            Selection::Table(table) => (vec![f32::NAN], table.iter().map(|expert| *expert as i32).collect()),
+        };
+        let buffers = vec![
+            Buffer::f32("logits", &[rows, experts], logits),
+            Buffer::f32("bias", &[bias.len()], &bias),
+            Buffer::input("table", Dtype::I32, &[tokens, k], i32_bytes(&table)),
+            Buffer::input("token", Dtype::I32, &[rows], i32_bytes(token)),
+            Buffer::output("experts", Dtype::I32, &[rows, k]),
+            Buffer::output("weights", Dtype::F32, &[rows, k]),
+        ];
+        let judges = match routed.selection {
+            Selection::Bias(_) => vec![Judge::parts("experts", move |outputs| routed.parts(outputs), WHY_PARTS)],
+            Selection::Table(_) => {
+                let want = i32_bytes(&routed.choice.indices);
+                let weights = routed.weights(&routed.choice)?;
+                vec![
+                    Judge::equal("experts", Dtype::I32, &[rows, k], want, WHY_TABLE),
+                    weights,
+                ]
+            }
+        };
+        let mut problem = Problem {
+            scalars: vec![("scale", Scalar::F32(SCALE))],
+            batch: Some(Batch::new("B", &["logits", "token", "experts", "weights"])),
+            ..Problem::new(buffers, judges)
+        };
+        if case.key("select") == "table" {
+            // Of the table, the entries of the rows' tokens are read, and only the logits of the selected.
+            problem.bytes = (rows * (4 + 4 * 4 * k)) as u64;
+        }
+        Ok(problem)
+    }
+}
+
+fn cases(by: &'static str) -> Vec<Case> {
+    let dims = move |([rows, experts, k], tokens): ([i64; 3], i64)| {
+        let tokens = if by == "table" { tokens } else { 1 };
+        vec![("B", rows), ("E", experts), ("K", k), ("V", tokens)]
+    };
+    let name = |[rows, experts, k]: [i64; 3]| format!("b{rows}.e{experts}.k{k}");
+    let random = [
+        ([1, 384, 6], 11),
+        ([2, 4, 2], 3),
+        ([7, 7, 1], 100),
+        ([8, 384, 6], 1000),
+        ([9, 256, 6], 17),
+        ([65, 256, 6], 999),
+        ([70_000, 4, 2], 5),
+    ];
+    let edges = [([63, 384, 6], 40), ([64, 7, 2], 65), ([127, 40, 3], 9)];
+    // The rows of a batch are tokens of a vocabulary of 129,280.
+    let timed = [1, 8, 64].map(|rows| ([rows, 256, 6], 129_280));
+    let mut grid = Grid::new(by, &[("select", by)], dims);
+    for shape in random {
+        grid = grid.random(&name(shape.0), shape);
+    }
+    for shape in edges {
+        grid = grid.edges(&format!("edges.{}", name(shape.0)), shape);
+    }
+    for shape in timed {
+        grid = grid.timed(&name(shape.0), shape);
+    }
+    grid.done()
+}
+
+const WHY_PARTS: &str = "an expert may be chosen if no better one is left, within the errors of both scores; weights are \
+                         judged for the experts that were chosen";
+const WHY_EXPERTS: &str = "of the experts that the slots before left over, none has a score that is larger beyond the f32 \
+                           errors of both; equal logits with equal biases are ties, which go to the smaller index; NaN is \
+                           the largest score; padding has -1";
+const WHY_TABLE: &str = "the table's entries are copied; padding has -1";
+const WHY_WEIGHTS: &str = "f32 arithmetic: e^x, ln(1 + x) and a square root err by a few units of 2^-24 each, the sum of K \
+                           of them in any order by K, the quotient and the product by four; e^x may be lost below 2^-126";
+
+/// The inputs of a case, and what the reference makes of them.
+struct Routed {
+    experts: usize,
+    /// `[B, E]`.
+    logits: Vec<f32>,
+    /// `[B]`: −1 is padding.
+    token: Vec<i32>,
+    selection: Selection<Bounded>,
+    sigma: Tensor<Bounded>,
+    /// The choice of the reference, with −1 in rows of padding.
+    choice: Choice<Bounded>,
+}
+
+impl Routed {
+    fn new(case: &Case, data: &Data) -> Self {
+        let [rows, experts, k, tokens] = ["B", "E", "K", "V"].map(|dim| case.dim(dim));
+        let edges = case.inputs == Inputs::Edges;
+        let by_table = case.key("select") == "table";
+        let mut logits = data.normal("router/logits", rows * experts);
+        let mut bias: Vec<f32> = data.normal("router/bias", experts).iter().map(|x| 0.2 * x).collect();
+        if edges {
+            // Biases of which many are equal.
+            bias.iter_mut().for_each(|x| *x = (5.0 * *x).round() / 5.0);
+            logits.chunks_exact_mut(experts).enumerate().for_each(edge);
+        }
+        let drawn = data.bytes("router/token", 4 * rows);
+        let token = drawn
+            .chunks_exact(4)
+            .enumerate()
+            .map(|(row, bytes)| match row % PADDED {
+                3 => -1,
+                _ => (u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]) as usize % tokens) as i32,
+            });
+        let token: Vec<i32> = token.collect();
+        let selection = match by_table {
+            true => Selection::Table(table([tokens, experts, k], edges, data)),
+            false => Selection::Bias(bias.iter().map(|x| Bounded::exact(*x)).collect()),
+        };
+        for (logits, &token) in logits.chunks_exact_mut(experts).zip(&token) {
+            match &selection {
+                // What no kernel may read.
+                _ if token < 0 => logits.fill(f32::NAN),
+                Selection::Table(table) => {
+                    let own = &table[token as usize * k..][..k];
+                    let others = logits
+                        .iter_mut()
+                        .enumerate()
+                        .filter(|(e, _)| !own.contains(&(*e as u32)));
+                    others.for_each(|(_, logit)| *logit = f32::NAN);
+                }
+                Selection::Bias(_) => {}
+            }
+        }
+        let mut sigma = exact([rows, experts], &logits);
+        sqrt_softplus(&mut sigma);
+        let ids: Vec<u32> = token.iter().map(|&token| token.max(0) as u32).collect();
+        let mut choice = select(&sigma, &selection, &ids, k);
+        let padding = choice
+            .indices
+            .chunks_exact_mut(k)
+            .zip(&token)
+            .filter(|(_, token)| **token < 0);
+        padding.for_each(|(indices, _)| indices.fill(-1));
+        Self {
+            experts,
+            logits,
+            token,
+            selection,
+            sigma,
+            choice,
+        }
+    }
+
+    /// The judgement of the kernel's choice, and that of its weights given the choice.
+    fn parts(&self, outputs: &Outputs) -> Vec<Part> {
+        let bytes = outputs.get("experts");
+        let chosen = bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
+        let chosen: Vec<i32> = chosen.collect();
+        let (rows, k) = (self.token.len(), self.choice.k);
+        let mut admitted = vec![-1; rows * k];
+        admitted
+            .par_chunks_exact_mut(k)
+            .zip(chosen.par_chunks_exact(k))
+            .enumerate()
+            .filter(|(row, _)| self.token[*row] >= 0)
+            .for_each(|(row, (admitted, chosen))| self.admit(row, chosen, admitted));
+        let mut own = Choice {
+            indices: admitted.clone(),
+            k,
+            scores: exact([0, 0], &[]),
+        };
+        let pairs = own.indices.chunks_exact_mut(k).zip(chosen.chunks_exact(k));
+        for ((own, chosen), token) in pairs.zip(&self.token) {
+            let there = |expert: &i32| (0..self.experts as i32).contains(expert);
+            if *token >= 0 && chosen.iter().all(there) {
+                own.copy_from_slice(chosen);
+            }
+        }
+        let weights = self.weights(&own);
+        let weights = weights.unwrap_or_else(|why| unreachable!("the sum of σ is at least 1e-20: {why}"));
+        let want = i32_bytes(&admitted);
+        vec![
+            Judge::equal("experts", Dtype::I32, &[rows, k], want, WHY_EXPERTS).on(bytes.to_vec()),
+            weights.on(outputs.get("weights").to_vec()),
+        ]
+    }
+
+    fn weights(&self, choice: &Choice<Bounded>) -> Result<Judge, String> {
+        let want = weights(&self.sigma, choice, Bounded::exact(SCALE));
+        Judge::bounded("weights", Dtype::F32, &want.shape, &want.data, WHY_WEIGHTS)
+    }
+
+    /// What a row must have: in each slot the kernel's expert if it may stand there, else the best that is left.
+    fn admit(&self, row: usize, chosen: &[i32], admitted: &mut [i32]) {
+        let mut left = vec![true; self.experts];
+        for (admitted, &expert) in admitted.iter_mut().zip(chosen) {
+            let others = || (0..self.experts).filter(|other| left[*other]);
+            let own = usize::try_from(expert).ok();
+            let own =
+                own.filter(|own| left.get(*own) == Some(&true) && !others().any(|other| self.before(row, other, *own)));
+            let best = || others().reduce(|best, other| if self.before(row, other, best) { other } else { best });
+            *admitted = own.or_else(best).map_or(-1, |expert| expert as i32);
+            if let Some(left) = usize::try_from(expert).ok().and_then(|expert| left.get_mut(expert)) {
+                *left = false;
+            }
+        }
+    }
+
+    /// Whether an expert must stand before another.
+    fn before(&self, row: usize, one: usize, other: usize) -> bool {
+        let score = |expert: usize| self.choice.scores.data[row * self.experts + expert];
+        let ([a, b], logit) = ([score(one), score(other)], &self.logits[row * self.experts..]);
+        match (a.value().is_nan(), b.value().is_nan()) {
+            (false, false) => {}
+            (true, true) => return one < other,
+            (nan, _) => return nan,
+        }
+        let tie = match &self.selection {
+            Selection::Bias(bias) => logit[one] == logit[other] && bias[one] == bias[other],
+            Selection::Table(_) => false,
+        };
+        if tie {
+            one < other
+        } else {
+            a.value() - b.value() > a.error() + b.error()
+        }
+    }
+}
+
+/// The experts of each token: different ones, but for every third token if these are edges, whose last is its first again.
+fn table([tokens, experts, k]: [usize; 3], edges: bool, data: &Data) -> Vec<u32> {
+    let drawn = data.bytes("router/table", 2 * tokens * k);
+    let mut table = Vec::with_capacity(tokens * k);
+    for (token, drawn) in drawn.chunks_exact(2 * k).enumerate() {
+        let first = table.len();
+        for bytes in drawn.as_chunks().0 {
+            let mut expert = u32::from(u16::from_le_bytes(*bytes)) % experts as u32;
+            while table[first..].contains(&expert) {
+                expert = (expert + 1) % experts as u32;
+            }
+            table.push(expert);
+        }
+        if edges && token % 3 == 0 {
+            table[first + k - 1] = table[first];
+        }
+    }
+    table
+}
+
+/// Rows whose scores differ by less than their errors, rows of which σ is 0, rows of equal logits, numbers around and far above
+/// the threshold of softplus, NaN, logits whose e^x is below the normal numbers, and −∞.
+fn edge((row, logits): (usize, &mut [f32])) {
+    let large = [100.0, 25.0, 1e30, 20.0, 20.000_002, -3.0, 89.0];
+    let experts = logits.len();
+    match row % 8 {
+        // Steps of 16 units in the last place.
+        0 => (0..experts).for_each(|e| logits[e] = f32::from_bits(0.75f32.to_bits() + 16 * (e as u32 * 5 % 3))),
+        1 => logits.fill(-200.0),
+        2 => logits.fill(0.7),
+        3 => (0..experts).for_each(|e| logits[e] = large[(e + row / 8) % large.len()]),
+        4 => {
+            logits[row * 5 % experts] = f32::NAN;
+            logits[row * 11 % experts] = -f32::NAN;
+        }
+        5 => logits.iter_mut().for_each(|x| *x = -85.0 - 5.0 * x.abs()),
+        6 => (0..experts)
+            .filter(|e| (e + row) % 7 > 1)
+            .for_each(|e| logits[e] = f32::NEG_INFINITY),
+        // Many exact ties, between experts of different lanes.
+        7 => logits.iter_mut().for_each(|x| *x = x.round()),
+        _ => {}
+    }
+}
+
+fn i32_bytes(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}

@@ -1,0 +1,275 @@
+//! One decode step of multi-query attention with a sink: a window of recent vectors and compressed entries in one softmax.
+//!
+//! The definition is [`attend`]: s_j = scale · q · k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j k_j. A vector is key and value, for
+//! all heads. The sink is a logit of its head, is not scaled, and stands only in the denominator.
+
+use rayon::prelude::*;
+use reference::Bounded;
+use reference::ops::attention::{KeyRows, attend};
+use safetensors::Dtype;
+
+use super::data::{exact, round_to_bf16};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+
+/// The operation.
+pub struct SparseAttention;
+
+impl Op for SparseAttention {
+    fn name(&self) -> &'static str {
+        "sparse_attention"
+    }
+
+    fn doc(&self) -> &'static str {
+        "a token's attention to its window and to compressed entries, with a sink"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        ["indices", "all"]
+            .into_iter()
+            .flat_map(|reads| ["bf16", "f32"].map(|dtype| cases(reads, dtype)))
+            .flatten()
+            .collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let rows = Rows::new(case, data);
+        let [b, h, d, window, n, k] = rows.sizes;
+        let dtype = rows.dtype;
+        let integers = |values: &[i32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let want: Vec<Bounded> = (0..b).into_par_iter().flat_map_iter(|row| rows.want(row)).collect();
+        let buffers = vec![
+            Buffer::floats("q", dtype, &[b, h, d], &rows.q),
+            Buffer::floats("window", dtype, &[b, window, d], &rows.window),
+            Buffer::input("position", Dtype::I32, &[b], integers(&rows.position)),
+            Buffer::floats("entries", dtype, &[b, n, d], &rows.entries),
+            Buffer::input("indices", Dtype::I32, &[b, k], integers(&rows.indices)),
+            Buffer::input("count", Dtype::I32, &[b], integers(&rows.count)),
+            Buffer::f32("sinks", &[h], &rows.sinks),
+            Buffer::output("out", dtype, &[b, h, d]),
+        ];
+        let judge = Judge::bounded("out", dtype, &[b, h, d], &want, WHY)?;
+        // Only what is read must move.
+        let size = dtype.bitsize() / 8;
+        let keys: usize = (0..b).map(|row| rows.keys(row).len()).sum();
+        Ok(Problem {
+            scalars: vec![("scale", Scalar::F32(rows.scale))],
+            bytes: ((keys + 2 * b * h) * d * size) as u64,
+            flops: (4 * keys * h * d) as u64,
+            batch: Some(Batch::new(
+                "B",
+                &["q", "window", "position", "entries", "indices", "count", "out"],
+            )),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+const WHY: &str = "f32 arithmetic: the error of each score moves its exponential, and the sums of exponentials and of weighted vectors, in \
+                   any order, add theirs; then half a step of the type that is stored";
+
+fn cases(reads: &'static str, dtype: &'static str) -> Vec<Case> {
+    let keys = [("reads", reads), ("dtype", dtype)];
+    let size = if dtype == "bf16" { 2 } else { 4 };
+    let dims = move |[b, h, d, window, n, k]: [i64; 6]| {
+        let k = if reads == "all" { 1 } else { k };
+        vec![
+            ("B", b),
+            ("H", h),
+            ("D", d),
+            ("Wn", window),
+            ("N", n),
+            ("K", k),
+            ("size", size),
+        ]
+    };
+    let name = |[b, h, d, window, n, _]: [i64; 6]| format!("b{b}.{h}x{d}.w{window}.n{n}");
+    let mut grid = Grid::new(format!("{reads}.{dtype}"), &keys, dims);
+    for shape in [
+        [1, 2, 512, 64, 96, 32],
+        [7, 3, 24, 5, 33, 9],
+        [9, 2, 40, 128, 300, 70],
+        [2, 64, 512, 128, 160, 128],
+        [65, 1, 16, 3, 7, 4],
+        [66_000, 1, 8, 2, 3, 2],
+    ] {
+        grid = grid.random(&name(shape), shape);
+    }
+    grid = grid.edges("edges.b22.4x64.w16.n80", [22, 4, 64, 16, 80, 72]);
+    if (reads, dtype) == ("all", "f32") {
+        grid = grid.random("long.b1.2x64.w64.n2000", [1, 2, 64, 64, 2000, 1]);
+    }
+    if dtype == "bf16" {
+        let sparse = if reads == "all" { 1024 } else { 8192 };
+        for b in [1, 8, 64] {
+            grid = grid.timed(&format!("b{b}.64x512"), [b, 64, 512, 128, sparse, 512]);
+        }
+        grid = grid.timed("b1.128x512", [1, 128, 512, 128, sparse, 1024]);
+    }
+    grid.done()
+}
+
+/// The inputs of a case.
+struct Rows {
+    /// Rows, heads, channels, slots of the window, entries, indices of a row.
+    sizes: [usize; 6],
+    dtype: Dtype,
+    all: bool,
+    q: Vec<f32>,
+    window: Vec<f32>,
+    position: Vec<i32>,
+    entries: Vec<f32>,
+    indices: Vec<i32>,
+    count: Vec<i32>,
+    sinks: Vec<f32>,
+    scale: f32,
+}
+
+impl Rows {
+    fn new(case: &Case, data: &Data) -> Self {
+        let sizes @ [b, h, d, window, n, k] = ["B", "H", "D", "Wn", "N", "K"].map(|dim| case.dim(dim));
+        let dtype = if case.key("dtype") == "bf16" {
+            Dtype::BF16
+        } else {
+            Dtype::F32
+        };
+        let drawn = |name: &str, len: usize| data.normal(&format!("sparse_attention/{name}"), len);
+        // Row by row: a full window, one key only, one that has turned several times, padding, one that is not yet full.
+        let positions = [window - 1, 0, 5 * window + 1, usize::MAX, window / 2, window];
+        let position: Vec<i32> = match b {
+            1 => vec![3 * window as i32 + 1],
+            _ => (0..b)
+                .map(|row| i32::try_from(positions[row % positions.len()]).unwrap_or(-1))
+                .collect(),
+        };
+        let counts = [n, 0, 1, n / 2, n - 1];
+        let count = (0..b)
+            .map(|row| {
+                if position[row] < 0 {
+                    0
+                } else {
+                    counts[row % counts.len()] as i32
+                }
+            })
+            .collect();
+        let mut rows = Self {
+            sizes,
+            dtype,
+            all: case.key("reads") == "all",
+            q: drawn("q", b * h * d),
+            window: drawn("window", b * window * d),
+            position,
+            entries: drawn("entries", b * n * d),
+            indices: (0..b).flat_map(|row| indices(row, n, k, data)).collect(),
+            count,
+            sinks: drawn("sinks", h),
+            scale: (d as f32).sqrt().recip(),
+        };
+        if case.inputs == Inputs::Edges {
+            rows.edges();
+        }
+        if dtype == Dtype::BF16 {
+            for values in [&mut rows.q, &mut rows.window, &mut rows.entries] {
+                round_to_bf16(values);
+            }
+        }
+        rows.poison();
+        rows
+    }
+
+    /// Scores of up to ten thousand, equal scores, sinks of −∞ and of 88, and a NaN in a key that is read.
+    fn edges(&mut self) {
+        let [b, h, d, ..] = self.sizes;
+        self.sinks[0] = f32::NEG_INFINITY;
+        self.sinks[1] = 88.0;
+        for row in 0..b {
+            let q = &mut self.q[row * h * d..][..h * d];
+            match row % 7 {
+                1 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
+                2 => q.fill(0.0),
+                4 => {
+                    let key = self.keys(row).first().copied();
+                    if let Some((window, at)) = key {
+                        let values = if window { &mut self.window } else { &mut self.entries };
+                        values[at * d + 3] = f32::NAN;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What a row reads, in order: whether it is in the window, and the number of the vector among those of all rows.
+    fn keys(&self, row: usize) -> Vec<(bool, usize)> {
+        let [_, _, _, window, n, k] = self.sizes;
+        let Ok(position) = usize::try_from(self.position[row]) else {
+            return Vec::new();
+        };
+        let oldest = (position + 1).saturating_sub(window);
+        let recent = (oldest..=position).map(|position| (true, row * window + position % window));
+        let entries: Vec<usize> = match self.all {
+            true => (0..self.count[row] as usize).collect(),
+            false => {
+                let indices = self.indices[row * k..][..k].iter();
+                indices.filter_map(|index| usize::try_from(*index).ok()).collect()
+            }
+        };
+        recent
+            .chain(entries.into_iter().map(|entry| (false, row * n + entry)))
+            .collect()
+    }
+
+    /// Fills what no row reads with NaN.
+    fn poison(&mut self) {
+        let [b, _, d, window, n, _] = self.sizes;
+        let mut read = [vec![false; b * window], vec![false; b * n]];
+        for row in 0..b {
+            for (recent, at) in self.keys(row) {
+                read[usize::from(!recent)][at] = true;
+            }
+        }
+        for (values, read) in [(&mut self.window, &read[0]), (&mut self.entries, &read[1])] {
+            let vectors = values.chunks_exact_mut(d).zip(read);
+            vectors
+                .filter(|(_, read)| !**read)
+                .for_each(|(vector, _)| vector.fill(f32::NAN));
+        }
+    }
+
+    fn want(&self, row: usize) -> Vec<Bounded> {
+        let [_, h, d, ..] = self.sizes;
+        if self.position[row] < 0 {
+            return vec![Bounded::exact(0.0); h * d];
+        }
+        let vector = |(recent, at): (bool, usize)| {
+            let values = if recent { &self.window } else { &self.entries };
+            values[at * d..][..d].iter().copied()
+        };
+        let keys: Vec<f32> = self.keys(row).into_iter().flat_map(vector).collect();
+        let keys = exact([keys.len() / d, d], &keys).data;
+        let part = |keys| KeyRows { keys, values: keys };
+        let query = exact([h, d], &self.q[row * h * d..][..h * d]).data;
+        let sinks = exact([h], &self.sinks).data;
+        attend(&query, &sinks, d, [part(&keys), part(&[])], |_, _, _| true).0
+    }
+}
+
+/// Indices of a row, ascending: some twice, −1 in runs at either end and in the middle, or nowhere.
+fn indices(row: usize, n: usize, k: usize, data: &Data) -> Vec<i32> {
+    let draws = data.bytes(&format!("sparse_attention/indices/{row}"), 4 * k);
+    let mut all: Vec<i32> = draws
+        .chunks_exact(4)
+        .map(|bytes| (u32::from_le_bytes(bytes.try_into().expect("four bytes")) % n as u32) as i32)
+        .collect();
+    all.sort_unstable();
+    let third = k / 3;
+    match row % 5 {
+        1 => all.fill(-1),
+        2 => all[..third].fill(-1),
+        3 => all[k - third..].fill(-1),
+        4 => all.iter_mut().step_by(3).for_each(|index| *index = -1),
+        _ => {}
+    }
+    all
+}

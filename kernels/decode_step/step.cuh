@@ -1,0 +1,107 @@
+// What lies between the operations of a decode step: where it begins and ends, and what is kept of it.
+#pragma once
+
+#include "lib/common.cuh"
+
+// Reads positions: the streams of each row's token, angles, and how many entries there are with the one that this token completes. A
+// row of padding has position -1, zeros for streams, and no entries.
+extern "C" __global__ void __launch_bounds__(128)
+    decode_step_begin(const int *token, const int *position, const float *embedding, const float *cos, const float *sin, float *x,
+                      float *cos_t, float *sin_t, int *sparse_count, int *heavy_count, int channels, int rotated, int sparse_rate,
+                      int heavy_rate) {
+    const int row = blockIdx.x, pairs = rotated / 2;
+    const int at = position[row];
+    const bool padding = at < 0;
+#ifdef MUTANT_OWN_TOKEN_LOST
+    const int id = token[row > 0 ? row - 1 : 0];
+#else
+    const int id = token[row];
+#endif
+    for (int channel = threadIdx.x; channel < channels; channel += blockDim.x) {
+        const float value = padding ? 0.0f : embedding[(size_t)id * channels + channel];
+        for (int stream = 0; stream < 4; stream++)
+#ifdef MUTANT_ONE_STREAM
+            x[((size_t)row * 4 + stream) * channels + channel] = stream == 3 ? 0.0f : value;
+#else
+            x[((size_t)row * 4 + stream) * channels + channel] = value;
+#endif
+    }
+#ifdef MUTANT_ROPE_OF_ROW_0
+    const int turned = position[0];
+#else
+    const int turned = at;
+#endif
+    for (int pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
+        cos_t[(size_t)row * pairs + pair] = turned < 0 ? 1.0f : cos[(size_t)turned * pairs + pair];
+        sin_t[(size_t)row * pairs + pair] = turned < 0 ? 0.0f : sin[(size_t)turned * pairs + pair];
+    }
+    if (threadIdx.x == 0) {
+#ifdef MUTANT_COUNT_OF_LAST_STEP
+        const int seen = padding ? 0 : at;
+#else
+        const int seen = at + 1;
+#endif
+        sparse_count[row] = seen / sparse_rate;
+#ifdef MUTANT_HEAVY_AS_SPARSE
+        heavy_count[row] = seen / sparse_rate;
+#else
+        heavy_count[row] = seen / heavy_rate;
+#endif
+    }
+}
+
+// Puts the vector of each row into the ring of its window.
+extern "C" __global__ void __launch_bounds__(128)
+    decode_step_push(const float *kv, const int *position, float *window, int slots, int channels) {
+    const int row = blockIdx.x, at = position[row];
+    if (at < 0)
+        return;
+#ifdef MUTANT_WINDOW_SLOT
+    const int slot = (at + 1) % slots;
+#else
+    const int slot = at % slots;
+#endif
+    float *to = window + ((size_t)row * slots + slot) * channels;
+    for (int channel = threadIdx.x; channel < channels; channel += blockDim.x)
+        to[channel] = kv[(size_t)row * channels + channel];
+}
+
+// Keeps the values at a site, [runs, layers, B, cols]; rows are `stride` elements apart and begin at `first`.
+extern "C" __global__ void __launch_bounds__(128)
+    decode_step_tap(const u32 *from, u32 *to, const int *clock, int layer, int layers, int rows, int runs, int cols, int stride,
+                    int first) {
+    const int row = blockIdx.x, run = min(*clock, runs - 1);
+    to += (((size_t)run * layers + layer) * rows + row) * cols;
+    for (int col = threadIdx.x; col < cols; col += blockDim.x)
+        to[col] = from[(size_t)row * stride + first + col];
+}
+
+// Keeps the logits of a run, [runs, B, V].
+extern "C" __global__ void __launch_bounds__(128)
+    decode_step_keep(const float *from, float *to, const int *clock, int rows, int runs, int cols) {
+    const int row = blockIdx.x, run = min(*clock, runs - 1);
+    to += ((size_t)run * rows + row) * cols;
+    for (int col = threadIdx.x; col < cols; col += blockDim.x)
+        to[col] = from[(size_t)row * cols + col];
+}
+
+// Hands the next token to the next run: the one that is given, or the one that was sampled. After the last position a row stays where
+// it is, so that a graph can be replayed any number of times.
+extern "C" __global__ void __launch_bounds__(256) decode_step_end(const int *sampled, const int *forced, int *clock, int *token,
+                                                                  int *position, int *tokens, int rows, int runs, int positions) {
+    const int run = min(*clock, runs - 1);
+    for (int row = threadIdx.x; row < rows; row += blockDim.x) {
+        const int next = sampled[row], given = run + 1 < runs ? forced[(size_t)(run + 1) * rows + row] : -1;
+        tokens[(size_t)run * rows + row] = next;
+        token[row] = given >= 0 ? given : next;
+#ifdef MUTANT_POSITION_KEPT
+        if (position[row] >= 0 && run == 0)
+#else
+        if (position[row] >= 0)
+#endif
+            position[row] = min(position[row] + 1, positions - 1);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *clock = run + 1;
+}

@@ -1,0 +1,367 @@
+//! Launches that are taken from the variant of another operation: `call = "linear.simple"`, with other names for its arguments and
+//! sizes. So a variant that is a whole model is made of the operations' own launches. `with` is a table of names, or a list of such
+//! tables; that of a variant holds for all its calls that know the name.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::like;
+use ulplab_core::error::did_you_mean;
+use ulplab_core::input;
+
+/// Replaces every launch that has a `call` by the launches of the variant that it names. `folder` has the files of operations.
+pub(super) fn resolve(header: &mut Table, folder: &Path) -> Result<(), String> {
+    let Some(variants) = header.get_mut("variant").and_then(Value::as_array_mut) else {
+        return Ok(());
+    };
+    for variant in variants.iter_mut().filter_map(Value::as_table_mut) {
+        let name = variant.get("name").and_then(Value::as_str).unwrap_or("?").to_string();
+        let all = variant.remove("with").map(|with| pairs(&with)).transpose();
+        let all = all
+            .map_err(|why| format!("variant '{name}': {why}"))?
+            .unwrap_or_default();
+        let Some(Value::Array(launches)) = variant.remove("launch") else {
+            continue;
+        };
+        let mut resolved = Vec::new();
+        for launch in launches {
+            match launch {
+                Value::Table(launch) if launch.contains_key("call") => {
+                    let wrong = |why: String| format!("variant '{name}', call {}: {why}", launch["call"]);
+                    let called = Called::new(&launch, folder).map_err(wrong)?;
+                    called.put(&all, variant, &mut resolved).map_err(wrong)?;
+                }
+                other => resolved.push(other),
+            }
+        }
+        variant.insert("launch".into(), Value::Array(resolved));
+    }
+    Ok(())
+}
+
+/// A call with the variant that it names.
+struct Called {
+    name: String,
+    /// Keys of a launch that hold for all launches of the variant, such as `programmatic`.
+    keys: Table,
+    /// The names of the other operation, and what they are here.
+    with: Vec<(String, String)>,
+    variant: Table,
+}
+
+impl Called {
+    fn new(launch: &Table, folder: &Path) -> Result<Self, String> {
+        let mut keys = launch.clone();
+        let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(String::from));
+        let call = text(keys.remove("call")).ok_or("expected \"OP.VARIANT\"")?;
+        let (op, variant) = call.split_once('.').ok_or("expected \"OP.VARIANT\"")?;
+        let name = text(keys.remove("name")).ok_or("has no name")?;
+        let with = keys
+            .remove("with")
+            .map(|with| pairs(&with))
+            .transpose()?
+            .unwrap_or_default();
+        let file = folder.join(format!("{op}.cu"));
+        let source = input::text(&file).map_err(|error| error.to_string())?;
+        let comment = source.strip_prefix("/*").and_then(|rest| rest.split_once("*/"));
+        let (comment, _) = comment.ok_or_else(|| format!("{} has no header", file.display()))?;
+        let mut header: Table = toml::from_str(comment).map_err(|error| format!("{}: {error}", file.display()))?;
+        like::resolve(&mut header)?;
+        let variants = header
+            .get("variant")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let variants: Vec<Table> = variants
+            .into_iter()
+            .filter_map(|variant| variant.try_into().ok())
+            .collect();
+        let named = |variant: &Table| {
+            variant
+                .get("name")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_string()
+        };
+        let found = variants.iter().find(|other| named(other) == variant).cloned();
+        let names: Vec<String> = variants.iter().map(named).collect();
+        let found = found.ok_or_else(|| {
+            let near = did_you_mean(variant, names.iter().map(String::as_str));
+            format!("{op} has no variant '{variant}'{near}")
+        })?;
+        if found.contains_key("sequence") || found.contains_key("prepare") {
+            return Err("a variant with a sequence or preparing launches cannot be called".into());
+        }
+        Ok(Self {
+            name,
+            keys,
+            with,
+            variant: found,
+        })
+    }
+
+    /// Adds the launches, and what else the variant has, to the calling variant.
+    fn put(mut self, all: &[(String, String)], caller: &mut Table, launches: &mut Vec<Value>) -> Result<(), String> {
+        let scratch = self.variant.remove("scratch");
+        let Some(Value::Array(own)) = self.variant.remove("launch") else {
+            return Err("the variant has no launches".into());
+        };
+        let known = names(&own, scratch.as_ref());
+        if let Some((stray, _)) = self.with.iter().find(|(name, _)| !known.contains(name)) {
+            let near = did_you_mean(stray, known.iter().map(String::as_str));
+            return Err(format!("nothing in it is called '{stray}'{near}"));
+        }
+        let own_names: Vec<String> = self.with.iter().map(|(name, _)| name.clone()).collect();
+        let others = all
+            .iter()
+            .filter(|(name, _)| known.contains(name) && !own_names.contains(name));
+        self.with.extend(others.cloned());
+        for scratch in scratch.as_ref().and_then(Value::as_array).into_iter().flatten() {
+            let mut scratch = scratch.as_table().cloned().ok_or("scratch is no table")?;
+            let (old, new) = (
+                plain(&scratch["name"])?,
+                format!("{}_{}", self.name, plain(&scratch["name"])?),
+            );
+            scratch.insert("name".into(), Value::String(new.clone()));
+            let bytes = scratch
+                .get("bytes")
+                .map(plain)
+                .transpose()?
+                .ok_or("scratch has no bytes")?;
+            scratch.insert("bytes".into(), Value::String(self.in_expression(&bytes)));
+            append(caller, "scratch", Value::Table(scratch));
+            self.with.push((old, new));
+        }
+        for need in self
+            .variant
+            .get("needs")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            append(caller, "needs", Value::String(self.in_expression(&plain(need)?)));
+        }
+        for key in ["arch", "products"] {
+            if let Some(value) = self.variant.get(key)
+                && caller.get(key) != Some(value)
+            {
+                return Err(format!("{key} is {value}, and the calling variant's is not"));
+            }
+        }
+        let many = own.len() > 1;
+        let mut run = Vec::new();
+        for (number, launch) in own.into_iter().enumerate() {
+            let mut launch = launch.as_table().cloned().ok_or("a launch is no table")?;
+            let name = if many {
+                format!("{}_{}", self.name, number + 1)
+            } else {
+                self.name.clone()
+            };
+            for (key, value) in &mut launch {
+                self.replace(key, value)?;
+            }
+            launch.extend(self.keys.clone());
+            launch.insert("name".into(), Value::String(name.clone()));
+            launches.push(Value::Table(launch));
+            run.push(name);
+        }
+        if many && let Some(Value::String(sequence)) = caller.get_mut("sequence") {
+            *sequence = words(sequence, |word| (word == self.name).then(|| run.join(" ")));
+        }
+        Ok(())
+    }
+
+    /// Puts the names of the caller into a key of a launch.
+    fn replace(&self, key: &str, value: &mut Value) -> Result<(), String> {
+        match (key, value) {
+            ("entry", Value::String(entry)) => {
+                for (name, is) in &self.with {
+                    *entry = entry.replace(&format!("{{{name}}}"), is);
+                }
+            }
+            ("args", Value::Array(args)) => {
+                for arg in args {
+                    let name = plain(arg)?;
+                    let is = self.with.iter().find(|(other, _)| *other == name);
+                    *arg = Value::String(is.map_or_else(|| self.in_expression(&name), |(_, is)| is.clone()));
+                }
+            }
+            ("grid" | "block" | "cluster", Value::Array(numbers)) => {
+                for number in numbers.iter_mut().filter(|number| number.is_str()) {
+                    *number = Value::String(self.in_expression(&plain(number)?));
+                }
+            }
+            ("shared" | "bytes" | "flops", number @ Value::String(_)) => {
+                *number = Value::String(self.in_expression(&plain(number)?));
+            }
+            ("matmul", _) => return Err("a product by cuBLASLt cannot be called".into()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn in_expression(&self, text: &str) -> String {
+        words(text, |word| {
+            let (_, is) = self.with.iter().find(|(name, _)| name == word)?;
+            Some(if is.contains(' ') {
+                format!("({is})")
+            } else {
+                is.clone()
+            })
+        })
+    }
+}
+
+/// All names in arguments, expressions and keys of launches, and of scratch.
+fn names(launches: &[Value], scratch: Option<&Value>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let texts = launches
+        .iter()
+        .map(Value::to_string)
+        .chain(scratch.map(Value::to_string));
+    for text in texts {
+        words(&text, |word| {
+            found.insert(word.into());
+            None
+        });
+    }
+    found
+}
+
+/// A text in which words are replaced.
+fn words(text: &str, mut replaced: impl FnMut(&str) -> Option<String>) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(|c: char| c.is_alphabetic() || c == '_') {
+        let (before, word) = rest.split_at(start);
+        let end = word
+            .find(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .unwrap_or(word.len());
+        out.push_str(before);
+        out.push_str(&replaced(&word[..end]).unwrap_or_else(|| word[..end].into()));
+        rest = &word[end..];
+    }
+    out + rest
+}
+
+fn append(variant: &mut Table, key: &str, value: Value) {
+    let list = variant.entry(key).or_insert_with(|| Value::Array(Vec::new()));
+    if let Value::Array(list) = list
+        && !list.contains(&value)
+    {
+        list.push(value);
+    }
+}
+
+/// Names and what they are, of a table or of a list of tables.
+fn pairs(with: &Value) -> Result<Vec<(String, String)>, String> {
+    match with {
+        Value::Table(with) => with
+            .iter()
+            .map(|(key, value)| Ok((key.clone(), plain(value)?)))
+            .collect(),
+        Value::Array(tables) => {
+            let all: Vec<_> = tables.iter().map(pairs).collect::<Result<_, _>>()?;
+            Ok(all.concat())
+        }
+        other => Err(format!("with is {other}, expected a table")),
+    }
+}
+
+/// A string, or a number as text.
+fn plain(value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        other => Err(format!("{other} is neither a name nor a number")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: &str = r#"/*
+[[variant]]
+name = "simple"
+doc = "two launches"
+needs = ["K % 2 == 0"]
+scratch = [{ name = "sums", bytes = "B * N * 4" }]
+
+[[variant.launch]]
+entry = "sums_{dtype}"
+grid = ["ceil(N, 4)"]
+block = [128]
+args = ["x", "sums", "B", "N", "K"]
+
+[[variant.launch]]
+entry = "add_{dtype}"
+grid = ["B"]
+block = [32]
+args = ["sums", "y", "N"]
+*/"#;
+
+    fn header(call: &str) -> Result<Table, String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("other.cu"), OTHER).unwrap();
+        let text = format!(
+            "[[variant]]\nname = 'all'\nsequence = 'first L(down) last'\nwith = {{ dtype = 'f32', other = 'B' }}\n\
+             launch = [{call}]\n"
+        );
+        let mut header = toml::from_str(&text).unwrap();
+        resolve(&mut header, folder.path()).map(|()| header)
+    }
+
+    #[test]
+    fn launches_are_taken_with_other_names() {
+        let header = header(
+            "{ name = 'down', call = 'other.simple', tap = true, \
+             with = [{ x = 'h', y = 'w[@L]' }, { N = 'D + 1', K = 8 }] }",
+        );
+        let header = header.unwrap();
+        let variant = &header["variant"][0];
+        assert_eq!(variant["sequence"].as_str(), Some("first L(down_1 down_2) last"));
+        assert_eq!(variant["needs"][0].as_str(), Some("8 % 2 == 0"));
+        assert_eq!(variant["scratch"][0]["name"].as_str(), Some("down_sums"));
+        assert_eq!(variant["scratch"][0]["bytes"].as_str(), Some("B * (D + 1) * 4"));
+        let [first, second] = [0, 1].map(|at| &variant["launch"][at]);
+        assert_eq!(
+            (first["name"].as_str(), first["entry"].as_str()),
+            (Some("down_1"), Some("sums_f32"))
+        );
+        assert_eq!(first["grid"][0].as_str(), Some("ceil((D + 1), 4)"));
+        let args: Vec<&str> = first["args"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        assert_eq!(args, ["h", "down_sums", "B", "D + 1", "8"]);
+        assert_eq!(
+            (second["args"][1].as_str(), second["tap"].as_bool()),
+            (Some("w[@L]"), Some(true))
+        );
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (call, why) in [
+            ("{ name = 'a', call = 'other' }", "expected \"OP.VARIANT\""),
+            ("{ name = 'a', call = 'other.fast' }", "other has no variant 'fast'"),
+            ("{ call = 'other.simple' }", "has no name"),
+            (
+                "{ name = 'a', call = 'other.simple', with = { M = 'B' } }",
+                "nothing in it is called 'M'",
+            ),
+            ("{ name = 'a', call = 'none.simple' }", "none.cu"),
+        ] {
+            let error = header(call).unwrap_err();
+            assert!(
+                error.starts_with("variant 'all', call ") && error.contains(why),
+                "{error}"
+            );
+        }
+    }
+}

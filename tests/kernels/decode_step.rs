@@ -1,0 +1,360 @@
+//! The reference in f32 in the place of a kernel.
+
+use reference::paths::Weights;
+use reference::paths::deepseek_v4::{Config, Model, State, StateParts};
+use reference::{Choice, Numerics, Site, Tensor};
+use ulplab::metrics::VIOLATIONS;
+use ulplab::ops::data::{f32_bytes, floats};
+use ulplab::ops::decode_step::{self, Caches};
+use ulplab::ops::{Case, Data, Outputs, Problem};
+
+use super::problems;
+
+/// What goes wrong at one site of one layer, in one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mistake {
+    None,
+    /// All numbers are a ten-thousandth too large.
+    Scaled(&'static str),
+    /// Numbers are rounded to bf16.
+    Rounded(&'static str),
+    /// The worst candidate is chosen in place of the best.
+    Chosen(&'static str),
+    /// The state after the last run lacks its newest vector.
+    StateStale,
+    /// A token is not the one with the largest logit.
+    Token,
+}
+
+/// Keeps what passes as the kernels' taps do.
+struct Kernel<'a> {
+    problem: &'a Problem,
+    taps: &'a mut Vec<(&'static str, Vec<u8>)>,
+    /// Run and row.
+    at: [usize; 2],
+    mistake: Mistake,
+}
+
+/// Sites and the buffers that keep them.
+const TAPS: [(&str, &str); 13] = [
+    ("attention.input", "at_attention_input"),
+    ("attention.query", "at_query"),
+    ("attention.kv.window", "at_kv_window"),
+    ("attention.kv.compressed", "at_kv_compressed"),
+    ("attention.indexer.query", "at_index_query"),
+    ("attention.indexer.key", "at_index_key"),
+    ("attention.indexer.topk", "at_topk"),
+    ("attention.heads", "at_heads"),
+    ("attention.output", "at_attention_output"),
+    ("moe.input", "at_moe_input"),
+    ("moe.router", "at_router"),
+    ("moe.output", "at_moe_output"),
+    ("output", "at_output"),
+];
+
+impl Kernel<'_> {
+    /// Layers of the small model: indexers are in the third and the fifth, all but the first have learned routers.
+    fn keep(&mut self, site: &Site, bytes: &[u8]) {
+        let Some((_, name)) = TAPS.iter().find(|(tap, _)| *tap == site.name) else {
+            return;
+        };
+        let layer = site.layer.unwrap();
+        let layer = match site.name {
+            name if name.starts_with("attention.indexer") => (layer - 2) / 2,
+            "moe.router" => layer - 1,
+            _ => layer,
+        };
+        let buffer = self.problem.buffers.iter().find(|buffer| buffer.name == *name).unwrap();
+        let [_, layers, rows, cols] = buffer.shape[..] else {
+            unreachable!("taps have four dimensions")
+        };
+        assert_eq!(bytes.len(), 4 * cols, "{site:?}");
+        let at = ((self.at[0] * layers + layer) * rows + self.at[1]) * 4 * cols;
+        let tap = self.taps.iter_mut().find(|(tap, _)| tap == name).unwrap();
+        tap.1[at..at + 4 * cols].copy_from_slice(bytes);
+    }
+
+    /// A site where the mistake is made: in the fourth layer, or the fifth if the fourth has no such site.
+    fn hit(&self, site: &Site, name: &str) -> bool {
+        let last = if name.starts_with("attention.indexer") { 4 } else { 3 };
+        site.name == name && site.layer == Some(last) && self.at[1] == 0 && self.at[0] + 3 > self.problem.runs
+    }
+}
+
+impl Numerics<f32> for Kernel<'_> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        for x in &mut tensor.data {
+            match self.mistake {
+                Mistake::Scaled(name) if self.hit(site, name) => *x *= 1.0001,
+                Mistake::Rounded(name) if self.hit(site, name) => *x = half::bf16::from_f32(*x).to_f32(),
+                _ => {}
+            }
+        }
+        self.keep(site, &f32_bytes(&tensor.data));
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+        if site.name != "moe.router" {
+            // In the order of entries, as attention reads them.
+            choice
+                .indices
+                .sort_unstable_by_key(|index| u32::try_from(*index).unwrap_or(u32::MAX));
+        }
+        if let Mistake::Chosen(name) = self.mistake
+            && self.hit(site, name)
+        {
+            let scores = &choice.scores.data;
+            let left = (0..scores.len() as i32).filter(|index| !choice.indices.contains(index));
+            let left = left.filter(|index| scores[*index as usize].is_finite());
+            let worst = left
+                .min_by(|a, b| scores[*a as usize].total_cmp(&scores[*b as usize]))
+                .unwrap();
+            choice.indices[0] = worst;
+            choice.indices[..choice.k].sort_unstable();
+        }
+        let bytes: Vec<u8> = choice.indices.iter().flat_map(|index| index.to_le_bytes()).collect();
+        self.keep(site, &bytes);
+    }
+}
+
+/// The weights of a problem's buffers, by the names of a checkpoint.
+struct Stacked<'a>(&'a Problem);
+
+impl Weights for Stacked<'_> {
+    type Error = String;
+
+    fn floats(&mut self, name: &str, _: &[usize]) -> Result<Vec<f32>, String> {
+        let values = |buffer: &str| super::values(self.0, buffer);
+        let part = |buffer: &str, at: usize| {
+            let shape = &self.0.buffers.iter().find(|other| other.name == buffer).unwrap().shape;
+            let each: usize = shape[1..].iter().product();
+            values(buffer)[at * each..][..each].to_vec()
+        };
+        let Some((layer, tensor)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
+            return Ok(values(match name {
+                "model.embed_tokens.weight" => "embedding",
+                "model.hc_head.hc_fn" => "head_fn",
+                "model.hc_head.hc_base" => "head_base",
+                "model.hc_head.hc_scale" => "head_scale",
+                "model.norm.weight" => "final_norm",
+                "lm_head.weight" => "head",
+                other => return Err(format!("no {other}")),
+            }));
+        };
+        let layer: usize = layer.parse().unwrap();
+        // Heavy, heavy, sparse, heavy, sparse, heavy.
+        let (kind, at) = [("hca", 0), ("hca", 1), ("csa", 0), ("hca", 2), ("csa", 1), ("hca", 3)][layer];
+        let compressor = |rest: &str, prefix: &str| {
+            let end = match rest {
+                "kv_proj.weight" => "kv",
+                "gate_proj.weight" => "gate",
+                "position_bias" => "ape",
+                "kv_norm.weight" => "norm",
+                other => return Err(format!("no {other}")),
+            };
+            Ok(part(&format!("{prefix}_{end}"), at))
+        };
+        let shared = |half: usize| {
+            let both = part("shared_gate_up", layer);
+            both[half * both.len() / 2..][..both.len() / 2].to_vec()
+        };
+        if let Some(rest) = tensor.strip_prefix("self_attn.compressor.indexer.") {
+            return match rest {
+                "q_b_proj.weight" => Ok(part("index_q", at)),
+                "scorer.weights_proj.weight" => Ok(part("index_heads", at)),
+                rest => compressor(rest, "index"),
+            };
+        }
+        if let Some(rest) = tensor.strip_prefix("self_attn.compressor.") {
+            return compressor(rest, kind);
+        }
+        Ok(match tensor {
+            "mlp.shared_experts.gate_proj.weight" => shared(0),
+            "mlp.shared_experts.up_proj.weight" => shared(1),
+            other => part(
+                match other {
+                    "attn_hc.fn" => "attn_fn",
+                    "attn_hc.base" => "attn_base",
+                    "attn_hc.scale" => "attn_scale",
+                    "input_layernorm.weight" => "attn_norm",
+                    "self_attn.q_a_proj.weight" => "q_a",
+                    "self_attn.q_a_norm.weight" => "q_norm",
+                    "self_attn.q_b_proj.weight" => "q_b",
+                    "self_attn.kv_proj.weight" => "kv",
+                    "self_attn.kv_norm.weight" => "kv_norm",
+                    "self_attn.sinks" => "sinks",
+                    "self_attn.o_a_proj.weight" => "o_a",
+                    "self_attn.o_b_proj.weight" => "o_b",
+                    "ffn_hc.fn" => "moe_fn",
+                    "ffn_hc.base" => "moe_base",
+                    "ffn_hc.scale" => "moe_scale",
+                    "post_attention_layernorm.weight" => "moe_norm",
+                    "mlp.gate.weight" => "gate",
+                    "mlp.gate.e_score_correction_bias" => "bias",
+                    "mlp.experts.gate_up_proj" => "gate_up",
+                    "mlp.experts.down_proj" => "down",
+                    "mlp.shared_experts.down_proj.weight" => "shared_down",
+                    other => return Err(format!("no {other}")),
+                },
+                layer,
+            ),
+        })
+    }
+
+    fn integers(&mut self, name: &str, _: &[usize]) -> Result<Vec<u32>, String> {
+        assert_eq!(name, "model.layers.0.mlp.gate.tid2eid");
+        Ok(integers(self.0, "table").into_iter().map(i32::cast_unsigned).collect())
+    }
+}
+
+fn integers(problem: &Problem, name: &str) -> Vec<i32> {
+    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
+    let bytes = buffer.bytes.chunks_exact(4);
+    bytes
+        .map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()))
+        .collect()
+}
+
+fn bytes(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// What kernels leave that compute as the reference does in f32, but for a mistake.
+fn outputs(config: &Config, problem: &Problem, mistake: Mistake) -> Outputs {
+    let model: Model<f32> = Model::load(config.clone(), &mut Stacked(problem)).unwrap();
+    let (runs, vocabulary) = (problem.runs, config.vocab_size);
+    let (mut token, mut position) = (integers(problem, "token"), integers(problem, "position"));
+    let forced = integers(problem, "forced");
+    let rows = token.len();
+    let written = problem
+        .buffers
+        .iter()
+        .filter(|buffer| buffer.role != ulplab::ops::Role::In);
+    let mut outputs: Vec<(&'static str, Vec<u8>)> =
+        written.map(|buffer| (buffer.name, vec![0; buffer.size()])).collect();
+    let last = problem
+        .buffers
+        .iter()
+        .find(|buffer| buffer.name == "cos")
+        .unwrap()
+        .shape[0];
+    let mut caches = Caches::empty(config, rows, last).unwrap();
+    for cache in &mut caches.0 {
+        cache.values = super::values(problem, cache.name);
+    }
+    let mut logits = vec![0.0; runs * rows * vocabulary];
+    let mut tokens = vec![-1; runs * rows];
+    for row in 0..rows {
+        if position[row] < 0 {
+            continue;
+        }
+        let mut state = begin(config, &model, position[row] as usize);
+        for run in 0..runs {
+            let mut kernel = Kernel {
+                problem,
+                taps: &mut outputs,
+                at: [run, row],
+                mistake,
+            };
+            let found = model.run(&mut state, &[token[row] as u32], &mut kernel).unwrap();
+            let at = run * rows + row;
+            logits[at * vocabulary..][..vocabulary].copy_from_slice(&found.data);
+            let order = |a: &usize, b: &usize| found.data[*a].total_cmp(&found.data[*b]).then(b.cmp(a));
+            tokens[at] = (0..vocabulary).max_by(order).unwrap() as i32;
+            if mistake == Mistake::Token && run + 1 == runs {
+                tokens[at] = (tokens[at] + 1) % vocabulary as i32;
+            }
+            let given = forced.get(at + rows).copied().unwrap_or(-1);
+            token[row] = if given >= 0 { given } else { tokens[at] };
+            position[row] = (position[row] + 1).min(last as i32 - 1);
+        }
+        let mut parts: StateParts<f32> = state.to_parts();
+        if mistake == Mistake::StateStale {
+            let keys = &mut parts.layers[1].window.keys;
+            let end = keys.data.len();
+            keys.data[end - 3..].fill(0.0);
+        }
+        caches.put(config, row, &parts);
+    }
+    let mut set = |name: &str, bytes: Vec<u8>| {
+        outputs.iter_mut().find(|(output, _)| *output == name).unwrap().1 = bytes;
+    };
+    for cache in &caches.0 {
+        set(cache.name, f32_bytes(&cache.values));
+    }
+    set("logits", f32_bytes(&logits));
+    set("tokens", bytes(&tokens));
+    set("token", bytes(&token));
+    set("position", bytes(&position));
+    set("clock", bytes(&[runs as i32]));
+    Outputs(outputs)
+}
+
+/// The state after the tokens that the case begins with.
+fn begin(config: &Config, model: &Model<f32>, tokens: usize) -> State<f32> {
+    let prompt = b"First Citizen:\nBefore we proceed any further";
+    let ids = prompt[..tokens]
+        .iter()
+        .map(|id| u32::from(*id) % config.vocab_size as u32);
+    let mut state = model.state();
+    if tokens > 0 {
+        let ids: Vec<u32> = ids.collect();
+        model.run(&mut state, &ids, &mut reference::Plain).unwrap();
+    }
+    state
+}
+
+/// The outputs that are wrong.
+fn wrong(problem: &Problem, outputs: &Outputs) -> Vec<&'static str> {
+    let found = problem.judge(outputs).into_iter();
+    let wrong = found.filter(|found| found.metric == &VIOLATIONS && found.value != 0.0);
+    wrong.map(|found| found.output).collect()
+}
+
+fn small() -> Vec<(Case, Problem, Config)> {
+    let none = |_: &str| Err(String::new());
+    let config = |case: &Case| decode_step::config(case, &Data::new(1, &none)).unwrap();
+    let problems = problems("decode_step").into_iter();
+    problems
+        .map(|(case, problem)| {
+            let config = config(&case);
+            (case, problem, config)
+        })
+        .collect()
+}
+
+#[test]
+fn decode_step_accepts_the_reference_in_f32() {
+    for (case, problem, config) in &small() {
+        let outputs = outputs(config, problem, Mistake::None);
+        assert_eq!(wrong(problem, &outputs), [""; 0], "{}", case.name);
+        for (name, bytes) in &outputs.0 {
+            let some = floats(bytes, 4).iter().any(|x| *x != 0.0);
+            assert!(some || *name == "token", "{}: {name} is zeros", case.name);
+        }
+    }
+}
+
+/// A fault is told at its own site, and what follows is judged given what the kernel had there.
+#[test]
+fn decode_step_tells_a_fault_at_its_site() {
+    let all = small();
+    let (_, problem, config) = &all[0];
+    for (mistake, place) in [
+        (Mistake::Scaled("attention.input"), "at_attention_input"),
+        (Mistake::Rounded("attention.query"), "at_query"),
+        (Mistake::Scaled("attention.kv.window"), "at_kv_window"),
+        (Mistake::Rounded("attention.indexer.query"), "at_index_query"),
+        (Mistake::Chosen("attention.indexer.topk"), "at_topk"),
+        (Mistake::Scaled("attention.heads"), "at_heads"),
+        (Mistake::Rounded("attention.output"), "at_attention_output"),
+        (Mistake::Chosen("moe.router"), "at_router"),
+        (Mistake::Scaled("moe.output"), "at_moe_output"),
+        (Mistake::Scaled("output"), "at_output"),
+        (Mistake::StateStale, "window"),
+        (Mistake::Token, "tokens"),
+    ] {
+        let found = wrong(problem, &outputs(config, problem, mistake));
+        assert_eq!(found, [place], "{mistake:?}");
+    }
+}
