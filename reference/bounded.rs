@@ -13,7 +13,7 @@
 //! | eˣ | (4 + 2·\|x\|)·u·\|z\|: two units in the last place, and the rounding of x·log₂e where it is computed as 2 to that |
 //! | ln(1 + x) | 4·u·\|z\| |
 //!
-//! Bounds hold for numbers in the normal range of f32; what falls below it is given one subnormal step. Comparisons are those of
+//! A result below the normal range of f32 is given one subnormal step more: kernels keep subnormal numbers. Comparisons are those of
 //! the values: a branch is taken as the reference takes it. An error that cannot be bounded, such as that of a quotient by
 //! what may be 0, is infinite or NaN: whoever judges by a bound must refuse one that is not finite.
 
@@ -25,9 +25,8 @@ use crate::ops::linear::Product;
 
 /// Half a unit in the last place of f32, relative: 2⁻²⁴.
 const U: f64 = 1.0 / (1 << 24) as f64;
-/// Smallest step of f32, 2⁻¹⁴⁹, and smallest normal number, 2⁻¹²⁶, below which approximate functions of a GPU give 0.
+/// Smallest step of f32, 2⁻¹⁴⁹.
 const STEP: f64 = f32::from_bits(1) as f64;
-const NORMAL: f64 = f32::MIN_POSITIVE as f64;
 
 /// A number in f64, and how far its f32 computation may be from it.
 ///
@@ -219,10 +218,7 @@ impl Real for Bounded {
         if self.value == f64::NEG_INFINITY {
             return Self::new(value, 0.0);
         }
-        let error = value * self.error().exp_m1();
-        let mut exp = Self::rounded(value, error, 4.0 + 2.0 * self.value.abs());
-        exp.error += if value < 2.0 * NORMAL { NORMAL } else { 0.0 };
-        exp
+        Self::rounded(value, value * self.error().exp_m1(), 4.0 + 2.0 * self.value.abs())
     }
 
     fn max(self, other: Self) -> Self {

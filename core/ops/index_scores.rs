@@ -105,7 +105,7 @@ fn want([q, keys, weights]: [&[f32]; 3], counts: &[usize], [h, d, n]: [usize; 3]
         let mut weights: Tensor<Bounded> = exact([1, h], &weights[row * h..][..h]);
         weights.data.iter_mut().for_each(|weight| *weight = *weight * scale);
         let keys = exact([n, d], &keys[row * n * d..][..n * d]);
-        select(&query, &weights, &keys.data, 0, |_| count).scores.data
+        select(&query, &weights, &keys.data, 1, |_| count).scores.data
     });
     rows.collect()
 }

@@ -14,7 +14,7 @@ use super::problems;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mistake {
     None,
-    /// All numbers are a ten-thousandth too large.
+    /// All numbers are a thousandth too large.
     Scaled(&'static str),
     /// Numbers are rounded to bf16.
     Rounded(&'static str),
@@ -85,7 +85,7 @@ impl Numerics<f32> for Kernel<'_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         for x in &mut tensor.data {
             match self.mistake {
-                Mistake::Scaled(name) if self.hit(site, name) => *x *= 1.0001,
+                Mistake::Scaled(name) if self.hit(site, name) => *x *= 1.001,
                 Mistake::Rounded(name) if self.hit(site, name) => *x = half::bf16::from_f32(*x).to_f32(),
                 _ => {}
             }
@@ -355,6 +355,12 @@ fn decode_step_tells_a_fault_at_its_site() {
         (Mistake::Token, "tokens"),
     ] {
         let found = wrong(problem, &outputs(config, problem, mistake));
-        assert_eq!(found, [place], "{mistake:?}");
+        // The next run would read the wrong token.
+        let expected = if mistake == Mistake::Token {
+            &[place, "token"][..]
+        } else {
+            &[place]
+        };
+        assert_eq!(found, expected, "{mistake:?}");
     }
 }

@@ -92,6 +92,10 @@ fn sparse_attention_wants_one_softmax_with_a_sink() {
             if mistake == Mistake::Distinct && !again {
                 continue;
             }
+            // The result's own rounding to bf16 hides that of scores, and so does the bound of a sum of 512 products.
+            if mistake == Mistake::Rounded && (case.key("dtype") == "bf16" || case.dim("D") > 64) {
+                continue;
+            }
             let found = violations(problem, vec![("out", outputs(case, problem, mistake))]);
             assert!(found >= 1.0, "{}: {mistake:?}", case.name);
         }

@@ -241,12 +241,12 @@ impl Device {
                 result::function::set_function_attribute(function.0, attribute, value)
             })
         };
-        // Beyond 48 KB together with the kernel's static shared memory.
-        if shape.shared > 0 {
-            set(
-                Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                shape.shared as i32,
-            )?;
+        // Beyond 48 KB together with the kernel's static shared memory. Several launches of a function may need different sizes.
+        let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is of a loaded module.
+        let now = unsafe { result::function::get_function_attribute(function.0, most) };
+        if shape.shared as i32 > cuda("cuFuncGetAttribute", now)? {
+            set(most, shape.shared as i32)?;
         }
         if shape.cluster.is_some_and(|cluster| cluster.iter().product::<u32>() > 8) {
             set(Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;

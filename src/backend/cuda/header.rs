@@ -45,6 +45,8 @@ pub struct Variant {
     pub scratch: Vec<Scratch>,
     /// Why outputs of two runs may differ.
     pub nondeterministic: Option<String>,
+    /// Why a row's bits may depend on the batch that it is in.
+    pub varies_with_batch: Option<String>,
     /// What its products of matrices multiply: the rate they are shares of.
     #[serde(default)]
     pub products: Factor,

@@ -125,13 +125,18 @@ impl<'a> Running<'a> {
 
     /// One launch of those of the plan.
     fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &BoundLaunch) -> Result<()> {
-        match (&steps[turn.step].work, &loaded[turn.step], &turn.on) {
+        let named = |error: Error| match error {
+            Error::Setup(why) => Error::Setup(format!("'{}': {why}", steps[turn.step].name)),
+            other => other,
+        };
+        let put = match (&steps[turn.step].work, &loaded[turn.step], &turn.on) {
             (Work::Kernel { shape, .. }, Loaded::Kernel(function), LaunchInputs::Arguments(arguments)) => {
                 self.device.launch(*function, shape, arguments)
             }
             (_, Loaded::Matmul(matmul), LaunchInputs::Operands(operands)) => matmul.launch(operands),
             _ => unreachable!("made of the same step"),
-        }
+        };
+        put.map_err(named)
     }
 
     /// How long each launch of the plan takes that is timed, as one of many of its kind in a graph.
@@ -272,6 +277,9 @@ impl Guarded for Running<'_> {
     }
 
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
+        if self.variant.varies_with_batch.is_some() {
+            return Ok(None);
+        }
         let Some((case, problem)) = self.problem.of_rows(self.case, rows) else {
             return Ok(None);
         };
