@@ -14,6 +14,14 @@ name = "no_eps"
 doc = "the norms lack their epsilon"
 
 [[mutant]]
+name = "weights_without_eps"
+doc = "the weights of streams lack their epsilon"
+
+[[mutant]]
+name = "eps_exchanged"
+doc = "the epsilon of the norms is added to the weights"
+
+[[mutant]]
 name = "base_left_out"
 doc = "logits lack their base"
 
@@ -65,7 +73,12 @@ __device__ __forceinline__ void simple(const T *x, const float *fn, const float 
 #else
         const float logit = mu * *scale + base[stream];
 #endif
-        weights[stream] = 1.0f / (1.0f + expf(-logit)) + eps;
+        weights[stream] = 1.0f / (1.0f + expf(-logit));
+#if defined(MUTANT_EPS_EXCHANGED)
+        weights[stream] += norm_eps;
+#elif !defined(MUTANT_WEIGHTS_WITHOUT_EPS)
+        weights[stream] += eps;
+#endif
     }
     const auto mixed = [&](int channel) {
         float sum = 0.0f;

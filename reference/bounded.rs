@@ -149,11 +149,10 @@ impl Div for Bounded {
     fn div(self, other: Self) -> Self {
         let (a, b) = (self.error(), other.error());
         let (value, least) = (self.value / other.value, other.value.abs() - b);
-        // Negated, so that a NaN is infinite too.
-        let error = if !(least > 0.0) {
-            f64::INFINITY
-        } else {
+        let error = if least > 0.0 {
             (a + value.abs() * b) / least
+        } else {
+            f64::INFINITY
         };
         Self::rounded(value, error, 3.0)
     }

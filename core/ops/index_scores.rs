@@ -103,7 +103,7 @@ fn want([q, keys, weights]: [&[f32]; 3], counts: &[usize], [h, d, n]: [usize; 3]
     let rows = counts.par_iter().enumerate().flat_map_iter(|(row, &count)| {
         let query = exact([1, h, d], &q[row * h * d..][..h * d]);
         let mut weights: Tensor<Bounded> = exact([1, h], &weights[row * h..][..h]);
-        weights.data.iter_mut().for_each(|weight| *weight = *weight * scale);
+        weights.data.iter_mut().for_each(|weight| *weight *= scale);
         let keys = exact([n, d], &keys[row * n * d..][..n * d]);
         select(&query, &weights, &keys.data, 1, |_| count).scores.data
     });

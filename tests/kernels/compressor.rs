@@ -55,7 +55,7 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'static st
         let stage = &mut stages[row * 3 * d..][..3 * d];
         let own = t / m * m;
         let first = if s == 2 * m { own.saturating_sub(m) } else { own };
-        for channel in 0..d {
+        for (channel, pooled_into) in stage[..d].iter_mut().enumerate() {
             let place = |token: usize| {
                 let second = s == 2 * m && (token >= own) != (mistake == Mistake::Halves);
                 (row * s + token % s) * w + if second { d } else { 0 } + channel
@@ -68,7 +68,7 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'static st
                 sum += share;
                 pooled += share * from_kv[place(token)];
             }
-            stage[channel] = pooled / sum;
+            *pooled_into = pooled / sum;
         }
         let eps = if mistake == Mistake::NoEps { 0.0 } else { 1e-6 };
         let squares: f32 = stage[..d].iter().map(|x| x * x).sum();

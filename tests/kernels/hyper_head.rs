@@ -23,7 +23,7 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     for x in x.chunks(4 * dim) {
         let root = match mistake {
             Mistake::NotNormed => 1.0,
-            _ => (mean(x) + 1e-6).sqrt(),
+            _ => (mean(x) + 1e-5).sqrt(),
         };
         let logit = |j: usize| {
             let products = projection[j * 4 * dim..][..4 * dim].iter().zip(x).map(|(w, x)| w * x);
@@ -38,7 +38,7 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
         let mixed: Vec<f32> = (0..dim).map(mix).collect();
         let root = match mistake {
             Mistake::Plain => 1.0,
-            _ => (mean(&mixed) + 1e-6).sqrt(),
+            _ => (mean(&mixed) + 1e-5).sqrt(),
         };
         y.extend(mixed.iter().zip(&weight).map(|(x, w)| x / root * w));
     }
