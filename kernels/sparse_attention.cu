@@ -23,10 +23,6 @@ name = "window_begins_late"
 doc = "the oldest vector of a full window is not read"
 
 [[mutant]]
-name = "ring_by_age"
-doc = "slots of the window are read as if the ring had never turned"
-
-[[mutant]]
 name = "skipped_slot_read"
 doc = "an index of -1 reads entry 0"
 
@@ -85,11 +81,7 @@ template <class T> struct Keys {
     // The vector of a key, or nothing if its slot is empty.
     __device__ __forceinline__ const T *operator()(int key) const {
         if (key < recent) {
-#ifdef MUTANT_RING_BY_AGE
-            const int slot = key;
-#else
             const int slot = (oldest + key) % slots;
-#endif
             return window + (size_t)slot * dim;
         }
         int entry = key - recent;
