@@ -155,10 +155,10 @@ const CASES: [Plan; 6] = [
         timed: true,
     },
     Plan {
-        name: "model.b64.511",
-        starts: &[511; 64],
+        name: "model.b64.127",
+        starts: &[127; 64],
         runs: 1,
-        positions: 512,
+        positions: 128,
         inputs: Inputs::Weights,
         timed: true,
     },
