@@ -114,6 +114,15 @@ fn values(problem: &Problem, name: &str) -> Vec<f32> {
         .collect()
 }
 
+/// An input of whole numbers, by its name.
+fn integers(problem: &Problem, name: &str) -> Vec<i32> {
+    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
+    let bytes = buffer.bytes.chunks_exact(4);
+    bytes
+        .map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()))
+        .collect()
+}
+
 /// Numbers as an output has them, in bf16 or in f32.
 fn stored(bf16: bool, values: &[f32]) -> Vec<u8> {
     match bf16 {

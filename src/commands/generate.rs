@@ -16,7 +16,6 @@ use crate::experiment::file::ExperimentFile;
 use crate::studies;
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_core::ops;
 use ulplab_core::ops::decode_step::Generation;
 
 /// Generate text with the reference, and with recipes for comparison.
@@ -115,7 +114,6 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
 
 /// Text by the kernels of `decode_step`, and what made it.
 fn on_device(folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
-    let op = ops::find("decode_step").map_err(Error::Usage)?;
     let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
     let variant = source.named(&args.variant)?;
     let prompt: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
@@ -132,13 +130,13 @@ fn on_device(folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
     let kernels = session.load(&source)?;
     let bench = kernels.case(&case, &problem);
     let plan = bench.plan(variant)?;
-    let plan = plan.ok_or_else(|| Error::Usage(format!("{}.{} does not take this model", op.name(), variant.name)))?;
+    let plan = plan.ok_or_else(|| Error::Usage(format!("{}.{} does not take this model", source.op, variant.name)))?;
     let (outputs, seconds) = bench.ready(variant, plan)?.generated()?;
     let tokens = outputs.get("tokens").chunks_exact(4);
     let text = tokens.map(|token| token[0]).collect();
     let rate = args.tokens as f64 / seconds;
     Ok((
-        format!("{}.{} on {}, {rate:.0} tokens/s", op.name(), variant.name, device.name),
+        format!("{}.{} on {}, {rate:.0} tokens/s", source.op, variant.name, device.name),
         text,
     ))
 }

@@ -8,7 +8,7 @@ use ulplab::ops::data::{f32_bytes, floats};
 use ulplab::ops::decode_step::{self, Caches};
 use ulplab::ops::{Case, Data, Outputs, Problem};
 
-use super::problems;
+use super::{integers, problems};
 
 /// What goes wrong at one site of one layer, in one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -205,14 +205,6 @@ impl Weights for Stacked<'_> {
         assert_eq!(name, "model.layers.0.mlp.gate.tid2eid");
         Ok(integers(self.0, "table").into_iter().map(i32::cast_unsigned).collect())
     }
-}
-
-fn integers(problem: &Problem, name: &str) -> Vec<i32> {
-    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
-    let bytes = buffer.bytes.chunks_exact(4);
-    bytes
-        .map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()))
-        .collect()
 }
 
 fn bytes(values: &[i32]) -> Vec<u8> {

@@ -1,7 +1,7 @@
 use ulplab::ops::data::f32_bytes;
 use ulplab::ops::{Case, Problem, Scalar};
 
-use super::{accepts_only, problems, values, violations};
+use super::{accepts_only, integers, problems, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,9 +23,9 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let Scalar::F32(scale) = problem.scalars[0].1 else {
         panic!("scale")
     };
-    let counts = problem.buffers[3].bytes.chunks_exact(4);
-    let counts: Vec<usize> = counts
-        .map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()) as usize)
+    let counts: Vec<usize> = integers(problem, "count")
+        .into_iter()
+        .map(|count| count as usize)
         .collect();
     let mut scores = Vec::new();
     for (row, &count) in counts.iter().enumerate() {

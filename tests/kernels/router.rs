@@ -1,7 +1,7 @@
 use ulplab::ops::data::f32_bytes;
 use ulplab::ops::{Case, Inputs, Problem};
 
-use super::{accepts_only, problems, values, violations};
+use super::{accepts_only, integers, problems, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,12 +46,6 @@ impl Mistake {
 }
 
 /// An input of i32 elements.
-fn integers(problem: &Problem, name: &str) -> Vec<i32> {
-    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
-    let elements = buffer.bytes.as_chunks().0.iter();
-    elements.map(|bytes| i32::from_le_bytes(*bytes)).collect()
-}
-
 fn sigma_of(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }.sqrt()
 }

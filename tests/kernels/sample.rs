@@ -1,7 +1,7 @@
 use ulplab::ops::{Case, Problem, Scalar};
 use ulplab::random::philox;
 
-use super::{accepts_only, problems, values, violations};
+use super::{accepts_only, integers, problems, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,15 +38,8 @@ fn philox_gives_the_published_words() {
 
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let vocabulary = case.dim("V");
-    let integers = |name: &str| -> Vec<i32> {
-        let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
-        let bytes = buffer.bytes.chunks_exact(4);
-        bytes
-            .map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()))
-            .collect()
-    };
     let (logits, temperature) = (values(problem, "logits"), values(problem, "temperature"));
-    let (sequence, position) = (integers("sequence"), integers("position"));
+    let (sequence, position) = (integers(problem, "sequence"), integers(problem, "position"));
     let Scalar::I64(seed) = problem.scalars[0].1 else {
         panic!("seed")
     };

@@ -1,7 +1,7 @@
 use safetensors::Dtype;
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, problems, stored, values, violations};
+use super::{accepts_only, integers, problems, stored, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,14 +20,11 @@ enum Mistake {
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let [b, h, d, window, n, k] = ["B", "H", "D", "Wn", "N", "K"].map(|dim| case.dim(dim));
     let [q, recent, entries, sinks] = ["q", "window", "entries", "sinks"].map(|name| values(problem, name));
-    let integers = |name: &str| -> Vec<i32> {
-        let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
-        let bytes = buffer.bytes.chunks_exact(4);
-        bytes
-            .map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()))
-            .collect()
-    };
-    let (position, indices, count) = (integers("position"), integers("indices"), integers("count"));
+    let (position, indices, count) = (
+        integers(problem, "position"),
+        integers(problem, "indices"),
+        integers(problem, "count"),
+    );
     let scale = 1.0 / (d as f32).sqrt();
     let mut out = vec![0.0; b * h * d];
     for row in (0..b).filter(|row| position[*row] >= 0) {

@@ -238,13 +238,21 @@ impl<'a> Running<'a> {
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
 
+    /// Begins anew, and replays one graph for all runs of the problem: the microseconds that they take; none if the launches
+    /// cannot be captured.
+    fn replay_runs(&self, poison: u8) -> Result<Option<f64>> {
+        self.begin(poison)?;
+        let Some(graph) = self.watch.capture(&|| self.launch())? else {
+            return Ok(None);
+        };
+        let runs = || (0..self.problem.runs).try_for_each(|_| graph.launch(self.device));
+        self.watch.once(runs).map(Some)
+    }
+
     /// What all runs of the problem leave, as replays of one graph, and the seconds that they take.
     pub fn generated(&self) -> Result<(Outputs, f64)> {
-        self.begin(0)?;
-        let graph = self.watch.capture(&|| self.launch())?;
-        let graph = graph.ok_or_else(|| Error::Setup("the launches cannot be captured as a graph".into()))?;
-        let runs = || (0..self.problem.runs).try_for_each(|_| graph.launch(self.device));
-        let us = self.watch.once(runs)?;
+        let us = self.replay_runs(0)?;
+        let us = us.ok_or_else(|| Error::Setup("the launches cannot be captured as a graph".into()))?;
         Ok((self.written(|_| true)?, us / 1e6))
     }
 
@@ -266,11 +274,9 @@ impl Guarded for Running<'_> {
     }
 
     fn replayed(&self, poison: u8) -> Result<Option<Outputs>> {
-        self.begin(poison)?;
-        let Some(graph) = self.watch.capture(&|| self.launch())? else {
+        if self.replay_runs(poison)?.is_none() {
             return Ok(None);
-        };
-        (0..self.problem.runs).try_for_each(|_| graph.launch(self.device))?;
+        }
         let taps = self.plan.steps.iter().filter(|step| step.tap);
         let kept: Vec<&str> = taps.flat_map(Step::arguments).collect();
         self.written(|name| !kept.contains(&name)).map(Some)
