@@ -385,6 +385,49 @@ grid = [1]
 block = [256]
 args = ["sampled", "forced", "clock", "token", "position", "tokens", "B", "S", "P"]
 
+[[variant]]
+name = "persistent"
+doc = """
+a cluster of thread blocks runs all layers for one sequence, and exchanges vectors through shared memory; small models \
+only. The number of blocks follows from that of the sequences, and changes no bits"""
+needs = [
+    "C <= 64 && Rq <= 64 && D <= 512 && H <= 8 && HD <= 1024 && DI <= 128 && HI <= 8 && HI * DI <= 512 && G * Ro <= 64",
+    "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128",
+    "C % 4 == 0 && Rq % 4 == 0 && D % 8 == 0 && DI % 8 == 0 && R % 8 == 0",
+    "45056 + 8 * Ns + 4 * H * (Wn + max(Nh, topk)) <= 232448",
+]
+scratch = [{ name = "sampled", bytes = "B * 4" }]
+
+[[variant.launch]]
+name = "step"
+entry = "decode_step_persistent"
+grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
+block = [544]
+cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
+shared = "45056 + 8 * Ns + 4 * H * (Wn + max(Nh, topk))"
+args = [
+    "embedding", "head_fn", "head_base", "head_scale", "final_norm", "head", "attn_fn", "attn_base", "attn_scale", "attn_norm",
+    "q_a", "q_norm", "q_b", "kv", "kv_norm", "sinks", "o_a", "o_b", "moe_fn", "moe_base", "moe_scale", "moe_norm", "gate",
+    "gate_up", "down", "shared_gate_up", "shared_down", "bias", "table", "csa_kv", "csa_gate", "csa_ape", "csa_norm",
+    "index_kv", "index_gate", "index_ape", "index_norm", "index_q", "index_heads", "hca_kv", "hca_gate", "hca_ape", "hca_norm",
+    "cos", "sin", "temperature", "sequence", "token", "position", "clock", "window", "csa_ring_kv", "csa_ring_gate",
+    "csa_entries", "index_ring_kv", "index_ring_gate", "index_entries", "hca_ring_kv", "hca_ring_gate", "hca_entries", "logits",
+    "sampled", "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key",
+    "at_topk", "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output", "B", "S", "layers",
+    "lead", "hashes", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I", "ms", "mh", "sparse",
+    "Ns", "Nh", "eps", "index_scale", "attention_scale", "router_scale", "limit", "seed",
+]
+taps = [
+    "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
+    "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output",
+]
+[[variant.launch]]
+name = "end"
+entry = "decode_step_end"
+grid = [1]
+block = [256]
+args = ["sampled", "forced", "clock", "token", "position", "tokens", "B", "S", "P"]
+
 [[mutant]]
 name = "window_slot"
 doc = "a vector is stored one slot too far in the window"
@@ -412,6 +455,26 @@ doc = "all rows have the angles of the first"
 [[mutant]]
 name = "heavy_as_sparse"
 doc = "heavy entries are counted as sparse ones are"
+
+[[mutant]]
+name = "absent_pooled_as_zeros"
+doc = "tokens before the first are pooled, as zeros"
+variants = ["persistent"]
+
+[[mutant]]
+name = "entry_turned_late"
+doc = "entries have the angles of the last token of their window"
+variants = ["persistent"]
+
+[[mutant]]
+name = "last_turn_lost"
+doc = "one in sixteen keys is not read"
+variants = ["persistent"]
+
+[[mutant]]
+name = "shared_expert_lost"
+doc = "the shared expert is not added"
+variants = ["persistent"]
 */
 
 // reference: reference/paths/deepseek_v4/model.rs, reference/paths/deepseek_v4/layer.rs
@@ -419,73 +482,8 @@ doc = "heavy entries are counted as sparse ones are"
 // A decode step of B sequences. The operations' own files are included, each in a namespace; here is what lies between them. State and
 // weights are [layers, ..], of which a launch gets the part of its layer.
 
-#include "lib/vec.cuh"
-
-#include "lib/cluster.cuh"
-#include "lib/mma.cuh"
-#include "lib/reduce.cuh"
-
-#include "mhc_pre/simple.cuh"
+#include "decode_step/operations.cuh"
 
 #include "decode_step/step.cuh"
 
-namespace linear_file {
-#include "linear.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace linear_file
-namespace rmsnorm_file {
-#include "rmsnorm.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace rmsnorm_file
-namespace rope_file {
-#include "rope.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace rope_file
-namespace mhc_post_file {
-#include "mhc_post.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace mhc_post_file
-namespace compressor_file {
-#include "compressor.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace compressor_file
-namespace index_scores_file {
-#include "index_scores.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace index_scores_file
-namespace top_k_file {
-#include "top_k.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace top_k_file
-namespace sparse_attention_file {
-#include "sparse_attention.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace sparse_attention_file
-namespace router_file {
-#include "router.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace router_file
-namespace experts_file {
-#include "experts.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace experts_file
-namespace hyper_head_file {
-#include "hyper_head.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace hyper_head_file
-namespace sample_file {
-#include "sample.cu"
-#undef ENTRIES
-#undef ENTRY
-} // namespace sample_file
+#include "decode_step/persistent.cuh"

@@ -117,6 +117,19 @@ __device__ u64 block_best(u64 best) {
     return best;
 }
 
+// A logit by its temperature, with Gumbel noise: the best of them is a draw. At temperature 0 it is the logit.
+__device__ __forceinline__ float noisy(float logit, float temperature, int token, u32 step, u32 stream, long long seed) {
+    if (!(temperature > 0.0f))
+        return logit;
+    const u32 bits = philox(token / 4, step, stream, (u32)seed, (u32)(seed >> 32), token % 4) >> 9;
+    const float noise = -logf(-logf((bits + 0.5f) * 0x1p-23f));
+#ifdef MUTANT_NOISE_SCALED
+    return (logit + noise) / temperature;
+#else
+    return logit / temperature + noise;
+#endif
+}
+
 // The best of the logits from `first` to `last` of a row.
 __device__ u64 best_of(const float *logits, const float *temperature, const int *sequence, const int *position, int first,
                        int last, int vocabulary, long long seed) {
@@ -138,16 +151,7 @@ __device__ u64 best_of(const float *logits, const float *temperature, const int 
     logits += (size_t)row * vocabulary;
     u64 best = 0;
     for (int token = first + threadIdx.x; token < last && at >= 0; token += blockDim.x) {
-        float score = logits[token];
-        if (scale > 0.0f) {
-            const u32 bits = philox(token / 4, step, stream, (u32)seed, (u32)(seed >> 32), token % 4) >> 9;
-            const float noise = -logf(-logf((bits + 0.5f) * 0x1p-23f));
-#ifdef MUTANT_NOISE_SCALED
-            score = (score + noise) / scale;
-#else
-            score = score / scale + noise;
-#endif
-        }
+        const float score = noisy(logits[token], scale, token, step, stream, seed);
         best = max(best, candidate(score, token));
     }
     return block_best(best);

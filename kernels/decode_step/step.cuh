@@ -3,50 +3,86 @@
 
 #include "lib/common.cuh"
 
+// ---- what follows from the row and its position
+
+__device__ __forceinline__ int token_of(const int *token, int row) {
+#ifdef MUTANT_OWN_TOKEN_LOST
+    return token[row > 0 ? row - 1 : 0];
+#else
+    return token[row];
+#endif
+}
+
+// The position by which a row is turned.
+__device__ __forceinline__ int turned_position(const int *position, int row) {
+#ifdef MUTANT_ROPE_OF_ROW_0
+    return position[0];
+#else
+    return position[row];
+#endif
+}
+
+// Tokens up to this one, which count for entries.
+__device__ __forceinline__ int entries_seen(int position) {
+#ifdef MUTANT_COUNT_OF_LAST_STEP
+    return position;
+#else
+    return position + 1;
+#endif
+}
+
+// Tokens per entry of heavy layers.
+__device__ __forceinline__ int heavy_rate(int of_sparse, int of_heavy) {
+#ifdef MUTANT_HEAVY_AS_SPARSE
+    return of_sparse;
+#else
+    return of_heavy;
+#endif
+}
+
+__device__ __forceinline__ int window_slot(int position, int slots) {
+#ifdef MUTANT_WINDOW_SLOT
+    return (position + 1) % slots;
+#else
+    return position % slots;
+#endif
+}
+
+// What a stream begins with.
+__device__ __forceinline__ float stream_begins(float embedding, int stream) {
+#ifdef MUTANT_ONE_STREAM
+    return stream == 3 ? 0.0f : embedding;
+#else
+    return embedding;
+#endif
+}
+
+// ---- launches
+
 // Reads positions: the streams of each row's token, angles, and how many entries there are with the one that this token completes. A
 // row of padding has position -1, zeros for streams, and no entries.
 extern "C" __global__ void __launch_bounds__(128)
     decode_step_begin(const int *token, const int *position, const float *embedding, const float *cos, const float *sin, float *x,
                       float *cos_t, float *sin_t, int *sparse_count, int *heavy_count, int channels, int rotated, int sparse_rate,
-                      int heavy_rate) {
+                      int rate_of_heavy) {
     const int row = blockIdx.x, pairs = rotated / 2;
     const int at = position[row];
     const bool padding = at < 0;
-#ifdef MUTANT_OWN_TOKEN_LOST
-    const int id = token[row > 0 ? row - 1 : 0];
-#else
-    const int id = token[row];
-#endif
+    const int id = token_of(token, row);
     for (int channel = threadIdx.x; channel < channels; channel += blockDim.x) {
         const float value = padding ? 0.0f : embedding[(size_t)id * channels + channel];
         for (int stream = 0; stream < 4; stream++)
-#ifdef MUTANT_ONE_STREAM
-            x[((size_t)row * 4 + stream) * channels + channel] = stream == 3 ? 0.0f : value;
-#else
-            x[((size_t)row * 4 + stream) * channels + channel] = value;
-#endif
+            x[((size_t)row * 4 + stream) * channels + channel] = stream_begins(value, stream);
     }
-#ifdef MUTANT_ROPE_OF_ROW_0
-    const int turned = position[0];
-#else
-    const int turned = at;
-#endif
+    const int turned = turned_position(position, row);
     for (int pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
         cos_t[(size_t)row * pairs + pair] = turned < 0 ? 1.0f : cos[(size_t)turned * pairs + pair];
         sin_t[(size_t)row * pairs + pair] = turned < 0 ? 0.0f : sin[(size_t)turned * pairs + pair];
     }
     if (threadIdx.x == 0) {
-#ifdef MUTANT_COUNT_OF_LAST_STEP
-        const int seen = padding ? 0 : at;
-#else
-        const int seen = at + 1;
-#endif
+        const int seen = padding ? 0 : entries_seen(at);
         sparse_count[row] = seen / sparse_rate;
-#ifdef MUTANT_HEAVY_AS_SPARSE
-        heavy_count[row] = seen / sparse_rate;
-#else
-        heavy_count[row] = seen / heavy_rate;
-#endif
+        heavy_count[row] = seen / heavy_rate(sparse_rate, rate_of_heavy);
     }
 }
 
@@ -56,12 +92,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const int row = blockIdx.x, at = position[row];
     if (at < 0)
         return;
-#ifdef MUTANT_WINDOW_SLOT
-    const int slot = (at + 1) % slots;
-#else
-    const int slot = at % slots;
-#endif
-    float *to = window + ((size_t)row * slots + slot) * channels;
+    float *to = window + ((size_t)row * slots + window_slot(at, slots)) * channels;
     for (int channel = threadIdx.x; channel < channels; channel += blockDim.x)
         to[channel] = kv[(size_t)row * channels + channel];
 }

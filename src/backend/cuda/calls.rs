@@ -181,7 +181,7 @@ impl Called {
                     *entry = entry.replace(&format!("{{{name}}}"), is);
                 }
             }
-            ("args", Value::Array(args)) => {
+            ("args" | "taps", Value::Array(args)) => {
                 for arg in args {
                     let name = plain(arg)?;
                     let is = self.with.iter().find(|(other, _)| *other == name);

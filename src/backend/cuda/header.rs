@@ -92,6 +92,9 @@ pub struct Launch {
     pub tap: bool,
     #[serde(default)]
     pub args: Vec<String>,
+    /// Those of its arguments that keep values for the judgement only: null where a variant is timed.
+    #[serde(default)]
+    pub taps: Vec<String>,
     pub matmul: Option<Matmul>,
     /// Bytes that it must move; each of its buffers once, if absent.
     pub bytes: Option<Number>,
@@ -154,6 +157,9 @@ impl Launch {
     }
 
     fn check(&self) -> std::result::Result<(), String> {
+        if let Some(stray) = self.taps.iter().find(|tap| !self.args.contains(tap)) {
+            return Err(format!("'{stray}' of taps is not in args"));
+        }
         let placed = !self.grid.is_empty() || !self.block.is_empty() || !self.args.is_empty();
         match (&self.entry, &self.matmul) {
             (Some(_), None) if self.grid.is_empty() || self.block.is_empty() => Err("has no grid or no block".into()),

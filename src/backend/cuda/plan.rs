@@ -48,6 +48,8 @@ pub enum Work {
         entry: String,
         shape: Shape,
         arguments: Vec<String>,
+        /// Those that keep values for the judgement only.
+        taps: Vec<String>,
     },
     Matmul {
         product: Product,
@@ -214,6 +216,15 @@ impl Step {
         })
     }
 
+    /// What it writes for the judgement only.
+    pub fn taps(&self) -> Vec<&str> {
+        match &self.work {
+            _ if self.tap => self.arguments(),
+            Work::Kernel { taps, .. } => taps.iter().map(String::as_str).collect(),
+            Work::Matmul { .. } => Vec::new(),
+        }
+    }
+
     /// What it is given, as [`Named`] reads it.
     pub fn arguments(&self) -> Vec<&str> {
         let names: Vec<&String> = match &self.work {
@@ -274,6 +285,7 @@ impl Work {
                 programmatic: launch.programmatic,
             },
             arguments: launch.args.clone(),
+            taps: launch.taps.clone(),
         })
     }
 

@@ -54,7 +54,8 @@ struct BoundLaunch {
 
 /// What a launch reads and writes.
 enum LaunchInputs {
-    Arguments(Vec<Argument>),
+    /// Without taps, and with them.
+    Arguments([Vec<Argument>; 2]),
     Operands(Operands),
 }
 
@@ -107,7 +108,7 @@ impl<'a> Running<'a> {
     /// Runs the preparing launches.
     fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
-        turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn))
+        turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn, false))
     }
 
     fn launch_on(&self, set: &ProblemCopy, taps: bool) -> Result<()> {
@@ -120,18 +121,18 @@ impl<'a> Running<'a> {
             .launches
             .iter()
             .filter(|turn| taps || !self.plan.steps[turn.step].tap);
-        turns.try_for_each(|turn| self.put(&self.plan.steps, &self.loaded[1], turn))
+        turns.try_for_each(|turn| self.put(&self.plan.steps, &self.loaded[1], turn, taps))
     }
 
     /// One launch of those of the plan.
-    fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &BoundLaunch) -> Result<()> {
+    fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &BoundLaunch, taps: bool) -> Result<()> {
         let named = |error: Error| match error {
             Error::Setup(why) => Error::Setup(format!("'{}': {why}", steps[turn.step].name)),
             other => other,
         };
         let put = match (&steps[turn.step].work, &loaded[turn.step], &turn.on) {
             (Work::Kernel { shape, .. }, Loaded::Kernel(function), LaunchInputs::Arguments(arguments)) => {
-                self.device.launch(*function, shape, arguments)
+                self.device.launch(*function, shape, &arguments[usize::from(taps)])
             }
             (_, Loaded::Matmul(matmul), LaunchInputs::Operands(operands)) => matmul.launch(operands),
             _ => unreachable!("made of the same step"),
@@ -143,7 +144,7 @@ impl<'a> Running<'a> {
     pub fn trace(&self) -> Result<Vec<Option<Spread>>> {
         let alone = |step: usize| {
             let turns = self.set.launches.iter().filter(|turn| turn.step == step);
-            let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn));
+            let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn, false));
             self.watch.replayed(&works.collect::<Vec<_>>())
         };
         let steps = (0..self.plan.steps.len()).filter(|step| !self.plan.steps[*step].tap);
@@ -231,9 +232,9 @@ impl<'a> Running<'a> {
     }
 
     /// What is in the buffers that it writes and that are wanted.
-    fn written(&self, wanted: impl Fn(&str) -> bool) -> Result<Outputs> {
+    fn written(&self, wanted: impl Fn(&Buffer) -> bool) -> Result<Outputs> {
         let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
-        let written = written.filter(|buffer| wanted(buffer.name));
+        let written = written.filter(|buffer| wanted(buffer));
         let read = |buffer: &Buffer| Ok((buffer.name, self.read(buffer)?));
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
@@ -277,9 +278,9 @@ impl Guarded for Running<'_> {
         if self.replay_runs(poison)?.is_none() {
             return Ok(None);
         }
-        let taps = self.plan.steps.iter().filter(|step| step.tap);
-        let kept: Vec<&str> = taps.flat_map(Step::arguments).collect();
-        self.written(|name| !kept.contains(&name)).map(Some)
+        let kept: Vec<&str> = self.plan.steps.iter().flat_map(Step::taps).collect();
+        let kept = |buffer: &Buffer| buffer.role == Role::Out && kept.contains(&buffer.name);
+        self.written(|buffer| !kept(buffer)).map(Some)
     }
 
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
@@ -380,9 +381,14 @@ impl Names<'_> {
             Argument::Narrow(_) => Err(Error::Usage(format!("'{name}' of a matmul is no buffer or scratch"))),
         };
         Ok(match work {
-            Work::Kernel { arguments, .. } => {
-                let arguments = arguments.iter().map(|name| self.argument(set, name, turn));
-                LaunchInputs::Arguments(arguments.collect::<Result<_>>()?)
+            Work::Kernel { arguments, taps, .. } => {
+                let tapped = arguments.iter().map(|name| self.argument(set, name, turn));
+                let tapped = tapped.collect::<Result<Vec<_>>>()?;
+                let untapped = arguments.iter().zip(&tapped).map(|(name, argument)| match taps.contains(name) {
+                    true => Argument::Wide(0),
+                    false => *argument,
+                });
+                LaunchInputs::Arguments([untapped.collect(), tapped])
             }
             Work::Matmul {
                 matrices: [a, b, d],

@@ -323,6 +323,7 @@ impl Launches<'_> {
             entry,
             shape,
             arguments,
+            taps,
         } = &step.work
         else {
             return Vec::new();
@@ -342,6 +343,8 @@ impl Launches<'_> {
                 Some(format!("'{name}' has {given} bytes, and '{entry}' takes {taken} there"))
             }));
         }
+        let numbers = taps.iter().filter(|tap| self.bytes(tap) == Some(4));
+        wrong.extend(numbers.map(|tap| format!("'{tap}' of taps is a number, and keeps nothing")));
         let threads = shape.block.iter().fold(1, |all: u32, size| all.saturating_mul(*size));
         let most = compiled.max_threads.map_or(MOST_THREADS, |most| most.min(MOST_THREADS));
         if threads > most {

@@ -1,0 +1,122 @@
+// What the variant `persistent` is given, in the order of its launch, and its shared memory.
+#pragma once
+
+#include "decode_step/team.cuh"
+
+namespace persistent {
+
+// ---- arguments: pointers, sizes, then numbers
+
+#define DECODE_STEP_POINTERS(X)                                                                                                  \
+    X(const float, embedding)                                                                                                    \
+    X(const float, head_fn)                                                                                                      \
+    X(const float, head_base) X(const float, head_scale) X(const float, final_norm) X(const float, head) X(const float, attn_fn) \
+        X(const float, attn_base) X(const float, attn_scale) X(const float, attn_norm) X(const float, q_a)                       \
+            X(const float, q_norm) X(const float, q_b) X(const float, kv) X(const float, kv_norm) X(const float, sinks) X(       \
+                const float, o_a) X(const float, o_b) X(const float, moe_fn) X(const float, moe_base) X(const float, moe_scale)  \
+                X(const float, moe_norm) X(const float, gate) X(const float, gate_up) X(const float, down)                       \
+                    X(const float, shared_gate_up) X(const float, shared_down) X(const float, bias) X(const int, table)          \
+                        X(const float, csa_kv) X(const float, csa_gate) X(const float, csa_ape) X(const float, csa_norm)         \
+                            X(const float, index_kv) X(const float, index_gate) X(const float, index_ape)                        \
+                                X(const float, index_norm) X(const float, index_q) X(const float, index_heads) X(                \
+                                    const float, hca_kv) X(const float, hca_gate) X(const float, hca_ape)                        \
+                                    X(const float, hca_norm) X(const float, cos) X(const float, sin) X(const float, temperature) \
+                                        X(const int, sequence) X(const int, token) X(const int, position) X(const int, clock)    \
+                                            X(float, window) X(float, csa_ring_kv) X(float, csa_ring_gate)                       \
+                                                X(float, csa_entries) X(float, index_ring_kv) X(float, index_ring_gate)          \
+                                                    X(float, index_entries)                                                      \
+                                                        X(float, hca_ring_kv) X(float, hca_ring_gate) X(float, hca_entries)      \
+                                                            X(float, logits) X(int, sampled) X(float, at_attention_input)        \
+                                                                X(float, at_query) X(float, at_kv_window)                        \
+                                                                    X(float, at_kv_compressed) X(float, at_index_query)          \
+                                                                        X(float, at_index_key) X(int, at_topk)                   \
+                                                                            X(float, at_heads) X(float, at_attention_output)     \
+                                                                                X(float, at_moe_input) X(int, at_router)         \
+                                                                                    X(float, at_moe_output) X(float, at_output)
+
+#define DECODE_STEP_SIZES(X)                                                                                                   \
+    X(B)                                                                                                                       \
+    X(S)                                                                                                                       \
+    X(layers) X(lead) X(hashes) X(V) X(C) X(Rq) X(H) X(D) X(R) X(G) X(Ro) X(Wn) X(HI) X(DI) X(topk) X(E) X(K) X(I) X(ms) X(mh) \
+        X(sparse) X(Ns) X(Nh)
+
+struct Arguments {
+#define FIELD(TYPE, NAME) TYPE *NAME;
+    DECODE_STEP_POINTERS(FIELD)
+#undef FIELD
+#define FIELD(NAME) int NAME;
+    DECODE_STEP_SIZES(FIELD)
+#undef FIELD
+    float eps, index_scale, attention_scale, router_scale, limit;
+    long long seed;
+};
+
+// ---- shared memory
+
+// Most of each size.
+constexpr int MOST_C = 64, MOST_RQ = 64, MOST_D = 512, MOST_HD = 1024, MOST_H = 8, MOST_DI = 128, MOST_HI = 8, MOST_HIDI = 512,
+              MOST_O = 64, MOST_R = 64, MOST_E = 32, MOST_K = 4, MOST_HIDDEN = 256, MOST_V = 256, MOST_TOPK = 64;
+// Tokens that are pooled.
+constexpr int MOST_POOLED = 128;
+constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI;
+
+struct alignas(16) Shared {
+    // The streams, and what goes into and comes out of a block.
+    float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
+    float comb[16], post[4], products[28];
+    // After the first products.
+    float low[MOST_RQ], kv[MOST_D], pooled[MOST_D], index_pooled[MOST_DI], head_weights[MOST_HI];
+    float query[MOST_HD], index_query[MOST_HIDI], heads[MOST_HD], low_heads[MOST_O];
+    float expert_logits[MOST_E], expert_weights[MOST_K], hidden[MOST_HIDDEN], parts[(MOST_K + 1) * MOST_C];
+    // This CTA's share of a product.
+    float own[OWN];
+    float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
+    // Angles of the token, and of the first tokens of its windows.
+    float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
+    float inverse[4], totals[MOST_H], row_logits[MOST_V];
+    int experts[MOST_K], chosen[MOST_TOPK];
+    u64 bests[WARPS];
+
+    // Behind it: index scores, whether each entry is chosen, and the scores of all heads.
+    __device__ __forceinline__ float *index_scores() {
+        return (float *)(this + 1);
+    }
+
+    __device__ __forceinline__ int *taken(const Arguments &a) {
+        return (int *)(index_scores() + a.Ns);
+    }
+
+    __device__ __forceinline__ float *scores(const Arguments &a, int head) {
+        return index_scores() + 2 * a.Ns + (size_t)head * (a.Wn + max(a.Nh, a.topk));
+    }
+};
+static_assert(sizeof(Shared) <= 45056, "the header reserves as much");
+
+// A row of the batch in one run.
+struct Row {
+    int row, run, position, token;
+};
+
+// Everything that a phase needs.
+struct Context {
+    const Arguments &a;
+    Shared &s;
+    Team team;
+    Row row;
+
+    // Where a tap keeps the values of this row; `layers` is the number of layers that have it.
+    template <class T> __device__ __forceinline__ T *kept(T *tap, int layer, int layers, int cols) const {
+        return tap + (((size_t)row.run * layers + layer) * a.B + row.row) * cols;
+    }
+
+    // Keeps values in shared memory that all CTAs have.
+    template <class T> __device__ __forceinline__ void keep(T *tap, int layer, int layers, const T *from, int cols) const {
+        if (!tap || team.rank != 0)
+            return;
+        T *to = kept(tap, layer, layers, cols);
+        for (int at = threadIdx.x; at < cols; at += WORKERS)
+            to[at] = from[at];
+    }
+};
+
+} // namespace persistent

@@ -1,0 +1,458 @@
+// Attention of the variant `persistent`, in phases; an exchange, where all CTAs of the cluster wait for each other, is between two.
+#pragma once
+
+#include "decode_step/layer.cuh"
+#include "decode_step/streams.cuh"
+
+namespace persistent {
+
+// ---- down, and pool
+
+// Stores the values and logits of a token in the rings, and pools the channels of the share, if the token closes its window, into
+// `pooled`. `own` has values, then logits, [halves, channels of the share] each.
+__device__ __forceinline__ void pool(const Context &c, const Compressor &of, Share share, float *own, float *pooled) {
+    constexpr int EACH = MOST_POOLED / WARPS;
+    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.width();
+    const float *ape = of.ape + (size_t)(t % of.rate) * width;
+    float *own_gate = own + of.halves * n;
+    for (int at = threadIdx.x; at < of.halves * n; at += WORKERS) {
+        const int channel = at / n * of.dim + share.first + at % n;
+        own_gate[at] += __ldg(ape + channel);
+        const size_t slot = (size_t)(t % of.slots()) * width + channel;
+        of.ring_kv[slot] = own[at], of.ring_gate[slot] = own_gate[at];
+    }
+    if (!of.closes(t))
+        return;
+    workers_sync();
+    const int window = t / of.rate * of.rate;
+#ifdef MUTANT_ABSENT_POOLED_AS_ZEROS
+    const int first = window - of.rate * (of.halves - 1);
+#else
+    const int first = max(0, window - of.rate * (of.halves - 1));
+#endif
+    for (int block = 0; block < n; block += 32) {
+        const int channel = block + lane;
+        float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int token = first + warp + i * WARPS;
+            gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
+            if (token > t || channel >= n)
+                continue;
+            const int half = of.halves == 2 && token >= window;
+            if (token < 0) {
+                gates[i] = 0.0f;
+            } else if (token == t) {
+                gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
+            } else {
+                const size_t at = (size_t)(token % of.slots()) * width + half * of.dim + share.first + channel;
+                gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
+            }
+            top = fmaxf(top, gates[i]);
+        }
+        c.s.tops[warp][lane] = top;
+        workers_sync();
+#pragma unroll
+        for (int other = 0; other < WARPS; other++)
+            top = fmaxf(top, c.s.tops[other][lane]);
+        float sum = 0.0f, out = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const float share_of_token = expf(gates[i] - top);
+            sum += share_of_token;
+            out = fmaf(share_of_token, values[i], out);
+        }
+        c.s.sums[warp][lane] = sum, c.s.outs[warp][lane] = out;
+        workers_sync();
+        if (warp > 0 || channel >= n)
+            continue;
+        sum = out = 0.0f;
+        for (int other = 0; other < WARPS; other++)
+            sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
+        pooled[share.first + channel] = out / sum;
+    }
+}
+
+// The products of the block's input: queries' rank, the window's vector, weights of index heads, and both compressors.
+__device__ __forceinline__ void down(const Context &c, const Layer &layer) {
+    const Arguments &a = c.a;
+    const Share low = c.team.share<4>(a.Rq), kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
+    const Share heads = c.team.share<1>(layer.sparse ? a.HI : 0);
+    const int of_main = 2 * layer.main.halves * kv.count, of_index = 4 * index.count;
+    float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
+    float *const own_index = own_main + of_main;
+    products<16, 7>(
+        low.count + kv.count + heads.count + of_main + of_index, a.C,
+        [&](int unit) {
+            if (unit < low.count)
+                return a.q_a + ((size_t)layer.layer * a.Rq + low.first + unit) * a.C;
+            unit -= low.count;
+            if (unit < kv.count)
+                return a.kv + ((size_t)layer.layer * a.D + kv.first + unit) * a.C;
+            unit -= kv.count;
+            if (unit < heads.count)
+                return a.index_heads + ((size_t)layer.number * a.HI + heads.first + unit) * a.C;
+            unit -= heads.count;
+            if (unit < of_main)
+                return layer.main.matrix_row(unit, kv, a.C);
+            return layer.index.matrix_row(unit - of_main, index, a.C);
+        },
+        [&](int) { return c.s.normed; },
+        [&](int unit, float product) {
+            if (threadIdx.x % 16 == 0)
+                c.s.own[unit] = product;
+        });
+    workers_sync();
+    c.team.give_all(c.s.low + low.first, c.s.own, low.count);
+    c.team.give_all(c.s.kv + kv.first, own_kv, kv.count);
+    c.team.give_all(c.s.head_weights + heads.first, own_heads, heads.count);
+    pool(c, layer.main, kv, own_main, c.s.pooled);
+    if (layer.sparse)
+        pool(c, layer.index, index, own_index, c.s.index_pooled);
+    if (!layer.main.closes(c.row.position))
+        return;
+    workers_sync();
+    c.team.give_all(c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
+    c.team.give_all(c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
+}
+
+// ---- up, with what is kept of the token
+
+// The inverse root mean square of `count` numbers, by a warp.
+__device__ __forceinline__ float inverse_rms_of(const Context &c, const float *x, int count) {
+    float squares = 0.0f;
+    for (int at = threadIdx.x % 32; at < count; at += 32)
+        squares = fmaf(x[at], x[at], squares);
+    return rmsnorm_file::inverse_rms(warp_sum(squares), count, c.a.eps);
+}
+
+// Norms and turns the share of a vector, and stores it at `to`, and where a tap keeps it.
+__device__ __forceinline__ void store(const Context &c, const float *x, const float *norm, float inverse, Share share, int dim,
+                                      const float *cos, const float *sin, float *to, float *kept) {
+    for (int pair = threadIdx.x; pair < share.count / 2; pair += WORKERS) {
+        const int channel = share.first + 2 * pair, turned = channel - (dim - c.a.R);
+        float2 y =
+            make_float2(x[channel] * __ldg(norm + channel) * inverse, x[channel + 1] * __ldg(norm + channel + 1) * inverse);
+        if (turned >= 0)
+            y = rope_file::turn<false>(y, cos[turned / 2], sin[turned / 2]);
+        *(float2 *)(to + channel) = y;
+        if (kept)
+            *(float2 *)(kept + channel) = y;
+    }
+}
+
+// The entry that a token completes; a tap keeps zeros if there is none.
+__device__ __forceinline__ void store_entry(const Context &c, const Compressor &of, const float *pooled, float inverse,
+                                            Share share, int table, float *kept) {
+    const int t = c.row.position;
+    if (of.closes(t))
+        store(c, pooled, of.norm, inverse, share, of.dim, c.s.cos[table], c.s.sin[table],
+              of.entries + (size_t)(t / of.rate) * of.dim, kept);
+    else if (kept)
+        for (int at = threadIdx.x; at < share.count; at += WORKERS)
+            kept[share.first + at] = 0.0f;
+}
+
+__device__ __forceinline__ void up(const Context &c, const Layer &layer) {
+    const Arguments &a = c.a;
+    const int t = c.row.position, warp = threadIdx.x / 32;
+    const bool closes = layer.main.closes(t);
+    if (warp < (closes ? layer.sparse ? 4 : 3 : 2)) {
+        const float *const from = warp == 0 ? c.s.low : warp == 1 ? c.s.kv : warp == 2 ? c.s.pooled : c.s.index_pooled;
+        const float inverse = inverse_rms_of(c, from, warp == 0 ? a.Rq : warp == 3 ? a.DI : a.D);
+        if (threadIdx.x % 32 == 0)
+            c.s.inverse[warp] = inverse;
+    }
+    workers_sync();
+    for (int at = threadIdx.x; at < a.Rq; at += WORKERS)
+        c.s.low[at] = c.s.low[at] * __ldg(a.q_norm + (size_t)layer.layer * a.Rq + at) * c.s.inverse[0];
+    const Share kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
+    store(c, c.s.kv, a.kv_norm + (size_t)layer.layer * a.D, c.s.inverse[1], kv, a.D, c.s.cos[0], c.s.sin[0],
+          layer.window + (size_t)window_slot(t, a.Wn) * a.D,
+          a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
+    store_entry(c, layer.main, c.s.pooled, c.s.inverse[2], kv, layer.sparse ? 1 : 2,
+                a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
+    if (layer.sparse)
+        store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[3], index, 1,
+                    a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
+    workers_sync();
+
+    const Share query = c.team.share<4>(a.H * a.D), index_query = c.team.share<4>(layer.sparse ? a.HI * a.DI : 0);
+    products<16, 3>(
+        query.count + index_query.count, a.Rq,
+        [&](int unit) {
+            return unit < query.count
+                       ? a.q_b + ((size_t)layer.layer * a.H * a.D + query.first + unit) * a.Rq
+                       : a.index_q + ((size_t)layer.number * a.HI * a.DI + index_query.first + unit - query.count) * a.Rq;
+        },
+        [&](int) { return c.s.low; },
+        [&](int unit, float product) {
+            if (threadIdx.x % 16 == 0)
+                c.s.own[unit] = product;
+        });
+    workers_sync();
+    c.team.give_all(c.s.query + query.first, c.s.own, query.count);
+    c.team.give_all(c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
+}
+
+// ---- queries and index scores
+
+// Norms the heads of queries, and turns them and those of index queries.
+__device__ __forceinline__ void queries(const Context &c, const Layer &layer) {
+    const Arguments &a = c.a;
+    for (int head = threadIdx.x / 32; head < a.H; head += WARPS) {
+        const float inverse = inverse_rms_of(c, c.s.query + head * a.D, a.D);
+        for (int pair = threadIdx.x % 32; pair < a.D / 2; pair += 32) {
+            float2 &x = ((float2 *)(c.s.query + head * a.D))[pair];
+            const int turned = pair - (a.D - a.R) / 2;
+            x = make_float2(x.x * inverse, x.y * inverse);
+            if (turned >= 0)
+                x = rope_file::turn<false>(x, c.s.cos[0][turned], c.s.sin[0][turned]);
+        }
+    }
+    if (layer.sparse) {
+        const int pairs = a.R / 2;
+        for (int at = WORKERS - 1 - threadIdx.x; at < a.HI * pairs; at += WORKERS) {
+            float2 &x = ((float2 *)(c.s.index_query + (at / pairs + 1) * a.DI - a.R))[at % pairs];
+            x = rope_file::turn<false>(x, c.s.cos[0][at % pairs], c.s.sin[0][at % pairs]);
+        }
+    }
+    workers_sync();
+    c.keep(a.at_query, layer.layer, a.layers, c.s.query, a.H * a.D);
+    if (layer.sparse)
+        c.keep(a.at_index_query, layer.number, a.sparse, c.s.index_query, a.HI * a.DI);
+}
+
+// A warp for each entry.
+__device__ __forceinline__ void index_scores(const Context &c, const Layer &layer, int entries) {
+    const Arguments &a = c.a;
+    const int lane = threadIdx.x % 32, at = 4 * lane;
+    for (int entry = c.team.rank * WARPS + threadIdx.x / 32; entry < entries; entry += c.team.ranks * WARPS) {
+        const float4 key = at < a.DI ? ldcg4(layer.index.entries + (size_t)entry * a.DI + at) : make_float4(0, 0, 0, 0);
+        float score = 0.0f;
+        for (int head = 0; head < a.HI; head++) {
+            const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
+            const float product = warp_sum(dot4(key, query, 0.0f));
+            score = fmaf(c.s.head_weights[head] * a.index_scale, product < 0.0f ? 0.0f : product, score);
+        }
+        c.team.give(c.s.index_scores() + entry, score, lane);
+    }
+}
+
+// ---- the choice of entries
+
+// Chooses the first `topk` in the order of scores, in the order of their numbers; -1 behind them if there are fewer.
+__device__ __forceinline__ void select(const Context &c, const Layer &layer, int entries) {
+    const Arguments &a = c.a;
+    const int lane = threadIdx.x % 32;
+    if (entries <= a.topk) {
+        for (int at = threadIdx.x; at < a.topk; at += WORKERS)
+            c.s.chosen[at] = at < entries ? at : -1;
+    } else {
+        // Sixteen lanes count what comes before an entry.
+        u32 *const keys = (u32 *)c.s.index_scores();
+        int *const taken = c.s.taken(a);
+        for (int entry = threadIdx.x; entry < entries; entry += WORKERS)
+            keys[entry] = top_k_file::key_of(__uint_as_float(keys[entry]));
+        workers_sync();
+        for (int first = 0; first < entries; first += WORKERS / 16) {
+            const int entry = first + threadIdx.x / 16;
+            const u32 key = entry < entries ? keys[entry] : 0;
+            int before = 0;
+            for (int other = threadIdx.x % 16; other < entries && entry < entries; other += 16)
+                before += keys[other] > key || (keys[other] == key && other < entry);
+#pragma unroll
+            for (int step = 8; step > 0; step /= 2)
+                before += __shfl_xor_sync(0xffffffff, before, step);
+            if (threadIdx.x % 16 == 0 && entry < entries)
+                taken[entry] = before < a.topk;
+        }
+        workers_sync();
+        for (int first = 0, count = 0; first < entries && threadIdx.x < 32; first += 32) {
+            const bool own = first + lane < entries && taken[first + lane];
+            const u32 all = __ballot_sync(0xffffffff, own);
+            if (own)
+                c.s.chosen[count + __popc(all & ((1u << lane) - 1))] = first + lane;
+            count += __popc(all);
+        }
+    }
+    workers_sync();
+    c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
+}
+
+// ---- attention
+
+// The keys of a row: its window from the oldest vector on, then entries.
+struct Keys {
+    const float *window, *entries;
+    const int *chosen;
+    int recent, oldest, slots, dim, count;
+
+    __device__ __forceinline__ Keys(const Context &c, const Layer &layer, int available) {
+        const int t = c.row.position, first = max(0, t - c.a.Wn + 1);
+        window = layer.window, entries = layer.main.entries, chosen = layer.sparse ? c.s.chosen : nullptr;
+        recent = t - first + 1, oldest = first % c.a.Wn, slots = c.a.Wn, dim = c.a.D;
+        count = recent + (layer.sparse ? min(available, c.a.topk) : available);
+    }
+
+    __device__ __forceinline__ const float *operator()(int key) const {
+        if (key < recent) {
+            const int slot = oldest + key;
+            return window + (size_t)(slot < slots ? slot : slot - slots) * dim;
+        }
+        return entries + (size_t)(chosen ? chosen[key - recent] : key - recent) * dim;
+    }
+};
+
+// A warp for each key.
+__device__ __forceinline__ void scores(const Context &c, const Keys &keys) {
+    constexpr int PARTS = MOST_D / 128;
+    const Arguments &a = c.a;
+    const int lane = threadIdx.x % 32;
+    for (int key = c.team.rank * WARPS + threadIdx.x / 32; key < keys.count; key += c.team.ranks * WARPS) {
+        const float *const from = keys(key);
+        float4 vector[PARTS];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            const int at = 128 * part + 4 * lane;
+            vector[part] = at < a.D ? ldcg4(from + at) : make_float4(0, 0, 0, 0);
+        }
+        for (int head = 0; head < a.H; head++) {
+            float product = 0.0f;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                const int at = 128 * part + 4 * lane;
+                if (at < a.D)
+                    product = dot4(vector[part], load4(c.s.query + head * a.D + at), product);
+            }
+            c.team.give(c.s.scores(a, head) + key, warp_sum(product) * a.attention_scale, lane);
+        }
+    }
+}
+
+// Scores become shares, not yet divided by their total; a warp for each head.
+__device__ __forceinline__ void softmax(const Context &c, const Layer &layer, int keys) {
+    const Arguments &a = c.a;
+    const int lane = threadIdx.x % 32;
+    for (int head = threadIdx.x / 32; head < a.H; head += WARPS) {
+        float *const own = c.s.scores(a, head);
+        const float sink = __ldg(a.sinks + layer.layer * a.H + head);
+        float top = sink;
+        for (int key = lane; key < keys; key += 32)
+            top = max_nan(top, own[key]);
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2)
+            top = max_nan(top, __shfl_xor_sync(0xffffffff, top, step));
+        float sum = 0.0f;
+        for (int key = lane; key < keys; key += 32) {
+            own[key] = expf(own[key] - top);
+            sum += own[key];
+        }
+        sum = warp_sum(sum) + expf(sink - top);
+        if (lane == 0)
+            c.s.totals[head] = sum;
+    }
+    workers_sync();
+}
+
+// What heads read, turned back: a warp for eight channels, of which two lanes have four each; sixteen pairs of lanes take turns with
+// the keys.
+__device__ __forceinline__ void attend(const Context &c, const Keys &keys) {
+    constexpr int TURNS = 16;
+    const Arguments &a = c.a;
+    const int lane = threadIdx.x % 32, turn = lane / 2;
+    const Share share = c.team.share<8>(a.H * a.D);
+    for (int first = threadIdx.x / 32 * 8; first < share.count; first += WARPS * 8) {
+        const int at = share.first + first + lane % 2 * 4, head = at / a.D, channel = at % a.D, turned = channel - (a.D - a.R);
+        const float *const weights = c.s.scores(a, head);
+        float4 sum = make_float4(0, 0, 0, 0);
+#ifdef MUTANT_LAST_TURN_LOST
+        for (int key = turn; key < keys.count && turn < TURNS - 1; key += TURNS) {
+#else
+#pragma unroll 8
+        for (int key = turn; key < keys.count; key += TURNS) {
+#endif
+            const float4 vector = ldcg4(keys(key) + channel);
+            const float weight = weights[key];
+            sum.x = fmaf(weight, vector.x, sum.x), sum.y = fmaf(weight, vector.y, sum.y);
+            sum.z = fmaf(weight, vector.z, sum.z), sum.w = fmaf(weight, vector.w, sum.w);
+        }
+#pragma unroll
+        for (int step = 2; step < 32; step *= 2) {
+            sum.x += __shfl_xor_sync(0xffffffff, sum.x, step), sum.y += __shfl_xor_sync(0xffffffff, sum.y, step);
+            sum.z += __shfl_xor_sync(0xffffffff, sum.z, step), sum.w += __shfl_xor_sync(0xffffffff, sum.w, step);
+        }
+        const float total = c.s.totals[head];
+        float2 low = make_float2(sum.x / total, sum.y / total), high = make_float2(sum.z / total, sum.w / total);
+        if (turned >= 0) {
+            const int pair = turned / 2;
+            low = rope_file::turn<true>(low, c.s.cos[0][pair], c.s.sin[0][pair]);
+            high = rope_file::turn<true>(high, c.s.cos[0][pair + 1], c.s.sin[0][pair + 1]);
+        }
+        c.team.give4(c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), turn);
+    }
+}
+
+// ---- the output
+
+__device__ __forceinline__ void output_down(const Context &c, const Layer &layer) {
+    const Arguments &a = c.a;
+    const int of_group = a.H * a.D / a.G;
+    const Share share = c.team.share<1>(a.G * a.Ro);
+    products<32, 1>(
+        share.count, of_group,
+        [&](int unit) { return a.o_a + ((size_t)layer.layer * a.G * a.Ro + share.first + unit) * of_group; },
+        [&](int unit) { return c.s.heads + (share.first + unit) / a.Ro * of_group; },
+        [&](int unit, float product) { c.team.give(c.s.low_heads + share.first + unit, product, threadIdx.x % 32); });
+}
+
+// By each CTA, all of it.
+__device__ __forceinline__ void output_up(const Context &c, const Layer &layer) {
+    const Arguments &a = c.a;
+    const int rank = a.G * a.Ro;
+    products<16, 2>(
+        a.C, rank, [&](int unit) { return a.o_b + ((size_t)layer.layer * a.C + unit) * rank; },
+        [&](int) { return c.s.low_heads; },
+        [&](int unit, float product) {
+            if (threadIdx.x % 16 == 0)
+                c.s.out[unit] = product;
+        });
+    workers_sync();
+    c.keep(a.at_attention_output, layer.layer, a.layers, c.s.out, a.C);
+}
+
+__device__ __forceinline__ void attention(const Context &c, const Layer &layer) {
+    const Arguments &a = c.a;
+    enter(c, Mixing::attention(a, layer.layer));
+    c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
+    down(c, layer);
+    cluster_sync();
+    up(c, layer);
+    cluster_sync();
+    queries(c, layer);
+    const int seen = entries_seen(c.row.position);
+    const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
+    if (layer.sparse) {
+        index_scores(c, layer, entries);
+        cluster_sync();
+        select(c, layer, entries);
+    }
+    const Keys keys(c, layer, entries);
+    scores(c, keys);
+    cluster_sync();
+    softmax(c, layer, keys.count);
+    attend(c, keys);
+    cluster_sync();
+    c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
+    output_down(c, layer);
+    cluster_sync();
+    output_up(c, layer);
+    leave(c);
+}
+
+// How often attention of a layer exchanges.
+__device__ __forceinline__ int exchanges(bool sparse) {
+    return sparse ? 6 : 5;
+}
+
+} // namespace persistent

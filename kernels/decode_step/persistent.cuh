@@ -1,0 +1,244 @@
+// The variant `persistent`: a cluster of CTAs runs all layers for one sequence.
+#pragma once
+
+#include "decode_step/attention.cuh"
+
+namespace persistent {
+
+// ---- experts
+
+// The experts of the token, and their weights; by the first warp.
+__device__ __forceinline__ void route(const Context &c, int layer) {
+    const Arguments &a = c.a;
+    const int lane = threadIdx.x % 32;
+    const bool by_table = layer < a.hashes;
+    const float logit = lane < a.E ? c.s.expert_logits[lane] : 0.0f, sigma = router_file::sqrt_softplus(logit);
+    u64 place = lane < a.E ? router_file::place_of(sigma + __ldg(a.bias + layer * a.E + lane), lane) : 0;
+    float sum = 0.0f, own = 0.0f;
+    for (int slot = 0; slot < a.K; slot++) {
+        const u64 first = router_file::warp_first(place);
+        int expert = router_file::expert_at(first);
+        if (by_table)
+            expert = __ldg(a.table + ((size_t)layer * a.V + c.row.token) * a.K + slot);
+        place = place == first ? 0 : place;
+        const float of_slot = __shfl_sync(0xffffffff, sigma, expert);
+        sum += of_slot;
+        own = lane == slot ? of_slot : own;
+        if (lane == slot)
+            c.s.experts[slot] = expert;
+    }
+    if (lane < a.K)
+        c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
+}
+
+__device__ __forceinline__ void experts(const Context &c, int layer) {
+    const Arguments &a = c.a;
+    enter(c, Mixing::experts(a, layer));
+    c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
+    products<16, 1>(
+        a.E, a.C, [&](int unit) { return a.gate + ((size_t)layer * a.E + unit) * a.C; }, [&](int) { return c.s.normed; },
+        [&](int unit, float product) {
+            if (threadIdx.x % 16 == 0)
+                c.s.expert_logits[unit] = product;
+        });
+    workers_sync();
+    if (threadIdx.x < 32)
+        route(c, layer);
+    workers_sync();
+    if (layer >= a.hashes)
+        c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
+
+    // Rows of gate and of up in turn, so that the two halves of a warp have both of one number.
+    const Share share = c.team.share<1>((a.K + 1) * a.I);
+    products<16, 2>(
+        2 * share.count, a.C,
+        [&](int unit) {
+            const int at = share.first + unit / 2, slot = at / a.I, row = at % a.I + unit % 2 * a.I;
+            return slot < a.K ? a.gate_up + (((size_t)layer * a.E + c.s.experts[slot]) * 2 * a.I + row) * a.C
+                              : a.shared_gate_up + ((size_t)layer * 2 * a.I + row) * a.C;
+        },
+        [&](int) { return c.s.normed; },
+        [&](int unit, float product) {
+            const int at = share.first + unit / 2, slot = at / a.I, lane = threadIdx.x % 32;
+            // Both halves are here, as the number of units is even.
+            const float other = __shfl_xor_sync(0xffffffff, product, 16);
+            const float gate = lane < 16 ? product : other, up = lane < 16 ? other : product;
+            const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
+            c.team.give(c.s.hidden + at, experts_file::swiglu(gate, up, a.limit) * weight, lane);
+        });
+    cluster_sync();
+
+    // By each CTA, all of it.
+    products<16, 6>((a.K + 1) * a.C, a.I,
+                    [&](int unit) {
+                        const int slot = unit / a.C, channel = unit % a.C;
+                        return slot < a.K ? a.down + (((size_t)layer * a.E + c.s.experts[slot]) * a.C + channel) * a.I
+                                          : a.shared_down + ((size_t)layer * a.C + channel) * a.I;
+                    },
+                    [&](int unit) { return c.s.hidden + unit / a.C * a.I; },
+                    [&](int unit, float product) {
+                        if (threadIdx.x % 16 == 0)
+                            c.s.parts[unit] = product;
+                    });
+    workers_sync();
+    for (int channel = threadIdx.x; channel < a.C; channel += WORKERS) {
+        float sum = 0.0f;
+#ifdef MUTANT_SHARED_EXPERT_LOST
+        for (int slot = 0; slot < a.K; slot++)
+#else
+        for (int slot = 0; slot <= a.K; slot++)
+#endif
+            sum += c.s.parts[slot * a.C + channel];
+        c.s.out[channel] = sum;
+    }
+    workers_sync();
+    c.keep(a.at_moe_output, layer, a.layers, c.s.out, a.C);
+    leave(c);
+    c.keep(a.at_output, layer, a.layers, c.s.x, STREAMS * a.C);
+}
+
+// ---- all layers
+
+// By the mixer: what the next layer reads comes to L2. Weights are asked for once for the whole batch.
+__device__ __forceinline__ void prefetch(const Context &c, int next) {
+    const Arguments &a = c.a;
+    if (next >= a.layers)
+        return;
+    const Layer layer(a, next, c.row.row);
+    const int lane = threadIdx.x % 32, sparse = layer.sparse;
+    const int entries = (c.row.position + 1) / layer.main.rate;
+    const float *from = nullptr;
+    size_t count = 0;
+    const auto range = [&](int of, const float *start, size_t numbers) {
+        if (lane == of)
+            from = start, count = numbers;
+    };
+    const auto weights = [&](int of, const float *start, int number, size_t numbers) {
+        if (c.row.row == 0)
+            range(of, start + number * numbers, numbers);
+    };
+    const size_t heads = a.H * a.D;
+    range(0, layer.window, (size_t)a.Wn * a.D);
+    range(1, sparse ? layer.index.entries : layer.main.entries, (size_t)entries * (sparse ? a.DI : a.D));
+    weights(2, a.attn_fn, next, (size_t)MUS * STREAMS * a.C);
+    weights(3, a.q_a, next, (size_t)a.Rq * a.C);
+    weights(4, a.q_b, next, heads * a.Rq);
+    weights(5, a.kv, next, (size_t)a.D * a.C);
+    weights(6, a.o_a, next, (size_t)a.Ro * heads);
+    weights(7, a.o_b, next, (size_t)a.C * a.G * a.Ro);
+    weights(8, a.moe_fn, next, (size_t)MUS * STREAMS * a.C);
+    weights(9, a.gate_up, next, (size_t)a.E * 2 * a.I * a.C);
+    weights(10, a.down, next, (size_t)a.E * a.C * a.I);
+    weights(11, a.shared_gate_up, next, (size_t)2 * a.I * a.C);
+    weights(12, a.shared_down, next, (size_t)a.C * a.I);
+    weights(13, sparse ? a.csa_kv : a.hca_kv, layer.number, (size_t)layer.main.width() * a.C);
+    weights(14, sparse ? a.csa_gate : a.hca_gate, layer.number, (size_t)layer.main.width() * a.C);
+    if (sparse) {
+        weights(15, a.index_kv, layer.number, (size_t)layer.index.width() * a.C);
+        weights(16, a.index_gate, layer.number, (size_t)layer.index.width() * a.C);
+        weights(17, a.index_q, layer.number, (size_t)a.HI * a.DI * a.Rq);
+    }
+    // Whole lines of the share of this CTA.
+    const size_t lines = count / 32, first = lines * c.team.rank / c.team.ranks, last = lines * (c.team.rank + 1) / c.team.ranks;
+    if (first < last && ((size_t)from & 15) == 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + first * 32), "r"((u32)((last - first) * 128)));
+}
+
+// The streams of the token, and angles.
+__device__ __forceinline__ void begin(const Context &c) {
+    const Arguments &a = c.a;
+    const int t = turned_position(a.position, c.row.row), pairs = a.R / 2;
+    for (int at = threadIdx.x; at < STREAMS * a.C; at += WORKERS)
+        c.s.x[at] = stream_begins(a.embedding[(size_t)c.row.token * a.C + at % a.C], at / a.C);
+    for (int at = threadIdx.x; at < 3 * pairs; at += WORKERS) {
+        const int table = at / pairs, pair = at % pairs;
+#ifdef MUTANT_ENTRY_TURNED_LATE
+        const int from = t;
+#else
+        const int from = table == 0 ? t : table == 1 ? t / a.ms * a.ms : t / a.mh * a.mh;
+#endif
+        c.s.cos[table][pair] = from < 0 ? 1.0f : a.cos[(size_t)from * pairs + pair];
+        c.s.sin[table][pair] = from < 0 ? 0.0f : a.sin[(size_t)from * pairs + pair];
+    }
+    workers_sync();
+}
+
+// Zeros in the place of values that a tap keeps.
+template <class T> __device__ __forceinline__ void clear(const Context &c, T *tap, int layers, int cols) {
+    for (int layer = 0; tap && layer < layers; layer++)
+        for (int at = threadIdx.x; at < cols; at += THREADS)
+            c.kept(tap, layer, layers, cols)[at] = 0;
+}
+
+// What a row of padding leaves.
+__device__ __forceinline__ void pad(const Context &c) {
+    const Arguments &a = c.a;
+    clear(c, a.at_attention_input, a.layers, a.C);
+    clear(c, a.at_query, a.layers, a.H * a.D);
+    clear(c, a.at_kv_window, a.layers, a.D);
+    clear(c, a.at_kv_compressed, a.layers, a.D);
+    clear(c, a.at_index_query, a.sparse, a.HI * a.DI);
+    clear(c, a.at_index_key, a.sparse, a.DI);
+    clear(c, a.at_topk, a.sparse, a.topk);
+    clear(c, a.at_heads, a.layers, a.H * a.D);
+    clear(c, a.at_attention_output, a.layers, a.C);
+    clear(c, a.at_moe_input, a.layers, a.C);
+    clear(c, a.at_router, a.layers - a.hashes, a.K);
+    clear(c, a.at_moe_output, a.layers, a.C);
+    clear(c, a.at_output, a.layers, STREAMS * a.C);
+    clear(c, a.logits, 1, a.V);
+    if (threadIdx.x == 0)
+        a.sampled[c.row.row] = -1;
+}
+
+__device__ __forceinline__ void step(const Arguments &a) {
+    extern __shared__ float4 smem[];
+    Shared &s = *(Shared *)smem;
+    const Team team = Team::own();
+    const int row = blockIdx.x / team.ranks;
+    const Context c = {a, s, team, {row, min(*a.clock, a.S - 1), a.position[row], token_of(a.token, row)}};
+    if (c.row.position < 0) {
+        if (team.rank == 0)
+            pad(c);
+        return;
+    }
+    // Others write to this shared memory only once it exists.
+    cluster_sync();
+    if (threadIdx.x >= WORKERS) {
+        for (int layer = 0; layer < a.layers; layer++) {
+            prefetch(c, layer + 1);
+            make_mixing(c, Mixing::attention(a, layer));
+            for (int left = exchanges(Layer(a, layer, row).sparse) - 1; left > 0; left--)
+                cluster_sync();
+            make_mixing(c, Mixing::experts(a, layer));
+        }
+        cluster_sync();
+        return;
+    }
+    begin(c);
+    for (int layer = 0; layer < a.layers; layer++) {
+        attention(c, Layer(a, layer, row));
+        experts(c, layer);
+    }
+    head(c);
+}
+
+} // namespace persistent
+
+extern "C" __global__ void __launch_bounds__(persistent::THREADS, 1) decode_step_persistent(
+#define PARAMETER(TYPE, NAME) TYPE *NAME,
+    DECODE_STEP_POINTERS(PARAMETER)
+#undef PARAMETER
+#define PARAMETER(NAME) int NAME,
+        DECODE_STEP_SIZES(PARAMETER)
+#undef PARAMETER
+            float eps,
+    float index_scale, float attention_scale, float router_scale, float limit, long long seed) {
+#define POINTER(TYPE, NAME) NAME,
+#define SIZE(NAME) NAME,
+    const persistent::Arguments arguments = {
+        DECODE_STEP_POINTERS(POINTER) DECODE_STEP_SIZES(SIZE) eps, index_scale, attention_scale, router_scale, limit, seed};
+#undef POINTER
+#undef SIZE
+    persistent::step(arguments);
+}
