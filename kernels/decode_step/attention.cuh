@@ -15,6 +15,7 @@ __device__ __forceinline__ void pool(const Context &c, const Compressor &of, Sha
     const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.width();
     const float *ape = of.ape + (size_t)(t % of.rate) * width;
     float *own_gate = own + of.halves * n;
+#pragma unroll 1
     for (int at = threadIdx.x; at < of.halves * n; at += WORKERS) {
         const int channel = at / n * of.dim + share.first + at % n;
         own_gate[at] += __ldg(ape + channel);
@@ -30,12 +31,17 @@ __device__ __forceinline__ void pool(const Context &c, const Compressor &of, Sha
 #else
     const int first = max(0, window - of.rate * (of.halves - 1));
 #endif
+    const int turn = WARPS % of.slots();
     for (int block = 0; block < n; block += 32) {
         const int channel = block + lane;
         float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
+        int slot = (first + of.slots() + warp) % of.slots();
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int token = first + warp + i * WARPS;
+            const size_t at = (size_t)slot * width + share.first + channel;
+            slot += turn;
+            slot -= slot < of.slots() ? 0 : of.slots();
             gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
             if (token > t || channel >= n)
                 continue;
@@ -45,8 +51,7 @@ __device__ __forceinline__ void pool(const Context &c, const Compressor &of, Sha
             } else if (token == t) {
                 gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
             } else {
-                const size_t at = (size_t)(token % of.slots()) * width + half * of.dim + share.first + channel;
-                gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
+                gates[i] = __ldcg(of.ring_gate + at + half * of.dim), values[i] = __ldcg(of.ring_kv + at + half * of.dim);
             }
             top = fmaxf(top, gates[i]);
         }
@@ -67,6 +72,7 @@ __device__ __forceinline__ void pool(const Context &c, const Compressor &of, Sha
         if (warp > 0 || channel >= n)
             continue;
         sum = out = 0.0f;
+#pragma unroll 1
         for (int other = 0; other < WARPS; other++)
             sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
         pooled[share.first + channel] = out / sum;
@@ -76,27 +82,13 @@ __device__ __forceinline__ void pool(const Context &c, const Compressor &of, Sha
 // The products of the block's input: queries' rank, the window's vector, weights of index heads, and both compressors.
 __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
     const Arguments &a = c.a;
-    const Share low = c.team.share<4>(a.Rq), kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
-    const Share heads = c.team.share<1>(layer.sparse ? a.HI : 0);
-    const int of_main = 2 * layer.main.halves * kv.count, of_index = 4 * index.count;
+    const DownShares shares(c, layer.sparse);
+    const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
     float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
-    float *const own_index = own_main + of_main;
+    float *const own_index = own_main + shares.of_main();
+    const u32 *const rows = c.s.down_rows[layer.sparse];
     products<16, 7>(
-        low.count + kv.count + heads.count + of_main + of_index, a.C,
-        [&](int unit) {
-            if (unit < low.count)
-                return a.q_a + ((size_t)layer.layer * a.Rq + low.first + unit) * a.C;
-            unit -= low.count;
-            if (unit < kv.count)
-                return a.kv + ((size_t)layer.layer * a.D + kv.first + unit) * a.C;
-            unit -= kv.count;
-            if (unit < heads.count)
-                return a.index_heads + ((size_t)layer.number * a.HI + heads.first + unit) * a.C;
-            unit -= heads.count;
-            if (unit < of_main)
-                return layer.main.matrix_row(unit, kv, a.C);
-            return layer.index.matrix_row(unit - of_main, index, a.C);
-        },
+        shares.count(), a.C, [&](int unit) { return c.s.down_matrices[rows[unit] >> 24] + (rows[unit] & 0xffffff) * a.C; },
         [&](int) { return c.s.normed; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
@@ -106,9 +98,10 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
     c.team.give_all(c.s.low + low.first, c.s.own, low.count);
     c.team.give_all(c.s.kv + kv.first, own_kv, kv.count);
     c.team.give_all(c.s.head_weights + heads.first, own_heads, heads.count);
-    pool(c, layer.main, kv, own_main, c.s.pooled);
-    if (layer.sparse)
-        pool(c, layer.index, index, own_index, c.s.index_pooled);
+#pragma unroll 1
+    for (int which = 0; which <= layer.sparse; which++)
+        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? own_main : own_index,
+             which == 0 ? c.s.pooled : c.s.index_pooled);
     if (!layer.main.closes(c.row.position))
         return;
     workers_sync();
@@ -121,6 +114,7 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
 // The inverse root mean square of `count` numbers, by a warp.
 __device__ __forceinline__ float inverse_rms_of(const Context &c, const float *x, int count) {
     float squares = 0.0f;
+#pragma unroll 1
     for (int at = threadIdx.x % 32; at < count; at += 32)
         squares = fmaf(x[at], x[at], squares);
     return rmsnorm_file::inverse_rms(warp_sum(squares), count, c.a.eps);
@@ -129,6 +123,7 @@ __device__ __forceinline__ float inverse_rms_of(const Context &c, const float *x
 // Norms and turns the share of a vector, and stores it at `to`, and where a tap keeps it.
 __device__ __forceinline__ void store(const Context &c, const float *x, const float *norm, float inverse, Share share, int dim,
                                       const float *cos, const float *sin, float *to, float *kept) {
+#pragma unroll 1
     for (int pair = threadIdx.x; pair < share.count / 2; pair += WORKERS) {
         const int channel = share.first + 2 * pair, turned = channel - (dim - c.a.R);
         float2 y =
@@ -149,6 +144,7 @@ __device__ __forceinline__ void store_entry(const Context &c, const Compressor &
         store(c, pooled, of.norm, inverse, share, of.dim, c.s.cos[table], c.s.sin[table],
               of.entries + (size_t)(t / of.rate) * of.dim, kept);
     else if (kept)
+#pragma unroll 1
         for (int at = threadIdx.x; at < share.count; at += WORKERS)
             kept[share.first + at] = 0.0f;
 }
@@ -164,6 +160,7 @@ __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
             c.s.inverse[warp] = inverse;
     }
     workers_sync();
+#pragma unroll 1
     for (int at = threadIdx.x; at < a.Rq; at += WORKERS)
         c.s.low[at] = c.s.low[at] * __ldg(a.q_norm + (size_t)layer.layer * a.Rq + at) * c.s.inverse[0];
     const Share kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
@@ -200,8 +197,10 @@ __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
 // Norms the heads of queries, and turns them and those of index queries.
 __device__ __forceinline__ void queries(const Context &c, const Layer &layer) {
     const Arguments &a = c.a;
+#pragma unroll 1
     for (int head = threadIdx.x / 32; head < a.H; head += WARPS) {
         const float inverse = inverse_rms_of(c, c.s.query + head * a.D, a.D);
+#pragma unroll 1
         for (int pair = threadIdx.x % 32; pair < a.D / 2; pair += 32) {
             float2 &x = ((float2 *)(c.s.query + head * a.D))[pair];
             const int turned = pair - (a.D - a.R) / 2;
@@ -212,6 +211,7 @@ __device__ __forceinline__ void queries(const Context &c, const Layer &layer) {
     }
     if (layer.sparse) {
         const int pairs = a.R / 2;
+#pragma unroll 1
         for (int at = WORKERS - 1 - threadIdx.x; at < a.HI * pairs; at += WORKERS) {
             float2 &x = ((float2 *)(c.s.index_query + (at / pairs + 1) * a.DI - a.R))[at % pairs];
             x = rope_file::turn<false>(x, c.s.cos[0][at % pairs], c.s.sin[0][at % pairs]);
@@ -227,9 +227,11 @@ __device__ __forceinline__ void queries(const Context &c, const Layer &layer) {
 __device__ __forceinline__ void index_scores(const Context &c, const Layer &layer, int entries) {
     const Arguments &a = c.a;
     const int lane = threadIdx.x % 32, at = 4 * lane;
-    for (int entry = c.team.rank * WARPS + threadIdx.x / 32; entry < entries; entry += c.team.ranks * WARPS) {
+#pragma unroll 1
+    for (int entry = c.team.rank * WARPS + threadIdx.x / 32; entry < entries; entry += c.team.ranks() * WARPS) {
         const float4 key = at < a.DI ? ldcg4(layer.index.entries + (size_t)entry * a.DI + at) : make_float4(0, 0, 0, 0);
         float score = 0.0f;
+#pragma unroll 1
         for (int head = 0; head < a.HI; head++) {
             const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
             const float product = warp_sum(dot4(key, query, 0.0f));
@@ -246,19 +248,23 @@ __device__ __forceinline__ void select(const Context &c, const Layer &layer, int
     const Arguments &a = c.a;
     const int lane = threadIdx.x % 32;
     if (entries <= a.topk) {
+#pragma unroll 1
         for (int at = threadIdx.x; at < a.topk; at += WORKERS)
             c.s.chosen[at] = at < entries ? at : -1;
     } else {
         // Sixteen lanes count what comes before an entry.
         u32 *const keys = (u32 *)c.s.index_scores();
         int *const taken = c.s.taken(a);
+#pragma unroll 1
         for (int entry = threadIdx.x; entry < entries; entry += WORKERS)
             keys[entry] = top_k_file::key_of(__uint_as_float(keys[entry]));
         workers_sync();
+#pragma unroll 1
         for (int first = 0; first < entries; first += WORKERS / 16) {
             const int entry = first + threadIdx.x / 16;
             const u32 key = entry < entries ? keys[entry] : 0;
             int before = 0;
+#pragma unroll 1
             for (int other = threadIdx.x % 16; other < entries && entry < entries; other += 16)
                 before += keys[other] > key || (keys[other] == key && other < entry);
 #pragma unroll
@@ -268,6 +274,7 @@ __device__ __forceinline__ void select(const Context &c, const Layer &layer, int
                 taken[entry] = before < a.topk;
         }
         workers_sync();
+#pragma unroll 1
         for (int first = 0, count = 0; first < entries && threadIdx.x < 32; first += 32) {
             const bool own = first + lane < entries && taken[first + lane];
             const u32 all = __ballot_sync(0xffffffff, own);
@@ -309,7 +316,8 @@ __device__ __forceinline__ void scores(const Context &c, const Keys &keys) {
     constexpr int PARTS = MOST_D / 128;
     const Arguments &a = c.a;
     const int lane = threadIdx.x % 32;
-    for (int key = c.team.rank * WARPS + threadIdx.x / 32; key < keys.count; key += c.team.ranks * WARPS) {
+#pragma unroll 1
+    for (int key = c.team.rank * WARPS + threadIdx.x / 32; key < keys.count; key += c.team.ranks() * WARPS) {
         const float *const from = keys(key);
         float4 vector[PARTS];
 #pragma unroll
@@ -317,6 +325,7 @@ __device__ __forceinline__ void scores(const Context &c, const Keys &keys) {
             const int at = 128 * part + 4 * lane;
             vector[part] = at < a.D ? ldcg4(from + at) : make_float4(0, 0, 0, 0);
         }
+#pragma unroll 1
         for (int head = 0; head < a.H; head++) {
             float product = 0.0f;
 #pragma unroll
@@ -334,23 +343,26 @@ __device__ __forceinline__ void scores(const Context &c, const Keys &keys) {
 __device__ __forceinline__ void softmax(const Context &c, const Layer &layer, int keys) {
     const Arguments &a = c.a;
     const int lane = threadIdx.x % 32;
+#pragma unroll 1
     for (int head = threadIdx.x / 32; head < a.H; head += WARPS) {
         float *const own = c.s.scores(a, head);
         const float sink = __ldg(a.sinks + layer.layer * a.H + head);
         float top = sink;
+#pragma unroll 1
         for (int key = lane; key < keys; key += 32)
             top = max_nan(top, own[key]);
 #pragma unroll
         for (int step = 16; step > 0; step /= 2)
             top = max_nan(top, __shfl_xor_sync(0xffffffff, top, step));
         float sum = 0.0f;
+#pragma unroll 1
         for (int key = lane; key < keys; key += 32) {
             own[key] = expf(own[key] - top);
             sum += own[key];
         }
         sum = warp_sum(sum) + expf(sink - top);
         if (lane == 0)
-            c.s.totals[head] = sum;
+            c.s.inverse_totals[head] = 1.0f / sum;
     }
     workers_sync();
 }
@@ -362,6 +374,7 @@ __device__ __forceinline__ void attend(const Context &c, const Keys &keys) {
     const Arguments &a = c.a;
     const int lane = threadIdx.x % 32, turn = lane / 2;
     const Share share = c.team.share<8>(a.H * a.D);
+#pragma unroll 1
     for (int first = threadIdx.x / 32 * 8; first < share.count; first += WARPS * 8) {
         const int at = share.first + first + lane % 2 * 4, head = at / a.D, channel = at % a.D, turned = channel - (a.D - a.R);
         const float *const weights = c.s.scores(a, head);
@@ -369,7 +382,7 @@ __device__ __forceinline__ void attend(const Context &c, const Keys &keys) {
 #ifdef MUTANT_LAST_TURN_LOST
         for (int key = turn; key < keys.count && turn < TURNS - 1; key += TURNS) {
 #else
-#pragma unroll 8
+#pragma unroll 4
         for (int key = turn; key < keys.count; key += TURNS) {
 #endif
             const float4 vector = ldcg4(keys(key) + channel);
@@ -382,8 +395,8 @@ __device__ __forceinline__ void attend(const Context &c, const Keys &keys) {
             sum.x += __shfl_xor_sync(0xffffffff, sum.x, step), sum.y += __shfl_xor_sync(0xffffffff, sum.y, step);
             sum.z += __shfl_xor_sync(0xffffffff, sum.z, step), sum.w += __shfl_xor_sync(0xffffffff, sum.w, step);
         }
-        const float total = c.s.totals[head];
-        float2 low = make_float2(sum.x / total, sum.y / total), high = make_float2(sum.z / total, sum.w / total);
+        const float inverse = c.s.inverse_totals[head];
+        float2 low = make_float2(sum.x * inverse, sum.y * inverse), high = make_float2(sum.z * inverse, sum.w * inverse);
         if (turned >= 0) {
             const int pair = turned / 2;
             low = rope_file::turn<true>(low, c.s.cos[0][pair], c.s.sin[0][pair]);
@@ -423,7 +436,6 @@ __device__ __forceinline__ void output_up(const Context &c, const Layer &layer) 
 
 __device__ __forceinline__ void attention(const Context &c, const Layer &layer) {
     const Arguments &a = c.a;
-    enter(c, Mixing::attention(a, layer.layer));
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
     down(c, layer);
     cluster_sync();
@@ -447,7 +459,6 @@ __device__ __forceinline__ void attention(const Context &c, const Layer &layer) 
     output_down(c, layer);
     cluster_sync();
     output_up(c, layer);
-    leave(c);
 }
 
 // How often attention of a layer exchanges.

@@ -23,12 +23,6 @@ struct Compressor {
     __device__ __forceinline__ bool closes(int t) const {
         return (t + 1) % rate == 0;
     }
-
-    // The row of the matrix of values or of logits for a unit of a share: halves of values, then halves of logits.
-    __device__ __forceinline__ const float *matrix_row(int unit, Share share, int channels) const {
-        const int which = unit / share.count, channel = share.first + unit % share.count;
-        return (which < halves ? kv : gate) + ((size_t)(which % halves) * dim + channel) * channels;
-    }
 };
 
 // A layer, with the state of one row.
@@ -71,5 +65,62 @@ struct Layer {
         }
     }
 };
+
+// What a CTA has of the first products of a layer of a kind: the rank of queries, the vector of the window, the weights of index heads,
+// and of each compressor the halves of values, then the halves of logits.
+struct DownShares {
+    Share low, kv, heads, index;
+    int halves;
+
+    __device__ __forceinline__ DownShares(const Context &c, bool sparse) : halves(sparse ? 2 : 1) {
+        low = c.team.share<4>(c.a.Rq), kv = c.team.share<8>(c.a.D);
+        heads = c.team.share<1>(sparse ? c.a.HI : 0), index = c.team.share<8>(sparse ? c.a.DI : 0);
+    }
+
+    __device__ __forceinline__ int of_main() const {
+        return 2 * halves * kv.count;
+    }
+
+    __device__ __forceinline__ int count() const {
+        return low.count + kv.count + heads.count + of_main() + 2 * halves * index.count;
+    }
+
+    // The row of a unit: the number of its matrix, and the row there.
+    __device__ __forceinline__ u32 row(int unit, const Arguments &a) const {
+        const auto compressor = [&](u32 matrix, Share share, int dim) {
+            const int which = unit / share.count, channel = share.first + unit % share.count;
+            return matrix + which / halves << 24 | (which % halves * dim + channel);
+        };
+        if (unit < low.count)
+            return low.first + unit;
+        unit -= low.count;
+        if (unit < kv.count)
+            return 1u << 24 | (kv.first + unit);
+        unit -= kv.count;
+        if (unit < heads.count)
+            return 2u << 24 | (heads.first + unit);
+        unit -= heads.count;
+        if (unit < of_main())
+            return compressor(3, kv, a.D);
+        unit -= of_main();
+        return compressor(5, index, a.DI);
+    }
+};
+
+// The matrices of a layer, as `DownShares::row` counts them.
+__device__ __forceinline__ void list_matrices(const Context &c, const Layer &layer) {
+    const Arguments &a = c.a;
+    const float *const matrices[7] = {a.q_a + (size_t)layer.layer * a.Rq * a.C,
+                                      a.kv + (size_t)layer.layer * a.D * a.C,
+                                      a.index_heads + (size_t)layer.number * a.HI * a.C,
+                                      layer.main.kv,
+                                      layer.main.gate,
+                                      layer.index.kv,
+                                      layer.index.gate};
+#pragma unroll
+    for (int i = 0; i < 7; i++)
+        if (threadIdx.x == i)
+            c.s.down_matrices[i] = matrices[i];
+}
 
 } // namespace persistent

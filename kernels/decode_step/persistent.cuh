@@ -15,6 +15,7 @@ __device__ __forceinline__ void route(const Context &c, int layer) {
     const float logit = lane < a.E ? c.s.expert_logits[lane] : 0.0f, sigma = router_file::sqrt_softplus(logit);
     u64 place = lane < a.E ? router_file::place_of(sigma + __ldg(a.bias + layer * a.E + lane), lane) : 0;
     float sum = 0.0f, own = 0.0f;
+#pragma unroll 1
     for (int slot = 0; slot < a.K; slot++) {
         const u64 first = router_file::warp_first(place);
         int expert = router_file::expert_at(first);
@@ -31,9 +32,45 @@ __device__ __forceinline__ void route(const Context &c, int layer) {
         c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
 }
 
+// The second products, added up over experts; by each CTA, all of it. Sixteen lanes have two channels.
+__device__ __forceinline__ void mix(const Context &c, int layer) {
+    constexpr int GROUPS = WORKERS / 16;
+    const Arguments &a = c.a;
+    const int lane = threadIdx.x % 16;
+#ifdef MUTANT_SHARED_EXPERT_LOST
+    const int slots = a.K;
+#else
+    const int slots = a.K + 1;
+#endif
+#pragma unroll 1
+    for (int first = 0; first < a.C; first += 2 * GROUPS) {
+        const int channel = first + threadIdx.x / 16;
+        float sum[2] = {};
+#pragma unroll 3
+        for (int slot = 0; slot < slots; slot++) {
+            const float *const matrix = slot < a.K ? a.down + ((size_t)layer * a.E + c.s.experts[slot]) * a.C * a.I
+                                                   : a.shared_down + (size_t)layer * a.C * a.I;
+#pragma unroll 1
+            for (int at = 4 * lane; at < a.I; at += 64) {
+                const float4 hidden = load4(c.s.hidden + slot * a.I + at);
+#pragma unroll
+                for (int u = 0; u < 2; u++)
+                    if (channel + u * GROUPS < a.C)
+                        sum[u] = dot4(ldg4(matrix + (channel + u * GROUPS) * a.I + at), hidden, sum[u]);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            sum[u] = lanes_sum<16>(sum[u]);
+            if (lane == 0 && channel + u * GROUPS < a.C)
+                c.s.out[channel + u * GROUPS] = sum[u];
+        }
+    }
+    workers_sync();
+}
+
 __device__ __forceinline__ void experts(const Context &c, int layer) {
     const Arguments &a = c.a;
-    enter(c, Mixing::experts(a, layer));
     c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
     products<16, 1>(
         a.E, a.C, [&](int unit) { return a.gate + ((size_t)layer * a.E + unit) * a.C; }, [&](int) { return c.s.normed; },
@@ -68,33 +105,8 @@ __device__ __forceinline__ void experts(const Context &c, int layer) {
         });
     cluster_sync();
 
-    // By each CTA, all of it.
-    products<16, 6>((a.K + 1) * a.C, a.I,
-                    [&](int unit) {
-                        const int slot = unit / a.C, channel = unit % a.C;
-                        return slot < a.K ? a.down + (((size_t)layer * a.E + c.s.experts[slot]) * a.C + channel) * a.I
-                                          : a.shared_down + ((size_t)layer * a.C + channel) * a.I;
-                    },
-                    [&](int unit) { return c.s.hidden + unit / a.C * a.I; },
-                    [&](int unit, float product) {
-                        if (threadIdx.x % 16 == 0)
-                            c.s.parts[unit] = product;
-                    });
-    workers_sync();
-    for (int channel = threadIdx.x; channel < a.C; channel += WORKERS) {
-        float sum = 0.0f;
-#ifdef MUTANT_SHARED_EXPERT_LOST
-        for (int slot = 0; slot < a.K; slot++)
-#else
-        for (int slot = 0; slot <= a.K; slot++)
-#endif
-            sum += c.s.parts[slot * a.C + channel];
-        c.s.out[channel] = sum;
-    }
-    workers_sync();
+    mix(c, layer);
     c.keep(a.at_moe_output, layer, a.layers, c.s.out, a.C);
-    leave(c);
-    c.keep(a.at_output, layer, a.layers, c.s.x, STREAMS * a.C);
 }
 
 // ---- all layers
@@ -139,7 +151,7 @@ __device__ __forceinline__ void prefetch(const Context &c, int next) {
         weights(17, a.index_q, layer.number, (size_t)a.HI * a.DI * a.Rq);
     }
     // Whole lines of the share of this CTA.
-    const size_t lines = count / 32, first = lines * c.team.rank / c.team.ranks, last = lines * (c.team.rank + 1) / c.team.ranks;
+    const size_t lines = count / 32, first = lines * c.team.rank >> c.team.bits, last = lines * (c.team.rank + 1) >> c.team.bits;
     if (first < last && ((size_t)from & 15) == 0)
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + first * 32), "r"((u32)((last - first) * 128)));
 }
@@ -148,8 +160,10 @@ __device__ __forceinline__ void prefetch(const Context &c, int next) {
 __device__ __forceinline__ void begin(const Context &c) {
     const Arguments &a = c.a;
     const int t = turned_position(a.position, c.row.row), pairs = a.R / 2;
+#pragma unroll 1
     for (int at = threadIdx.x; at < STREAMS * a.C; at += WORKERS)
         c.s.x[at] = stream_begins(a.embedding[(size_t)c.row.token * a.C + at % a.C], at / a.C);
+#pragma unroll 1
     for (int at = threadIdx.x; at < 3 * pairs; at += WORKERS) {
         const int table = at / pairs, pair = at % pairs;
 #ifdef MUTANT_ENTRY_TURNED_LATE
@@ -160,12 +174,21 @@ __device__ __forceinline__ void begin(const Context &c) {
         c.s.cos[table][pair] = from < 0 ? 1.0f : a.cos[(size_t)from * pairs + pair];
         c.s.sin[table][pair] = from < 0 ? 0.0f : a.sin[(size_t)from * pairs + pair];
     }
+#pragma unroll 1
+    for (int kind = 0; kind < 2; kind++) {
+        const DownShares shares(c, kind == 1);
+#pragma unroll 1
+        for (int unit = threadIdx.x; unit < shares.count(); unit += WORKERS)
+            c.s.down_rows[kind][unit] = shares.row(unit, a);
+    }
     workers_sync();
 }
 
 // Zeros in the place of values that a tap keeps.
 template <class T> __device__ __forceinline__ void clear(const Context &c, T *tap, int layers, int cols) {
+#pragma unroll 1
     for (int layer = 0; tap && layer < layers; layer++)
+#pragma unroll 1
         for (int at = threadIdx.x; at < cols; at += THREADS)
             c.kept(tap, layer, layers, cols)[at] = 0;
 }
@@ -195,7 +218,7 @@ __device__ __forceinline__ void step(const Arguments &a) {
     extern __shared__ float4 smem[];
     Shared &s = *(Shared *)smem;
     const Team team = Team::own();
-    const int row = blockIdx.x / team.ranks;
+    const int row = blockIdx.x >> team.bits;
     const Context c = {a, s, team, {row, min(*a.clock, a.S - 1), a.position[row], token_of(a.token, row)}};
     if (c.row.position < 0) {
         if (team.rank == 0)
@@ -205,20 +228,34 @@ __device__ __forceinline__ void step(const Arguments &a) {
     // Others write to this shared memory only once it exists.
     cluster_sync();
     if (threadIdx.x >= WORKERS) {
-        for (int layer = 0; layer < a.layers; layer++) {
-            prefetch(c, layer + 1);
-            make_mixing(c, Mixing::attention(a, layer));
-            for (int left = exchanges(Layer(a, layer, row).sparse) - 1; left > 0; left--)
+#pragma unroll 1
+#pragma unroll 1
+        for (int half = 0; half < 2 * a.layers; half++) {
+            const int layer = half / 2, of_experts = half % 2;
+            if (!of_experts)
+                prefetch(c, layer + 1);
+            make_mixing(c, Mixing(a, layer, of_experts));
+#pragma unroll 1
+            for (int left = of_experts ? 0 : exchanges(Layer(a, layer, row).sparse) - 1; left > 0; left--)
                 cluster_sync();
-            make_mixing(c, Mixing::experts(a, layer));
         }
         cluster_sync();
         return;
     }
     begin(c);
-    for (int layer = 0; layer < a.layers; layer++) {
-        attention(c, Layer(a, layer, row));
-        experts(c, layer);
+#pragma unroll 1
+    for (int half = 0; half < 2 * a.layers; half++) {
+        const int layer = half / 2, of_experts = half % 2;
+        const Layer own(a, layer, row);
+        list_matrices(c, own);
+        enter(c, Mixing(a, layer, of_experts));
+        if (of_experts)
+            experts(c, layer);
+        else
+            attention(c, own);
+        leave(c);
+        if (of_experts)
+            c.keep(a.at_output, layer, a.layers, c.s.x, STREAMS * a.C);
     }
     head(c);
 }

@@ -9,14 +9,11 @@ namespace persistent {
 struct Mixing {
     const float *fn, *base, *scale, *norm;
 
-    static __device__ __forceinline__ Mixing attention(const Arguments &a, int layer) {
-        return {a.attn_fn + (size_t)layer * MUS * STREAMS * a.C, a.attn_base + layer * MUS, a.attn_scale + layer * 3,
-                a.attn_norm + (size_t)layer * a.C};
-    }
-
-    static __device__ __forceinline__ Mixing experts(const Arguments &a, int layer) {
-        return {a.moe_fn + (size_t)layer * MUS * STREAMS * a.C, a.moe_base + layer * MUS, a.moe_scale + layer * 3,
-                a.moe_norm + (size_t)layer * a.C};
+    // That of attention or of the experts of a layer.
+    __device__ __forceinline__ Mixing(const Arguments &a, int layer, bool experts) {
+        fn = (experts ? a.moe_fn : a.attn_fn) + (size_t)layer * MUS * STREAMS * a.C;
+        base = (experts ? a.moe_base : a.attn_base) + layer * MUS, scale = (experts ? a.moe_scale : a.attn_scale) + layer * 3;
+        norm = (experts ? a.moe_norm : a.attn_norm) + (size_t)layer * a.C;
     }
 
     __device__ __forceinline__ Parameters parameters(const Arguments &a) const {
@@ -27,6 +24,7 @@ struct Mixing {
 // The inverse root mean square of the streams, by each warp for itself.
 __device__ __forceinline__ float inverse_of_streams(const Context &c) {
     float squares = 0.0f;
+#pragma unroll 1
     for (int at = threadIdx.x % 32; at < STREAMS * c.a.C; at += 32)
         squares = fmaf(c.s.x[at], c.s.x[at], squares);
     return rsqrtf(warp_sum(squares) / (STREAMS * c.a.C) + c.a.eps);
@@ -43,9 +41,11 @@ __device__ __forceinline__ void combine(const Context &c, const float (&weights)
         return sum;
     };
     float squares = 0.0f;
+#pragma unroll 1
     for (int channel = lane; channel < channels; channel += 32)
         squares = fmaf(mixed(channel), mixed(channel), squares);
     const float inverse = rsqrtf(warp_sum(squares) / channels + c.a.eps);
+#pragma unroll 1
     for (int channel = lane; channel < channels && threadIdx.x < 32; channel += 32)
         c.s.normed[channel] = mixed(channel) * inverse * __ldg(norm + channel);
     workers_sync();
@@ -94,6 +94,7 @@ __device__ __forceinline__ void make_mixing(const Context &c, const Mixing &mixi
 // Mixes a block's output, in `out`, back into the streams.
 __device__ __forceinline__ void leave(const Context &c) {
     named_barrier_sync(MIXING_READY, THREADS);
+#pragma unroll 1
     for (int channel = threadIdx.x; channel < c.a.C; channel += WORKERS) {
         float old[STREAMS];
 #pragma unroll
@@ -138,6 +139,7 @@ __device__ __forceinline__ void head(const Context &c) {
     const float temperature = a.temperature[c.row.row];
     const int sequence = a.sequence[c.row.row], warp = threadIdx.x / 32;
     u64 best = 0;
+#pragma unroll 1
     for (int token = threadIdx.x; token < a.V; token += WORKERS) {
         const float score = sample_file::noisy(c.s.row_logits[token], temperature, token, c.row.position, sequence, a.seed);
         best = max(best, sample_file::candidate(score, token));
@@ -148,6 +150,7 @@ __device__ __forceinline__ void head(const Context &c) {
     if (threadIdx.x % 32 == 0)
         c.s.bests[warp] = best;
     workers_sync();
+#pragma unroll 1
     for (int other = 0; other < WARPS; other++)
         best = max(best, c.s.bests[other]);
     if (threadIdx.x == 0)

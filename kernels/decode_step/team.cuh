@@ -47,40 +47,45 @@ struct Share {
     int first, count;
 };
 
+// The CTAs of a cluster, a power of two.
 struct Team {
-    int rank, ranks;
+    int rank, bits;
 
-    // The CTAs of this cluster, and which of them this is.
     static __device__ __forceinline__ Team own() {
-        Team team;
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(team.rank));
-        asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(team.ranks));
-        return team;
+        u32 rank, ranks;
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ranks));
+        return {(int)rank, __ffs(ranks) - 1};
+    }
+
+    __device__ __forceinline__ int ranks() const {
+        return 1 << bits;
     }
 
     template <int STEP> __device__ __forceinline__ Share share(int count) const {
-        const int steps = count / STEP, first = steps * rank / ranks * STEP;
-        return {first, steps * (rank + 1) / ranks * STEP - first};
+        const int steps = count / STEP, first = (steps * rank >> bits) * STEP;
+        return {first, (steps * (rank + 1) >> bits) * STEP - first};
     }
 
     // Gives a number to the CTA of this lane.
     __device__ __forceinline__ void give(float *to, float x, int lane) const {
-        if (lane < ranks)
+        if (lane < ranks())
             ::st_shared_cluster(map_shared_rank(to, lane), x);
     }
 
     __device__ __forceinline__ void give4(float *to, float4 x, int lane) const {
-        if (lane < ranks)
+        if (lane < ranks())
             st_shared_cluster(map_shared_rank(to, lane), x);
     }
 
     // Gives `count` numbers in shared memory to all CTAs; by all workers.
     __device__ __forceinline__ void give_all(float *to, const float *from, int count) const {
-        const int steps = count / 4;
-        for (int at = threadIdx.x; at < steps * ranks; at += WORKERS)
-            st_shared_cluster(map_shared_rank(to + 4 * (at / ranks), at % ranks), load4(from + 4 * (at / ranks)));
-        for (int at = threadIdx.x; at < count % 4 * ranks; at += WORKERS)
-            ::st_shared_cluster(map_shared_rank(to + 4 * steps + at / ranks, at % ranks), from[4 * steps + at / ranks]);
+        const int other = threadIdx.x & (ranks() - 1), first = threadIdx.x >> bits, step = WORKERS >> bits;
+#pragma unroll 1
+        for (int at = first; at < count / 4; at += step)
+            st_shared_cluster(map_shared_rank(to + 4 * at, other), load4(from + 4 * at));
+        if (const int at = count / 4 * 4 + first; at < count)
+            ::st_shared_cluster(map_shared_rank(to + at, other), from[at]);
     }
 };
 
@@ -90,34 +95,33 @@ template <int LANES, int UNITS, class Row, class Vector, class Done>
 __device__ __forceinline__ void products(int count, int K, Row row, Vector vector, Done done) {
     constexpr int GROUPS = WORKERS / LANES, UNROLL = UNITS == 1 ? 4 : 1;
     const int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+#pragma unroll 1
     for (int first = 0; first < count; first += GROUPS * UNITS) {
+        const float *weights[UNITS], *values[UNITS];
         float sum[UNITS] = {};
-        const auto unit = [&](int u) { return first + u * GROUPS + group; };
-        if (K % 4 == 0) {
-#pragma unroll UNROLL
-            for (int at = 4 * lane; at < K; at += 4 * LANES) {
-                float4 weights[UNITS];
-#pragma unroll
-                for (int u = 0; u < UNITS; u++)
-                    weights[u] = unit(u) < count ? ldg4(row(unit(u)) + at) : make_float4(0, 0, 0, 0);
-#pragma unroll
-                for (int u = 0; u < UNITS; u++)
-                    if (unit(u) < count)
-                        sum[u] = dot4(weights[u], load4(vector(unit(u)) + at), sum[u]);
-            }
-        } else {
-            for (int at = lane; at < K; at += LANES)
-#pragma unroll
-                for (int u = 0; u < UNITS; u++)
-                    if (unit(u) < count)
-                        sum[u] = fmaf(__ldg(row(unit(u)) + at), vector(unit(u))[at], sum[u]);
-        }
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
-            const float product = lanes_sum<LANES>(sum[u]);
-            if (unit(u) < count)
-                done(unit(u), product);
+            const int unit = first + u * GROUPS + group;
+            weights[u] = unit < count ? row(unit) : nullptr;
+            values[u] = vector(min(unit, count - 1));
         }
+#pragma unroll UNROLL
+        for (int at = 4 * lane; at < K; at += 4 * LANES) {
+            float4 loaded[UNITS];
+#pragma unroll
+            for (int u = 0; u < UNITS; u++)
+                loaded[u] = weights[u] ? ldg4(weights[u] + at) : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int u = 0; u < UNITS; u++)
+                sum[u] = dot4(loaded[u], load4(values[u] + at), sum[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < UNITS; u++)
+            sum[u] = lanes_sum<LANES>(sum[u]);
+#pragma unroll
+        for (int u = 0; u < UNITS; u++)
+            if (weights[u])
+                done(first + u * GROUPS + group, sum[u]);
     }
 }
 

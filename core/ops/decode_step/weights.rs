@@ -50,7 +50,7 @@ impl Source {
         let config = Config {
             vocab_size: 33,
             hidden_size: 40,
-            moe_intermediate_size: 18,
+            moe_intermediate_size: 12,
             num_hidden_layers: 6,
             num_attention_heads: 6,
             head_dim: 24,
@@ -62,7 +62,7 @@ impl Source {
             swiglu_limit: 10.0,
             sliding_window: 5,
             o_groups: 2,
-            o_lora_rank: 11,
+            o_lora_rank: 14,
             index_n_heads: 3,
             index_head_dim: 16,
             index_topk: 4,
