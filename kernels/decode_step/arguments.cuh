@@ -13,26 +13,27 @@ namespace persistent {
     X(const float, head_base)                                                                                                    \
     X(const float, head_scale)                                                                                                   \
     X(const float, final_norm)                                                                                                   \
-    X(const float, head) X(const float, attn_fn) X(const float, attn_base) X(const float, attn_scale) X(const float, attn_norm)  \
-        X(const float, q_a) X(const float, q_norm) X(const float, q_b) X(const float, kv) X(const float, kv_norm) X(             \
-            const float, sinks) X(const float, o_a) X(const float, o_b) X(const float, moe_fn) X(const float, moe_base)          \
-            X(const float, moe_scale) X(const float, moe_norm) X(const float, gate) X(const float, gate_up) X(const float, down) \
-                X(const float, shared_gate_up) X(const float, shared_down) X(const float, bias) X(const int, table)              \
-                    X(const float, csa_kv) X(const float, csa_gate) X(const float, csa_ape) X(const float, csa_norm)             \
-                        X(const float, index_kv) X(const float, index_gate) X(const float, index_ape) X(const float, index_norm) \
-                            X(const float, index_q) X(const float, index_heads) X(const float, hca_kv) X(const float, hca_gate)  \
-                                X(const float, hca_ape) X(const float, hca_norm) X(const float, cos) X(const float, sin)         \
-                                    X(const float, temperature) X(const int, sequence) X(const int, token)                       \
-                                        X(const int, position) X(const int, clock) X(float, window) X(float, csa_ring_kv)        \
-                                            X(float, csa_ring_gate) X(float, csa_entries) X(float, index_ring_kv)                \
-                                                X(float, index_ring_gate) X(float, index_entries) X(float, hca_ring_kv)          \
-                                                    X(float, hca_ring_gate) X(float, hca_entries) X(float, logits)               \
-                                                        X(int, sampled) X(float, at_attention_input) X(float, at_query)          \
-                                                            X(float, at_kv_window) X(float, at_kv_compressed)                    \
-                                                                X(float, at_index_query) X(float, at_index_key) X(int, at_topk)  \
-                                                                    X(float, at_heads) X(float, at_attention_output)             \
-                                                                        X(float, at_moe_input) X(int, at_router)                 \
-                                                                            X(float, at_moe_output) X(float, at_output)
+    X(const float, head)                                                                                                         \
+    X(const float, attn_fn)                                                                                                      \
+    X(const float, attn_base) X(const float, attn_scale) X(const float, attn_norm) X(const float, q_a) X(const float, q_norm)    \
+        X(const float, q_b) X(const float, kv) X(const float, kv_norm) X(const float, sinks) X(const float, o_a) X(              \
+            const float, o_b) X(const float, moe_fn) X(const float, moe_base) X(const float, moe_scale) X(const float, moe_norm) \
+            X(const float, gate) X(const float, gate_up) X(const float, down) X(const float, shared_gate_up)                     \
+                X(const float, shared_down) X(const float, bias) X(const int, table) X(const float, csa_kv)                      \
+                    X(const float, csa_gate) X(const float, csa_ape) X(const float, csa_norm) X(const float, index_kv)           \
+                        X(const float, index_gate) X(const float, index_ape) X(const float, index_norm) X(const float, index_q)  \
+                            X(const float, index_heads) X(const float, hca_kv) X(const float, hca_gate) X(const float, hca_ape)  \
+                                X(const float, hca_norm) X(const float, cos) X(const float, sin) X(const float, temperature)     \
+                                    X(const int, sequence) X(const int, token) X(const int, position) X(const int, clock)        \
+                                        X(float, window) X(float, csa_ring_kv) X(float, csa_ring_gate) X(float, csa_entries)     \
+                                            X(float, index_ring_kv) X(float, index_ring_gate) X(float, index_entries)            \
+                                                X(float, hca_ring_kv) X(float, hca_ring_gate) X(float, hca_entries)              \
+                                                    X(float, logits) X(int, sampled) X(float, at_attention_input)                \
+                                                        X(float, at_query) X(float, at_kv_window) X(float, at_kv_compressed)     \
+                                                            X(float, at_index_query) X(float, at_index_key) X(int, at_topk)      \
+                                                                X(float, at_heads) X(float, at_attention_output)                 \
+                                                                    X(float, at_moe_input) X(int, at_router)                     \
+                                                                        X(float, at_moe_output) X(float, at_output)
 
 #define DECODE_STEP_SIZES(X) \
     X(B)                     \
@@ -61,6 +62,15 @@ constexpr int MOST_C = 64, MOST_RQ = 64, MOST_D = 512, MOST_HD = 1024, MOST_H = 
 constexpr int MOST_POOLED = 128;
 constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI;
 
+// Numbers that layers of a kind read: those of the first, and how far the next are from them.
+struct Range {
+    const float *start;
+    size_t stride, count;
+    int of_sparse, of_heavy;
+};
+
+constexpr int MOST_RANGES = 48;
+
 struct alignas(16) Shared {
     // The streams, and what goes into and comes out of a block.
     float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
@@ -80,6 +90,7 @@ struct alignas(16) Shared {
     // Where the rows of the first products are, in heavy and in sparse layers: the number of the matrix, and the row.
     u32 down_rows[2][OWN];
     const float *down_matrices[8];
+    Range ranges[MOST_RANGES];
 
     // Behind it: index scores, whether each entry is chosen, and the scores of all heads.
     __device__ __forceinline__ float *index_scores() {
@@ -94,7 +105,7 @@ struct alignas(16) Shared {
         return index_scores() + 2 * a.Ns + (size_t)head * (a.Wn + max(a.Nh, a.topk));
     }
 };
-static_assert(sizeof(Shared) <= 67584, "the header reserves as much");
+static_assert(sizeof(Shared) <= 69632, "the header reserves as much");
 
 // A row of the batch in one run.
 struct Row {

@@ -10,16 +10,15 @@ namespace persistent {
 
 // Stores the values and logits of a token in the rings, and pools the channels of the share, if the token closes its window, into
 // `pooled`. `own` has values, then logits, [halves, channels of the share] each.
-__device__ __forceinline__ void pool(const Context &c, const Compressor &of, Share share, float *own, float *pooled) {
+__device__ __forceinline__ void pool(const Context &c, const Compressor &of, Share share, float *own, float ape_of_first,
+                                     float *pooled) {
     constexpr int EACH = MOST_POOLED / WARPS;
     const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.width();
-    const float *ape = of.ape + (size_t)(t % of.rate) * width;
     float *own_gate = own + of.halves * n;
 #pragma unroll 1
     for (int at = threadIdx.x; at < of.halves * n; at += WORKERS) {
-        const int channel = at / n * of.dim + share.first + at % n;
-        own_gate[at] += __ldg(ape + channel);
-        const size_t slot = (size_t)(t % of.slots()) * width + channel;
+        const size_t slot = (size_t)(t % of.slots()) * width + of.channel(at, share);
+        own_gate[at] += at < WORKERS ? ape_of_first : of.ape_of(t, at, share);
         of.ring_kv[slot] = own[at], of.ring_gate[slot] = own_gate[at];
     }
     if (!of.closes(t))
@@ -87,6 +86,8 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
     float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
     float *const own_index = own_main + shares.of_main();
     const u32 *const rows = c.s.down_rows[layer.sparse];
+    const float main_ape = layer.main.ape_of(c.row.position, threadIdx.x, kv);
+    const float index_ape = layer.sparse ? layer.index.ape_of(c.row.position, threadIdx.x, index) : 0.0f;
     products<16, 7>(
         shares.count(), a.C, [&](int unit) { return c.s.down_matrices[rows[unit] >> 24] + (rows[unit] & 0xffffff) * a.C; },
         [&](int) { return c.s.normed; },
@@ -101,7 +102,7 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
 #pragma unroll 1
     for (int which = 0; which <= layer.sparse; which++)
         pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? own_main : own_index,
-             which == 0 ? c.s.pooled : c.s.index_pooled);
+             which == 0 ? main_ape : index_ape, which == 0 ? c.s.pooled : c.s.index_pooled);
     if (!layer.main.closes(c.row.position))
         return;
     workers_sync();
@@ -120,39 +121,50 @@ __device__ __forceinline__ float inverse_rms_of(const Context &c, const float *x
     return rmsnorm_file::inverse_rms(warp_sum(squares), count, c.a.eps);
 }
 
-// Norms and turns the share of a vector, and stores it at `to`, and where a tap keeps it.
-__device__ __forceinline__ void store(const Context &c, const float *x, const float *norm, float inverse, Share share, int dim,
-                                      const float *cos, const float *sin, float *to, float *kept) {
-#pragma unroll 1
-    for (int pair = threadIdx.x; pair < share.count / 2; pair += WORKERS) {
-        const int channel = share.first + 2 * pair, turned = channel - (dim - c.a.R);
-        float2 y =
-            make_float2(x[channel] * __ldg(norm + channel) * inverse, x[channel + 1] * __ldg(norm + channel + 1) * inverse);
+// A share of a vector of a token, of which each thread has a pair.
+struct Pair {
+    int channel;
+    bool there;
+    float2 norm;
+
+    __device__ __forceinline__ Pair(const float *weights, Share share) {
+        channel = share.first + 2 * threadIdx.x, there = threadIdx.x < share.count / 2;
+        norm = there ? __ldg((const float2 *)(weights + channel)) : make_float2(0, 0);
+    }
+
+    // Norms and turns it, and stores it at `to`, and where a tap keeps it.
+    __device__ __forceinline__ void store(const Context &c, const float *x, float inverse, int dim, int table, float *to,
+                                          float *kept) const {
+        if (!there)
+            return;
+        const int turned = channel - (dim - c.a.R);
+        float2 y = make_float2(x[channel] * norm.x * inverse, x[channel + 1] * norm.y * inverse);
         if (turned >= 0)
-            y = rope_file::turn<false>(y, cos[turned / 2], sin[turned / 2]);
+            y = rope_file::turn<false>(y, c.s.cos[table][turned / 2], c.s.sin[table][turned / 2]);
         *(float2 *)(to + channel) = y;
         if (kept)
             *(float2 *)(kept + channel) = y;
     }
-}
 
-// The entry that a token completes; a tap keeps zeros if there is none.
-__device__ __forceinline__ void store_entry(const Context &c, const Compressor &of, const float *pooled, float inverse,
-                                            Share share, int table, float *kept) {
-    const int t = c.row.position;
-    if (of.closes(t))
-        store(c, pooled, of.norm, inverse, share, of.dim, c.s.cos[table], c.s.sin[table],
-              of.entries + (size_t)(t / of.rate) * of.dim, kept);
-    else if (kept)
-#pragma unroll 1
-        for (int at = threadIdx.x; at < share.count; at += WORKERS)
-            kept[share.first + at] = 0.0f;
-}
+    // The same of the entry that the token completes; a tap keeps zeros if there is none.
+    __device__ __forceinline__ void store_entry(const Context &c, const Compressor &of, const float *pooled, float inverse,
+                                                int table, float *kept) const {
+        const int t = c.row.position;
+        if (of.closes(t))
+            store(c, pooled, inverse, of.dim, table, of.entries + (size_t)(t / of.rate) * of.dim, kept);
+        else if (kept && there)
+            *(float2 *)(kept + channel) = make_float2(0, 0);
+    }
+};
 
 __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
     const Arguments &a = c.a;
     const int t = c.row.position, warp = threadIdx.x / 32;
     const bool closes = layer.main.closes(t);
+    const Share kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
+    const float low_norm = threadIdx.x < a.Rq ? __ldg(a.q_norm + (size_t)layer.layer * a.Rq + threadIdx.x) : 0.0f;
+    const Pair of_window(a.kv_norm + (size_t)layer.layer * a.D, kv), of_entry(layer.main.norm, kv),
+        of_index(layer.index.norm, index);
     if (warp < (closes ? layer.sparse ? 4 : 3 : 2)) {
         const float *const from = warp == 0 ? c.s.low : warp == 1 ? c.s.kv : warp == 2 ? c.s.pooled : c.s.index_pooled;
         const float inverse = inverse_rms_of(c, from, warp == 0 ? a.Rq : warp == 3 ? a.DI : a.D);
@@ -160,18 +172,15 @@ __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
             c.s.inverse[warp] = inverse;
     }
     workers_sync();
-#pragma unroll 1
-    for (int at = threadIdx.x; at < a.Rq; at += WORKERS)
-        c.s.low[at] = c.s.low[at] * __ldg(a.q_norm + (size_t)layer.layer * a.Rq + at) * c.s.inverse[0];
-    const Share kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
-    store(c, c.s.kv, a.kv_norm + (size_t)layer.layer * a.D, c.s.inverse[1], kv, a.D, c.s.cos[0], c.s.sin[0],
-          layer.window + (size_t)window_slot(t, a.Wn) * a.D,
-          a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
-    store_entry(c, layer.main, c.s.pooled, c.s.inverse[2], kv, layer.sparse ? 1 : 2,
-                a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
+    if (threadIdx.x < a.Rq)
+        c.s.low[threadIdx.x] *= low_norm * c.s.inverse[0];
+    of_window.store(c, c.s.kv, c.s.inverse[1], a.D, 0, layer.window + (size_t)window_slot(t, a.Wn) * a.D,
+                    a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
+    of_entry.store_entry(c, layer.main, c.s.pooled, c.s.inverse[2], layer.sparse ? 1 : 2,
+                         a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
     if (layer.sparse)
-        store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[3], index, 1,
-                    a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
+        of_index.store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[3], 1,
+                             a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
     workers_sync();
 
     const Share query = c.team.share<4>(a.H * a.D), index_query = c.team.share<4>(layer.sparse ? a.HI * a.DI : 0);
@@ -339,14 +348,12 @@ __device__ __forceinline__ void scores(const Context &c, const Keys &keys) {
     }
 }
 
-// Scores become shares, not yet divided by their total; a warp for each head.
-__device__ __forceinline__ void softmax(const Context &c, const Layer &layer, int keys) {
+// Scores become shares, not yet divided by their total; a warp for each head, which has its sink.
+__device__ __forceinline__ void softmax(const Context &c, float sink, int keys) {
     const Arguments &a = c.a;
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int head = threadIdx.x / 32; head < a.H; head += WARPS) {
+    const int lane = threadIdx.x % 32, head = threadIdx.x / 32;
+    if (head < a.H) {
         float *const own = c.s.scores(a, head);
-        const float sink = __ldg(a.sinks + layer.layer * a.H + head);
         float top = sink;
 #pragma unroll 1
         for (int key = lane; key < keys; key += 32)
@@ -436,6 +443,7 @@ __device__ __forceinline__ void output_up(const Context &c, const Layer &layer) 
 
 __device__ __forceinline__ void attention(const Context &c, const Layer &layer) {
     const Arguments &a = c.a;
+    const float sink = __ldg(a.sinks + layer.layer * a.H + min((int)threadIdx.x / 32, a.H - 1));
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
     down(c, layer);
     cluster_sync();
@@ -452,7 +460,7 @@ __device__ __forceinline__ void attention(const Context &c, const Layer &layer) 
     const Keys keys(c, layer, entries);
     scores(c, keys);
     cluster_sync();
-    softmax(c, layer, keys.count);
+    softmax(c, sink, keys.count);
     attend(c, keys);
     cluster_sync();
     c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);

@@ -23,20 +23,36 @@ struct Compressor {
     __device__ __forceinline__ bool closes(int t) const {
         return (t + 1) % rate == 0;
     }
+
+    // The channel of number `at` of a share of all halves.
+    __device__ __forceinline__ int channel(int at, Share share) const {
+        return at / share.count * dim + share.first + at % share.count;
+    }
+
+    // What is added to its logit; 0 if there is no such number.
+    __device__ __forceinline__ float ape_of(int t, int at, Share share) const {
+        return at < halves * share.count ? __ldg(ape + (size_t)(t % rate) * width() + channel(at, share)) : 0.0f;
+    }
+};
+
+// Whether a layer is a sparse one, and its number among those of its kind.
+struct Kind {
+    bool sparse;
+    int number;
+
+    __device__ __forceinline__ Kind(const Arguments &a, int layer) {
+        sparse = layer >= a.lead && (layer - a.lead) % 2 == 0;
+        number = sparse ? (layer - a.lead) / 2 : min(layer, a.lead) + max(0, layer - a.lead) / 2;
+    }
 };
 
 // A layer, with the state of one row.
-struct Layer {
+struct Layer : Kind {
     int layer;
-    // Whether it is a sparse one, and its number among those of its kind.
-    bool sparse;
-    int number;
     float *window;
     Compressor main, index;
 
-    __device__ __forceinline__ Layer(const Arguments &a, int layer, int row) : layer(layer) {
-        sparse = layer >= a.lead && (layer - a.lead) % 2 == 0;
-        number = sparse ? (layer - a.lead) / 2 : min(layer, a.lead) + max(0, layer - a.lead) / 2;
+    __device__ __forceinline__ Layer(const Arguments &a, int layer, int row) : Kind(a, layer), layer(layer) {
         const size_t at = (size_t)number * a.B + row;
         window = a.window + ((size_t)layer * a.B + row) * a.Wn * a.D;
         const auto compressor = [&](const float *kv, const float *gate, const float *ape, const float *norm, float *ring_kv,

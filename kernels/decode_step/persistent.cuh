@@ -2,18 +2,19 @@
 #pragma once
 
 #include "decode_step/attention.cuh"
+#include "decode_step/prefetch.cuh"
 
 namespace persistent {
 
 // ---- experts
 
 // The experts of the token, and their weights; by the first warp.
-__device__ __forceinline__ void route(const Context &c, int layer) {
+__device__ __forceinline__ void route(const Context &c, int layer, float bias) {
     const Arguments &a = c.a;
     const int lane = threadIdx.x % 32;
     const bool by_table = layer < a.hashes;
     const float logit = lane < a.E ? c.s.expert_logits[lane] : 0.0f, sigma = router_file::sqrt_softplus(logit);
-    u64 place = lane < a.E ? router_file::place_of(sigma + __ldg(a.bias + layer * a.E + lane), lane) : 0;
+    u64 place = lane < a.E ? router_file::place_of(sigma + bias, lane) : 0;
     float sum = 0.0f, own = 0.0f;
 #pragma unroll 1
     for (int slot = 0; slot < a.K; slot++) {
@@ -71,6 +72,7 @@ __device__ __forceinline__ void mix(const Context &c, int layer) {
 
 __device__ __forceinline__ void experts(const Context &c, int layer) {
     const Arguments &a = c.a;
+    const float bias = __ldg(a.bias + layer * a.E + min((int)threadIdx.x % 32, a.E - 1));
     c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
     products<16, 1>(
         a.E, a.C, [&](int unit) { return a.gate + ((size_t)layer * a.E + unit) * a.C; }, [&](int) { return c.s.normed; },
@@ -80,7 +82,7 @@ __device__ __forceinline__ void experts(const Context &c, int layer) {
         });
     workers_sync();
     if (threadIdx.x < 32)
-        route(c, layer);
+        route(c, layer, bias);
     workers_sync();
     if (layer >= a.hashes)
         c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
@@ -110,51 +112,6 @@ __device__ __forceinline__ void experts(const Context &c, int layer) {
 }
 
 // ---- all layers
-
-// By the mixer: what the next layer reads comes to L2. Weights are asked for once for the whole batch.
-__device__ __forceinline__ void prefetch(const Context &c, int next) {
-    const Arguments &a = c.a;
-    if (next >= a.layers)
-        return;
-    const Layer layer(a, next, c.row.row);
-    const int lane = threadIdx.x % 32, sparse = layer.sparse;
-    const int entries = (c.row.position + 1) / layer.main.rate;
-    const float *from = nullptr;
-    size_t count = 0;
-    const auto range = [&](int of, const float *start, size_t numbers) {
-        if (lane == of)
-            from = start, count = numbers;
-    };
-    const auto weights = [&](int of, const float *start, int number, size_t numbers) {
-        if (c.row.row == 0)
-            range(of, start + number * numbers, numbers);
-    };
-    const size_t heads = a.H * a.D;
-    range(0, layer.window, (size_t)a.Wn * a.D);
-    range(1, sparse ? layer.index.entries : layer.main.entries, (size_t)entries * (sparse ? a.DI : a.D));
-    weights(2, a.attn_fn, next, (size_t)MUS * STREAMS * a.C);
-    weights(3, a.q_a, next, (size_t)a.Rq * a.C);
-    weights(4, a.q_b, next, heads * a.Rq);
-    weights(5, a.kv, next, (size_t)a.D * a.C);
-    weights(6, a.o_a, next, (size_t)a.Ro * heads);
-    weights(7, a.o_b, next, (size_t)a.C * a.G * a.Ro);
-    weights(8, a.moe_fn, next, (size_t)MUS * STREAMS * a.C);
-    weights(9, a.gate_up, next, (size_t)a.E * 2 * a.I * a.C);
-    weights(10, a.down, next, (size_t)a.E * a.C * a.I);
-    weights(11, a.shared_gate_up, next, (size_t)2 * a.I * a.C);
-    weights(12, a.shared_down, next, (size_t)a.C * a.I);
-    weights(13, sparse ? a.csa_kv : a.hca_kv, layer.number, (size_t)layer.main.width() * a.C);
-    weights(14, sparse ? a.csa_gate : a.hca_gate, layer.number, (size_t)layer.main.width() * a.C);
-    if (sparse) {
-        weights(15, a.index_kv, layer.number, (size_t)layer.index.width() * a.C);
-        weights(16, a.index_gate, layer.number, (size_t)layer.index.width() * a.C);
-        weights(17, a.index_q, layer.number, (size_t)a.HI * a.DI * a.Rq);
-    }
-    // Whole lines of the share of this CTA.
-    const size_t lines = count / 32, first = lines * c.team.rank >> c.team.bits, last = lines * (c.team.rank + 1) >> c.team.bits;
-    if (first < last && ((size_t)from & 15) == 0)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + first * 32), "r"((u32)((last - first) * 128)));
-}
 
 // The streams of the token, and angles.
 __device__ __forceinline__ void begin(const Context &c) {
@@ -228,6 +185,7 @@ __device__ __forceinline__ void step(const Arguments &a) {
     // Others write to this shared memory only once it exists.
     cluster_sync();
     if (threadIdx.x >= WORKERS) {
+        list_ranges(c);
 #pragma unroll 1
 #pragma unroll 1
         for (int half = 0; half < 2 * a.layers; half++) {
@@ -236,7 +194,7 @@ __device__ __forceinline__ void step(const Arguments &a) {
                 prefetch(c, layer + 1);
             make_mixing(c, Mixing(a, layer, of_experts));
 #pragma unroll 1
-            for (int left = of_experts ? 0 : exchanges(Layer(a, layer, row).sparse) - 1; left > 0; left--)
+            for (int left = of_experts ? 0 : exchanges(Kind(a, layer).sparse) - 1; left > 0; left--)
                 cluster_sync();
         }
         cluster_sync();

@@ -30,24 +30,38 @@ __device__ __forceinline__ float inverse_of_streams(const Context &c) {
     return rsqrtf(warp_sum(squares) / (STREAMS * c.a.C) + c.a.eps);
 }
 
-// The weighted sum of the streams, normed; by each warp for itself, and written by the first.
-__device__ __forceinline__ void combine(const Context &c, const float (&weights)[STREAMS], const float *norm) {
-    const int lane = threadIdx.x % 32, channels = c.a.C;
-    const auto mixed = [&](int channel) {
-        float sum = 0.0f;
+// A lane's share of the weights of a norm, loaded before they are needed.
+struct NormWeights {
+    float of_lane[MOST_C / 32];
+
+    __device__ __forceinline__ NormWeights(const float *norm, int channels) {
 #pragma unroll
-        for (int stream = 0; stream < STREAMS; stream++)
-            sum = fmaf(weights[stream], c.s.x[stream * channels + channel], sum);
-        return sum;
-    };
-    float squares = 0.0f;
-#pragma unroll 1
-    for (int channel = lane; channel < channels; channel += 32)
-        squares = fmaf(mixed(channel), mixed(channel), squares);
+        for (int i = 0; i < MOST_C / 32; i++) {
+            const int channel = threadIdx.x % 32 + 32 * i;
+            of_lane[i] = channel < channels ? __ldg(norm + channel) : 0.0f;
+        }
+    }
+};
+
+// The weighted sum of the streams, normed; by each warp for itself, and written by the first.
+__device__ __forceinline__ void combine(const Context &c, const float (&weights)[STREAMS], const NormWeights &norm) {
+    const int lane = threadIdx.x % 32, channels = c.a.C;
+    float mixed[MOST_C / 32] = {}, squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < MOST_C / 32; i++) {
+        const int channel = lane + 32 * i;
+        if (channel < channels) {
+#pragma unroll
+            for (int stream = 0; stream < STREAMS; stream++)
+                mixed[i] = fmaf(weights[stream], c.s.x[stream * channels + channel], mixed[i]);
+        }
+        squares = fmaf(mixed[i], mixed[i], squares);
+    }
     const float inverse = rsqrtf(warp_sum(squares) / channels + c.a.eps);
-#pragma unroll 1
-    for (int channel = lane; channel < channels && threadIdx.x < 32; channel += 32)
-        c.s.normed[channel] = mixed(channel) * inverse * __ldg(norm + channel);
+#pragma unroll
+    for (int i = 0; i < MOST_C / 32; i++)
+        if (threadIdx.x < 32 && lane + 32 * i < channels)
+            c.s.normed[lane + 32 * i] = mixed[i] * inverse * norm.of_lane[i];
     workers_sync();
 }
 
@@ -64,6 +78,9 @@ __device__ __forceinline__ void mixing_products(const Context &c, const float *f
 
 // What goes into a block. The mixer computes the rest from the same products.
 __device__ __forceinline__ void enter(const Context &c, const Mixing &mixing) {
+    const NormWeights norm(mixing.norm, c.a.C);
+    const float4 base = ldg4(mixing.base);
+    const float scale = __ldg(mixing.scale), bases[STREAMS] = {base.x, base.y, base.z, base.w};
     mixing_products(c, mixing.fn, MUS);
     const float inverse = inverse_of_streams(c);
     named_barrier_arrive(PRODUCTS_READY, THREADS);
@@ -71,8 +88,8 @@ __device__ __forceinline__ void enter(const Context &c, const Mixing &mixing) {
     float weights[STREAMS];
 #pragma unroll
     for (int i = 0; i < STREAMS; i++)
-        weights[i] = sigmoid(logit(c.s.products[i] * inverse, i, mixing.parameters(c.a))) + c.a.eps;
-    combine(c, weights, mixing.norm);
+        weights[i] = sigmoid(c.s.products[i] * inverse * scale + bases[i]) + c.a.eps;
+    combine(c, weights, norm);
 }
 
 // By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase, so the mixer arrives at
@@ -115,6 +132,7 @@ __device__ __forceinline__ void leave(const Context &c) {
 // Logits, and the next token.
 __device__ __forceinline__ void head(const Context &c) {
     const Arguments &a = c.a;
+    const NormWeights norm(a.final_norm, a.C);
     mixing_products(c, a.head_fn, STREAMS);
     const float inverse = inverse_of_streams(c);
     workers_sync();
@@ -122,7 +140,7 @@ __device__ __forceinline__ void head(const Context &c) {
 #pragma unroll
     for (int i = 0; i < STREAMS; i++)
         weights[i] = 1.0f / (1.0f + expf(-fmaf(c.s.products[i] * inverse, *a.head_scale, a.head_base[i]))) + a.eps;
-    combine(c, weights, a.final_norm);
+    combine(c, weights, norm);
     const Share share = c.team.share<1>(a.V);
     float *logits = a.logits + ((size_t)c.row.run * a.B + c.row.row) * a.V;
     products<16, 2>(
