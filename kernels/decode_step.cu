@@ -392,9 +392,9 @@ a cluster of thread blocks runs all layers for one sequence, and exchanges vecto
 only. The number of blocks follows from that of the sequences, and changes no bits"""
 needs = [
     "C <= 64 && Rq <= 64 && D <= 512 && H <= 8 && HD <= 1024 && DI <= 128 && HI <= 8 && HI * DI <= 512 && G * Ro <= 64",
-    "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128",
+    "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && I <= 64 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128 && H + HI <= 16",
     "C % 4 == 0 && Rq % 4 == 0 && D % 8 == 0 && DI % 8 == 0 && R % 8 == 0 && G * Ro % 4 == 0 && I % 4 == 0",
-    "69632 + 8 * Ns + 4 * H * (Wn + max(Nh, topk)) <= 232448",
+    "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk)) <= 232448",
 ]
 scratch = [{ name = "sampled", bytes = "B * 4" }]
 
@@ -404,7 +404,7 @@ entry = "decode_step_persistent"
 grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
 block = [544]
 cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
-shared = "69632 + 8 * Ns + 4 * H * (Wn + max(Nh, topk))"
+shared = "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk))"
 args = [
     "embedding", "head_fn", "head_base", "head_scale", "final_norm", "head", "attn_fn", "attn_base", "attn_scale", "attn_norm",
     "q_a", "q_norm", "q_b", "kv", "kv_norm", "sinks", "o_a", "o_b", "moe_fn", "moe_base", "moe_scale", "moe_norm", "gate",
@@ -468,7 +468,7 @@ variants = ["persistent"]
 
 [[mutant]]
 name = "last_turn_lost"
-doc = "one in sixteen keys is not read"
+doc = "the last key is not read"
 variants = ["persistent"]
 
 [[mutant]]

@@ -15,25 +15,26 @@ namespace persistent {
     X(const float, final_norm)                                                                                                   \
     X(const float, head)                                                                                                         \
     X(const float, attn_fn)                                                                                                      \
-    X(const float, attn_base) X(const float, attn_scale) X(const float, attn_norm) X(const float, q_a) X(const float, q_norm)    \
-        X(const float, q_b) X(const float, kv) X(const float, kv_norm) X(const float, sinks) X(const float, o_a) X(              \
-            const float, o_b) X(const float, moe_fn) X(const float, moe_base) X(const float, moe_scale) X(const float, moe_norm) \
-            X(const float, gate) X(const float, gate_up) X(const float, down) X(const float, shared_gate_up)                     \
-                X(const float, shared_down) X(const float, bias) X(const int, table) X(const float, csa_kv)                      \
-                    X(const float, csa_gate) X(const float, csa_ape) X(const float, csa_norm) X(const float, index_kv)           \
-                        X(const float, index_gate) X(const float, index_ape) X(const float, index_norm) X(const float, index_q)  \
-                            X(const float, index_heads) X(const float, hca_kv) X(const float, hca_gate) X(const float, hca_ape)  \
-                                X(const float, hca_norm) X(const float, cos) X(const float, sin) X(const float, temperature)     \
-                                    X(const int, sequence) X(const int, token) X(const int, position) X(const int, clock)        \
-                                        X(float, window) X(float, csa_ring_kv) X(float, csa_ring_gate) X(float, csa_entries)     \
-                                            X(float, index_ring_kv) X(float, index_ring_gate) X(float, index_entries)            \
-                                                X(float, hca_ring_kv) X(float, hca_ring_gate) X(float, hca_entries)              \
-                                                    X(float, logits) X(int, sampled) X(float, at_attention_input)                \
-                                                        X(float, at_query) X(float, at_kv_window) X(float, at_kv_compressed)     \
-                                                            X(float, at_index_query) X(float, at_index_key) X(int, at_topk)      \
-                                                                X(float, at_heads) X(float, at_attention_output)                 \
-                                                                    X(float, at_moe_input) X(int, at_router)                     \
-                                                                        X(float, at_moe_output) X(float, at_output)
+    X(const float, attn_base)                                                                                                    \
+    X(const float, attn_scale) X(const float, attn_norm) X(const float, q_a) X(const float, q_norm) X(const float, q_b) X(       \
+        const float, kv) X(const float, kv_norm) X(const float, sinks) X(const float, o_a) X(const float, o_b)                   \
+        X(const float, moe_fn) X(const float, moe_base) X(const float, moe_scale) X(const float, moe_norm) X(const float, gate)  \
+            X(const float, gate_up) X(const float, down) X(const float, shared_gate_up) X(const float, shared_down)              \
+                X(const float, bias) X(const int, table) X(const float, csa_kv) X(const float, csa_gate) X(const float, csa_ape) \
+                    X(const float, csa_norm) X(const float, index_kv) X(const float, index_gate) X(const float, index_ape)       \
+                        X(const float, index_norm) X(const float, index_q) X(const float, index_heads) X(const float, hca_kv)    \
+                            X(const float, hca_gate) X(const float, hca_ape) X(const float, hca_norm) X(const float, cos)        \
+                                X(const float, sin) X(const float, temperature) X(const int, sequence) X(const int, token)       \
+                                    X(const int, position) X(const int, clock) X(float, window) X(float, csa_ring_kv)            \
+                                        X(float, csa_ring_gate) X(float, csa_entries) X(float, index_ring_kv)                    \
+                                            X(float, index_ring_gate) X(float, index_entries) X(float, hca_ring_kv)              \
+                                                X(float, hca_ring_gate) X(float, hca_entries) X(float, logits) X(int, sampled)   \
+                                                    X(float, at_attention_input) X(float, at_query) X(float, at_kv_window)       \
+                                                        X(float, at_kv_compressed) X(float, at_index_query)                      \
+                                                            X(float, at_index_key) X(int, at_topk) X(float, at_heads)            \
+                                                                X(float, at_attention_output) X(float, at_moe_input)             \
+                                                                    X(int, at_router) X(float, at_moe_output)                    \
+                                                                        X(float, at_output)
 
 #define DECODE_STEP_SIZES(X) \
     X(B)                     \
@@ -71,10 +72,50 @@ struct Range {
 
 constexpr int MOST_RANGES = 48;
 
+// How streams are mixed at one place.
+struct Mixing {
+    const float *fn, *base, *scale, *norm;
+};
+
+// A compressor of one layer, with its state of one row.
+struct Compressor {
+    const float *ape, *norm;
+    float *ring_kv, *ring_gate, *entries;
+    // Windows overlap if there are two halves.
+    int rate, dim, halves;
+
+    __device__ __forceinline__ int width() const {
+        return dim * halves;
+    }
+
+    __device__ __forceinline__ int slots() const {
+        return rate * halves;
+    }
+
+    __device__ __forceinline__ bool closes(int t) const {
+        return (t + 1) % rate == 0;
+    }
+};
+
+// A layer, with the state of one row.
+struct Layer {
+    int layer;
+    // Whether it is a sparse one, and its number among those of its kind.
+    int sparse, number;
+    // Before attention, and before the experts.
+    Mixing mixing[2];
+    // Of the first products, as `DownShares::row` counts them.
+    const float *matrices[7];
+    float *window;
+    Compressor main, index;
+};
+
 struct alignas(16) Shared {
     // The streams, and what goes into and comes out of a block.
     float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
-    float comb[16], post[4], products[28];
+    float comb[16], post[4];
+    // Of the streams: the weights of what goes into a block, and logits of mixing, as the mixer reads them.
+    float weights[4], mus[28];
     // After the first products.
     float low[MOST_RQ], kv[MOST_D], pooled[MOST_D], index_pooled[MOST_DI], head_weights[MOST_HI];
     float query[MOST_HD], index_query[MOST_HIDI], heads[MOST_HD], low_heads[MOST_O];
@@ -84,12 +125,16 @@ struct alignas(16) Shared {
     float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
     // Angles of the token, and of the first tokens of its windows.
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
-    float inverse[4], inverse_totals[MOST_H], row_logits[MOST_V];
+    float inverse[MOST_H], inverse_totals[MOST_H], row_logits[MOST_V];
     int experts[MOST_K], chosen[MOST_TOPK];
     u64 bests[WARPS];
-    // Where the rows of the first products are, in heavy and in sparse layers: the number of the matrix, and the row.
+    // What this CTA has a share of, so that nobody divides. Rows of the first products, in heavy and in sparse layers: the number of
+    // the matrix, and the row. Channels of compressors: of heavy and of sparse layers, and of the indexer. Numbers between the
+    // products of experts: the slot, and the row of its expert.
     u32 down_rows[2][OWN];
-    const float *down_matrices[8];
+    u16 channels[3][2 * MOST_D], hidden_rows[MOST_HIDDEN];
+    // This layer and the next.
+    Layer layers[2];
     Range ranges[MOST_RANGES];
 
     // Behind it: index scores, whether each entry is chosen, and the scores of all heads.
@@ -105,7 +150,7 @@ struct alignas(16) Shared {
         return index_scores() + 2 * a.Ns + (size_t)head * (a.Wn + max(a.Nh, a.topk));
     }
 };
-static_assert(sizeof(Shared) <= 69632, "the header reserves as much");
+static_assert(sizeof(Shared) <= 81920, "the header reserves as much");
 
 // A row of the batch in one run.
 struct Row {

@@ -10,16 +10,17 @@ namespace persistent {
 
 // Stores the values and logits of a token in the rings, and pools the channels of the share, if the token closes its window, into
 // `pooled`. `own` has values, then logits, [halves, channels of the share] each.
-__device__ __forceinline__ void pool(const Context &c, const Compressor &of, Share share, float *own, float ape_of_first,
-                                     float *pooled) {
+__device__ __forceinline__ void pool(const Context &c, const Compressor &of, Share share, const u16 *channels, float *own,
+                                     float ape_of_first, float *pooled) {
     constexpr int EACH = MOST_POOLED / WARPS;
     const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.width();
     float *own_gate = own + of.halves * n;
+    const size_t slot = (size_t)(t % of.slots()) * width;
 #pragma unroll 1
     for (int at = threadIdx.x; at < of.halves * n; at += WORKERS) {
-        const size_t slot = (size_t)(t % of.slots()) * width + of.channel(at, share);
-        own_gate[at] += at < WORKERS ? ape_of_first : of.ape_of(t, at, share);
-        of.ring_kv[slot] = own[at], of.ring_gate[slot] = own_gate[at];
+        const int channel = channels[at];
+        own_gate[at] += at < WORKERS ? ape_of_first : __ldg(of.ape + t % of.rate * width + channel);
+        of.ring_kv[slot + channel] = own[at], of.ring_gate[slot + channel] = own_gate[at];
     }
     if (!of.closes(t))
         return;
@@ -86,10 +87,16 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
     float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
     float *const own_index = own_main + shares.of_main();
     const u32 *const rows = c.s.down_rows[layer.sparse];
-    const float main_ape = layer.main.ape_of(c.row.position, threadIdx.x, kv);
-    const float index_ape = layer.sparse ? layer.index.ape_of(c.row.position, threadIdx.x, index) : 0.0f;
+    // What is added to the logits of the first numbers is on its way while products are.
+    const u16 *const main_channels = c.s.channels[layer.sparse], *const index_channels = c.s.channels[2];
+    const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
+        const float *const row = of.ape + c.row.position % of.rate * of.width();
+        return threadIdx.x < of.halves * share.count ? __ldg(row + channels[threadIdx.x]) : 0.0f;
+    };
+    const float main_ape = ape(layer.main, kv, main_channels);
+    const float index_ape = layer.sparse ? ape(layer.index, index, index_channels) : 0.0f;
     products<16, 7>(
-        shares.count(), a.C, [&](int unit) { return c.s.down_matrices[rows[unit] >> 24] + (rows[unit] & 0xffffff) * a.C; },
+        shares.count(), a.C, [&](int unit) { return layer.matrices[rows[unit] >> 24] + (rows[unit] & 0xffffff) * a.C; },
         [&](int) { return c.s.normed; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
@@ -101,8 +108,8 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
     c.team.give_all(c.s.head_weights + heads.first, own_heads, heads.count);
 #pragma unroll 1
     for (int which = 0; which <= layer.sparse; which++)
-        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? own_main : own_index,
-             which == 0 ? main_ape : index_ape, which == 0 ? c.s.pooled : c.s.index_pooled);
+        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? main_channels : index_channels,
+             which == 0 ? own_main : own_index, which == 0 ? main_ape : index_ape, which == 0 ? c.s.pooled : c.s.index_pooled);
     if (!layer.main.closes(c.row.position))
         return;
     workers_sync();
@@ -115,9 +122,9 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
 // The inverse root mean square of `count` numbers, by a warp.
 __device__ __forceinline__ float inverse_rms_of(const Context &c, const float *x, int count) {
     float squares = 0.0f;
-#pragma unroll 1
-    for (int at = threadIdx.x % 32; at < count; at += 32)
-        squares = fmaf(x[at], x[at], squares);
+#pragma unroll 4
+    for (int at = threadIdx.x % 32 * 4; at < count; at += 128)
+        squares = dot4(load4(x + at), load4(x + at), squares);
     return rmsnorm_file::inverse_rms(warp_sum(squares), count, c.a.eps);
 }
 
@@ -184,13 +191,10 @@ __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
     workers_sync();
 
     const Share query = c.team.share<4>(a.H * a.D), index_query = c.team.share<4>(layer.sparse ? a.HI * a.DI : 0);
+    const float *const q_b = a.q_b + ((size_t)layer.layer * a.H * a.D + query.first) * a.Rq;
+    const float *const index_q = a.index_q + ((size_t)layer.number * a.HI * a.DI + index_query.first - query.count) * a.Rq;
     products<16, 3>(
-        query.count + index_query.count, a.Rq,
-        [&](int unit) {
-            return unit < query.count
-                       ? a.q_b + ((size_t)layer.layer * a.H * a.D + query.first + unit) * a.Rq
-                       : a.index_q + ((size_t)layer.number * a.HI * a.DI + index_query.first + unit - query.count) * a.Rq;
-        },
+        query.count + index_query.count, a.Rq, [&](int unit) { return (unit < query.count ? q_b : index_q) + unit * a.Rq; },
         [&](int) { return c.s.low; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
@@ -206,26 +210,27 @@ __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
 // Norms the heads of queries, and turns them and those of index queries.
 __device__ __forceinline__ void queries(const Context &c, const Layer &layer) {
     const Arguments &a = c.a;
-#pragma unroll 1
-    for (int head = threadIdx.x / 32; head < a.H; head += WARPS) {
-        const float inverse = inverse_rms_of(c, c.s.query + head * a.D, a.D);
-#pragma unroll 1
-        for (int pair = threadIdx.x % 32; pair < a.D / 2; pair += 32) {
-            float2 &x = ((float2 *)(c.s.query + head * a.D))[pair];
-            const int turned = pair - (a.D - a.R) / 2;
-            x = make_float2(x.x * inverse, x.y * inverse);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp < a.H) {
+        const float inverse = inverse_rms_of(c, c.s.query + warp * a.D, a.D);
+        if (lane == 0)
+            c.s.inverse[warp] = inverse;
+    } else if (layer.sparse && warp - a.H < a.HI && lane < a.R / 2) {
+        float2 &x = ((float2 *)(c.s.index_query + (warp - a.H + 1) * a.DI - a.R))[lane];
+        x = rope_file::turn<false>(x, c.s.cos[0][lane], c.s.sin[0][lane]);
+    }
+    workers_sync();
+#pragma unroll 2
+    for (int head = 0; head < a.H; head++)
+        if (threadIdx.x < a.D / 2) {
+            float2 &x = ((float2 *)(c.s.query + head * a.D))[threadIdx.x];
+            const int turned = (int)threadIdx.x - (a.D - a.R) / 2;
+            const float inverse = c.s.inverse[head];
+            float2 y = make_float2(x.x * inverse, x.y * inverse);
             if (turned >= 0)
-                x = rope_file::turn<false>(x, c.s.cos[0][turned], c.s.sin[0][turned]);
+                y = rope_file::turn<false>(y, c.s.cos[0][turned], c.s.sin[0][turned]);
+            x = y;
         }
-    }
-    if (layer.sparse) {
-        const int pairs = a.R / 2;
-#pragma unroll 1
-        for (int at = WORKERS - 1 - threadIdx.x; at < a.HI * pairs; at += WORKERS) {
-            float2 &x = ((float2 *)(c.s.index_query + (at / pairs + 1) * a.DI - a.R))[at % pairs];
-            x = rope_file::turn<false>(x, c.s.cos[0][at % pairs], c.s.sin[0][at % pairs]);
-        }
-    }
     workers_sync();
     c.keep(a.at_query, layer.layer, a.layers, c.s.query, a.H * a.D);
     if (layer.sparse)
@@ -334,7 +339,7 @@ __device__ __forceinline__ void scores(const Context &c, const Keys &keys) {
             const int at = 128 * part + 4 * lane;
             vector[part] = at < a.D ? ldcg4(from + at) : make_float4(0, 0, 0, 0);
         }
-#pragma unroll 1
+#pragma unroll 2
         for (int head = 0; head < a.H; head++) {
             float product = 0.0f;
 #pragma unroll
@@ -374,42 +379,38 @@ __device__ __forceinline__ void softmax(const Context &c, float sink, int keys) 
     workers_sync();
 }
 
-// What heads read, turned back: a warp for eight channels, of which two lanes have four each; sixteen pairs of lanes take turns with
-// the keys.
+// What heads read, turned back: a warp for four channels, the lanes of which take turns with the keys.
 __device__ __forceinline__ void attend(const Context &c, const Keys &keys) {
-    constexpr int TURNS = 16;
     const Arguments &a = c.a;
-    const int lane = threadIdx.x % 32, turn = lane / 2;
-    const Share share = c.team.share<8>(a.H * a.D);
+    const int lane = threadIdx.x % 32;
+    const Share share = c.team.share<4>(a.H * a.D);
+    int at = share.first + threadIdx.x / 32 * 4, head = at / a.D, channel = at % a.D;
 #pragma unroll 1
-    for (int first = threadIdx.x / 32 * 8; first < share.count; first += WARPS * 8) {
-        const int at = share.first + first + lane % 2 * 4, head = at / a.D, channel = at % a.D, turned = channel - (a.D - a.R);
+    for (; at < share.first + share.count; at += 4 * WARPS) {
         const float *const weights = c.s.scores(a, head);
         float4 sum = make_float4(0, 0, 0, 0);
 #ifdef MUTANT_LAST_TURN_LOST
-        for (int key = turn; key < keys.count && turn < TURNS - 1; key += TURNS) {
+        const int last = keys.count - 1;
 #else
-#pragma unroll 4
-        for (int key = turn; key < keys.count; key += TURNS) {
+        const int last = keys.count;
 #endif
+#pragma unroll 4
+        for (int key = lane; key < last; key += 32) {
             const float4 vector = ldcg4(keys(key) + channel);
             const float weight = weights[key];
             sum.x = fmaf(weight, vector.x, sum.x), sum.y = fmaf(weight, vector.y, sum.y);
             sum.z = fmaf(weight, vector.z, sum.z), sum.w = fmaf(weight, vector.w, sum.w);
         }
-#pragma unroll
-        for (int step = 2; step < 32; step *= 2) {
-            sum.x += __shfl_xor_sync(0xffffffff, sum.x, step), sum.y += __shfl_xor_sync(0xffffffff, sum.y, step);
-            sum.z += __shfl_xor_sync(0xffffffff, sum.z, step), sum.w += __shfl_xor_sync(0xffffffff, sum.w, step);
-        }
         const float inverse = c.s.inverse_totals[head];
-        float2 low = make_float2(sum.x * inverse, sum.y * inverse), high = make_float2(sum.z * inverse, sum.w * inverse);
-        if (turned >= 0) {
-            const int pair = turned / 2;
-            low = rope_file::turn<true>(low, c.s.cos[0][pair], c.s.sin[0][pair]);
-            high = rope_file::turn<true>(high, c.s.cos[0][pair + 1], c.s.sin[0][pair + 1]);
+        float2 low = make_float2(warp_sum(sum.x) * inverse, warp_sum(sum.y) * inverse);
+        float2 high = make_float2(warp_sum(sum.z) * inverse, warp_sum(sum.w) * inverse);
+        if (const int turned = channel - (a.D - a.R); turned >= 0) {
+            low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
+            high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
         }
-        c.team.give4(c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), turn);
+        c.team.give4(c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), lane);
+        for (channel += 4 * WARPS; channel >= a.D; channel -= a.D)
+            head++;
     }
 }
 
@@ -419,9 +420,9 @@ __device__ __forceinline__ void output_down(const Context &c, const Layer &layer
     const Arguments &a = c.a;
     const int of_group = a.H * a.D / a.G;
     const Share share = c.team.share<1>(a.G * a.Ro);
+    const float *const o_a = a.o_a + ((size_t)layer.layer * a.G * a.Ro + share.first) * of_group;
     products<32, 1>(
-        share.count, of_group,
-        [&](int unit) { return a.o_a + ((size_t)layer.layer * a.G * a.Ro + share.first + unit) * of_group; },
+        share.count, of_group, [&](int unit) { return o_a + unit * of_group; },
         [&](int unit) { return c.s.heads + (share.first + unit) / a.Ro * of_group; },
         [&](int unit, float product) { c.team.give(c.s.low_heads + share.first + unit, product, threadIdx.x % 32); });
 }
@@ -430,9 +431,9 @@ __device__ __forceinline__ void output_down(const Context &c, const Layer &layer
 __device__ __forceinline__ void output_up(const Context &c, const Layer &layer) {
     const Arguments &a = c.a;
     const int rank = a.G * a.Ro;
+    const float *const o_b = a.o_b + (size_t)layer.layer * a.C * rank;
     products<16, 2>(
-        a.C, rank, [&](int unit) { return a.o_b + ((size_t)layer.layer * a.C + unit) * rank; },
-        [&](int) { return c.s.low_heads; },
+        a.C, rank, [&](int unit) { return o_b + unit * rank; }, [&](int) { return c.s.low_heads; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
                 c.s.out[unit] = product;

@@ -5,36 +5,6 @@
 
 namespace persistent {
 
-// A compressor of one layer, with its state of one row.
-struct Compressor {
-    const float *kv, *gate, *ape, *norm;
-    float *ring_kv, *ring_gate, *entries;
-    // Windows overlap if there are two halves.
-    int rate, dim, halves;
-
-    __device__ __forceinline__ int width() const {
-        return dim * halves;
-    }
-
-    __device__ __forceinline__ int slots() const {
-        return rate * halves;
-    }
-
-    __device__ __forceinline__ bool closes(int t) const {
-        return (t + 1) % rate == 0;
-    }
-
-    // The channel of number `at` of a share of all halves.
-    __device__ __forceinline__ int channel(int at, Share share) const {
-        return at / share.count * dim + share.first + at % share.count;
-    }
-
-    // What is added to its logit; 0 if there is no such number.
-    __device__ __forceinline__ float ape_of(int t, int at, Share share) const {
-        return at < halves * share.count ? __ldg(ape + (size_t)(t % rate) * width() + channel(at, share)) : 0.0f;
-    }
-};
-
 // Whether a layer is a sparse one, and its number among those of its kind.
 struct Kind {
     bool sparse;
@@ -46,41 +16,44 @@ struct Kind {
     }
 };
 
-// A layer, with the state of one row.
-struct Layer : Kind {
-    int layer;
-    float *window;
-    Compressor main, index;
-
-    __device__ __forceinline__ Layer(const Arguments &a, int layer, int row) : Kind(a, layer), layer(layer) {
-        const size_t at = (size_t)number * a.B + row;
-        window = a.window + ((size_t)layer * a.B + row) * a.Wn * a.D;
-        const auto compressor = [&](const float *kv, const float *gate, const float *ape, const float *norm, float *ring_kv,
-                                    float *ring_gate, float *entries, int rate, int dim, int halves, int capacity) {
-            const size_t width = (size_t)dim * halves, slots = rate * halves;
-            return Compressor{kv + number * width * a.C,
-                              gate + number * width * a.C,
-                              ape + number * rate * width,
-                              norm + number * dim,
-                              ring_kv + at * slots * width,
-                              ring_gate + at * slots * width,
-                              entries + at * capacity * dim,
-                              rate,
-                              dim,
-                              halves};
-        };
-        if (sparse) {
-            main = compressor(a.csa_kv, a.csa_gate, a.csa_ape, a.csa_norm, a.csa_ring_kv, a.csa_ring_gate, a.csa_entries, a.ms,
-                              a.D, 2, a.Ns);
-            index = compressor(a.index_kv, a.index_gate, a.index_ape, a.index_norm, a.index_ring_kv, a.index_ring_gate,
-                               a.index_entries, a.ms, a.DI, 2, a.Ns);
-        } else {
-            main = compressor(a.hca_kv, a.hca_gate, a.hca_ape, a.hca_norm, a.hca_ring_kv, a.hca_ring_gate, a.hca_entries, a.mh,
-                              a.D, 1, a.Nh);
-            index = {};
-        }
+// By one thread of the mixer: where everything of a layer is.
+__device__ __forceinline__ void find(const Context &c, int layer, Layer &to) {
+    const Arguments &a = c.a;
+    const Kind kind(a, layer);
+    const int number = kind.number;
+    const size_t at = (size_t)number * a.B + c.row.row, wide = STREAMS * a.C;
+    to.layer = layer, to.sparse = kind.sparse, to.number = number;
+    to.mixing[0] = {a.attn_fn + layer * MUS * wide, a.attn_base + layer * MUS, a.attn_scale + layer * 3,
+                    a.attn_norm + layer * a.C};
+    to.mixing[1] = {a.moe_fn + layer * MUS * wide, a.moe_base + layer * MUS, a.moe_scale + layer * 3, a.moe_norm + layer * a.C};
+    to.window = a.window + ((size_t)layer * a.B + c.row.row) * a.Wn * a.D;
+    const auto compressor = [&](const float *ape, const float *norm, float *ring_kv, float *ring_gate, float *entries, int rate,
+                                int dim, int halves, int capacity) {
+        const size_t width = dim * halves, slots = rate * halves;
+        return Compressor{ape + number * rate * width,
+                          norm + number * dim,
+                          ring_kv + at * slots * width,
+                          ring_gate + at * slots * width,
+                          entries + at * capacity * dim,
+                          rate,
+                          dim,
+                          halves};
+    };
+    to.matrices[0] = a.q_a + (size_t)layer * a.Rq * a.C, to.matrices[1] = a.kv + (size_t)layer * a.D * a.C;
+    if (kind.sparse) {
+        const size_t main = (size_t)number * 2 * a.D * a.C, index = (size_t)number * 2 * a.DI * a.C;
+        to.matrices[2] = a.index_heads + (size_t)number * a.HI * a.C;
+        to.matrices[3] = a.csa_kv + main, to.matrices[4] = a.csa_gate + main;
+        to.matrices[5] = a.index_kv + index, to.matrices[6] = a.index_gate + index;
+        to.main = compressor(a.csa_ape, a.csa_norm, a.csa_ring_kv, a.csa_ring_gate, a.csa_entries, a.ms, a.D, 2, a.Ns);
+        to.index =
+            compressor(a.index_ape, a.index_norm, a.index_ring_kv, a.index_ring_gate, a.index_entries, a.ms, a.DI, 2, a.Ns);
+    } else {
+        const size_t main = (size_t)number * a.D * a.C;
+        to.matrices[3] = a.hca_kv + main, to.matrices[4] = a.hca_gate + main;
+        to.main = compressor(a.hca_ape, a.hca_norm, a.hca_ring_kv, a.hca_ring_gate, a.hca_entries, a.mh, a.D, 1, a.Nh);
     }
-};
+}
 
 // What a CTA has of the first products of a layer of a kind: the rank of queries, the vector of the window, the weights of index heads,
 // and of each compressor the halves of values, then the halves of logits.
@@ -123,20 +96,29 @@ struct DownShares {
     }
 };
 
-// The matrices of a layer, as `DownShares::row` counts them.
-__device__ __forceinline__ void list_matrices(const Context &c, const Layer &layer) {
+// Lists what this CTA has a share of.
+__device__ __forceinline__ void list_shares(const Context &c) {
     const Arguments &a = c.a;
-    const float *const matrices[7] = {a.q_a + (size_t)layer.layer * a.Rq * a.C,
-                                      a.kv + (size_t)layer.layer * a.D * a.C,
-                                      a.index_heads + (size_t)layer.number * a.HI * a.C,
-                                      layer.main.kv,
-                                      layer.main.gate,
-                                      layer.index.kv,
-                                      layer.index.gate};
-#pragma unroll
-    for (int i = 0; i < 7; i++)
-        if (threadIdx.x == i)
-            c.s.down_matrices[i] = matrices[i];
+#pragma unroll 1
+    for (int sparse = 0; sparse < 2; sparse++) {
+        const DownShares shares(c, sparse);
+#pragma unroll 1
+        for (int unit = threadIdx.x; unit < shares.count(); unit += WORKERS)
+            c.s.down_rows[sparse][unit] = shares.row(unit, a);
+    }
+    const DownShares shares(c, true);
+#pragma unroll 1
+    for (int list = 0; list < 3; list++) {
+        const Share share = list == 2 ? shares.index : shares.kv;
+        const int dim = list == 2 ? a.DI : a.D, halves = list == 0 ? 1 : 2;
+#pragma unroll 1
+        for (int at = threadIdx.x; at < halves * share.count; at += WORKERS)
+            c.s.channels[list][at] = at / share.count * dim + share.first + at % share.count;
+    }
+    const Share hidden = c.team.share<1>((a.K + 1) * a.I);
+#pragma unroll 1
+    for (int at = threadIdx.x; at < hidden.count; at += WORKERS)
+        c.s.hidden_rows[at] = (hidden.first + at) / a.I << 8 | (hidden.first + at) % a.I;
 }
 
 } // namespace persistent

@@ -8,34 +8,35 @@ namespace persistent {
 
 // ---- experts
 
-// The experts of the token, and their weights; by the first warp.
+// The experts of the token, and their weights; by the first warp, a lane for each expert.
 __device__ __forceinline__ void route(const Context &c, int layer, float bias) {
     const Arguments &a = c.a;
     const int lane = threadIdx.x % 32;
-    const bool by_table = layer < a.hashes;
-    const float logit = lane < a.E ? c.s.expert_logits[lane] : 0.0f, sigma = router_file::sqrt_softplus(logit);
-    u64 place = lane < a.E ? router_file::place_of(sigma + bias, lane) : 0;
+    const float sigma = lane < a.E ? router_file::sqrt_softplus(c.s.expert_logits[lane]) : 0.0f;
+    const u64 place = lane < a.E ? router_file::place_of(sigma + bias, lane) : 0;
+    int before = 0;
+#pragma unroll 4
+    for (int other = 0; other < a.E; other++)
+        before += __shfl_sync(0xffffffff, place, other) > place;
     float sum = 0.0f, own = 0.0f;
 #pragma unroll 1
     for (int slot = 0; slot < a.K; slot++) {
-        const u64 first = router_file::warp_first(place);
-        int expert = router_file::expert_at(first);
-        if (by_table)
+        int expert = __ffs(__ballot_sync(0xffffffff, lane < a.E && before == slot)) - 1;
+        if (layer < a.hashes)
             expert = __ldg(a.table + ((size_t)layer * a.V + c.row.token) * a.K + slot);
-        place = place == first ? 0 : place;
         const float of_slot = __shfl_sync(0xffffffff, sigma, expert);
         sum += of_slot;
-        own = lane == slot ? of_slot : own;
         if (lane == slot)
-            c.s.experts[slot] = expert;
+            own = of_slot, c.s.experts[slot] = expert;
     }
     if (lane < a.K)
         c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
 }
 
-// The second products, added up over experts; by each CTA, all of it. Sixteen lanes have two channels.
+// The second products, added up over experts; by each CTA, all of it. Sixteen lanes have two channels, and load a number of slots at
+// a time.
 __device__ __forceinline__ void mix(const Context &c, int layer) {
-    constexpr int GROUPS = WORKERS / 16;
+    constexpr int GROUPS = WORKERS / 16, SLOTS = 3;
     const Arguments &a = c.a;
     const int lane = threadIdx.x % 16;
 #ifdef MUTANT_SHARED_EXPERT_LOST
@@ -43,29 +44,35 @@ __device__ __forceinline__ void mix(const Context &c, int layer) {
 #else
     const int slots = a.K + 1;
 #endif
+    const float *const down = a.down + (size_t)layer * a.E * a.C * a.I, *const shared = a.shared_down + (size_t)layer * a.C * a.I;
 #pragma unroll 1
     for (int first = 0; first < a.C; first += 2 * GROUPS) {
-        const int channel = first + threadIdx.x / 16;
-        float sum[2] = {};
-#pragma unroll 3
-        for (int slot = 0; slot < slots; slot++) {
-            const float *const matrix = slot < a.K ? a.down + ((size_t)layer * a.E + c.s.experts[slot]) * a.C * a.I
-                                                   : a.shared_down + (size_t)layer * a.C * a.I;
+        const int channel = first + threadIdx.x / 16, other = channel + GROUPS;
+        float sums[2] = {};
 #pragma unroll 1
-            for (int at = 4 * lane; at < a.I; at += 64) {
-                const float4 hidden = load4(c.s.hidden + slot * a.I + at);
+        for (int block = 0; block < slots; block += SLOTS) {
+            float4 weights[2][SLOTS];
 #pragma unroll
-                for (int u = 0; u < 2; u++)
-                    if (channel + u * GROUPS < a.C)
-                        sum[u] = dot4(ldg4(matrix + (channel + u * GROUPS) * a.I + at), hidden, sum[u]);
+            for (int i = 0; i < SLOTS; i++) {
+                const int slot = block + i;
+                const float *const matrix = (slot < a.K ? down + c.s.experts[slot] * a.C * a.I : shared) + 4 * lane;
+                const bool there = slot < slots && 4 * lane < a.I;
+                weights[0][i] = there && channel < a.C ? ldg4(matrix + channel * a.I) : make_float4(0, 0, 0, 0);
+                weights[1][i] = there && other < a.C ? ldg4(matrix + other * a.I) : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < SLOTS; i++) {
+                if (block + i >= slots || 4 * lane >= a.I)
+                    continue;
+                const float4 hidden = load4(c.s.hidden + (block + i) * a.I + 4 * lane);
+                sums[0] = dot4(weights[0][i], hidden, sums[0]), sums[1] = dot4(weights[1][i], hidden, sums[1]);
             }
         }
-#pragma unroll
-        for (int u = 0; u < 2; u++) {
-            sum[u] = lanes_sum<16>(sum[u]);
-            if (lane == 0 && channel + u * GROUPS < a.C)
-                c.s.out[channel + u * GROUPS] = sum[u];
-        }
+        sums[0] = lanes_sum<16>(sums[0]), sums[1] = lanes_sum<16>(sums[1]);
+        if (lane == 0 && channel < a.C)
+            c.s.out[channel] = sums[0];
+        if (lane == 0 && other < a.C)
+            c.s.out[other] = sums[1];
     }
     workers_sync();
 }
@@ -74,8 +81,9 @@ __device__ __forceinline__ void experts(const Context &c, int layer) {
     const Arguments &a = c.a;
     const float bias = __ldg(a.bias + layer * a.E + min((int)threadIdx.x % 32, a.E - 1));
     c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
+    const float *const gate = a.gate + (size_t)layer * a.E * a.C;
     products<16, 1>(
-        a.E, a.C, [&](int unit) { return a.gate + ((size_t)layer * a.E + unit) * a.C; }, [&](int) { return c.s.normed; },
+        a.E, a.C, [&](int unit) { return gate + unit * a.C; }, [&](int) { return c.s.normed; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
                 c.s.expert_logits[unit] = product;
@@ -89,16 +97,17 @@ __device__ __forceinline__ void experts(const Context &c, int layer) {
 
     // Rows of gate and of up in turn, so that the two halves of a warp have both of one number.
     const Share share = c.team.share<1>((a.K + 1) * a.I);
+    const float *const gate_up = a.gate_up + (size_t)layer * a.E * 2 * a.I * a.C;
+    const float *const shared = a.shared_gate_up + (size_t)layer * 2 * a.I * a.C;
     products<16, 2>(
         2 * share.count, a.C,
         [&](int unit) {
-            const int at = share.first + unit / 2, slot = at / a.I, row = at % a.I + unit % 2 * a.I;
-            return slot < a.K ? a.gate_up + (((size_t)layer * a.E + c.s.experts[slot]) * 2 * a.I + row) * a.C
-                              : a.shared_gate_up + ((size_t)layer * 2 * a.I + row) * a.C;
+            const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, row = (of & 255) + unit % 2 * a.I;
+            return slot < a.K ? gate_up + (c.s.experts[slot] * 2 * a.I + row) * a.C : shared + row * a.C;
         },
         [&](int) { return c.s.normed; },
         [&](int unit, float product) {
-            const int at = share.first + unit / 2, slot = at / a.I, lane = threadIdx.x % 32;
+            const int at = share.first + unit / 2, slot = c.s.hidden_rows[unit / 2] >> 8, lane = threadIdx.x % 32;
             // Both halves are here, as the number of units is even.
             const float other = __shfl_xor_sync(0xffffffff, product, 16);
             const float gate = lane < 16 ? product : other, up = lane < 16 ? other : product;
@@ -131,13 +140,7 @@ __device__ __forceinline__ void begin(const Context &c) {
         c.s.cos[table][pair] = from < 0 ? 1.0f : a.cos[(size_t)from * pairs + pair];
         c.s.sin[table][pair] = from < 0 ? 0.0f : a.sin[(size_t)from * pairs + pair];
     }
-#pragma unroll 1
-    for (int kind = 0; kind < 2; kind++) {
-        const DownShares shares(c, kind == 1);
-#pragma unroll 1
-        for (int unit = threadIdx.x; unit < shares.count(); unit += WORKERS)
-            c.s.down_rows[kind][unit] = shares.row(unit, a);
-    }
+    list_shares(c);
     workers_sync();
 }
 
@@ -182,19 +185,27 @@ __device__ __forceinline__ void step(const Arguments &a) {
             pad(c);
         return;
     }
+    const bool mixes = threadIdx.x >= WORKERS, first_of_mixer = threadIdx.x == WORKERS;
+    if (first_of_mixer)
+        find(c, 0, s.layers[0]);
     // Others write to this shared memory only once it exists.
     cluster_sync();
-    if (threadIdx.x >= WORKERS) {
+    if (mixes) {
         list_ranges(c);
 #pragma unroll 1
-#pragma unroll 1
         for (int half = 0; half < 2 * a.layers; half++) {
-            const int layer = half / 2, of_experts = half % 2;
-            if (!of_experts)
-                prefetch(c, layer + 1);
-            make_mixing(c, Mixing(a, layer, of_experts));
+            const int next = half / 2 + 1;
+            const Layer &layer = s.layers[half / 2 % 2];
+            make_mixing(c, layer.mixing[half % 2], [&] {
+                if (half % 2 == 1 || next == a.layers)
+                    return;
+                prefetch(c, next);
+                if (first_of_mixer)
+                    find(c, next, s.layers[next % 2]);
+                __syncwarp();
+            });
 #pragma unroll 1
-            for (int left = of_experts ? 0 : exchanges(Kind(a, layer).sparse) - 1; left > 0; left--)
+            for (int left = half % 2 == 0 ? exchanges(layer.sparse) - 1 : 0; left > 0; left--)
                 cluster_sync();
         }
         cluster_sync();
@@ -203,17 +214,16 @@ __device__ __forceinline__ void step(const Arguments &a) {
     begin(c);
 #pragma unroll 1
     for (int half = 0; half < 2 * a.layers; half++) {
-        const int layer = half / 2, of_experts = half % 2;
-        const Layer own(a, layer, row);
-        list_matrices(c, own);
-        enter(c, Mixing(a, layer, of_experts));
-        if (of_experts)
-            experts(c, layer);
+        const Layer &layer = s.layers[half / 2 % 2];
+        const Mixing &mixing = layer.mixing[half % 2];
+        enter(c, mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
+        if (half % 2 == 0)
+            attention(c, layer);
         else
-            attention(c, own);
+            experts(c, half / 2);
         leave(c);
-        if (of_experts)
-            c.keep(a.at_output, layer, a.layers, c.s.x, STREAMS * a.C);
+        if (half % 2 == 1)
+            c.keep(a.at_output, half / 2, a.layers, c.s.x, STREAMS * a.C);
     }
     head(c);
 }

@@ -71,8 +71,6 @@ __device__ __forceinline__ void list_ranges(const Context &c) {
 
 // By the mixer: asks for the share of this CTA of what a layer reads.
 __device__ __forceinline__ void prefetch(const Context &c, int layer) {
-    if (layer >= c.a.layers)
-        return;
     const Kind kind(c.a, layer);
 #pragma unroll 1
     for (int at = threadIdx.x % 32; at < MOST_RANGES; at += 32) {

@@ -5,106 +5,71 @@
 
 namespace persistent {
 
-// How streams are mixed at one place.
-struct Mixing {
-    const float *fn, *base, *scale, *norm;
-
-    // That of attention or of the experts of a layer.
-    __device__ __forceinline__ Mixing(const Arguments &a, int layer, bool experts) {
-        fn = (experts ? a.moe_fn : a.attn_fn) + (size_t)layer * MUS * STREAMS * a.C;
-        base = (experts ? a.moe_base : a.attn_base) + layer * MUS, scale = (experts ? a.moe_scale : a.attn_scale) + layer * 3;
-        norm = (experts ? a.moe_norm : a.attn_norm) + (size_t)layer * a.C;
-    }
-
-    __device__ __forceinline__ Parameters parameters(const Arguments &a) const {
-        return {base, scale, a.eps, a.eps};
-    }
-};
-
-// The inverse root mean square of the streams, by each warp for itself.
-__device__ __forceinline__ float inverse_of_streams(const Context &c) {
-    float squares = 0.0f;
-#pragma unroll 1
-    for (int at = threadIdx.x % 32; at < STREAMS * c.a.C; at += 32)
-        squares = fmaf(c.s.x[at], c.s.x[at], squares);
-    return rsqrtf(warp_sum(squares) / (STREAMS * c.a.C) + c.a.eps);
-}
-
-// A lane's share of the weights of a norm, loaded before they are needed.
-struct NormWeights {
-    float of_lane[MOST_C / 32];
-
-    __device__ __forceinline__ NormWeights(const float *norm, int channels) {
+// What goes into a block: the weighted sum of the streams, normed. A matrix of `count` rows times the streams gives the logits; the
+// first four are those of the weights, from the others the mixer computes how the block's output is mixed back.
+__device__ __forceinline__ void enter(const Context &c, const float *fn, const float *base, const float *scale, const float *norm,
+                                      int count) {
+    constexpr int PARTS = MOST_C / 32;
+    static_assert(MUS <= WORKERS / 16, "each row has its lanes");
+    const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / 16, lane = threadIdx.x % 16;
+    const float own_base = __ldg(base + min(unit, count - 1)), own_scale = __ldg(scale);
+    float norms[PARTS];
 #pragma unroll
-        for (int i = 0; i < MOST_C / 32; i++) {
-            const int channel = threadIdx.x % 32 + 32 * i;
-            of_lane[i] = channel < channels ? __ldg(norm + channel) : 0.0f;
+    for (int part = 0; part < PARTS; part++)
+        norms[part] = threadIdx.x + 32 * part < channels ? __ldg(norm + threadIdx.x + 32 * part) : 0.0f;
+    if (threadIdx.x < (count + 1) / 2 * 32) {
+        const float *const row = fn + (size_t)min(unit, count - 1) * wide;
+        float sum = 0.0f, squares = 0.0f;
+#pragma unroll 4
+        for (int at = 4 * lane; at < wide; at += 64) {
+            const float4 weights = ldg4(row + at), x = load4(c.s.x + at);
+            sum = dot4(weights, x, sum), squares = dot4(x, x, squares);
+        }
+        const float mu = lanes_sum<16>(sum) * rsqrtf(lanes_sum<16>(squares) / wide + c.a.eps);
+        if (lane == 0 && unit < count) {
+            c.s.mus[unit] = mu;
+            if (unit < STREAMS)
+                c.s.weights[unit] = sigmoid(mu * own_scale + own_base) + c.a.eps;
         }
     }
-};
-
-// The weighted sum of the streams, normed; by each warp for itself, and written by the first.
-__device__ __forceinline__ void combine(const Context &c, const float (&weights)[STREAMS], const NormWeights &norm) {
-    const int lane = threadIdx.x % 32, channels = c.a.C;
-    float mixed[MOST_C / 32] = {}, squares = 0.0f;
+    if (count > STREAMS)
+        named_barrier_arrive(PRODUCTS_READY, THREADS);
+    workers_sync();
+    if (threadIdx.x < 32) {
+        float mixed[PARTS] = {}, squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < MOST_C / 32; i++) {
-        const int channel = lane + 32 * i;
-        if (channel < channels) {
+        for (int part = 0; part < PARTS; part++) {
+            const int channel = threadIdx.x + 32 * part;
+            if (channel < channels) {
 #pragma unroll
-            for (int stream = 0; stream < STREAMS; stream++)
-                mixed[i] = fmaf(weights[stream], c.s.x[stream * channels + channel], mixed[i]);
+                for (int stream = 0; stream < STREAMS; stream++)
+                    mixed[part] = fmaf(c.s.weights[stream], c.s.x[stream * channels + channel], mixed[part]);
+            }
+            squares = fmaf(mixed[part], mixed[part], squares);
         }
-        squares = fmaf(mixed[i], mixed[i], squares);
+        const float inverse = rsqrtf(warp_sum(squares) / channels + c.a.eps);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            if (threadIdx.x + 32 * part < channels)
+                c.s.normed[threadIdx.x + 32 * part] = mixed[part] * inverse * norms[part];
     }
-    const float inverse = rsqrtf(warp_sum(squares) / channels + c.a.eps);
-#pragma unroll
-    for (int i = 0; i < MOST_C / 32; i++)
-        if (threadIdx.x < 32 && lane + 32 * i < channels)
-            c.s.normed[lane + 32 * i] = mixed[i] * inverse * norm.of_lane[i];
     workers_sync();
-}
-
-// The products of a mixing matrix with the streams.
-__device__ __forceinline__ void mixing_products(const Context &c, const float *fn, int count) {
-    const int wide = STREAMS * c.a.C;
-    products<16, 1>(
-        count, wide, [&](int unit) { return fn + (size_t)unit * wide; }, [&](int) { return c.s.x; },
-        [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
-                c.s.products[unit] = product;
-        });
-}
-
-// What goes into a block. The mixer computes the rest from the same products.
-__device__ __forceinline__ void enter(const Context &c, const Mixing &mixing) {
-    const NormWeights norm(mixing.norm, c.a.C);
-    const float4 base = ldg4(mixing.base);
-    const float scale = __ldg(mixing.scale), bases[STREAMS] = {base.x, base.y, base.z, base.w};
-    mixing_products(c, mixing.fn, MUS);
-    const float inverse = inverse_of_streams(c);
-    named_barrier_arrive(PRODUCTS_READY, THREADS);
-    workers_sync();
-    float weights[STREAMS];
-#pragma unroll
-    for (int i = 0; i < STREAMS; i++)
-        weights[i] = sigmoid(c.s.products[i] * inverse * scale + bases[i]) + c.a.eps;
-    combine(c, weights, norm);
 }
 
 // By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase, so the mixer arrives at
-// the next exchange before it begins.
-__device__ __forceinline__ void make_mixing(const Context &c, const Mixing &mixing) {
+// the next exchange before it begins. `more` is what else there is time for.
+template <class More> __device__ __forceinline__ void make_mixing(const Context &c, const Mixing &mixing, More more) {
     named_barrier_sync(PRODUCTS_READY, THREADS);
     cluster_arrive();
-    const float inverse = inverse_of_streams(c);
-    const auto mu = [&](int i) { return c.s.products[i] * inverse; };
+    const auto mu = [&](int i) { return c.s.mus[i]; };
     if (threadIdx.x % 32 == 0) {
-        make_post(mu, mixing.parameters(c.a), c.s.post);
-        make_comb(mu, mixing.parameters(c.a), c.s.comb);
+        const Parameters parameters = {mixing.base, mixing.scale, c.a.eps, c.a.eps};
+        make_post(mu, parameters, c.s.post);
+        make_comb(mu, parameters, c.s.comb);
     }
     __syncwarp();
     named_barrier_arrive(MIXING_READY, THREADS);
+    more();
     cluster_wait();
 }
 
@@ -132,15 +97,7 @@ __device__ __forceinline__ void leave(const Context &c) {
 // Logits, and the next token.
 __device__ __forceinline__ void head(const Context &c) {
     const Arguments &a = c.a;
-    const NormWeights norm(a.final_norm, a.C);
-    mixing_products(c, a.head_fn, STREAMS);
-    const float inverse = inverse_of_streams(c);
-    workers_sync();
-    float weights[STREAMS];
-#pragma unroll
-    for (int i = 0; i < STREAMS; i++)
-        weights[i] = 1.0f / (1.0f + expf(-fmaf(c.s.products[i] * inverse, *a.head_scale, a.head_base[i]))) + a.eps;
-    combine(c, weights, norm);
+    enter(c, a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
     const Share share = c.team.share<1>(a.V);
     float *logits = a.logits + ((size_t)c.row.run * a.B + c.row.row) * a.V;
     products<16, 2>(
