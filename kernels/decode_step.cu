@@ -467,7 +467,7 @@ doc = "entries have the angles of the last token of their window"
 variants = ["persistent"]
 
 [[mutant]]
-name = "last_turn_lost"
+name = "last_key_lost"
 doc = "the last key is not read"
 variants = ["persistent"]
 

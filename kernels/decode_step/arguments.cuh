@@ -16,25 +16,28 @@ namespace persistent {
     X(const float, head)                                                                                                         \
     X(const float, attn_fn)                                                                                                      \
     X(const float, attn_base)                                                                                                    \
-    X(const float, attn_scale) X(const float, attn_norm) X(const float, q_a) X(const float, q_norm) X(const float, q_b) X(       \
-        const float, kv) X(const float, kv_norm) X(const float, sinks) X(const float, o_a) X(const float, o_b)                   \
-        X(const float, moe_fn) X(const float, moe_base) X(const float, moe_scale) X(const float, moe_norm) X(const float, gate)  \
-            X(const float, gate_up) X(const float, down) X(const float, shared_gate_up) X(const float, shared_down)              \
-                X(const float, bias) X(const int, table) X(const float, csa_kv) X(const float, csa_gate) X(const float, csa_ape) \
-                    X(const float, csa_norm) X(const float, index_kv) X(const float, index_gate) X(const float, index_ape)       \
-                        X(const float, index_norm) X(const float, index_q) X(const float, index_heads) X(const float, hca_kv)    \
-                            X(const float, hca_gate) X(const float, hca_ape) X(const float, hca_norm) X(const float, cos)        \
-                                X(const float, sin) X(const float, temperature) X(const int, sequence) X(const int, token)       \
-                                    X(const int, position) X(const int, clock) X(float, window) X(float, csa_ring_kv)            \
-                                        X(float, csa_ring_gate) X(float, csa_entries) X(float, index_ring_kv)                    \
-                                            X(float, index_ring_gate) X(float, index_entries) X(float, hca_ring_kv)              \
-                                                X(float, hca_ring_gate) X(float, hca_entries) X(float, logits) X(int, sampled)   \
-                                                    X(float, at_attention_input) X(float, at_query) X(float, at_kv_window)       \
-                                                        X(float, at_kv_compressed) X(float, at_index_query)                      \
-                                                            X(float, at_index_key) X(int, at_topk) X(float, at_heads)            \
-                                                                X(float, at_attention_output) X(float, at_moe_input)             \
-                                                                    X(int, at_router) X(float, at_moe_output)                    \
-                                                                        X(float, at_output)
+    X(const float, attn_scale)                                                                                                   \
+    X(const float, attn_norm) X(const float, q_a) X(const float, q_norm) X(const float, q_b) X(const float, kv)                  \
+        X(const float, kv_norm) X(const float, sinks) X(const float, o_a) X(const float, o_b) X(const float, moe_fn)             \
+            X(const float, moe_base) X(const float, moe_scale) X(const float, moe_norm) X(const float, gate)                     \
+                X(const float, gate_up) X(const float, down) X(const float, shared_gate_up) X(const float, shared_down)          \
+                    X(const float, bias) X(const int, table) X(const float, csa_kv) X(const float, csa_gate)                     \
+                        X(const float, csa_ape) X(const float, csa_norm) X(const float, index_kv) X(const float, index_gate)     \
+                            X(const float, index_ape) X(const float, index_norm) X(const float, index_q)                         \
+                                X(const float, index_heads) X(const float, hca_kv) X(const float, hca_gate)                      \
+                                    X(const float, hca_ape) X(const float, hca_norm) X(const float, cos) X(const float, sin)     \
+                                        X(const float, temperature) X(const int, sequence) X(const int, token)                   \
+                                            X(const int, position) X(const int, clock) X(float, window) X(float, csa_ring_kv)    \
+                                                X(float, csa_ring_gate) X(float, csa_entries) X(float, index_ring_kv)            \
+                                                    X(float, index_ring_gate) X(float, index_entries) X(float, hca_ring_kv)      \
+                                                        X(float, hca_ring_gate) X(float, hca_entries) X(float, logits)           \
+                                                            X(int, sampled) X(float, at_attention_input) X(float, at_query)      \
+                                                                X(float, at_kv_window) X(float, at_kv_compressed)                \
+                                                                    X(float, at_index_query) X(float, at_index_key)              \
+                                                                        X(int, at_topk) X(float, at_heads)                       \
+                                                                            X(float, at_attention_output) X(float, at_moe_input) \
+                                                                                X(int, at_router) X(float, at_moe_output)        \
+                                                                                    X(float, at_output)
 
 #define DECODE_STEP_SIZES(X) \
     X(B)                     \
@@ -77,24 +80,18 @@ struct Mixing {
     const float *fn, *base, *scale, *norm;
 };
 
-// A compressor of one layer, with its state of one row.
+// A compressor of one layer, with its state of one row, as the token finds it.
 struct Compressor {
+    // What is added to the token's logits, and the weights of the norm.
     const float *ape, *norm;
-    float *ring_kv, *ring_gate, *entries;
+    // The rings, and where the token's own numbers go.
+    float *ring_kv, *ring_gate, *own_kv, *own_gate;
+    // The entries, and the one that the token completes, if it does.
+    float *entries, *entry;
     // Windows overlap if there are two halves.
-    int rate, dim, halves;
-
-    __device__ __forceinline__ int width() const {
-        return dim * halves;
-    }
-
-    __device__ __forceinline__ int slots() const {
-        return rate * halves;
-    }
-
-    __device__ __forceinline__ bool closes(int t) const {
-        return (t + 1) % rate == 0;
-    }
+    int slots, dim, halves;
+    // The tokens that are pooled: the first, the slot of the first, the first of the token's own window.
+    int first, first_slot, window;
 };
 
 // A layer, with the state of one row.
@@ -106,7 +103,8 @@ struct Layer {
     Mixing mixing[2];
     // Of the first products, as `DownShares::row` counts them.
     const float *matrices[7];
-    float *window;
+    // Vectors of the window, and the one of the token.
+    float *window, *own_vector;
     Compressor main, index;
 };
 

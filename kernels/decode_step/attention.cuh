@@ -9,57 +9,55 @@ namespace persistent {
 // ---- down, and pool
 
 // Stores the values and logits of a token in the rings, and pools the channels of the share, if the token closes its window, into
-// `pooled`. `own` has values, then logits, [halves, channels of the share] each.
+// `pooled`. `own` has values, then logits, [halves, channels of the share] each. A warp has 32 channels of few tokens; of many, all
+// warps share the tokens.
 __device__ __forceinline__ void pool(const Context &c, const Compressor &of, Share share, const u16 *channels, float *own,
                                      float ape_of_first, float *pooled) {
-    constexpr int EACH = MOST_POOLED / WARPS;
-    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.width();
+    constexpr int EACH = (MOST_POOLED + WARPS - 1) / WARPS;
+    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
     float *own_gate = own + of.halves * n;
-    const size_t slot = (size_t)(t % of.slots()) * width;
 #pragma unroll 1
     for (int at = threadIdx.x; at < of.halves * n; at += WORKERS) {
         const int channel = channels[at];
-        own_gate[at] += at < WORKERS ? ape_of_first : __ldg(of.ape + t % of.rate * width + channel);
-        of.ring_kv[slot + channel] = own[at], of.ring_gate[slot + channel] = own_gate[at];
+        own_gate[at] += at < WORKERS ? ape_of_first : __ldg(of.ape + channel);
+        of.own_kv[channel] = own[at], of.own_gate[channel] = own_gate[at];
     }
-    if (!of.closes(t))
+    if (!of.entry)
         return;
     workers_sync();
-    const int window = t / of.rate * of.rate;
-#ifdef MUTANT_ABSENT_POOLED_AS_ZEROS
-    const int first = window - of.rate * (of.halves - 1);
-#else
-    const int first = max(0, window - of.rate * (of.halves - 1));
-#endif
-    const int turn = WARPS % of.slots();
-    for (int block = 0; block < n; block += 32) {
+    const bool many = of.slots > EACH;
+    const int before = many ? warp : 0, turn = many ? WARPS : 1, turn_of_slots = turn % of.slots;
+    const int slot_of_warp = (of.first_slot + before) % of.slots;
+#pragma unroll 1
+    for (int block = many ? 0 : 32 * warp; block < n; block += many ? 32 : 32 * WARPS) {
         const int channel = block + lane;
         float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
-        int slot = (first + of.slots() + warp) % of.slots();
+        int slot = slot_of_warp;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const int token = first + warp + i * WARPS;
-            const size_t at = (size_t)slot * width + share.first + channel;
-            slot += turn;
-            slot -= slot < of.slots() ? 0 : of.slots();
+            const int token = of.first + before + i * turn;
+            const int half = of.halves == 2 && token >= of.window;
+            const size_t at = (size_t)slot * width + half * of.dim + share.first + channel;
+            slot += turn_of_slots;
+            slot -= slot < of.slots ? 0 : of.slots;
             gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
             if (token > t || channel >= n)
                 continue;
-            const int half = of.halves == 2 && token >= window;
-            if (token < 0) {
+            if (token < 0)
                 gates[i] = 0.0f;
-            } else if (token == t) {
+            else if (token == t)
                 gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
-            } else {
-                gates[i] = __ldcg(of.ring_gate + at + half * of.dim), values[i] = __ldcg(of.ring_kv + at + half * of.dim);
-            }
+            else
+                gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
             top = fmaxf(top, gates[i]);
         }
-        c.s.tops[warp][lane] = top;
-        workers_sync();
+        if (many) {
+            c.s.tops[warp][lane] = top;
+            workers_sync();
 #pragma unroll
-        for (int other = 0; other < WARPS; other++)
-            top = fmaxf(top, c.s.tops[other][lane]);
+            for (int other = 0; other < WARPS; other++)
+                top = fmaxf(top, c.s.tops[other][lane]);
+        }
         float sum = 0.0f, out = 0.0f;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -67,15 +65,18 @@ __device__ __forceinline__ void pool(const Context &c, const Compressor &of, Sha
             sum += share_of_token;
             out = fmaf(share_of_token, values[i], out);
         }
-        c.s.sums[warp][lane] = sum, c.s.outs[warp][lane] = out;
-        workers_sync();
-        if (warp > 0 || channel >= n)
-            continue;
-        sum = out = 0.0f;
-#pragma unroll 1
-        for (int other = 0; other < WARPS; other++)
-            sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
-        pooled[share.first + channel] = out / sum;
+        if (many) {
+            c.s.sums[warp][lane] = sum, c.s.outs[warp][lane] = out;
+            workers_sync();
+            if (warp > 0)
+                continue;
+            sum = out = 0.0f;
+#pragma unroll 4
+            for (int other = 0; other < WARPS; other++)
+                sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
+        }
+        if (channel < n)
+            pooled[share.first + channel] = out / sum;
     }
 }
 
@@ -90,8 +91,7 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
     // What is added to the logits of the first numbers is on its way while products are.
     const u16 *const main_channels = c.s.channels[layer.sparse], *const index_channels = c.s.channels[2];
     const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
-        const float *const row = of.ape + c.row.position % of.rate * of.width();
-        return threadIdx.x < of.halves * share.count ? __ldg(row + channels[threadIdx.x]) : 0.0f;
+        return threadIdx.x < of.halves * share.count ? __ldg(of.ape + channels[threadIdx.x]) : 0.0f;
     };
     const float main_ape = ape(layer.main, kv, main_channels);
     const float index_ape = layer.sparse ? ape(layer.index, index, index_channels) : 0.0f;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
     for (int which = 0; which <= layer.sparse; which++)
         pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? main_channels : index_channels,
              which == 0 ? own_main : own_index, which == 0 ? main_ape : index_ape, which == 0 ? c.s.pooled : c.s.index_pooled);
-    if (!layer.main.closes(c.row.position))
+    if (!layer.main.entry)
         return;
     workers_sync();
     c.team.give_all(c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
@@ -156,9 +156,8 @@ struct Pair {
     // The same of the entry that the token completes; a tap keeps zeros if there is none.
     __device__ __forceinline__ void store_entry(const Context &c, const Compressor &of, const float *pooled, float inverse,
                                                 int table, float *kept) const {
-        const int t = c.row.position;
-        if (of.closes(t))
-            store(c, pooled, inverse, of.dim, table, of.entries + (size_t)(t / of.rate) * of.dim, kept);
+        if (of.entry)
+            store(c, pooled, inverse, of.dim, table, of.entry, kept);
         else if (kept && there)
             *(float2 *)(kept + channel) = make_float2(0, 0);
     }
@@ -166,13 +165,12 @@ struct Pair {
 
 __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
     const Arguments &a = c.a;
-    const int t = c.row.position, warp = threadIdx.x / 32;
-    const bool closes = layer.main.closes(t);
+    const int warp = threadIdx.x / 32;
     const Share kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
     const float low_norm = threadIdx.x < a.Rq ? __ldg(a.q_norm + (size_t)layer.layer * a.Rq + threadIdx.x) : 0.0f;
     const Pair of_window(a.kv_norm + (size_t)layer.layer * a.D, kv), of_entry(layer.main.norm, kv),
         of_index(layer.index.norm, index);
-    if (warp < (closes ? layer.sparse ? 4 : 3 : 2)) {
+    if (warp < (layer.main.entry ? layer.sparse ? 4 : 3 : 2)) {
         const float *const from = warp == 0 ? c.s.low : warp == 1 ? c.s.kv : warp == 2 ? c.s.pooled : c.s.index_pooled;
         const float inverse = inverse_rms_of(c, from, warp == 0 ? a.Rq : warp == 3 ? a.DI : a.D);
         if (threadIdx.x % 32 == 0)
@@ -181,7 +179,7 @@ __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
     workers_sync();
     if (threadIdx.x < a.Rq)
         c.s.low[threadIdx.x] *= low_norm * c.s.inverse[0];
-    of_window.store(c, c.s.kv, c.s.inverse[1], a.D, 0, layer.window + (size_t)window_slot(t, a.Wn) * a.D,
+    of_window.store(c, c.s.kv, c.s.inverse[1], a.D, 0, layer.own_vector,
                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
     of_entry.store_entry(c, layer.main, c.s.pooled, c.s.inverse[2], layer.sparse ? 1 : 2,
                          a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
@@ -379,37 +377,51 @@ __device__ __forceinline__ void softmax(const Context &c, float sink, int keys) 
     workers_sync();
 }
 
-// What heads read, turned back: a warp for four channels, the lanes of which take turns with the keys.
+// What heads read, turned back: a warp for eight channels, of which two lanes have four each; sixteen pairs of lanes take turns with
+// the keys, and load some at a time.
 __device__ __forceinline__ void attend(const Context &c, const Keys &keys) {
+    constexpr int TURNS = 16, EACH = 6;
     const Arguments &a = c.a;
-    const int lane = threadIdx.x % 32;
-    const Share share = c.team.share<4>(a.H * a.D);
-    int at = share.first + threadIdx.x / 32 * 4, head = at / a.D, channel = at % a.D;
+    const int lane = threadIdx.x % 32, turn = lane / 2;
+    const Share share = c.team.share<8>(a.H * a.D);
+    int at = share.first + threadIdx.x / 32 * 8 + lane % 2 * 4, head = at / a.D, channel = at % a.D;
+#ifdef MUTANT_LAST_KEY_LOST
+    const int last = keys.count - 1;
+#else
+    const int last = keys.count;
+#endif
 #pragma unroll 1
-    for (; at < share.first + share.count; at += 4 * WARPS) {
+    for (; at < share.first + share.count; at += 8 * WARPS) {
         const float *const weights = c.s.scores(a, head);
         float4 sum = make_float4(0, 0, 0, 0);
-#ifdef MUTANT_LAST_TURN_LOST
-        const int last = keys.count - 1;
-#else
-        const int last = keys.count;
-#endif
-#pragma unroll 4
-        for (int key = lane; key < last; key += 32) {
-            const float4 vector = ldcg4(keys(key) + channel);
-            const float weight = weights[key];
-            sum.x = fmaf(weight, vector.x, sum.x), sum.y = fmaf(weight, vector.y, sum.y);
-            sum.z = fmaf(weight, vector.z, sum.z), sum.w = fmaf(weight, vector.w, sum.w);
+#pragma unroll 1
+        for (int first = turn; first < last; first += EACH * TURNS) {
+            float4 vectors[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (const int key = first + i * TURNS; key < last)
+                    vectors[i] = ldcg4(keys(key) + channel);
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (const int key = first + i * TURNS; key < last) {
+                    const float weight = weights[key];
+                    sum.x = fmaf(weight, vectors[i].x, sum.x), sum.y = fmaf(weight, vectors[i].y, sum.y);
+                    sum.z = fmaf(weight, vectors[i].z, sum.z), sum.w = fmaf(weight, vectors[i].w, sum.w);
+                }
+        }
+#pragma unroll
+        for (int step = 2; step < 32; step *= 2) {
+            sum.x += __shfl_xor_sync(0xffffffff, sum.x, step), sum.y += __shfl_xor_sync(0xffffffff, sum.y, step);
+            sum.z += __shfl_xor_sync(0xffffffff, sum.z, step), sum.w += __shfl_xor_sync(0xffffffff, sum.w, step);
         }
         const float inverse = c.s.inverse_totals[head];
-        float2 low = make_float2(warp_sum(sum.x) * inverse, warp_sum(sum.y) * inverse);
-        float2 high = make_float2(warp_sum(sum.z) * inverse, warp_sum(sum.w) * inverse);
+        float2 low = make_float2(sum.x * inverse, sum.y * inverse), high = make_float2(sum.z * inverse, sum.w * inverse);
         if (const int turned = channel - (a.D - a.R); turned >= 0) {
             low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
             high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
         }
-        c.team.give4(c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), lane);
-        for (channel += 4 * WARPS; channel >= a.D; channel -= a.D)
+        c.team.give4(c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), turn);
+        for (channel += 8 * WARPS; channel >= a.D; channel -= a.D)
             head++;
     }
 }

@@ -20,24 +20,38 @@ struct Kind {
 __device__ __forceinline__ void find(const Context &c, int layer, Layer &to) {
     const Arguments &a = c.a;
     const Kind kind(a, layer);
-    const int number = kind.number;
+    const int number = kind.number, t = c.row.position;
     const size_t at = (size_t)number * a.B + c.row.row, wide = STREAMS * a.C;
     to.layer = layer, to.sparse = kind.sparse, to.number = number;
     to.mixing[0] = {a.attn_fn + layer * MUS * wide, a.attn_base + layer * MUS, a.attn_scale + layer * 3,
                     a.attn_norm + layer * a.C};
     to.mixing[1] = {a.moe_fn + layer * MUS * wide, a.moe_base + layer * MUS, a.moe_scale + layer * 3, a.moe_norm + layer * a.C};
     to.window = a.window + ((size_t)layer * a.B + c.row.row) * a.Wn * a.D;
+    to.own_vector = to.window + (size_t)window_slot(t, a.Wn) * a.D;
     const auto compressor = [&](const float *ape, const float *norm, float *ring_kv, float *ring_gate, float *entries, int rate,
                                 int dim, int halves, int capacity) {
-        const size_t width = dim * halves, slots = rate * halves;
-        return Compressor{ape + number * rate * width,
+        const int width = dim * halves, slots = rate * halves, window = t / rate * rate;
+#ifdef MUTANT_ABSENT_POOLED_AS_ZEROS
+        const int first = window - rate * (halves - 1);
+#else
+        const int first = max(0, window - rate * (halves - 1));
+#endif
+        const size_t ring = at * slots * width, own = ring + t % slots * width;
+        float *const own_entries = entries + at * capacity * dim;
+        return Compressor{ape + ((size_t)number * rate + t % rate) * width,
                           norm + number * dim,
-                          ring_kv + at * slots * width,
-                          ring_gate + at * slots * width,
-                          entries + at * capacity * dim,
-                          rate,
+                          ring_kv + ring,
+                          ring_gate + ring,
+                          ring_kv + own,
+                          ring_gate + own,
+                          own_entries,
+                          (t + 1) % rate == 0 ? own_entries + (size_t)(t / rate) * dim : nullptr,
+                          slots,
                           dim,
-                          halves};
+                          halves,
+                          first,
+                          (first + slots) % slots,
+                          window};
     };
     to.matrices[0] = a.q_a + (size_t)layer * a.Rq * a.C, to.matrices[1] = a.kv + (size_t)layer * a.D * a.C;
     if (kind.sparse) {

@@ -46,7 +46,7 @@ impl Source {
             beta_slow: None,
         };
         let (heavy, sparse) = (LayerType::Heavy, LayerType::Sparse);
-        let rates = [("compressed_sparse_attention", 3), ("heavily_compressed_attention", 7)];
+        let rates = [("compressed_sparse_attention", 3), ("heavily_compressed_attention", 11)];
         let config = Config {
             vocab_size: 33,
             hidden_size: 40,
