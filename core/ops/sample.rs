@@ -86,6 +86,34 @@ const WHY: &str = "the largest logit, the first of equal ones, is defined to the
                    quotient are rounded in f32, so a token is right if no other is surely better";
 
 /// The inputs of a case.
+/// What a draw of a token depends on, so that it is the same in any batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// Seed of all draws.
+    pub seed: i64,
+    /// The number of the sequence.
+    pub sequence: i32,
+    /// The position of the token that was read last.
+    pub position: i32,
+}
+
+impl Draw {
+    /// Gumbel noise of a token: the token with the largest sum of its noise and its logit, which is divided by the temperature, is
+    /// drawn from the softmax (Gumbel-max).
+    pub fn noise(self, token: usize) -> f64 {
+        let key = [self.seed as u32, (self.seed >> 32) as u32];
+        let counter = [
+            token as u32 / 4,
+            self.position.cast_unsigned(),
+            self.sequence.cast_unsigned(),
+            0,
+        ];
+        let bits = philox(counter, key)[token % 4] >> 9;
+        let uniform = (f64::from(bits) + 0.5) / f64::from(1 << 23);
+        -(-uniform.ln()).ln()
+    }
+}
+
 struct Rows {
     logits: Vec<f32>,
     temperature: Vec<f32>,
@@ -132,16 +160,12 @@ impl Rows {
 
     /// The score of a token with its noise, and the error of its computation in f32.
     fn score(&self, row: usize, token: usize, logit: f32) -> (f64, f64) {
-        let key = [SEED as u32, (SEED >> 32) as u32];
-        let counter = [
-            token as u32 / 4,
-            self.position[row].cast_unsigned(),
-            self.sequence[row].cast_unsigned(),
-            0,
-        ];
-        let bits = philox(counter, key)[token % 4] >> 9;
-        let uniform = (f64::from(bits) + 0.5) / f64::from(1 << 23);
-        let noise = -(-uniform.ln()).ln();
+        let draw = Draw {
+            seed: SEED,
+            sequence: self.sequence[row],
+            position: self.position[row],
+        };
+        let noise = draw.noise(token);
         let scaled = f64::from(logit) / f64::from(self.temperature[row]);
         let score = scaled + noise;
         // Each logarithm is within a unit in the last place; the error of the inner one moves the outer by as much relative to it.

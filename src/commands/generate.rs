@@ -3,9 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
-use rand_distr::{Distribution, StandardUniform};
 use reference::paths::Model;
 
 use crate::backend::cuda::{Device, Session, Source, shipped};
@@ -16,7 +13,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::studies;
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_core::ops::decode_step::Generation;
+use ulplab_core::ops::decode_step::{Draw, Generation};
 
 /// Generate text with the reference, and with recipes for comparison.
 #[derive(Debug, clap::Args)]
@@ -49,7 +46,7 @@ pub struct GenerateArgs {
     #[arg(long, value_enum)]
     pub device: Option<GenerateOn>,
     /// Variant of decode_step that generates.
-    #[arg(long, value_name = "NAME", default_value = "simple", requires = "device")]
+    #[arg(long, value_name = "NAME", default_value = "persistent", requires = "device")]
     pub variant: String,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
@@ -198,13 +195,18 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
 
 /// Feeds the prompt at once, then one token at a time.
 fn generate(model: &dyn Model<f32>, rounding: &Rounding, args: &GenerateArgs) -> Result<Vec<u8>> {
-    let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
     let mut fed: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
     let mut text = Vec::with_capacity(args.tokens);
+    let mut read = 0;
     while text.len() < args.tokens {
         let logits = rounding.run(model, &mut *state, &fed, &mut { rounding })?;
-        let draw: f64 = StandardUniform.sample(&mut rng);
+        read += fed.len();
+        let draw = Draw {
+            seed: args.seed.cast_signed(),
+            sequence: 0,
+            position: i32::try_from(read - 1).map_err(|_| Error::Usage(format!("{read} tokens are too many")))?,
+        };
         let next = pick(logits.row(logits.rows() - 1), args.temperature, draw);
         text.push(next);
         fed = vec![u32::from(next)];
@@ -212,20 +214,12 @@ fn generate(model: &dyn Model<f32>, rounding: &Rounding, args: &GenerateArgs) ->
     Ok(text)
 }
 
-/// The likeliest byte, or the byte at quantile `draw` of the softmax at a temperature.
-fn pick(logits: &[f32], temperature: f64, draw: f64) -> u8 {
-    let best = (0..logits.len())
-        .rev()
-        .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
-        .unwrap_or(0);
-    if temperature == 0.0 {
-        return best as u8;
-    }
-    let weight = |logit: f32| ((f64::from(logit) - f64::from(logits[best])) / temperature).exp();
-    let mut left = draw * logits.iter().map(|&logit| weight(logit)).sum::<f64>();
-    let drawn = logits.iter().position(|&logit| {
-        left -= weight(logit);
-        left < 0.0
-    });
-    drawn.unwrap_or(best) as u8
+/// The likeliest byte, or one that is drawn from the softmax at a temperature.
+fn pick(logits: &[f32], temperature: f64, draw: Draw) -> u8 {
+    let score = |byte: &usize| match temperature {
+        0.0 => f64::from(logits[*byte]),
+        _ => f64::from(logits[*byte]) / temperature + draw.noise(*byte),
+    };
+    let best = (0..logits.len()).rev().max_by(|a, b| score(a).total_cmp(&score(b)));
+    best.unwrap_or(0) as u8
 }

@@ -14,6 +14,8 @@ use super::super::mhc_pre::normalized;
 use super::state::{self, Caches};
 use super::{STREAMS, Step, TAPS, WHY};
 
+const ALIKE: &str = "rows that begin alike and read the same tokens have the same bits, wherever they are in the batch";
+
 /// What a number must be, and how far a right one may be from it.
 type Expected = (f64, f64);
 
@@ -86,9 +88,38 @@ impl Follower {
         });
         let tokens: Vec<i32> = tokens.collect();
         parts.push(equal("tokens", &[self.step.runs, rows.len()], &tokens, outputs));
+        parts.push(self.repeated(outputs));
         parts.extend(self.states(&rows, outputs));
         parts.extend(self.counters(&tokens, outputs));
         parts
+    }
+
+    /// The logits of rows that begin alike and read the same tokens: they must have the bits of the first of them.
+    fn repeated(&self, outputs: &Outputs) -> Part {
+        let Step {
+            source,
+            runs,
+            starts,
+            tokens,
+            forced,
+            ..
+        } = &self.step;
+        let (rows, vocabulary) = (starts.len(), source.config.vocab_size);
+        let read = |row: usize| -> Vec<i32> { (0..*runs).map(|run| forced[run * rows + row]).collect() };
+        let alike = |a: usize, b: usize| {
+            let begun = |row: usize| starts[row].as_ref().map(|start| start.tokens);
+            begun(a) == begun(b) && tokens[a] == tokens[b] && read(a) == read(b)
+        };
+        let mut want = outputs.get("logits").to_vec();
+        for row in 0..rows {
+            let first = (0..row).find(|first| alike(*first, row)).unwrap_or(row);
+            for run in 0..*runs {
+                let at = |row: usize| (run * rows + row) * vocabulary * 4;
+                want.copy_within(at(first)..at(first) + vocabulary * 4, at(row));
+            }
+        }
+        let shape = [*runs, rows, vocabulary];
+        Judge::equal("logits", Dtype::F32, &shape, want, ALIKE).on(outputs.get("logits").to_vec())
     }
 
     /// `[groups, cols]` of every row as `[groups, B, cols]`; rows of padding may have anything.

@@ -35,6 +35,11 @@ impl Source {
         })
     }
 
+    /// Whether it is the small model.
+    pub fn is_drawn(&self) -> bool {
+        matches!(self.tensors, Tensors::Drawn(_))
+    }
+
     /// A small model of drawn weights, with layers of all types and sizes that differ from each other.
     pub fn drawn(seed: u64) -> Self {
         let rope = |theta| RopeParameters {

@@ -384,10 +384,13 @@ impl Names<'_> {
             Work::Kernel { arguments, taps, .. } => {
                 let tapped = arguments.iter().map(|name| self.argument(set, name, turn));
                 let tapped = tapped.collect::<Result<Vec<_>>>()?;
-                let untapped = arguments.iter().zip(&tapped).map(|(name, argument)| match taps.contains(name) {
-                    true => Argument::Wide(0),
-                    false => *argument,
-                });
+                let untapped = arguments
+                    .iter()
+                    .zip(&tapped)
+                    .map(|(name, argument)| match taps.contains(name) {
+                        true => Argument::Wide(0),
+                        false => *argument,
+                    });
                 LaunchInputs::Arguments([untapped.collect(), tapped])
             }
             Work::Matmul {
