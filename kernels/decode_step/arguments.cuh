@@ -7,44 +7,36 @@ namespace persistent {
 
 // ---- arguments: pointers, sizes, then numbers
 
-#define DECODE_STEP_POINTERS(X)                                                                                                  \
-    X(const float, embedding)                                                                                                    \
-    X(const float, head_fn)                                                                                                      \
-    X(const float, head_base)                                                                                                    \
-    X(const float, head_scale)                                                                                                   \
-    X(const float, final_norm)                                                                                                   \
-    X(const float, head)                                                                                                         \
-    X(const float, attn_fn)                                                                                                      \
-    X(const float, attn_base)                                                                                                    \
-    X(const float, attn_scale)                                                                                                   \
-    X(const float, attn_norm) X(const float, q_a) X(const float, q_norm) X(const float, q_b) X(const float, kv)                  \
-        X(const float, kv_norm) X(const float, sinks) X(const float, o_a) X(const float, o_b) X(const float, moe_fn)             \
-            X(const float, moe_base) X(const float, moe_scale) X(const float, moe_norm) X(const float, gate)                     \
-                X(const float, gate_up) X(const float, down) X(const float, shared_gate_up) X(const float, shared_down)          \
-                    X(const float, bias) X(const int, table) X(const float, csa_kv) X(const float, csa_gate)                     \
-                        X(const float, csa_ape) X(const float, csa_norm) X(const float, index_kv) X(const float, index_gate)     \
-                            X(const float, index_ape) X(const float, index_norm) X(const float, index_q)                         \
-                                X(const float, index_heads) X(const float, hca_kv) X(const float, hca_gate)                      \
-                                    X(const float, hca_ape) X(const float, hca_norm) X(const float, cos) X(const float, sin)     \
-                                        X(const float, temperature) X(const int, sequence) X(const int, token)                   \
-                                            X(const int, position) X(const int, clock) X(float, window) X(float, csa_ring_kv)    \
-                                                X(float, csa_ring_gate) X(float, csa_entries) X(float, index_ring_kv)            \
-                                                    X(float, index_ring_gate) X(float, index_entries) X(float, hca_ring_kv)      \
-                                                        X(float, hca_ring_gate) X(float, hca_entries) X(float, logits)           \
-                                                            X(int, sampled) X(float, at_attention_input) X(float, at_query)      \
-                                                                X(float, at_kv_window) X(float, at_kv_compressed)                \
-                                                                    X(float, at_index_query) X(float, at_index_key)              \
-                                                                        X(int, at_topk) X(float, at_heads)                       \
-                                                                            X(float, at_attention_output) X(float, at_moe_input) \
-                                                                                X(int, at_router) X(float, at_moe_output)        \
-                                                                                    X(float, at_output)
+// clang-format off
+#define DECODE_STEP_POINTERS(X)                                                                                       \
+    X(const float, embedding) X(const float, head_fn) X(const float, head_base) X(const float, head_scale)            \
+    X(const float, final_norm) X(const float, head)                                                                   \
+    X(const float, attn_fn) X(const float, attn_base) X(const float, attn_scale) X(const float, attn_norm)            \
+    X(const float, q_a) X(const float, q_norm) X(const float, q_b) X(const float, kv) X(const float, kv_norm)         \
+    X(const float, sinks)                                                                                             \
+    X(const float, o_a) X(const float, o_b)                                                                           \
+    X(const float, moe_fn) X(const float, moe_base) X(const float, moe_scale) X(const float, moe_norm)                \
+    X(const float, gate) X(const float, gate_up) X(const float, down) X(const float, shared_gate_up)                  \
+    X(const float, shared_down) X(const float, bias) X(const int, table)                                              \
+    X(const float, csa_kv) X(const float, csa_gate) X(const float, csa_ape) X(const float, csa_norm)                  \
+    X(const float, index_kv) X(const float, index_gate) X(const float, index_ape) X(const float, index_norm)          \
+    X(const float, index_q) X(const float, index_heads)                                                               \
+    X(const float, hca_kv) X(const float, hca_gate) X(const float, hca_ape) X(const float, hca_norm)                  \
+    X(const float, cos) X(const float, sin) X(const float, temperature) X(const int, sequence) X(const int, token)    \
+    X(const int, position) X(const int, clock)                                                                        \
+    X(float, window) X(float, csa_ring_kv) X(float, csa_ring_gate) X(float, csa_entries)                              \
+    X(float, index_ring_kv) X(float, index_ring_gate) X(float, index_entries) X(float, hca_ring_kv)                   \
+    X(float, hca_ring_gate) X(float, hca_entries)                                                                     \
+    X(float, logits) X(int, sampled)                                                                                  \
+    X(float, at_attention_input) X(float, at_query) X(float, at_kv_window) X(float, at_kv_compressed)                 \
+    X(float, at_index_query) X(float, at_index_key) X(int, at_topk)                                                   \
+    X(float, at_heads) X(float, at_attention_output) X(float, at_moe_input) X(int, at_router) X(float, at_moe_output) \
+    X(float, at_output)
 
-#define DECODE_STEP_SIZES(X) \
-    X(B)                     \
-    X(S)                     \
-    X(layers)                \
-    X(lead)                  \
-    X(hashes) X(V) X(C) X(Rq) X(H) X(D) X(R) X(G) X(Ro) X(Wn) X(HI) X(DI) X(topk) X(E) X(K) X(I) X(ms) X(mh) X(sparse) X(Ns) X(Nh)
+#define DECODE_STEP_SIZES(X)                                                                                          \
+    X(B) X(S) X(layers) X(lead) X(hashes) X(V) X(C) X(Rq) X(H) X(D) X(R) X(G) X(Ro) X(Wn) X(HI) X(DI) X(topk)         \
+    X(E) X(K) X(I) X(ms) X(mh) X(sparse) X(Ns) X(Nh)
+// clang-format on
 
 struct Arguments {
 #define FIELD(TYPE, NAME) TYPE *NAME;
