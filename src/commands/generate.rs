@@ -90,8 +90,10 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
             .map_err(|mistake| Error::Usage(format!("recipe '{}': {}", recipe.name, mistake.message)))?;
         roundings.push((recipe.name.clone(), rounding));
     }
+    // Whoever asks for a GPU that is not there is told before the reference's text is made.
+    let device = args.device.map(|GenerateOn::Cuda| Device::open()).transpose()?;
     let model = checkpoint.load()?;
-    let several = roundings.len() > 1 || args.device.is_some();
+    let several = roundings.len() > 1 || device.is_some();
     let mut want: Option<Vec<u8>> = None;
     let mut show = |name: &str, text: Vec<u8>| {
         let mut out = crate::output::stdout();
@@ -102,15 +104,15 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     for (name, rounding) in &roundings {
         show(name, generate(&*model, rounding, args)?)?;
     }
-    if args.device == Some(GenerateOn::Cuda) {
-        let (name, text) = on_device(&folder, args)?;
+    if let Some(device) = &device {
+        let (name, text) = on_device(device, &folder, args)?;
         show(&name, text)?;
     }
     Ok(Exit::Pass)
 }
 
 /// Text by the kernels of `decode_step`, and what made it.
-fn on_device(folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
+fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
     let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
     let variant = source.named(&args.variant)?;
     let prompt: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
@@ -122,8 +124,7 @@ fn on_device(folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
         seed: args.seed.cast_signed(),
     };
     let (case, problem) = generation.problem().map_err(Error::Usage)?;
-    let device = Device::open()?;
-    let session = Session::open(&device)?;
+    let session = Session::open(device)?;
     let kernels = session.load(&source)?;
     let bench = kernels.case(&case, &problem);
     let plan = bench.plan(variant)?;

@@ -8,4 +8,4 @@ mod strict;
 pub use checkpoint::Checkpoint;
 pub use manifest::{DataFile, Dataset, Kind, Manifest, find_root, find_root_from};
 pub use shards::Tensors;
-pub use strict::{explain, parse_toml};
+pub use strict::{explain, explain_beside, parse_toml};

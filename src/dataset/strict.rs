@@ -23,15 +23,40 @@ pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
 
 /// The parser's message, with the nearest valid name if a name is unknown.
 pub fn explain(error: &toml::de::Error) -> String {
-    let message = error.message().trim_end();
-    message.to_string() + &suggestion(message)
+    explain_beside(error, &[])
+}
+
+/// The same where names are valid, too, that the parser does not know of.
+pub fn explain_beside(error: &toml::de::Error, others: &[&str]) -> String {
+    let message = in_words(error.message().trim_end());
+    let near = suggestion(&message, others);
+    message + &near
 }
 
 /// serde words an unknown name as "unknown field `a`, expected one of `b`, `c`".
-fn suggestion(message: &str) -> String {
+fn suggestion(message: &str, others: &[&str]) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match quoted.next() {
-        Some(wrong) if message.starts_with("unknown ") => did_you_mean(wrong, quoted),
+        Some(wrong) if message.starts_with("unknown ") => did_you_mean(wrong, quoted.chain(others.iter().copied())),
         _ => String::new(),
     }
+}
+
+/// serde names types as Rust does: "invalid type: string \"a\", expected usize".
+fn in_words(message: &str) -> String {
+    let plain = message
+        .strip_prefix("invalid type: ")
+        .or_else(|| message.strip_prefix("invalid value: "));
+    let Some((found, kind)) = plain.and_then(|plain| plain.rsplit_once(", expected ")) else {
+        return message.into();
+    };
+    let kind = match kind {
+        "usize" | "u64" | "u32" | "u16" | "u8" => "a whole number, 0 or more",
+        "isize" | "i64" | "i32" | "i16" | "i8" => "a whole number",
+        "f64" | "f32" => "a number",
+        "a sequence" => "an array",
+        "a map" => "a table",
+        other => other,
+    };
+    format!("found {found}, expected {kind}")
 }

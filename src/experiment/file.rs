@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{Head, Mistake, Rule, Step};
-use crate::dataset::{explain, parse_toml};
+use crate::dataset::{explain, explain_beside, parse_toml};
 use crate::shipped;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
@@ -74,7 +75,7 @@ impl ExperimentFile {
         let table = DeTable::parse(&self.text).map_err(|error| self.refused(&error))?;
         let span = table.span();
         let kept = table.into_inner().into_iter().filter(|(key, _)| keep(key.get_ref()));
-        let alone = toml::de::Deserializer::from(toml::Spanned::new(span, kept.collect::<DeTable>()));
+        let alone = toml::de::Deserializer::from(Spanned::new(span, kept.collect::<DeTable>()));
         let mut read = T::deserialize(alone).map_err(|error| self.refused(&error))?;
         // The first override after which the experiment can no longer be read is the one that is wrong.
         for (last, item) in self.overrides.iter().enumerate() {
@@ -101,7 +102,39 @@ impl ExperimentFile {
     fn refused(&self, error: &toml::de::Error) -> Error {
         let start = error.span().map(|span| span.start);
         let within = start.and_then(|start| self.within(start)).unwrap_or_default();
-        self.at_byte(start, &format!("{within}{}", explain(error)))
+        let key = start.and_then(|start| self.key_of(start));
+        let key = key.map_or(String::new(), |key| format!("{key}: "));
+        // Some of the keys at the root are those of every experiment, and are read apart from the others.
+        let others = if start.is_some_and(|start| self.is_root_key(start)) {
+            &Head::KEYS[..]
+        } else {
+            &[]
+        };
+        self.at_byte(start, &format!("{within}{key}{}", explain_beside(error, others)))
+    }
+
+    /// The key of the innermost value that begins at a place of the text.
+    fn key_of(&self, byte: usize) -> Option<String> {
+        fn within(value: &Spanned<DeValue>, byte: usize) -> Option<String> {
+            match value.get_ref() {
+                DeValue::Table(table) => find(table, byte),
+                DeValue::Array(array) => array.iter().find_map(|element| within(element, byte)),
+                _ => None,
+            }
+        }
+        fn find(table: &DeTable, byte: usize) -> Option<String> {
+            table.iter().find_map(|(key, value)| {
+                let begins = || (value.span().start == byte).then(|| key.get_ref().to_string());
+                within(value, byte).or_else(begins)
+            })
+        }
+        find(DeTable::parse(&self.text).ok()?.get_ref(), byte)
+    }
+
+    /// Whether a key at the root begins at a place of the text, or the heading of a table there.
+    fn is_root_key(&self, byte: usize) -> bool {
+        let root = DeTable::parse(&self.text).ok();
+        root.is_some_and(|root| root.get_ref().iter().any(|(key, _)| key.span().start == byte))
     }
 
     /// `recipe 'nvfp4': `, if a place of the text is in an element of an array that has a name.
@@ -220,7 +253,7 @@ fn no_experiment(name: &Path) -> String {
 /// The mistake in a value of `--set`, with the value as typed.
 fn expected(item: &str, error: &toml::de::Error) -> String {
     let message = explain(error);
-    let whole = ["usize", "u64", "u32", "an integer"]
+    let whole = ["a whole number, 0 or more", "a whole number", "an integer"]
         .iter()
         .any(|kind| message.ends_with(&format!("expected {kind}")));
     match item.split_once('=') {

@@ -1,5 +1,8 @@
 //! Every mistake gets its exit code and an error that names file, place, what was found and what was expected.
 
+use ulplab::experiment::file::ExperimentFile;
+use ulplab::studies;
+
 use super::*;
 
 /// Runs a broken experiment; it must end in 2 with all of `words` in the error.
@@ -22,6 +25,14 @@ fn mistakes_in_recipes() {
         &FP8.replace("v4_fp8\" }", "v4_fp9\" }"),
         "",
         &["line 15", "recipe 'v4_fp8'", "did you mean 'v4_fp8'?"],
+    );
+    refuses(
+        &FP8.replace("format = \"v4_fp8\"", "format = 8"),
+        "",
+        &[
+            "line 15",
+            "recipe 'v4_fp8': format: found integer `8`, expected a string",
+        ],
     );
     refuses(
         &FP8.replace("attention.kv", "atention.kv"),
@@ -103,6 +114,36 @@ fn mistakes_in_gates() {
         &PASSING.replace("\"min\"", "\"minimum\""),
         &["minimum", "`ci_low`"],
     );
+}
+
+/// A value of another type is told with its key, in words, and a key that is nearly right whether or not all kinds have it.
+#[test]
+fn values_and_keys_that_are_slightly_wrong() {
+    let text = "name = 'n'\nquestion = 'q'\nmodel = 'm'\ntokens = 4\nphases = ['local']\n\
+                [[window]]\ntext = 't'\noffset = 0\n[[recipe]]\nname = 'r'\ndoc = ''\nround = []\n";
+    for (from, to, expected) in [
+        (
+            "offset = 0",
+            "offset = 'a'",
+            "line 8: offset: found string \"a\", expected a whole number, 0 or more",
+        ),
+        (
+            "tokens = 4",
+            "tokens = -4",
+            "line 4: tokens: found integer `-4`, expected a whole number, 0 or more",
+        ),
+        (
+            "round = []",
+            "round = 7",
+            "line 12: recipe 'r': round: found integer `7`, expected an array",
+        ),
+        ("[[window]]", "gates = []\n[[window]]", "did you mean 'gate'?"),
+        ("[[window]]", "sed = 1\n[[window]]", "did you mean 'seed'?"),
+    ] {
+        let file = ExperimentFile::new("e.toml".into(), text.replace(from, to), &[]).unwrap();
+        let error = studies::parse(&file).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]

@@ -124,7 +124,10 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
             faults: args.kernels.mutants,
             json: args.json,
         };
-        let attested = compile.run(why)?;
+        let attested = compile.run(&match asked {
+            true => "--device compile".to_string(),
+            false => format!("no GPU ({why})"),
+        })?;
         if asked {
             return Ok(Some(attested));
         }

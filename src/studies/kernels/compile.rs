@@ -39,12 +39,12 @@ type Findings = BTreeMap<String, BTreeSet<String>>;
 
 impl Compile<'_> {
     /// Compiles the selected kernels, prints the resources of each, and reports the mistakes of headers; then compares the
-    /// files with their attestations. A mistake of a header gives [`Exit::Usage`].
-    pub fn run(&self, why: &Error) -> Result<Exit> {
+    /// files with their attestations. A mistake of a header gives [`Exit::Usage`]. `why` they are compiled and not run.
+    pub fn run(&self, why: &str) -> Result<Exit> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
         if !self.json {
-            outln!("no GPU ({why}): kernels are compiled by NVRTC {major}.{minor}, not run");
+            outln!("{why}: kernels are compiled by NVRTC {major}.{minor}, not run");
         }
         let cells: Vec<&Cell> = self.cells.iter().collect();
         let selected = self
