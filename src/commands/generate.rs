@@ -217,10 +217,13 @@ fn generate(model: &dyn Model<f32>, rounding: &Rounding, args: &GenerateArgs) ->
 
 /// The likeliest byte, or one that is drawn from the softmax at a temperature.
 fn pick(logits: &[f32], temperature: f64, draw: Draw) -> u8 {
-    let score = |byte: &usize| match temperature {
-        0.0 => f64::from(logits[*byte]),
-        _ => f64::from(logits[*byte]) / temperature + draw.noise(*byte),
-    };
-    let best = (0..logits.len()).rev().max_by(|a, b| score(a).total_cmp(&score(b)));
-    best.unwrap_or(0) as u8
+    let scores = logits.iter().enumerate().map(|(byte, logit)| match temperature {
+        0.0 => f64::from(*logit),
+        _ => f64::from(*logit) / temperature + draw.noise(byte),
+    });
+    // The first of equal ones.
+    let best = scores
+        .enumerate()
+        .max_by(|(at, a), (other, b)| a.total_cmp(b).then(other.cmp(at)));
+    best.map_or(0, |(byte, _)| byte) as u8
 }

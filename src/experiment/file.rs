@@ -101,53 +101,17 @@ impl ExperimentFile {
     /// A value that cannot be read, at its line, with the recipe or whatever it is in.
     fn refused(&self, error: &toml::de::Error) -> Error {
         let start = error.span().map(|span| span.start);
-        let within = start.and_then(|start| self.within(start)).unwrap_or_default();
-        let key = start.and_then(|start| self.key_of(start));
-        let key = key.map_or(String::new(), |key| format!("{key}: "));
-        // Some of the keys at the root are those of every experiment, and are read apart from the others.
-        let others = if start.is_some_and(|start| self.is_root_key(start)) {
-            &Head::KEYS[..]
-        } else {
-            &[]
-        };
-        self.at_byte(start, &format!("{within}{key}{}", explain_beside(error, others)))
-    }
-
-    /// The key of the innermost value that begins at a place of the text.
-    fn key_of(&self, byte: usize) -> Option<String> {
-        fn within(value: &Spanned<DeValue>, byte: usize) -> Option<String> {
-            match value.get_ref() {
-                DeValue::Table(table) => find(table, byte),
-                DeValue::Array(array) => array.iter().find_map(|element| within(element, byte)),
-                _ => None,
+        let root = DeTable::parse(&self.text).ok().map(Spanned::into_inner);
+        let (mut place, mut others) = (String::new(), &[][..]);
+        if let (Some(root), Some(start)) = (&root, start) {
+            place = within(root, start).unwrap_or_default();
+            place += &key_of(root, start).map_or(String::new(), |key| format!("{key}: "));
+            // Some of the keys at the root are those of every experiment, and are read apart from the others.
+            if root.iter().any(|(key, _)| key.span().start == start) {
+                others = &Head::KEYS;
             }
         }
-        fn find(table: &DeTable, byte: usize) -> Option<String> {
-            table.iter().find_map(|(key, value)| {
-                let begins = || (value.span().start == byte).then(|| key.get_ref().to_string());
-                within(value, byte).or_else(begins)
-            })
-        }
-        find(DeTable::parse(&self.text).ok()?.get_ref(), byte)
-    }
-
-    /// Whether a key at the root begins at a place of the text, or the heading of a table there.
-    fn is_root_key(&self, byte: usize) -> bool {
-        let root = DeTable::parse(&self.text).ok();
-        root.is_some_and(|root| root.get_ref().iter().any(|(key, _)| key.span().start == byte))
-    }
-
-    /// `recipe 'nvfp4': `, if a place of the text is in an element of an array that has a name.
-    fn within(&self, byte: usize) -> Option<String> {
-        let root = DeTable::parse(&self.text).ok()?.into_inner();
-        let elements = root.iter().flat_map(|(key, value)| {
-            let elements = value.get_ref().as_array().into_iter().flatten();
-            elements.map(move |element| (key.get_ref(), element))
-        });
-        let before = elements.filter(|(_, element)| element.span().start <= byte);
-        let (key, element) = before.max_by_key(|(_, element)| element.span().start)?;
-        let name = element.get_ref().as_table()?.get("name")?.get_ref().as_str()?;
-        Some(format!("{key} '{name}': "))
+        self.at_byte(start, &format!("{place}{}", explain_beside(error, others)))
     }
 
     fn at_byte(&self, byte: Option<usize>, message: &str) -> Error {
@@ -221,6 +185,33 @@ impl ExperimentFile {
             false => Ok(gates),
         }
     }
+}
+
+/// The key of the innermost value that begins at a place of the text.
+fn key_of(table: &DeTable, byte: usize) -> Option<String> {
+    fn inside(value: &Spanned<DeValue>, byte: usize) -> Option<String> {
+        match value.get_ref() {
+            DeValue::Table(table) => key_of(table, byte),
+            DeValue::Array(array) => array.iter().find_map(|element| inside(element, byte)),
+            _ => None,
+        }
+    }
+    table.iter().find_map(|(key, value)| {
+        let begins = || (value.span().start == byte).then(|| key.get_ref().to_string());
+        inside(value, byte).or_else(begins)
+    })
+}
+
+/// `recipe 'nvfp4': `, if a place of the text is in an element of an array that has a name.
+fn within(root: &DeTable, byte: usize) -> Option<String> {
+    let elements = root.iter().flat_map(|(key, value)| {
+        let elements = value.get_ref().as_array().into_iter().flatten();
+        elements.map(move |element| (key.get_ref(), element))
+    });
+    let before = elements.filter(|(_, element)| element.span().start <= byte);
+    let (key, element) = before.max_by_key(|(_, element)| element.span().start)?;
+    let name = element.get_ref().as_table()?.get("name")?.get_ref().as_str()?;
+    Some(format!("{key} '{name}': "))
 }
 
 /// The key at the root that an override changes.

@@ -45,7 +45,6 @@ impl Mistake {
     }
 }
 
-/// An input of i32 elements.
 fn sigma_of(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }.sqrt()
 }

@@ -47,7 +47,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let device = match (study.kernels(), args.kernels.device) {
         (Some(_), OnDevice::Cuda) if args.kernels.timed => Some(Ok(Device::open()?)),
         (Some(_), OnDevice::Cuda) => Some(Device::open()),
-        (Some(_), OnDevice::Compile) => Some(Err(Error::Setup("none is asked for".into()))),
+        (Some(_), OnDevice::Compile) => return compiler(args, &prepared).run("--device compile"),
         (None, _) => None,
     };
     let device = match device.transpose() {
@@ -108,29 +108,24 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     })
 }
 
+fn compiler<'a>(args: &SweepArgs, prepared: &'a Prepared) -> Compile<'a> {
+    Compile {
+        sources: &prepared.question.sources,
+        cells: &prepared.cells,
+        whole: prepared.manifest.left_out.is_empty(),
+        faults: args.kernels.mutants,
+        json: args.json,
+    }
+}
+
 /// Compiles kernels if there is no device. Programs may run without one: an exit code is returned only if there is nothing
 /// else to run.
 fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Option<Exit>> {
-    let asked = args.kernels.device == OnDevice::Compile;
-    let question = prepared.question;
-    let study = question.parsed.study.kernels();
+    let study = prepared.question.parsed.study.kernels();
     let commands = study.map_or(&[][..], |study| &study.commands);
     let program = |cell: &Cell| programs::is_of(commands, cell);
-    if asked || !prepared.cells.iter().all(program) {
-        let compile = Compile {
-            sources: &question.sources,
-            cells: &prepared.cells,
-            whole: prepared.manifest.left_out.is_empty(),
-            faults: args.kernels.mutants,
-            json: args.json,
-        };
-        let attested = compile.run(&match asked {
-            true => "--device compile".to_string(),
-            false => format!("no GPU ({why})"),
-        })?;
-        if asked {
-            return Ok(Some(attested));
-        }
+    if !prepared.cells.iter().all(program) {
+        compiler(args, prepared).run(&format!("no GPU ({why})"))?;
     }
     let (programs, variants): (Vec<Cell>, Vec<Cell>) = prepared.cells.drain(..).partition(program);
     if programs.is_empty() {
